@@ -1,0 +1,40 @@
+"""The engines, by name: who compiles functions and holds shared variables.
+
+An engine is imported only when the program itself has imported what it
+stands for, so that nobody pays for (or needs) an engine that he does not use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Dict, Iterable
+
+from .base import Engine
+
+#: Name of the engine: (the module that a program of it has imported, our module).
+KNOWN = {
+    "theano": ("theano", "synkhronos.engines.theano"),
+    "numpy": ("synkhronos.engines.numpy", "synkhronos.engines.numpy"),
+}
+
+_made: Dict[str, Engine] = {}
+
+
+def get(name: str) -> Engine:
+    """Return the engine of that name; one object per process."""
+    if name not in _made:
+        if name not in KNOWN:
+            raise ValueError("unknown engine %r (known: %s)" % (name, ", ".join(sorted(KNOWN))))
+        _made[name] = importlib.import_module(KNOWN[name][1]).ENGINE
+    return _made[name]
+
+
+def find(things: Iterable[Any], default: str = "theano") -> Engine:
+    """Return the engine that owns the first of ``things`` which any engine owns, else the default one."""
+    loaded = [get(name) for name, (module, _) in KNOWN.items() if module in sys.modules]
+    for thing in things:
+        for engine in loaded:
+            if engine.owns(thing):
+                return engine
+    return get(default)

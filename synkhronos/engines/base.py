@@ -1,0 +1,183 @@
+"""What an engine must offer: the one interface through which the library touches symbolic programs.
+
+An engine compiles functions, holds the values of shared variables, and makes
+both travel to other processes. Everything that names an engine (Theano, its
+descendants, the small NumPy engine of the tests) stands in this folder; the
+rest of the library works with the objects below and with opaque *variables*,
+*shared variables* and *compiled functions* that it only hands back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Hashable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+
+class ArrayType(NamedTuple):
+    """The static type of a dense array."""
+
+    dtype: np.dtype
+    ndim: int
+    broadcastable: Tuple[bool, ...]  # True where the length of the dimension is known to be 1
+
+
+class Input(NamedTuple):
+    """An input of a compiled function, as its caller sees it."""
+
+    variable: Any
+    name: Optional[str]
+    type: Optional[ArrayType]  # None where it is no dense array (sparse, generic, ...)
+    mutable: bool  # the function may destroy the array it is given
+    has_default: bool
+    default: Any
+
+
+class Output(NamedTuple):
+    """An output of a compiled function."""
+
+    variable: Any
+    label: str  # how messages name it, e.g. "outputs[0] (loss)"
+    type: Optional[ArrayType]
+
+
+class Engine(ABC):
+    """Compiles functions and keeps shared variables; one object per process, without state of a session.
+
+    An implementer promises that every method which checks a value changes
+    nothing, and that its messages say argument, expected, got, next step.
+    """
+
+    #: The name under which `engines.get` finds the engine on every rank.
+    name: str
+
+    # -- recognising ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def owns(self, thing: Any) -> bool:
+        """Tell whether ``thing`` (variable, shared variable, wrapped input or output) belongs to this engine."""
+
+    @abstractmethod
+    def is_shared(self, thing: Any) -> bool:
+        """Tell whether ``thing`` is a shared variable of this engine."""
+
+    @abstractmethod
+    def label(self, variable: Any) -> str:
+        """Return how messages name the variable: its name, or its description where it has none."""
+
+    # -- shared variables ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def shared_type(self, shared: Any) -> Optional[ArrayType]:
+        """Return the type of the shared variable's value, or None where that is no dense array."""
+
+    @abstractmethod
+    def identity(self, shared: Any) -> Hashable:
+        """Return what two shared variables have in common if and only if they share one storage."""
+
+    @abstractmethod
+    def get(self, shared: Any) -> Any:
+        """Return the value in the variable's storage itself, not a copy."""
+
+    @abstractmethod
+    def put(self, shared: Any, value: Any) -> None:
+        """Make the variable's storage refer to ``value`` itself: no copy, no check."""
+
+    @abstractmethod
+    def conform(self, shared: Any, value: Any, argument: str) -> np.ndarray:
+        """Return ``value`` as the array that the variable would hold after ``set_value(value)``.
+
+        Raises
+        ------
+        TypeError
+            Where the variable would refuse it (dtype, dimensions, broadcastable pattern).
+        """
+
+    @abstractmethod
+    def blueprint(self, shared: Any) -> Any:
+        """Return a picklable description of the shared variable without its value."""
+
+    @abstractmethod
+    def build(self, blueprint: Any, value: Any, storage_of: Optional[Any] = None) -> Any:
+        """Return the replica of a shared variable on this rank.
+
+        Parameters
+        ----------
+        blueprint
+            From `blueprint`, on the master.
+        value
+            What its storage shall hold; not copied.
+        storage_of
+            A replica whose storage it shares, where two variables share one storage; ``value`` is ignored then.
+        """
+
+    # -- functions -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def compile(self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any,
+                **kwargs: Any) -> Any:
+        """Compile one function, exactly as the engine's own ``function`` would."""
+
+    @abstractmethod
+    def inputs(self, compiled: Any) -> List[Input]:
+        """Return the inputs that a caller may give, in the order of the call."""
+
+    @abstractmethod
+    def outputs(self, compiled: Any) -> List[Output]:
+        """Return the outputs, flat, in the order of the call."""
+
+    @abstractmethod
+    def shareds(self, compiled: Any) -> List[Any]:
+        """Return every shared variable that the function reads or updates, in a fixed order, each once."""
+
+    @abstractmethod
+    def updated(self, compiled: Any) -> List[Any]:
+        """Return the shared variables that a call of the function changes, default updates included."""
+
+    @abstractmethod
+    def convert(self, input: Input, value: Any, argument: str) -> Any:
+        """Return ``value`` as the function would take it: what the engine itself converts, converted.
+
+        Raises
+        ------
+        TypeError
+            Where the function would refuse it.
+        """
+
+    @abstractmethod
+    def check(self, input: Input, dtype: np.dtype, shape: Tuple[int, ...], argument: str) -> None:
+        """Raise what `convert` would raise for an array of that dtype and shape, without having one."""
+
+    @abstractmethod
+    def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
+        """Call the function with one value per input and return the (chosen) outputs as a flat list.
+
+        Scalars and 0-d results come as 0-d arrays, as the engine itself returns them.
+        """
+
+    # -- travel --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int]) -> bytes:
+        """Pickle compiled functions so that they meet the ranks' replicas of their shared variables.
+
+        Parameters
+        ----------
+        compiled
+            The functions.
+        numbers
+            The number of every storage that the ranks know, by `identity`: a function that refers to it is joined to
+            the rank's replica, and the value is not sent again.
+        variables
+            The number of every shared variable object, by ``id``.
+
+        Raises
+        ------
+        TypeError
+            Where something cannot travel; names the function and the object.
+        """
+
+    @abstractmethod
+    def loads(self, data: Any, replicas: Mapping[int, Any]) -> List[Any]:
+        """Load what `dumps` made (bytes or a view of them) on a rank that holds ``replicas`` by number."""
