@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from .rendezvous import Rendezvous
 from .shared_array import Pool, PoolMap
@@ -65,6 +65,15 @@ class RankContext:
                 for change in self._changes:
                     change()
             self._commitment, self._changes = None, []
+
+    def forget(self, things: Iterable[Tuple[str, int]]) -> None:
+        """Drop functions and shared variables that the program has dropped."""
+        for kind, number in things:
+            if kind == "function":
+                self.functions.pop(number, None)
+            else:
+                self.shareds.pop(number, None)
+            self.transport.forget((kind, number))
 
     def abort(self) -> None:
         """Free the peers that wait for this rank."""

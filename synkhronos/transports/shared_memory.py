@@ -42,15 +42,17 @@ class Slot:
         self.current: Optional[np.ndarray] = None
         self.spare: Optional[np.ndarray] = None
 
+    def fits(self, which: str, shape: Tuple[int, ...], dtype: np.dtype) -> bool:
+        """Tell whether one of the arrays can be overwritten with a value of that shape and dtype.
 
-def _fits(array: Optional[np.ndarray], shape: Tuple[int, ...], dtype: np.dtype) -> bool:
-    """Tell whether the array of a slot can be overwritten with a value of that shape and dtype.
-
-    Not where somebody else still refers to it: another variable's cell after an update that swaps them, or a user who
-    borrowed the value. Then the slot leaves it to them (its memory goes back with the last reference).
-    """
-    # Three references are ours: the slot's, the parameter, and that of getrefcount itself.
-    return array is not None and array.shape == shape and array.dtype == dtype and sys.getrefcount(array) <= 4
+        Not where somebody else still refers to it: another variable's cell after an update that swaps the two, or a
+        user who borrowed the value. Then it is left to them, and its memory goes back with the last reference.
+        """
+        array = getattr(self, which)
+        if array is None or array.shape != shape or array.dtype != dtype:
+            return False
+        del array
+        return sys.getrefcount(getattr(self, which)) == 2  # the slot's reference, and the argument's
 
 
 class SharedMemoryTransport(Transport):
@@ -74,13 +76,9 @@ class SharedMemoryTransport(Transport):
     def _bring(self, key: Hashable, value: np.ndarray) -> np.ndarray:
         """Return the slot's current array, holding ``value``; without a copy where it is there already."""
         slot = self._slot(key)
-        current = slot.current
-        if value is current or (
-                current is not None and value.flags.c_contiguous and value.shape == current.shape
-                and value.dtype == current.dtype and value.__array_interface__["data"] == current.__array_interface__["data"]):
-            return current
-        del current
-        if not _fits(slot.current, value.shape, value.dtype):
+        if slot.current is not None and _same_memory(value, slot.current):
+            return slot.current
+        if not slot.fits("current", value.shape, value.dtype):
             slot.current = self.pool.allocate(value.shape, value.dtype)
         np.copyto(slot.current, value)
         return slot.current
@@ -88,7 +86,7 @@ class SharedMemoryTransport(Transport):
     def _prepare(self, key: Hashable, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return the slot's spare array, ready for a result of that shape and dtype."""
         slot = self._slot(key)
-        if not _fits(slot.spare, shape, dtype):
+        if not slot.fits("spare", shape, dtype):
             slot.spare = self.pool.allocate(shape, dtype)
         return slot.spare
 
@@ -225,6 +223,12 @@ class SharedMemoryTransport(Transport):
             return [self._slot(key).current for key in keys]  # type: ignore[misc]
         handles = self._share([])
         return [self.store(key, self.pools.attach(handle)) for key, handle in zip(keys, handles[root])]
+
+
+def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
+    """Tell whether two arrays are views of the same elements in the same order; ``b`` is C-contiguous."""
+    return a is b or (a.shape == b.shape and a.dtype == b.dtype and a.flags.c_contiguous
+                      and a.__array_interface__["data"] == b.__array_interface__["data"])
 
 
 def _differ(handles: Sequence[Sequence[Optional[Handle]]], i: int) -> bool:
