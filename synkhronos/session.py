@@ -6,8 +6,7 @@ import logging
 import pickle
 import threading
 import time
-from collections import deque
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .command import Ack, Command, execute
 from .context import RankContext
@@ -69,9 +68,10 @@ class Session:
         self.channel = MasterEnd(block, self.others, self.pool, self.pools, patience)
         self.catalogue: Any = None  # what the ranks hold; see functions.distribute
         self.closed: Optional[str] = None  # why, once it is
-        self._forget: Deque[Tuple[str, int]] = deque()  # filled by finalizers, so it must need no lock
-        self._lock = threading.Lock()
-        self._thread: Optional[int] = None
+        #: Held while a command runs; hold it to prepare one in memory that calls have in common.
+        self.lock = threading.RLock()
+        self._running = False
+        self._forget: List[Tuple[str, int]] = []  # what the ranks are to drop with the next command
         self._number = 0
         self._title = "nothing"
         self._deadline = self._warn = float("inf")
@@ -107,27 +107,24 @@ class Session:
         StateError
             Where the session is closed, or this thread is inside a command already.
         """
-        if self._thread == threading.get_ident():
-            raise StateError("a synkhronos call was made while another one is in progress in this thread (from a "
-                             "signal handler, a finalizer or an Op?): make it after that one has returned")
-        with self._lock:
-            self._thread = threading.get_ident()
+        with self.lock:  # other threads wait here; this one passes, also when it should not
+            if self._running:
+                raise StateError("a synkhronos call was made while another one is in progress in this thread (from a "
+                                 "signal handler, a finalizer or an Op?): make it after that one has returned")
+            self._running = True
             try:
                 return self._run(command, self.timeout if timeout is None else timeout)
             finally:
-                self._thread = None
-
-    def forget(self, kind: str, number: int) -> None:
-        """Let the ranks drop a function, shared variable or key with the next command. Safe in finalizers."""
-        self._forget.append((kind, number))
+                self._running = False
 
     def _run(self, command: Command, timeout: Optional[float]) -> List[Any]:
         if self.closed:
             raise StateError("the session is closed (%s): call synkhronos.fork() again" % self.closed)
         self._title, number = command.title, self._number + 1
         self._check_alive(number)
-        forget = [self._forget.popleft() for _ in range(len(self._forget))]
-        payload = pickle.dumps((forget, command), pickle.HIGHEST_PROTOCOL)
+        if self.catalogue is not None:
+            self._forget += self.catalogue.sweep()
+        payload = pickle.dumps((self._forget, command), pickle.HIGHEST_PROTOCOL)
         self._number = number
         self._began = time.monotonic()
         self._deadline = float("inf") if timeout is None else self._began + timeout
@@ -136,7 +133,8 @@ class Session:
             with self.placement:
                 self.context.rendezvous.begin(number)
                 self.channel.send(number, payload)
-                self.context.forget(forget)
+                self.context.forget(self._forget)
+                self._forget = []
                 own = self._execute(command)
                 if own.error is not None and not isinstance(own.error, Exception):
                     raise own.error  # an interrupt: the others may be far from done
@@ -266,14 +264,12 @@ class Session:
         """Tell the ranks to stop; kill those that do not. May be called twice."""
         if self.closed:
             return
-        with self._lock:
-            self._thread = threading.get_ident()
+        with self.lock:
             try:
-                self._run(Stop(), GRACE)
+                self.run(Stop(), GRACE)
             except SynkhronosError as error:
                 logger.debug("while closing: %s", error)
             finally:
-                self._thread = None
                 if not self.closed:
                     self.closed = why
                     if not self.launcher.join(GRACE):

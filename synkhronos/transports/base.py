@@ -16,12 +16,13 @@ output), so that a transport can keep memory for it from call to call.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Hashable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..reduce_op import ReduceOp
 
+Key = Tuple[Any, ...]  # e.g. ("shared", 3)
 Describe = Callable[[int], str]  # from the position in a call's lists to how messages name the array
 
 
@@ -33,7 +34,7 @@ class Transport(ABC):
         """Return every rank's notice (small, picklable), in rank order."""
 
     @abstractmethod
-    def all_reduce(self, keys: Sequence[Hashable], arrays: Sequence[np.ndarray], op: ReduceOp,
+    def all_reduce(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], op: ReduceOp,
                    weights: Optional[Sequence[float]], describe: Describe) -> List[np.ndarray]:
         """Reduce over the ranks, for every rank: ``result := op(x_0, ..., x_{n-1})``, the same bits everywhere.
 
@@ -44,7 +45,7 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def reduce(self, keys: Sequence[Hashable], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
+    def reduce(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
                weights: Optional[Sequence[float]], describe: Describe,
                keep_dtype: bool = True) -> Optional[List[np.ndarray]]:
         """Reduce over the ranks, for the root; None on the others.
@@ -62,29 +63,33 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def gather(self, keys: Sequence[Hashable], arrays: Sequence[np.ndarray]) -> Optional[List[List[np.ndarray]]]:
+    def gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray]) -> Optional[List[List[np.ndarray]]]:
         """Return, on the root, every rank's arrays: for each array a list in rank order; None on the others.
 
         They are readable until the end of the command, no longer.
         """
 
     @abstractmethod
-    def all_gather(self, keys: Sequence[Hashable], arrays: Sequence[np.ndarray],
+    def all_gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray],
                    describe: Describe) -> List[np.ndarray]:
         """Concatenate the ranks' arrays along axis 0, in rank order, for every rank. Lengths may differ."""
 
     @abstractmethod
-    def broadcast(self, keys: Sequence[Hashable], arrays: Sequence[np.ndarray], root: int) -> List[np.ndarray]:
+    def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int) -> List[np.ndarray]:
         """Return, on every rank, the arrays of the root. Those of the others may have any shape."""
 
     @abstractmethod
-    def store(self, key: Hashable, values: np.ndarray) -> np.ndarray:
-        """Return a copy of ``values`` where the transport likes to have the key's array; local, no other rank moves."""
+    def place(self, key: Key, value: np.ndarray) -> np.ndarray:
+        """Return the key's current array, holding ``value``; not a copy where it is there already. Local."""
 
     @abstractmethod
-    def adopt(self, key: Hashable, result: np.ndarray) -> None:
-        """Make a result of this transport the current array of its key."""
+    def store(self, key: Key, value: np.ndarray) -> np.ndarray:
+        """Return a copy of ``value`` that can be adopted as a result. Local."""
 
     @abstractmethod
-    def forget(self, key: Hashable) -> None:
-        """Give back the memory that is kept for the key."""
+    def adopt(self, key: Key, result: np.ndarray) -> None:
+        """Make a result of this transport the current array of its key. Local."""
+
+    @abstractmethod
+    def forget(self, prefix: Tuple[Any, ...]) -> None:
+        """Give back the memory that is kept for the keys that begin so. Local."""

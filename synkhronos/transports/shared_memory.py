@@ -16,7 +16,7 @@ from __future__ import annotations
 import pickle
 import sys
 from functools import lru_cache
-from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from .. import messages
 from ..reduce_op import ReduceOp, combine, combine_into, gather_outputs
 from ..rendezvous import Rendezvous
 from ..shared_array import Handle, Pool, PoolMap
-from .base import Describe, Transport
+from .base import Describe, Key, Transport
 
 #: Bytes of every rank's array that are reduced at a time.
 BLOCK = 1 << 18
@@ -61,20 +61,19 @@ class SharedMemoryTransport(Transport):
     def __init__(self, rendezvous: Rendezvous, pool: Pool, pools: PoolMap) -> None:
         self.rendezvous, self.pool, self.pools = rendezvous, pool, pools
         self.rank, self.root, self.size = rendezvous.rank, rendezvous.root, rendezvous.block.size
-        self._slots: Dict[Hashable, Slot] = {}
+        self._slots: Dict[Key, Slot] = {}
         self._turn = 0
         self._keep: List[Any] = [None, None]
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
-    def _slot(self, key: Hashable) -> Slot:
+    def _slot(self, key: Key) -> Slot:
         slot = self._slots.get(key)
         if slot is None:
             slot = self._slots[key] = Slot()
         return slot
 
-    def _bring(self, key: Hashable, value: np.ndarray) -> np.ndarray:
-        """Return the slot's current array, holding ``value``; without a copy where it is there already."""
+    def place(self, key: Key, value: np.ndarray) -> np.ndarray:
         slot = self._slot(key)
         if slot.current is not None and _same_memory(value, slot.current):
             return slot.current
@@ -83,25 +82,26 @@ class SharedMemoryTransport(Transport):
         np.copyto(slot.current, value)
         return slot.current
 
-    def _prepare(self, key: Hashable, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def _prepare(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return the slot's spare array, ready for a result of that shape and dtype."""
         slot = self._slot(key)
         if not slot.fits("spare", shape, dtype):
             slot.spare = self.pool.allocate(shape, dtype)
         return slot.spare
 
-    def store(self, key: Hashable, values: np.ndarray) -> np.ndarray:
+    def store(self, key: Key, values: np.ndarray) -> np.ndarray:
         spare = self._prepare(key, values.shape, values.dtype)
         np.copyto(spare, values)
         return spare
 
-    def adopt(self, key: Hashable, result: np.ndarray) -> None:
+    def adopt(self, key: Key, result: np.ndarray) -> None:
         slot = self._slot(key)
         if result is slot.spare:
             slot.current, slot.spare = slot.spare, slot.current
 
-    def forget(self, key: Hashable) -> None:
-        self._slots.pop(key, None)
+    def forget(self, prefix: Tuple[Any, ...]) -> None:
+        for key in [key for key in self._slots if key[:len(prefix)] == prefix]:
+            del self._slots[key]
 
     # -- meeting -------------------------------------------------------------------------------------------------
 
@@ -125,10 +125,10 @@ class SharedMemoryTransport(Transport):
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
-    def all_reduce(self, keys: Sequence[Hashable], arrays: Sequence[np.ndarray], op: ReduceOp,
+    def all_reduce(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], op: ReduceOp,
                    weights: Optional[Sequence[float]], describe: Describe) -> List[np.ndarray]:
         n = len(keys)
-        mine = [self._bring(key, array) for key, array in zip(keys, arrays)]
+        mine = [self.place(key, array) for key, array in zip(keys, arrays)]
         results = [self._prepare(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
         handles = self._share(mine + results)
         for i in range(n):
@@ -155,10 +155,10 @@ class SharedMemoryTransport(Transport):
                     target[low:high] = first
         # The others' shares are complete at the next rendezvous.
 
-    def reduce(self, keys: Sequence[Hashable], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
+    def reduce(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
                weights: Optional[Sequence[float]], describe: Describe,
                keep_dtype: bool = True) -> Optional[List[np.ndarray]]:
-        mine = [None if array is None else self._bring(key, array) for key, array in zip(keys, arrays)]
+        mine = [None if array is None else self.place(key, array) for key, array in zip(keys, arrays)]
         handles = self._share(mine)
         shared_out = [i for i, op in enumerate(ops) if self._worth_sharing([ranks[i] for ranks in handles], op)]
         results: Dict[int, np.ndarray] = {}
@@ -198,15 +198,15 @@ class SharedMemoryTransport(Transport):
         nbytes = handle.dtype.itemsize * int(np.prod(handle.shape, dtype=np.int64))
         return nbytes > ALONE and handle.dtype != np.bool_
 
-    def gather(self, keys: Sequence[Hashable], arrays: Sequence[np.ndarray]) -> Optional[List[List[np.ndarray]]]:
-        handles = self._share([self._bring(key, array) for key, array in zip(keys, arrays)])
+    def gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray]) -> Optional[List[List[np.ndarray]]]:
+        handles = self._share([self.place(key, array) for key, array in zip(keys, arrays)])
         if self.rank != self.root:
             return None
         return [[self.pools.attach(ranks[i]) for ranks in handles] for i in range(len(keys))]
 
-    def all_gather(self, keys: Sequence[Hashable], arrays: Sequence[np.ndarray],
+    def all_gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray],
                    describe: Describe) -> List[np.ndarray]:
-        handles = self._share([self._bring(key, array) for key, array in zip(keys, arrays)])
+        handles = self._share([self.place(key, array) for key, array in zip(keys, arrays)])
         results = []
         for i, key in enumerate(keys):
             of_ranks = [ranks[i] for ranks in handles]
@@ -217,9 +217,9 @@ class SharedMemoryTransport(Transport):
             results.append(spare)
         return results
 
-    def broadcast(self, keys: Sequence[Hashable], arrays: Sequence[np.ndarray], root: int) -> List[np.ndarray]:
+    def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int) -> List[np.ndarray]:
         if self.rank == root:
-            handles = self._share([self._bring(key, array) for key, array in zip(keys, arrays)])
+            handles = self._share([self.place(key, array) for key, array in zip(keys, arrays)])
             return [self._slot(key).current for key in keys]  # type: ignore[misc]
         handles = self._share([])
         return [self.store(key, self.pools.attach(handle)) for key, handle in zip(keys, handles[root])]

@@ -1,0 +1,1 @@
+"""Collectives over shared variables: one command and one published function per module."""

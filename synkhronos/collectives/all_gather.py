@@ -1,0 +1,53 @@
+"""`synkhronos.all_gather`."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+from ..command import Command
+from ..context import RankContext
+from .variables import Variables, describe, keep, keys_and_arrays
+
+
+class AllGather(Command):
+    """Give every rank the concatenation of all ranks' values."""
+
+    def __init__(self, numbers: List[int]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> None:
+        keys, arrays = keys_and_arrays(context, self.numbers)
+        results = context.transport.all_gather(keys, arrays, describe(context, self.numbers))
+        for number, result in zip(self.numbers, results):
+            engine, variable = context.shareds[number]
+            engine.conform(variable, result, "the values of all ranks of %s" % engine.label(variable))
+        keep(context, self.numbers, results)
+
+
+def all_gather(shared_vars: Any, nccl: bool = True) -> None:
+    """Give every rank the concatenation of all: ``x_r := concatenate([x_0, ..., x_{n-1}])``, along the first axis.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list or tuple of them
+        Of at least 1 dimension; lengths may differ between ranks, other dimensions may not.
+    nccl : bool
+        Whether to use the GPU transport for variables that live on GPUs.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError, ValueError
+        Where an argument is wrong, or shapes do not fit; no value has changed then.
+
+    Examples
+    --------
+    >>> synk.all_gather(samples)                                                # doctest: +SKIP
+    """
+    variables = Variables(shared_vars)
+    for variable, name in zip(variables.variables, variables.names):
+        if variables.engine.shared_type(variable).ndim == 0:
+            raise ValueError("shared_vars: %s has 0 dimensions, so it cannot be concatenated; use gather to see every "
+                             "rank's value" % name)
+    variables.session.run(AllGather(variables.numbers))

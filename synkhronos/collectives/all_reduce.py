@@ -1,0 +1,82 @@
+"""`synkhronos.all_reduce`."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+import numpy as np
+
+from ..command import Command
+from ..context import RankContext
+from ..functions.function import Function
+from ..reduce_op import ReduceOp
+from .variables import Variables, describe, keep, keys_and_arrays
+
+
+class AllReduce(Command):
+    """Reduce variables over the ranks and overwrite them on every rank."""
+
+    def __init__(self, numbers: List[int], op: ReduceOp, weights: Optional[List[float]]) -> None:
+        self.numbers, self.op, self.weights = numbers, op, weights
+
+    def run(self, context: RankContext) -> None:
+        keys, arrays = keys_and_arrays(context, self.numbers)
+        results = context.transport.all_reduce(keys, arrays, self.op, self.weights, describe(context, self.numbers))
+        keep(context, self.numbers, results)
+
+
+def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights: Any = None) -> None:
+    """Reduce the variables over all ranks and overwrite them on every rank: ``x_r := op(x_0, ..., x_{n-1})``.
+
+    Afterwards all ranks hold identical bits. Where anything goes wrong, every rank keeps its value.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list or tuple of them
+        Of the same shape and dtype on all ranks.
+    op : str
+        ``avg``, ``sum``, ``prod``, ``min`` or ``max``; with the prefix ``c_`` through the CPU.
+    nccl : bool
+        Whether to use the GPU transport for variables that live on GPUs.
+    weights : list of numbers, or Function, optional
+        For ``avg``: one per rank, 0 or more, or the function whose last call tells how many rows each rank took.
+        A rank of weight 0 does not count. All weights are equal by default.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError, ValueError
+        Where an argument is wrong, or shapes differ between ranks; no value has changed then.
+
+    Examples
+    --------
+    >>> synk.all_reduce([W, b], op="avg", weights=train_fn)                     # doctest: +SKIP
+    """
+    variables = Variables(shared_vars)
+    parsed = variables.check_op(op)
+    variables.session.run(AllReduce(variables.numbers, parsed, parse_weights(weights, parsed, variables.session.size)))
+
+
+def parse_weights(weights: Any, op: ReduceOp, size: int) -> Optional[List[float]]:
+    """Return one weight per rank, or None where all are equal."""
+    if weights is None:
+        return None
+    if op.name != "avg":
+        raise ValueError("weights: only op 'avg' has weights, got op %r" % str(op))
+    if isinstance(weights, Function):
+        if not weights.was_called:
+            raise ValueError("weights: the function has not been called yet, so no rank has taken rows: call it first")
+        return weights.last_rows and [float(rows) for rows in weights.last_rows]
+    if not isinstance(weights, (list, tuple, np.ndarray)) or np.ndim(weights) != 1:
+        raise TypeError("weights: expected one number per rank or a synkhronos Function, got %r" % (weights,))
+    if len(weights) != size:
+        raise ValueError("weights: expected %d, one per rank, got %d" % (size, len(weights)))
+    for rank, weight in enumerate(weights):
+        if isinstance(weight, (bool, np.bool_)) or not isinstance(weight, (int, float, np.integer, np.floating)):
+            raise TypeError("weights[%d] must be a number, got %r" % (rank, weight))
+        if not 0 <= weight < np.inf:
+            raise ValueError("weights[%d] must be finite and not negative, got %r" % (rank, weight))
+    if not any(weights):
+        raise ValueError("weights: at least one must be positive, got %r" % (weights,))
+    return [float(weight) for weight in weights]

@@ -1,0 +1,64 @@
+"""`synkhronos.broadcast`."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+from ..command import Command
+from ..context import RankContext
+from .variables import Variables, keep, keys_and_arrays
+
+
+class Broadcast(Command):
+    """Give variables the same values on every rank.
+
+    Parameters
+    ----------
+    numbers : list of int
+        The variables.
+    handles : list of handles, optional
+        The values; the master's own where they are None.
+    """
+
+    def __init__(self, numbers: List[int], handles: Optional[List[Any]]) -> None:
+        self.numbers, self.handles = numbers, handles
+
+    def run(self, context: RankContext) -> None:
+        keys = [("shared", number) for number in self.numbers]
+        if self.handles is None:
+            keys, arrays = keys_and_arrays(context, self.numbers)
+            results = context.transport.broadcast(keys, arrays, context.root)
+        else:
+            results = [context.transport.store(key, context.pools.attach(handle))
+                       for key, handle in zip(keys, self.handles)]
+        keep(context, self.numbers, results)
+
+
+def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
+    """Give the variables the same values on every rank: ``x_r := values``, by default ``x_r := x_root``.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list or tuple of them
+        What is to be overwritten.
+    values : Data or array, or list of them, optional
+        One per variable (alone for a variable alone); whatever the variable's own ``set_value`` takes. The master's
+        own values by default.
+    nccl : bool
+        Whether to use the GPU transport for variables that live on GPUs.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError, ValueError
+        Where an argument is wrong; no value has changed then.
+
+    Examples
+    --------
+    >>> synk.broadcast(W, np.zeros((3, 4), "float32"))                          # doctest: +SKIP
+    """
+    variables = Variables(shared_vars)
+    with variables.session.lock:
+        staged = None if values is None else variables.stage(values)
+        variables.session.run(Broadcast(variables.numbers, staged and [value.handle for value in staged]))

@@ -1,0 +1,95 @@
+"""`synkhronos.in_sync`."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from ..command import Command
+from ..context import RankContext
+from .variables import Variables, keys_and_arrays
+
+
+class SyncReport:
+    """Whether variables hold the same value on all ranks: true if they do.
+
+    Attributes
+    ----------
+    differences : dict of str to dict of int to str
+        By variable, then by rank: where that rank's value first differs from the master's.
+    """
+
+    def __init__(self, differences: Dict[str, Dict[int, str]]) -> None:
+        self.differences = differences
+
+    def __bool__(self) -> bool:
+        return not self.differences
+
+    def __repr__(self) -> str:
+        if not self.differences:
+            return "in sync"
+        return "not in sync: " + "; ".join(
+            "%s differs on rank %d %s" % (name, rank, where)
+            for name, ranks in self.differences.items() for rank, where in ranks.items())
+
+
+class Compare(Command):
+    """Compare every rank's values with the master's."""
+
+    def __init__(self, numbers: List[int]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> Optional[List[Dict[int, str]]]:
+        keys, arrays = keys_and_arrays(context, self.numbers)
+        gathered = context.transport.gather(keys, arrays)
+        if gathered is None:
+            return None
+        return [{rank: where for rank, part in enumerate(parts)
+                 for where in [first_difference(parts[context.root], part)] if where} for parts in gathered]
+
+
+def first_difference(a: np.ndarray, b: np.ndarray) -> Optional[str]:
+    """Tell where two arrays first differ in their bits; None where they do not. (NaN is the same as itself.)"""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return "in shape: %s %s instead of %s %s" % (b.dtype, b.shape, a.dtype, a.shape)
+    bits: Tuple[np.ndarray, np.ndarray] = tuple(  # type: ignore[assignment]
+        np.ascontiguousarray(x).view(np.uint8).reshape(x.size, x.itemsize) for x in (np.atleast_1d(a), np.atleast_1d(b)))
+    different = (bits[0] != bits[1]).any(axis=1)
+    if not different.any():
+        return None
+    index = np.unravel_index(int(different.argmax()), a.shape) if a.ndim else ()
+    return "from index %s on (%d of %d elements): %r instead of %r" % (
+        tuple(map(int, index)), different.sum(), a.size, b[index], a[index])
+
+
+def in_sync(shared_vars: Any) -> SyncReport:
+    """Tell whether all ranks hold the same values of the variables, bit by bit; nothing changes.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list or tuple of them
+        Which.
+
+    Returns
+    -------
+    SyncReport
+        True where all are the same; else its ``differences`` and its text tell which ranks differ from the master,
+        and where.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError, ValueError
+        Where an argument is wrong.
+
+    Examples
+    --------
+    >>> if not synk.in_sync(params):                                            # doctest: +SKIP
+    ...     synk.broadcast(params)
+    """
+    variables = Variables(shared_vars)
+    session = variables.session
+    found = session.run(Compare(variables.numbers))[session.root]
+    return SyncReport({name: ranks for name, ranks in zip(variables.names, found) if ranks})

@@ -1,0 +1,68 @@
+"""`synkhronos.reduce`."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+import numpy as np
+
+from ..command import Command
+from ..context import RankContext
+from ..reduce_op import ReduceOp
+from .variables import Variables, describe, keep, keys_and_arrays
+
+
+class Reduce(Command):
+    """Reduce variables over the ranks, for the master."""
+
+    def __init__(self, numbers: List[int], op: ReduceOp, in_place: bool) -> None:
+        self.numbers, self.op, self.in_place = numbers, op, in_place
+
+    def run(self, context: RankContext) -> Optional[List[np.ndarray]]:
+        keys, arrays = keys_and_arrays(context, self.numbers)
+        results = context.transport.reduce(keys, arrays, [self.op] * len(keys), None, describe(context, self.numbers))
+        if self.in_place:
+            stored: List[Any] = [None] * len(keys)
+            if results is not None:
+                stored = [context.transport.store(key, result) for key, result in zip(keys, results)]
+            keep(context, self.numbers, stored)
+            return None
+        return results
+
+
+def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Any:
+    """Reduce the variables over all ranks, for the master: ``x_root := op(x_0, ..., x_{n-1})``.
+
+    The other ranks keep their values.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list or tuple of them
+        Of the same shape and dtype on all ranks.
+    op : str
+        ``avg``, ``sum``, ``prod``, ``min`` or ``max``; with the prefix ``c_`` through the CPU.
+    in_place : bool
+        Whether the result becomes the master's value; else it is returned, and the master keeps its value, too.
+    nccl : bool
+        Whether to use the GPU transport for variables that live on GPUs.
+
+    Returns
+    -------
+    None, array or list of arrays
+        The results, where ``in_place`` is False; one alone for a variable alone.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError, ValueError
+        Where an argument is wrong, or shapes differ between ranks; no value has changed then.
+
+    Examples
+    --------
+    >>> total = synk.reduce(counts, op="sum", in_place=False)                   # doctest: +SKIP
+    """
+    variables = Variables(shared_vars)
+    session = variables.session
+    results = session.run(Reduce(variables.numbers, variables.check_op(op), bool(in_place)))[session.root]
+    return None if in_place else variables.one_or_list(results)

@@ -1,0 +1,66 @@
+"""`synkhronos.scatter`."""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence, Tuple
+
+from ..command import Command
+from ..context import RankContext
+from ..partition import split_rows
+from ..selection import Selection
+from .variables import Variables, keep, select_rows
+
+#: For one variable: the handle of the values, the rows that are selected, and every rank's part of those.
+Division = Tuple[Any, Selection, Sequence[Tuple[int, int]]]
+
+
+class Scatter(Command):
+    """Give every rank its rows of the values."""
+
+    def __init__(self, numbers: List[int], divisions: List[Division]) -> None:
+        self.numbers, self.divisions = numbers, divisions
+
+    def run(self, context: RankContext) -> None:
+        results = []
+        for number, (handle, selection, bounds) in zip(self.numbers, self.divisions):
+            engine, variable = context.shareds[number]
+            rows = selection.part(*bounds[context.rank]).take(context.pools.attach(handle))
+            # Only this rank can see whether its part suits the variable (rows that must be exactly one, say).
+            engine.conform(variable, rows, "rows %d to %d of the values for %s" % (
+                bounds[context.rank] + (engine.label(variable),)))
+            results.append(context.transport.store(("shared", number), rows))
+        keep(context, self.numbers, results)
+
+
+def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
+    """Divide values by rows into the variable of every rank: ``x_r := values[begin_r:end_r]``.
+
+    Rows are divided as those of the inputs of functions are: as evenly as possible, in rank order.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list or tuple of them
+        What is to be overwritten.
+    values : Data or array, or list of them
+        One per variable (alone for a variable alone), of at least 1 dimension.
+    batch : int, slice, list, tuple or 1-D integer array, optional
+        The rows of the values to take, before they are divided; all by default.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError, ValueError
+        Where an argument is wrong, or a part does not suit the variable; no value has changed then.
+
+    Examples
+    --------
+    >>> synk.scatter([X, y], [X_train, y_train], batch=shuffled)                # doctest: +SKIP
+    """
+    variables = Variables(shared_vars)
+    session = variables.session
+    with session.lock:
+        staged = variables.stage(values)
+        divisions = [(value.handle, rows, split_rows(len(rows), session.size, session.root))
+                     for value, rows in zip(staged, select_rows(staged, variables.names, batch))]
+        session.run(Scatter(variables.numbers, divisions))

@@ -1,0 +1,61 @@
+"""`synkhronos.set_value`."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+from ..command import Command
+from ..context import RankContext
+from .variables import Variables, keep, select_rows
+
+
+class SetValue(Command):
+    """Overwrite variables on one rank."""
+
+    def __init__(self, rank: int, numbers: List[int], handles: List[Any], selections: List[Any]) -> None:
+        self.rank, self.numbers, self.handles, self.selections = rank, numbers, handles, selections
+
+    def run(self, context: RankContext) -> None:
+        results: List[Any] = [None] * len(self.numbers)
+        if context.rank == self.rank:
+            for i, (number, handle, selection) in enumerate(zip(self.numbers, self.handles, self.selections)):
+                array = context.pools.attach(handle)
+                if selection is not None:
+                    engine, variable = context.shareds[number]
+                    array = selection.take(array)
+                    engine.conform(variable, array, "the selected rows of the values for %s" % engine.label(variable))
+                results[i] = context.transport.store(("shared", number), array)
+        keep(context, self.numbers, results)
+
+
+def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> None:
+    """Overwrite the variables on one rank: ``x_rank := values``.
+
+    Parameters
+    ----------
+    rank : int
+        Whose.
+    shared_vars : shared variable, or list or tuple of them
+        What is to be overwritten.
+    values : Data or array, or list of them
+        One per variable (alone for a variable alone); whatever the variable's own ``set_value`` takes.
+    batch : int, slice, list, tuple or 1-D integer array, optional
+        The rows of the values to take; all by default.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError, ValueError
+        Where an argument is wrong; no value has changed then.
+
+    Examples
+    --------
+    >>> synk.set_value(1, W, np.ones((3, 4), "float32"))                        # doctest: +SKIP
+    """
+    variables = Variables(shared_vars)
+    rank = variables.check_rank(rank)
+    with variables.session.lock:
+        staged = variables.stage(values)
+        selections = [None] * len(staged) if batch is None else select_rows(staged, variables.names, batch)
+        variables.session.run(SetValue(rank, variables.numbers, [value.handle for value in staged], selections))

@@ -1,0 +1,86 @@
+"""`synkhronos.get_shapes` and `synkhronos.get_lengths`."""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+from ..command import Command
+from ..context import RankContext
+from .variables import Variables
+
+
+class GetShapes(Command):
+    """Tell the shapes of every rank's values."""
+
+    def __init__(self, numbers: List[int]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> List[Tuple[int, ...]]:
+        shapes = []
+        for number in self.numbers:
+            engine, variable = context.shareds[number]
+            shapes.append(tuple(engine.get(variable).shape))
+        return shapes
+
+
+def get_shapes(shared_vars: Any) -> Any:
+    """Return the shape that the variables have on every rank.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list or tuple of them
+        Which.
+
+    Returns
+    -------
+    list of tuple, or list of these
+        For every variable a list by rank; that of a variable alone, alone.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError, ValueError
+        Where an argument is wrong.
+
+    Examples
+    --------
+    >>> synk.get_shapes(X)                                                      # doctest: +SKIP
+    [(5, 784), (5, 784)]
+    """
+    variables = Variables(shared_vars)
+    by_rank = variables.session.run(GetShapes(variables.numbers))
+    return variables.one_or_list([list(shapes) for shapes in zip(*by_rank)])
+
+
+def get_lengths(shared_vars: Any) -> Any:
+    """Return the number of rows that the variables have on every rank.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list or tuple of them
+        Of at least 1 dimension.
+
+    Returns
+    -------
+    list of int, or list of these
+        For every variable a list by rank; that of a variable alone, alone.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError, ValueError
+        Where an argument is wrong.
+
+    Examples
+    --------
+    >>> synk.get_lengths(X)                                                     # doctest: +SKIP
+    [5, 5]
+    """
+    variables = Variables(shared_vars)
+    for variable, name in zip(variables.variables, variables.names):
+        if variables.engine.shared_type(variable).ndim == 0:
+            raise ValueError("shared_vars: %s has 0 dimensions and so no length; use get_shapes" % name)
+    by_rank = variables.session.run(GetShapes(variables.numbers))
+    return variables.one_or_list([[shape[0] for shape in shapes] for shapes in zip(*by_rank)])

@@ -1,0 +1,1 @@
+"""`synkhronos.function` and what it returns."""

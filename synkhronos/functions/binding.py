@@ -1,0 +1,36 @@
+"""From the arguments of a call to one value per input. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+
+def bind(inputs: Sequence[Any], labels: Sequence[str], name: Optional[str], args: Tuple[Any, ...],
+         kwargs: Dict[str, Any]) -> List[Any]:
+    """Return one value per input: given by position or by name, or its default.
+
+    Raises
+    ------
+    TypeError
+        Where there are too many, one is given twice or is missing, or a name is unknown.
+    """
+    call = "function %s" % name if name else "the function"
+    if len(args) > len(inputs):
+        raise TypeError("%s takes at most %d inputs, got %d" % (call, len(inputs), len(args)))
+    values: Dict[int, Any] = dict(enumerate(args))
+    for key, value in kwargs.items():
+        positions = [i for i, given in enumerate(inputs) if given.name == key]
+        if not positions:
+            raise TypeError("%s has no input called %r (inputs: %s)" % (
+                call, key, ", ".join(repr(given.name) for given in inputs if given.name) or "none has a name"))
+        if len(positions) > 1:
+            raise TypeError("%s has several inputs called %r: give them by position" % (call, key))
+        if positions[0] in values:
+            raise TypeError("%s: %s is given twice, by position and by name" % (call, labels[positions[0]]))
+        values[positions[0]] = value
+    for i, given in enumerate(inputs):
+        if i not in values:
+            if not given.has_default:
+                raise TypeError("%s: %s is missing" % (call, labels[i]))
+            values[i] = given.default
+    return [values[i] for i in range(len(inputs))]

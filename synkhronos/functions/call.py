@@ -1,0 +1,120 @@
+"""One call of a function: what travels, and what every rank does with it."""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..command import Command
+from ..context import RankContext
+from ..reduce_op import ReduceOp
+from ..selection import Indices, Rows, Selection
+
+
+class Argument(NamedTuple):
+    """One argument of a call.
+
+    ``kind`` tells which rows of the array a rank takes: "whole" all of them, "selected" its part of the selected ones,
+    "batch" its part of an array that holds the selected rows only. "value" is no array and travels by itself.
+    """
+
+    kind: str
+    value: Any  # the handle of the array, or the value
+    mutable: bool = False  # the function may destroy it, so a rank needs its own copy
+
+
+class CallFunction(Command):
+    """Call a function on every rank with its rows, and reduce the outputs for the master.
+
+    Parameters
+    ----------
+    number : int
+        The function's, in the ranks' tables.
+    name : str
+        How messages call it.
+    arguments : list of Argument
+        In the order of the function's inputs.
+    selection : Selection or handle, optional
+        The rows of the whole data set that the call is about, before they are divided (a handle: of a long list of
+        indices in shared memory).
+    bounds : tuple of (begin, end), optional
+        Every rank's part of them; None where no input is scattered.
+    subset : list of int, optional
+        The outputs that are wanted.
+    ops : list of ReduceOp
+        One per wanted output.
+    """
+
+    def __init__(self, number: int, name: str, arguments: List[Argument], selection: Any,
+                 bounds: Optional[Tuple[Tuple[int, int], ...]], subset: Optional[List[int]],
+                 ops: List[ReduceOp]) -> None:
+        self.number, self.name, self.arguments, self.selection = number, name, arguments, selection
+        self.bounds, self.subset, self.ops = bounds, subset, ops
+
+    @property
+    def title(self) -> str:
+        return "call of function %s" % self.name
+
+    def run(self, context: RankContext) -> Optional[List[Any]]:
+        engine, compiled = context.functions[self.number]
+        if self._has_part(context.rank):
+            outputs = engine.call(compiled, self._take_arguments(context), self.subset)
+        else:
+            outputs = [None] * len(self.ops)
+        return self._reduce(context, outputs)
+
+    def _has_part(self, rank: int) -> bool:
+        """Tell whether the rank makes the call: ranks without rows do not, but all do where there are none at all."""
+        if self.bounds is None or self.bounds[-1][1] == 0:
+            return True
+        begin, end = self.bounds[rank]
+        return end > begin
+
+    def _take_arguments(self, context: RankContext) -> List[Any]:
+        selection = self.selection
+        if selection is not None and not isinstance(selection, (Rows, Indices)):
+            selection = Indices(context.pools.attach(selection))
+        begin, end = self.bounds[context.rank] if self.bounds is not None else (0, 0)
+        part: Optional[Selection] = None if selection is None else selection.part(begin, end)
+        taken = []
+        for argument in self.arguments:
+            value = argument.value
+            if argument.kind != "value":
+                array = context.pools.attach(value)
+                if argument.kind == "whole":
+                    value = array
+                elif argument.kind == "batch" or part is None:
+                    value = array[begin:end]
+                else:
+                    value = part.take(array)
+                if argument.mutable and np.may_share_memory(value, array):
+                    value = value.copy()
+            taken.append(value)
+        return taken
+
+    def _reduce(self, context: RankContext, outputs: Sequence[Any]) -> Optional[List[Any]]:
+        """Reduce the outputs over the ranks; on the master, return all of them."""
+        moving = [i for i, op in enumerate(self.ops) if op.name is not None]
+        if moving:
+            weights = None
+            if self.bounds is not None and self.bounds[-1][1] > 0:
+                weights = [end - begin for begin, end in self.bounds]
+            reduced = context.transport.reduce(
+                [("function", self.number, i) for i in moving], [outputs[i] for i in moving],
+                [self.ops[i] for i in moving], weights,
+                lambda i: "output %d of function %s" % (moving[i], self.name), keep_dtype=False)
+        if context.rank != context.root:
+            return None
+        results = [_private(output, context) for output in outputs]
+        if moving:
+            for i, result in zip(moving, reduced):  # type: ignore[arg-type]
+                results[i] = result
+        return results
+
+
+def _private(output: Any, context: RankContext) -> Any:
+    """Return the output, as a copy where it lies in memory that will be used again."""
+    if isinstance(output, np.ndarray) and context.pool.owns(output):
+        return output.copy()
+    return output

@@ -1,0 +1,373 @@
+"""`Function`: a compiled function that runs on all ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from .. import engines, selection
+from ..data import Data
+from ..partition import split_rows
+from ..program import PROGRAM, Program
+from ..reduce_op import MISSING, ReduceOp, check_dtype
+from ..shared_array import Pool
+from . import spec
+from .binding import bind
+from .call import Argument, CallFunction
+from .distribute import catalogue_of
+
+#: Lists of indices up to this length travel in the command, longer ones through shared memory.
+SHORT = 256
+
+
+class Function:
+    """What `synkhronos.function` returns: called like a Theano function, it runs on all ranks.
+
+    Attributes
+    ----------
+    name : str or None
+        As given to `function`.
+    output_modes, update_modes : list of (str or None)
+        The op of every output and of every update.
+    """
+
+    def __init__(self, program: Program, engine: Any, compiled: Any, outputs: spec.Outputs, output_ops: List[ReduceOp],
+                 update_ops: List[Any], n_scattered: int, name: Optional[str]) -> None:
+        self.program, self.engine, self.compiled, self.name = program, engine, compiled, name
+        self._outputs, self._output_ops, self._update_ops = outputs, output_ops, update_ops
+        self._inputs = engine.inputs(compiled)
+        self._labels = [_label(i, given) for i, given in enumerate(self._inputs)]
+        self._scattered = [i < n_scattered and _has_rows(given) for i, given in enumerate(self._inputs)]
+        self._shareds = engine.shareds(compiled)
+        self._staging: Dict[int, np.ndarray] = {}  # shared memory for plain arguments, by input
+        #: Rows that every rank took in the last call; None before it, or where no input is scattered.
+        self.last_rows: Optional[List[int]] = None
+
+    def __repr__(self) -> str:
+        return "<synkhronos.Function %s: %d inputs, outputs %s>" % (
+            self.name or "without a name", len(self._inputs), self.output_modes)
+
+    @property
+    def output_modes(self) -> List[Optional[str]]:
+        """The op of every output, as given (or ``avg``)."""
+        return [_mode(op) for op in self._output_ops]
+
+    @property
+    def update_modes(self) -> List[Optional[str]]:
+        """The op of every update, as given."""
+        return [_mode(op) for op in self._update_ops]
+
+    def get_shared(self) -> List[Any]:
+        """Return the shared variables that the function uses, those with default updates included."""
+        return list(self._shareds)
+
+    def as_theano(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function on the master only, as the engine itself would; `Data` may be given, too."""
+        return self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
+
+    def build_inputs(self, *args: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False,
+                     **kwargs: Any) -> Any:
+        """Write the arguments of a call into shared memory, each as a `Data` of its input's dtype.
+
+        Returns
+        -------
+        Data or tuple of Data
+            One per input; a single one alone.
+        """
+        values = bind(self._inputs, self._labels, self.name, args, kwargs)
+        made = []
+        for given, label, value in zip(self._inputs, self._labels, values):
+            if given.type is None:
+                raise TypeError("%s is no dense array, so it cannot be a Data: pass it to the call" % label)
+            if isinstance(value, Data):
+                value = value.data
+            made.append(Data(self.program.pool, value, var=given.type, minibatch=minibatch, force_cast=force_cast,
+                             oversize=oversize, name=given.name))
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def __call__(self, *args: Any, output_subset: Any = None, batch: Any = None, timeout: Optional[float] = None,
+                 **kwargs: Any) -> Any:
+        """Call the function on all ranks: scatter the rows of its inputs, reduce its outputs.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            One value per input, by position or by name: a `Data`, or whatever the engine itself would take (which
+            then goes through shared memory).
+        output_subset : list of int (of str, where the outputs are a dict), optional
+            The outputs that are wanted.
+        batch : int, slice, list, tuple or 1-D integer array, optional
+            The rows of the whole data set that the call is about; an int ``n`` means the first n. They are selected
+            before they are divided over the ranks.
+        timeout : float, optional
+            Seconds that the call may take; what `fork` was given by default.
+
+        Returns
+        -------
+        array, list or dict
+            As the engine's own function returns it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Where an argument is wrong; no rank has moved then.
+        WorkerError
+            Where the call failed on another rank; where it failed on the master, its own exception is raised.
+        WorkerDied, WorkerTimeout
+            Where a rank ended or did not answer in time; the session is closed then.
+        """
+        subset = spec.output_indices(output_subset, self._outputs.keys, len(self._output_ops))
+        values = bind(self._inputs, self._labels, self.name, args, kwargs)
+        session = self.program.current()
+        catalogue = catalogue_of(session)
+        with session.lock:
+            catalogue.ensure([self])
+            arguments, chosen, n_rows = self._prepare(values, batch)
+            bounds = None if n_rows is None else split_rows(n_rows, session.size, session.root)
+            ops = self._output_ops if subset is None else [self._output_ops[i] for i in subset]
+            if n_rows == 0:
+                ops = [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
+            travelling, keep = self._pack_selection(chosen)
+            results = session.run(CallFunction(catalogue.number(self), self.name or "without a name", arguments,
+                                               travelling, bounds, subset, ops), timeout)
+            del keep
+        self.last_rows = None if bounds is None else [end - begin for begin, end in bounds]
+        return self._wrap(results[session.root], subset)
+
+    # -- before the call -----------------------------------------------------------------------------------------
+
+    def _prepare(self, values: Sequence[Any], batch: Any) -> Tuple[List[Argument], Any, Optional[int]]:
+        """Check the arguments and bring them into shared memory.
+
+        Returns
+        -------
+        arguments : list of Argument
+        chosen : Selection or None
+            The rows that ``batch`` selects.
+        n_rows : int or None
+            Rows to divide over the ranks; None where no input is scattered.
+        """
+        arrays: List[Any] = []
+        for given, label, value in zip(self._inputs, self._labels, values):
+            if isinstance(value, Data):
+                if given.type is None:
+                    raise TypeError("%s is no dense array, so it cannot take a Data" % label)
+                self.engine.check(given, value.dtype, value.shape, label)
+                arrays.append(value)
+            else:
+                arrays.append(self.engine.convert(given, value, label))
+        chosen, n_rows = self._select(arrays, batch)
+        arguments = []
+        for i, (given, array) in enumerate(zip(self._inputs, arrays)):
+            kind = "whole"
+            if self._scattered[i]:
+                kind = "selected"
+                if isinstance(array, Data):
+                    if array.minibatch and chosen is not None:
+                        kind = "batch"
+                elif chosen is not None:
+                    kind = "batch"  # only the selected rows are copied into shared memory
+            if given.type is None:
+                arguments.append(Argument("value", array))
+            elif isinstance(array, Data):
+                arguments.append(Argument(kind, array.handle(), given.mutable))
+            else:
+                arguments.append(Argument(kind, self._stage(i, array, chosen if kind == "batch" else None),
+                                          given.mutable))
+        return arguments, chosen, n_rows
+
+    def _select(self, arrays: Sequence[Any], batch: Any) -> Tuple[Any, Optional[int]]:
+        """Return the rows that ``batch`` selects, and how many rows there are to divide."""
+        lengths = {i: len(array) for i, array in enumerate(arrays) if self._scattered[i]}
+        if not lengths:
+            if batch is not None:
+                raise ValueError("batch was given, but no input of the function is scattered")
+            return None, None
+        if batch is None:
+            if len(set(lengths.values())) > 1:
+                raise ValueError("scattered inputs must have the same length, got %s" % ", ".join(
+                    "%d of %s" % (length, self._labels[i]) for i, length in lengths.items()))
+            return None, next(iter(lengths.values()))
+        minibatch = {i for i in lengths if isinstance(arrays[i], Data) and arrays[i].minibatch}
+        whole = [length for i, length in lengths.items() if i not in minibatch]
+        # Where all inputs hold just the batch, the data set that the indices are about is not there to check them.
+        chosen = selection.parse(batch, min(whole) if whole else np.iinfo(np.intp).max)
+        for i in minibatch:
+            if lengths[i] < len(chosen):
+                raise ValueError("%s is a minibatch of %d rows, but batch selects %d: write the selected rows to it first"
+                                 % (self._labels[i], lengths[i], len(chosen)))
+        return chosen, len(chosen)
+
+    def _stage(self, i: int, array: np.ndarray, chosen: Any) -> Any:
+        """Copy a plain argument, or its chosen rows, into shared memory that is used again; return its handle."""
+        pool: Pool = self.program.pool
+        shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
+        nbytes = max(1, array.itemsize * int(np.prod(shape, dtype=np.int64)))
+        buffer = self._staging.get(i)
+        if buffer is None or buffer.nbytes < nbytes or not pool.owns(buffer):
+            self._staging.pop(i, None)
+            buffer = self._staging[i] = pool.allocate((nbytes,), np.dtype(np.uint8))
+        staged = np.ndarray(shape, array.dtype, buffer.data)
+        if chosen is None:
+            np.copyto(staged, array)
+        else:
+            chosen.take(array, out=staged)
+        return pool.handle(staged)
+
+    def _pack_selection(self, chosen: Any) -> Tuple[Any, Any]:
+        """Return what travels of a selection, and what must live until it has arrived."""
+        if not isinstance(chosen, selection.Indices) or len(chosen) <= SHORT:
+            return chosen, None
+        pool: Pool = self.program.pool
+        array = pool.allocate(chosen.array.shape, chosen.array.dtype)
+        array[:] = chosen.array
+        return pool.handle(array), array
+
+    # -- after the call ------------------------------------------------------------------------------------------
+
+    def _wrap(self, results: List[Any], subset: Optional[List[int]]) -> Any:
+        """Return the outputs in the form that the engine's own function returns."""
+        keys = self._outputs.keys
+        if keys is not None:
+            return dict(zip(keys if subset is None else [keys[i] for i in subset], results))
+        if self._outputs.single and subset is None:
+            return results[0]
+        return results
+
+
+def _label(position: int, given: Any) -> str:
+    return "input %r (argument %d)" % (given.name, position) if given.name else "input %d" % position
+
+
+def _has_rows(given: Any) -> bool:
+    """Tell whether an input is divided by rows: not one of 0 dimensions, nor one whose rows are broadcastable."""
+    if given.type is None:
+        raise TypeError("inputs: %s is no dense array, so its rows cannot be scattered; pass it in bcast_inputs" %
+                        (given.name or given.variable))
+    return given.type.ndim > 0 and not given.type.broadcastable[0]
+
+
+def _mode(op: Any) -> Optional[str]:
+    return None if op is MISSING or op.name is None else str(op)
+
+
+def _array(value: Any) -> Any:
+    return value.data if isinstance(value, Data) else value
+
+
+def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[Sequence[Any]] = None,
+             updates: Any = None, givens: Any = None, **kwargs: Any) -> Function:
+    """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
+
+    Parameters
+    ----------
+    inputs : list of variables (or ``theano.In``)
+        Their values are scattered: rank r is given its share of the rows (dimension 0). Those of 0 dimensions, or
+        with broadcastable rows, go whole to every rank.
+    outputs : variable, list or dict, optional
+        Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (the default for
+        floats; weighted by rows, so that it is what the serial program gives), ``sum``, ``prod``, ``min``, ``max``,
+        ``gather`` (concatenated in rank order) or None (the master's own result); with the prefix ``c_`` the CPU
+        transport is used.
+    bcast_inputs : list of variables, optional
+        More inputs, after ``inputs``; their values go whole to every rank.
+    updates : dict or list, optional
+        ``(shared, expression)`` or ``(shared, expression, op)``. Every rank updates its own copy; the op is for
+        slices.
+    givens, **kwargs
+        Passed to the engine's own ``function``.
+
+    Returns
+    -------
+    Function
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where an op does not exist or does not suit the output's dtype, or a name is reserved.
+
+    Examples
+    --------
+    >>> import theano.tensor as T                                               # doctest: +SKIP
+    >>> x = T.matrix("x")                                                       # doctest: +SKIP
+    >>> f = synk.function([x], [x.mean(), (x.max(), "max")])                    # doctest: +SKIP
+    """
+    inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
+    parsed = spec.parse_outputs(outputs)
+    engine = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
+    pairs, update_ops = spec.parse_updates(updates, engine.label)
+    for shared, _ in pairs:
+        if not engine.is_shared(shared):
+            raise TypeError("updates: expected a shared variable to update, got %r" % (shared,))
+    for given in list(inputs) + list(bcast_inputs):
+        if getattr(given, "name", None) in spec.RESERVED:
+            raise ValueError("an input is called %r, which is a keyword of the call itself (reserved: %s): give it "
+                             "another name" % (given.name, ", ".join(spec.RESERVED)))
+    ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
+    update_ops = [op if op is MISSING else ReduceOp.parse(op, "the op of the update of %s" % engine.label(shared),
+                                                          ("avg", "sum", "prod", "min", "max"))
+                  for op, (shared, _) in zip(update_ops, pairs)]
+    compiled = engine.compile(list(inputs) + list(bcast_inputs), parsed.form, pairs, givens, **kwargs)
+    output_ops = [_output_op(op, output) for op, output in zip(ops, engine.outputs(compiled))]
+    update_ops = [_update_op(op, shared, engine) for op, (shared, _) in zip(update_ops, pairs)]
+    made = Function(PROGRAM, engine, compiled, parsed, output_ops, update_ops, len(inputs), kwargs.get("name"))
+    PROGRAM.functions.add(made)
+    return made
+
+
+def _as_list(variables: Any, argument: str) -> Sequence[Any]:
+    if variables is None:
+        return []
+    if not isinstance(variables, (list, tuple)):
+        raise TypeError("%s must be a list of variables, got %s" % (argument, type(variables).__name__))
+    return variables
+
+
+def _variables(inputs: Sequence[Any], bcast_inputs: Sequence[Any], outputs: spec.Outputs, updates: Any) -> List[Any]:
+    found = list(inputs) + list(bcast_inputs)
+    form = outputs.form
+    found += list(form.values()) if isinstance(form, dict) else form if isinstance(form, list) else [form]
+    if isinstance(updates, dict):
+        found += list(updates)
+    elif isinstance(updates, (list, tuple)):
+        found += [entry[0] for entry in updates if isinstance(entry, (list, tuple)) and entry]
+    return found
+
+
+def _output_op(op: Any, output: Any) -> ReduceOp:
+    if output.type is None:
+        if op is MISSING or op.name is not None:
+            raise TypeError("%s is no dense array, so it cannot be reduced: give it as (variable, None) to have the "
+                            "master's own" % output.label)
+        return op
+    return ReduceOp.for_output(op, output.type.dtype, output.label)
+
+
+def _update_op(op: Any, shared: Any, engine: Any) -> Any:
+    """Check the op of an update; integers and what is no array have none by default: slices must agree."""
+    type_ = engine.shared_type(shared)
+    if type_ is None:
+        if op is not MISSING:
+            raise TypeError("the update of %s can have no op: it is no dense array" % engine.label(shared))
+        return op
+    if op is MISSING:
+        return ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
+    check_dtype(op, type_.dtype, "the update of %s" % engine.label(shared))
+    return op
+
+
+def distribute() -> None:
+    """Send every function built so far, and the shared variables that they use, to all ranks.
+
+    Optional: it happens by itself at the first call. May be called again after more functions have been built;
+    what the ranks hold already is not sent again, and keeps its values.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError
+        Where something cannot travel; names the function and the object.
+    """
+    catalogue_of(PROGRAM.current()).ensure(list(PROGRAM.functions))
