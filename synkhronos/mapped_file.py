@@ -56,12 +56,12 @@ def describe(array: np.ndarray) -> FileHandle:
             "value is a np.memmap of mode 'c', whose changes no other process can see: "
             "open it with mode 'r' or 'r+', or pass np.array(value), which copies it"
         )
-    if root.filename is None or _deleted(_address(root)):
+    path = "" if root.filename is None else os.path.abspath(os.fspath(root.filename))
+    if not os.path.exists(path) or _deleted(_address(root), path):
         raise ValueError(
             f"value is a np.memmap of a file that is no longer to be found ({root.filename}): "
             "the ranks cannot map it; keep the file, or pass np.array(value), which copies it"
         )
-    path = os.path.abspath(os.fspath(root.filename))
     # The offset attribute of a view is the one of the array it was taken from, so that only addresses tell.
     offset = root.offset + _address(array) - _address(root)
     strides = None if array.flags.c_contiguous else array.strides
@@ -122,17 +122,20 @@ def _address(array: np.ndarray) -> int:
     return address
 
 
-def _deleted(address: int) -> bool:
+def _deleted(address: int, path: str) -> bool:
     """Tell whether the file mapped at an address has lost its name, as the kernel has it (False where it does not say).
 
     A look at the path is not enough: another file may stand there now.
     """
+    mark = " (deleted)"
+    if path.endswith(mark):  # part of the name, even before it is lost
+        mark += mark
     try:
         with open("/proc/self/maps", errors="replace") as lines:
             for line in lines:
                 start, _, stop = line.split(" ", 1)[0].partition("-")
                 if int(start, 16) <= address < int(stop, 16):
-                    return line.rstrip("\n").endswith(" (deleted)")
+                    return line.rstrip("\n").endswith(mark)
     except OSError:
         pass
     return False
