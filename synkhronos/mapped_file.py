@@ -1,0 +1,141 @@
+"""Arrays that lie in files, mapped by every rank and copied by none."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+
+class FileHandle(NamedTuple):
+    """Where an array lies in a file; travels in commands.
+
+    `identity` is device and inode, so that a file put in its place later is not taken for it.
+    """
+
+    path: str
+    offset: int
+    shape: Tuple[int, ...]
+    strides: Optional[Tuple[int, ...]]
+    dtype: np.dtype[Any]
+    mode: str
+    identity: Tuple[int, int]
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Tell whether an array is a ``np.memmap`` with elements, or a view of one, and not the result of a computation.
+
+    Examples
+    --------
+    >>> is_mapped(np.zeros(3))
+    False
+    """
+    return isinstance(array, np.memmap) and array.size > 0 and _root(array) is not None
+
+
+def describe(array: np.ndarray) -> FileHandle:
+    """Return the handle of a ``np.memmap`` or of a view of one.
+
+    Parameters
+    ----------
+    array : np.ndarray
+        One that `is_mapped`; any slice, any order.
+
+    Raises
+    ------
+    ValueError
+        Another process cannot map the same: the mapping is private (mode "c"), or its file has no name (any more).
+    """
+    root = _root(array)
+    if root is None:
+        raise ValueError("value is no np.memmap, but an array of its own")
+    if root.mode == "c":
+        raise ValueError(
+            "value is a np.memmap of mode 'c', whose changes no other process can see: "
+            "open it with mode 'r' or 'r+', or pass np.array(value), which copies it"
+        )
+    path = "" if root.filename is None else os.path.abspath(os.fspath(root.filename))
+    if not os.path.exists(path) or _deleted(_address(root), path):
+        raise ValueError(
+            f"value is a np.memmap of a file that is no longer to be found ({root.filename}): "
+            "the ranks cannot map it; keep the file, or pass np.array(value), which copies it"
+        )
+    # The offset attribute of a view is the one of the array it was taken from, so that only addresses tell.
+    offset = root.offset + _address(array) - _address(root)
+    strides = None if array.flags.c_contiguous else array.strides
+    mode = "r+" if array.flags.writeable else "r"
+    stat = os.stat(path)
+    return FileHandle(path, offset, array.shape, strides, array.dtype, mode, (stat.st_dev, stat.st_ino))
+
+
+def check(handle: FileHandle) -> None:
+    """Check that the file is still the one that was mapped.
+
+    Raises
+    ------
+    ValueError
+        It was deleted or replaced.
+    """
+    try:
+        stat = os.stat(handle.path)
+    except OSError as error:
+        raise ValueError(f"cannot reach the mapped file {handle.path}: {error.strerror}; keep it in place") from None
+    _compare(handle, stat)
+
+
+def open_mapping(handle: FileHandle) -> mmap.mmap:
+    """Map the whole file of a handle.
+
+    Raises
+    ------
+    ValueError
+        It was deleted or replaced, or may not be opened.
+    """
+    writes = handle.mode == "r+"
+    try:
+        fd = os.open(handle.path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_CLOEXEC)
+    except OSError as error:
+        raise ValueError(f"cannot map the file {handle.path}: {error.strerror}; keep it in place") from None
+    try:
+        _compare(handle, os.fstat(fd))
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
+
+
+def _compare(handle: FileHandle, stat: os.stat_result) -> None:
+    if (stat.st_dev, stat.st_ino) != handle.identity:
+        raise ValueError(f"the file {handle.path} was replaced after it was mapped: make the Data again")
+
+
+def _root(array: np.ndarray) -> Optional[np.memmap]:
+    """Return the array that np.memmap itself made; None where the memory is none of a file."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) else None
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _deleted(address: int, path: str) -> bool:
+    """Tell whether the file mapped at an address has lost its name, as the kernel has it (False where it does not say).
+
+    A look at the path is not enough: another file may stand there now.
+    """
+    mark = " (deleted)"
+    if path.endswith(mark):  # part of the name, even before it is lost
+        mark += mark
+    try:
+        with open("/proc/self/maps", errors="replace") as lines:
+            for line in lines:
+                start, _, stop = line.split(" ", 1)[0].partition("-")
+                if int(start, 16) <= address < int(stop, 16):
+                    return line.rstrip("\n").endswith(mark)
+    except OSError:
+        pass
+    return False

@@ -1,0 +1,131 @@
+"""Shared memory with a POSIX name, which unrelated programs can open."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import weakref
+from typing import Any, NamedTuple, Tuple
+
+import numpy as np
+import posix_ipc
+
+from .reservation import reserve
+
+
+class NameHandle(NamedTuple):
+    """A C-contiguous array at the start of a named segment; travels in commands.
+
+    `identity` is device and inode, so that a segment made later under the same name is not taken for it.
+    """
+
+    name: str
+    shape: Tuple[int, ...]
+    dtype: np.dtype[Any]
+    identity: Tuple[int, int]
+
+
+class NamedMemory:
+    """A new segment of shared memory, mode 0600, that has its name until `unlink`, or until it is dropped or at exit.
+
+    The memory itself lives as long as an array over it, in whatever process.
+
+    Parameters
+    ----------
+    name : str
+        A slash and then up to 254 characters without one.
+    nbytes : int
+        Its length, which it keeps: others may have it mapped.
+
+    Attributes
+    ----------
+    name : str
+    memory : np.ndarray
+        The bytes; all zero at the start.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The name cannot be one, or exists.
+    SharedMemoryError
+        The memory cannot be had; nothing is left.
+    """
+
+    def __init__(self, name: str, nbytes: int) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"share_as must be a str like '/name', got {name!r}")
+        if not re.fullmatch(r"/[^/\0]{1,254}", name):
+            raise ValueError(f"share_as must be a slash and then 1 to 254 characters without one, got {name!r}")
+        try:
+            segment = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
+        except posix_ipc.ExistentialError:
+            raise ValueError(
+                f"share_as={name!r}: shared memory of that name exists; choose another, close() what made it, "
+                f"or if that has died remove it: posix_ipc.unlink_shared_memory({name!r})"
+            ) from None
+        self.name = name
+        try:
+            size = max(1, nbytes)  # nothing of length 0 can be mapped
+            os.ftruncate(segment.fd, size)
+            reserve(segment.fd, 0, size)
+            self.memory: np.ndarray = np.ndarray((nbytes,), np.uint8, mmap.mmap(segment.fd, size))
+            self._identity = _identity(segment.fd)
+            self._unlink = weakref.finalize(self, _unlink, name, self._identity, os.getpid())
+        except BaseException:
+            segment.unlink()
+            raise
+        finally:
+            segment.close_fd()
+
+    @property
+    def linked(self) -> bool:
+        """Whether it has its name still."""
+        return self._unlink.alive
+
+    def handle(self, array: np.ndarray) -> NameHandle:
+        """Return the handle of a C-contiguous array at the start of the segment."""
+        return NameHandle(self.name, array.shape, array.dtype, self._identity)
+
+    def unlink(self) -> None:
+        """Take the name away. No harm twice."""
+        self._unlink()
+
+
+def open_mapping(handle: NameHandle) -> mmap.mmap:
+    """Map the segment of a handle.
+
+    Raises
+    ------
+    ValueError
+        It lost its name, or another one has it now.
+    """
+    try:
+        segment = posix_ipc.SharedMemory(handle.name)
+    except (posix_ipc.Error, OSError) as error:
+        raise ValueError(f"cannot map the shared memory {handle.name}: {error}") from None
+    try:
+        if _identity(segment.fd) != handle.identity:
+            raise ValueError(f"the shared memory {handle.name} was replaced by another of the same name")
+        return mmap.mmap(segment.fd, 0)
+    finally:
+        segment.close_fd()
+
+
+def _identity(fd: int) -> Tuple[int, int]:
+    stat = os.fstat(fd)
+    return stat.st_dev, stat.st_ino
+
+
+def _unlink(name: str, identity: Tuple[int, int], owner: int) -> None:
+    if os.getpid() != owner:  # a forked child drops its copy of the object, not the name
+        return
+    try:
+        segment = posix_ipc.SharedMemory(name)
+    except (posix_ipc.Error, OSError):
+        return
+    try:
+        if _identity(segment.fd) == identity:  # somebody may have removed ours, and made another
+            segment.unlink()
+    finally:
+        segment.close_fd()
