@@ -176,7 +176,7 @@ def main(arguments=None):
         check_system(version)
         install(version)
     except Problem as problem:
-        print("make install: %s" % problem, file=sys.stderr)
+        sys.stderr.write("make install: %s\n" % problem)
         return 1
     print("Installed. Next: 'make demo', 'make test', or '.venv/bin/python -m synkhronos doctor'")
     return 0
