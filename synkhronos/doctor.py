@@ -112,7 +112,8 @@ def check_lasagne() -> Finding:
     """Import Lasagne."""
     status, text = try_python("import lasagne", "print('Lasagne', lasagne.__version__)")
     if status:
-        return Finding("Lasagne", WARN, text, 'pip install "setuptools<81" wheel && pip install --no-build-isolation lasagne')
+        remedy = 'pip install "setuptools<81" wheel && pip install --no-build-isolation lasagne'
+        return Finding("Lasagne", WARN, text, remedy)
     return Finding("Lasagne", OK, text)
 
 
@@ -125,8 +126,8 @@ def check_blas() -> Finding:
         return Finding("BLAS", WARN, "not seen: %s" % error, "pip install numpy threadpoolctl")
     blas = [pool for pool in pools if pool["user_api"] == "blas"]
     if not blas:
-        remedy = "pip install --force-reinstall numpy"
-        return Finding("BLAS", WARN, "NumPy has none whose threads can be limited: ranks may disturb each other", remedy)
+        text = "NumPy has none whose threads can be limited: ranks may disturb each other"
+        return Finding("BLAS", WARN, text, "pip install --force-reinstall numpy")
     parts = ["%s %s, %d threads" % (pool["internal_api"], pool["version"], pool["num_threads"]) for pool in blas]
     return Finding("BLAS", OK, "; ".join(parts))
 

@@ -50,6 +50,7 @@ def test_usable_cores_where_there_is_no_affinity(monkeypatch):
 
 V2, V1 = "0::/a/b\n", "4:memory:/docker/x\n3:cpuset:/\n2:cpu,cpuacct:/docker/x\n"
 V2_CPU, V1_CPU = "sys/fs/cgroup/%scpu.max", "sys/fs/cgroup/cpu,cpuacct/%scpu.cfs_%s_us"
+V1_QUOTA, V1_PERIOD = V1_CPU % ("docker/x/", "quota"), V1_CPU % ("docker/x/", "period")
 
 
 @pytest.mark.parametrize(
@@ -68,8 +69,8 @@ V2_CPU, V1_CPU = "sys/fs/cgroup/%scpu.max", "sys/fs/cgroup/cpu,cpuacct/%scpu.cfs
         ({"proc/self/cgroup": "0::/\n", V2_CPU % "": "200000 100000"}, 2),
         ({"proc/self/cgroup": "0::/../../x\n", V2_CPU % "": "200000 100000"}, 2),
         # version 1, with the path of the host and with the container's own
-        ({"proc/self/cgroup": V1, V1_CPU % ("docker/x/", "quota"): -1, V1_CPU % ("docker/x/", "period"): 100000}, 8),
-        ({"proc/self/cgroup": V1, V1_CPU % ("docker/x/", "quota"): 500000, V1_CPU % ("docker/x/", "period"): 100000}, 5),
+        ({"proc/self/cgroup": V1, V1_QUOTA: -1, V1_PERIOD: 100000}, 8),
+        ({"proc/self/cgroup": V1, V1_QUOTA: 500000, V1_PERIOD: 100000}, 5),
         ({"proc/self/cgroup": V1, V1_CPU % ("", "quota"): 150000, V1_CPU % ("", "period"): 50000}, 3),
         ({"proc/self/cgroup": V1, V1_CPU % ("", "quota"): 150000}, 8),
         # a quota of another controller is none

@@ -104,7 +104,10 @@ if sys.argv[1:] == ["fail"]:
     from . import missing
 """,
     "package/__main__.py": "import sys; print('main of package', sys.argv); raise SystemExit(9)",
-    "folder/__main__.py": "import sys, beside\nprint(sys.argv, sys.path[0], __file__, __spec__, __package__)\n1 / beside.zero",
+    "folder/__main__.py": """import sys, beside
+print(sys.argv, sys.path[0], __file__, __spec__, __package__)
+1 / beside.zero
+""",
     "folder/beside.py": "zero = 0",
     "empty/readme": "",
     "unreadable.py": "print(1)",

@@ -71,7 +71,7 @@ def check_system(version):
         raise Problem(
             "%s cannot make virtual environments (venv or ensurepip is missing): install them, on Debian or Ubuntu by "
             "'apt-get install %s-venv'" % (name, name)
-        )
+        ) from None
     if not shutil.which("g++"):
         raise Problem(
             "no C++ compiler (g++) was found, which Theano needs: install it, on Debian or Ubuntu by "
