@@ -29,9 +29,10 @@ class Input(NamedTuple):
     variable: Any
     name: Optional[str]
     type: Optional[ArrayType]  # None where it is no dense array (sparse, generic, ...)
-    mutable: bool  # the function may destroy the array it is given
+    mutable: bool  # the function may destroy the array it is given, or return views of it
     has_default: bool
     default: Any
+    spec: Any = None  # what else the engine must know to convert a value
 
 
 class Output(NamedTuple):
@@ -40,6 +41,7 @@ class Output(NamedTuple):
     variable: Any
     label: str  # how messages name it, e.g. "outputs[0] (loss)"
     type: Optional[ArrayType]
+    key: Optional[str] = None  # where the function returns a dict
 
 
 class Engine(ABC):

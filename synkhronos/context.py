@@ -1,0 +1,80 @@
+"""What one rank knows and holds: the second argument of every command."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+from .rendezvous import Rendezvous
+from .shared_array import Pool, PoolMap
+from .transports.base import Transport
+
+
+class RankContext:
+    """One rank's place in the session, and its tables.
+
+    Attributes
+    ----------
+    rank, size, root : int
+        This rank, the number of ranks, and the rank of the master.
+    rendezvous : Rendezvous
+        Where the ranks meet.
+    pool : Pool
+        The shared memory that this rank hands out; the others read it through their ``pools``.
+    pools : PoolMap
+        The shared memory of all ranks.
+    transport : Transport
+        How arrays move between ranks.
+    functions : dict of int to compiled function
+    shareds : dict of int to (Engine, shared variable)
+        This rank's replicas; the master's are the user's own.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, pool: Pool, pools: PoolMap, transport: Transport) -> None:
+        self.rank, self.root = rendezvous.rank, rendezvous.root
+        self.size = rendezvous.block.size
+        self.rendezvous, self.pool, self.pools, self.transport = rendezvous, pool, pools, transport
+        self.functions: Dict[int, Any] = {}
+        self.shareds: Dict[int, Any] = {}
+        self._changes: List[Callable[[], object]] = []
+        self._commitment: Optional[int] = None
+
+    def __repr__(self) -> str:
+        return "RankContext(rank=%d of %d, root=%d, functions=%d, shareds=%d)" % (
+            self.rank, self.size, self.root, len(self.functions), len(self.shareds))
+
+    def commit(self, *changes: Callable[[], object]) -> None:
+        """Make the changes if every rank comes to its commit, and none of them on any rank otherwise.
+
+        This is the last rendezvous of a command that changes values. Up to it a rank prepares what it will change,
+        beside what stands; the changes themselves only make that current.
+
+        Parameters
+        ----------
+        changes : callables
+            Must not fail, and may be called twice (where the master is interrupted in the middle).
+        """
+        self._changes = list(changes)
+        self._commitment = self.rendezvous.current + 1
+        self.rendezvous.meet()
+        self.settle()
+
+    def settle(self) -> None:
+        """Make the changes of a commit that took place, and forget those of one that did not."""
+        if self._commitment is not None:
+            if self.rendezvous.took_place(self._commitment):
+                for change in self._changes:
+                    change()
+            self._commitment, self._changes = None, []
+
+    def forget(self, things: Iterable[Tuple[str, int]]) -> None:
+        """Drop functions and shared variables that the program has dropped."""
+        for kind, number in things:
+            if kind == "function":
+                self.functions.pop(number, None)
+            else:
+                self.shareds.pop(number, None)
+            self.transport.forget((kind, number))
+
+    def abort(self) -> None:
+        """Free the peers that wait for this rank."""
+        self.rendezvous.abort()

@@ -1,0 +1,118 @@
+"""The control block: the shared memory through which the ranks of a session meet.
+
+A small nameless file that every rank, the master and the keeper map: words
+that say who has arrived where, semaphores to wait on, and slots for the
+command in progress, the ranks' answers and their notices to each other. It has no logic; what the
+words mean stands with those who use them (`rendezvous`, `launchers.channel`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import List
+
+from . import semaphores
+from .nameless_file import nameless_file
+from .semaphores import Semaphore
+
+#: Bytes of a command that travel in the block itself; longer ones go through the master's pool.
+COMMAND_BYTES = 1 << 16
+#: Bytes of an answer, and of a notice, likewise.
+ACK_BYTES = NOTICE_BYTES = 1 << 14
+
+_LINE = 8  # words in a cache line: every rank writes its own words to a line of its own
+
+
+def _word(index: int) -> property:
+    """A word of the whole session."""
+    def read(block: ControlBlock) -> int:
+        return block.words[index]
+
+    def write(block: ControlBlock, value: int) -> None:
+        block.words[index] = value
+
+    return property(read, write)
+
+
+class _RankWord:
+    """The same word of every rank, as a sequence by rank."""
+
+    __slots__ = ("_words", "_index")
+
+    def __init__(self, words: memoryview, index: int) -> None:
+        self._words, self._index = words, index
+
+    def __getitem__(self, rank: int) -> int:
+        return self._words[(1 + rank) * _LINE + self._index]
+
+    def __setitem__(self, rank: int, value: int) -> None:
+        self._words[(1 + rank) * _LINE + self._index] = value
+
+
+class ControlBlock:
+    """Words, semaphores and slots shared by ``size`` ranks.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks.
+    fd : int, optional
+        Descriptor of a block that another process created; without it a new one is made.
+    """
+
+    # Words of the session. Each has one writer, except `requested`, which only ever grows.
+    decided = _word(0)  # the last rendezvous that the root let pass
+    requested = _word(1)  # the last command that some rank, or the keeper, asked to give up
+    refused = _word(2)  # the last command that the root gave up
+    command_number = _word(3)
+    command_length = _word(4)
+
+    def __init__(self, size: int, fd: int = -1) -> None:
+        create = fd < 0
+        n_words = (1 + size) * _LINE
+        n_semaphores = 1 + 3 * size
+        begin_semaphores = -(-n_words * 8 // semaphores.SIZE) * semaphores.SIZE
+        begin_command = begin_semaphores + n_semaphores * semaphores.SIZE
+        begin_acks = begin_command + COMMAND_BYTES
+        begin_notices = begin_acks + size * ACK_BYTES
+        total = begin_notices + 2 * size * NOTICE_BYTES
+        self.size = size
+        self.fd = nameless_file("control", total) if create else fd
+        if create:
+            os.posix_fallocate(self.fd, 0, total)
+        memory = memoryview(mmap.mmap(self.fd, total))
+        self.words = memory[:n_words * 8].cast("q")
+
+        # Words of the ranks.
+        self.ended = _RankWord(self.words, 0)  # whether the keeper has seen the process end
+        self.status = _RankWord(self.words, 1)  # and how: its exit code, or minus the signal's number
+        self.arrived = _RankWord(self.words, 2)  # the rendezvous that it has reached
+        self.started = _RankWord(self.words, 3)  # the command that it has begun
+        self.finished = _RankWord(self.words, 4)  # the command that it has answered
+        self.ack_length = _RankWord(self.words, 5)  # of its answer in the slot
+        self.notice_length = (_RankWord(self.words, 6), _RankWord(self.words, 7))  # of its notices to the other ranks
+
+        def semaphore(index: int) -> Semaphore:
+            begin = begin_semaphores + index * semaphores.SIZE
+            return Semaphore(memory[begin:begin + semaphores.SIZE], create)
+
+        self.arrivals = semaphore(0)  # counts the ranks that have arrived, for the root
+        self.gates = [semaphore(1 + rank) for rank in range(size)]  # the root lets the rank pass
+        self.commands = [semaphore(1 + size + rank) for rank in range(size)]  # there is a command for the rank
+        self.acks = [semaphore(1 + 2 * size + rank) for rank in range(size)]  # there is the rank's answer
+        self.command_slot = memory[begin_command:begin_acks]
+
+        def slots(begin: int, length: int) -> List[memoryview]:
+            return [memory[begin + rank * length:begin + (rank + 1) * length] for rank in range(size)]
+
+        self.ack_slots = slots(begin_acks, ACK_BYTES)
+        # Two per rank, used in turn: one may still be read while the next is written.
+        self.notice_slots = (slots(begin_notices, NOTICE_BYTES),
+                             slots(begin_notices + size * NOTICE_BYTES, NOTICE_BYTES))
+
+    def close(self) -> None:
+        """Close the descriptor; the memory lives as long as this object."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

@@ -1,0 +1,268 @@
+"""Theano 1.0 as an engine."""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import sys
+from typing import Any, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+
+import numpy as np
+import theano
+from theano.compile.function_module import Function, convert_function_input
+from theano.compile.io import SymbolicInput, SymbolicOutput
+from theano.compile.sharedvalue import SharedVariable
+from theano.gof import Apply, Container, Variable, vm
+from theano.tensor import TensorType
+
+from . import travel
+from .base import ArrayType, Engine, Input, Output
+
+# The only linkers whose functions take an output_subset (CVM is missing where Theano has no C++ compiler).
+_LAZY = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))
+
+
+class Blueprint(NamedTuple):
+    """A shared variable without its value."""
+
+    cls: type
+    type: Any
+    name: Optional[str]
+    strict: bool
+    allow_downcast: Optional[bool]
+    is_rng: bool
+
+
+class TheanoEngine(Engine):
+    """Compiles with ``theano.function``; the storage of a shared variable is ``container.storage``."""
+
+    name = "theano"
+
+    # -- recognising ---------------------------------------------------------------------------------------------
+
+    def owns(self, thing: Any) -> bool:
+        return isinstance(thing, (Variable, SymbolicInput, SymbolicOutput, Function))
+
+    def is_shared(self, thing: Any) -> bool:
+        return isinstance(thing, SharedVariable)
+
+    def label(self, variable: Any) -> str:
+        if isinstance(variable, SymbolicInput) and variable.name:
+            return variable.name
+        if isinstance(variable, (SymbolicInput, SymbolicOutput)):
+            variable = variable.variable
+        return variable.name or str(variable)
+
+    # -- shared variables ----------------------------------------------------------------------------------------
+
+    def shared_type(self, shared: Any) -> Optional[ArrayType]:
+        return _array_type(shared.type)
+
+    def identity(self, shared: Any) -> Hashable:
+        # Clones have a container in common, functions make new containers around it: only the list inside is the same
+        # wherever the value can be reached.
+        return id(shared.container.storage)
+
+    def get(self, shared: Any) -> Any:
+        return shared.container.storage[0]
+
+    def put(self, shared: Any, value: Any) -> None:
+        shared.container.storage[0] = value
+
+    def conform(self, shared: Any, value: Any, argument: str) -> np.ndarray:
+        container = shared.container
+        return _filter(container.type, value, container.strict, container.allow_downcast, argument)
+
+    def blueprint(self, shared: Any) -> Blueprint:
+        container = shared.container
+        return Blueprint(type(shared), shared.type, shared.name, container.strict, container.allow_downcast,
+                         bool(getattr(shared.tag, "is_rng", False)))
+
+    def build(self, blueprint: Blueprint, value: Any, storage_of: Optional[Any] = None) -> Any:
+        container = Container(
+            blueprint.type, name=blueprint.name, strict=blueprint.strict, allow_downcast=blueprint.allow_downcast,
+            storage=[value] if storage_of is None else storage_of.container.storage,
+        )
+        shared = blueprint.cls(name=blueprint.name, type=blueprint.type, value=None, strict=None, container=container)
+        if blueprint.is_rng:
+            shared.tag.is_rng = True
+        return shared
+
+    # -- functions -----------------------------------------------------------------------------------------------
+
+    def compile(self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any,
+                **kwargs: Any) -> Any:
+        for index, given in enumerate(inputs if isinstance(inputs, (list, tuple)) else ()):
+            wrapped = convert_function_input(given) if isinstance(given, (list, tuple)) else given
+            if isinstance(wrapped, SymbolicInput):
+                self._refuse_state(index, wrapped)
+        kwargs.setdefault("name", None)
+        if kwargs["name"] is None:
+            kwargs["name"] = _place_of_call()
+        return theano.function(inputs, outputs, updates=list(updates or ()), givens=givens, **kwargs)
+
+    def _refuse_state(self, index: int, given: SymbolicInput) -> None:
+        """Raise ValueError where the input keeps a value between calls, which only shared variables do on all ranks."""
+        what = "inputs[%d] (%s): " % (index, self.label(given))
+        if given.update is not None:
+            raise ValueError(what + "expected an input without state, got In(update=...); make it a shared variable, "
+                                    "theano.shared(value), and pass updates=[(shared, expression)]")
+        if given.implicit:
+            raise ValueError(what + "expected an input that the caller gives, got one bound to a shared variable "
+                                    "(implicit=True); pass givens=[(variable, shared)] instead")
+
+    def inputs(self, compiled: Any) -> List[Input]:
+        return [
+            Input(variable=given.variable, name=given.name, type=_array_type(given.variable.type),
+                  mutable=bool(given.mutable or getattr(given, "borrow", False)),
+                  has_default=given.value is not None, default=given.value, spec=given)
+            for given in compiled.maker.inputs if not given.implicit
+        ]
+
+    def outputs(self, compiled: Any) -> List[Output]:
+        maker = compiled.maker
+        keys = maker.output_keys or [None] * len(maker.outputs)
+        result = []
+        for index, (key, output) in enumerate(zip(keys, maker.outputs)):
+            label = "output" if maker.unpack_single else "outputs[%r]" % (index if key is None else key)
+            if output.variable.name:
+                label += " (%s)" % output.variable.name
+            result.append(Output(output.variable, label, _array_type(output.variable.type), key))
+        return result
+
+    def shareds(self, compiled: Any) -> List[Any]:
+        return [given.variable for given in compiled.maker.inputs if given.implicit]
+
+    def updated(self, compiled: Any) -> List[Any]:
+        return [given.variable for given in compiled.maker.inputs if given.implicit and given.update is not None]
+
+    def convert(self, input: Input, value: Any, argument: str) -> Any:
+        if value is None and input.type is None:
+            return None  # Theano does not look at None
+        return _filter(input.variable.type, value, input.spec.strict, input.spec.allow_downcast, argument)
+
+    def check(self, input: Input, dtype: np.dtype, shape: Tuple[int, ...], argument: str) -> None:
+        # Theano decides by dtype, number of dimensions, and where lengths are 1: a small array shows the same.
+        small = np.zeros([min(length, 2) for length in shape], dtype)
+        try:
+            input.variable.type.filter(small, strict=input.spec.strict, allow_downcast=input.spec.allow_downcast)
+        except Exception as error:
+            _refuse(argument, input.variable.type, "an array of %s with shape %s" % (dtype, shape), error,
+                    "cast or reshape it, or compile with allow_input_downcast=True where only the dtype differs")
+
+    def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
+        outputs = compiled.maker.outputs
+        subset = None if output_subset is None else list(map(int, output_subset))
+        if subset is not None and not all(0 <= index < len(outputs) for index in subset):
+            # Theano's C code would write out of bounds.
+            raise ValueError("output_subset: expected indices from 0 to %d, got %s" % (len(outputs) - 1, subset))
+        if subset is None or not isinstance(compiled.fn, _LAZY):
+            result = _flat(compiled, compiled(*args))
+            chosen = range(len(outputs)) if subset is None else subset
+            result = [result[index] for index in chosen]
+        else:
+            chosen = subset
+            keys = compiled.output_keys
+            if keys is None:
+                result = compiled(*args, output_subset=subset) or []
+            else:
+                by_key = compiled(*args, output_subset=[keys[index] for index in subset])
+                result = [by_key[keys[index]] for index in subset]
+        # The Python code of some Ops leaves a NumPy scalar where the type says array.
+        return [np.asarray(value) if isinstance(value, np.generic) and _array_type(outputs[index].variable.type)
+                else value for index, value in zip(chosen, result)]
+
+    # -- travel --------------------------------------------------------------------------------------------------
+
+    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int]) -> bytes:
+        return travel.dumps(compiled, travel.names(numbers, variables), _reduce,
+                            lambda function: "function %r" % function.name, _parts)
+
+    def loads(self, data: Any, replicas: Mapping[int, Any]) -> List[Any]:
+        def find(kind: str, number: int) -> Any:
+            replica = replicas[number]
+            return replica if kind == "variable" else replica.container.storage
+
+        return travel.loads(data, find)
+
+
+def _array_type(type_: Any) -> Optional[ArrayType]:
+    if isinstance(type_, TensorType):
+        return ArrayType(type_.numpy_dtype, type_.ndim, type_.broadcastable)
+    return None
+
+
+def _filter(type_: Any, value: Any, strict: bool, allow_downcast: Optional[bool], argument: str) -> Any:
+    """Return the value as Theano stores it, or say in Theano's words why it does not."""
+    try:
+        return type_.filter(value, strict=strict, allow_downcast=allow_downcast)
+    except MemoryError:
+        raise
+    except Exception as error:
+        got = type(value).__name__
+        if isinstance(value, np.ndarray):
+            got = "an array of %s with shape %s" % (value.dtype, value.shape)
+        _refuse(argument, type_, got, error, " ".join(map(str, error.args)))
+
+
+def _refuse(argument: str, type_: Any, got: str, error: Exception, advice: str) -> NoReturn:
+    # Text that is no number is a ValueError in Theano (it is NumPy's); the rest is as good as a TypeError.
+    kind = ValueError if isinstance(error, ValueError) else TypeError
+    raise kind("%s: expected %s, got %s; %s" % (argument, type_, got, advice)) from error
+
+
+def _place_of_call() -> str:
+    """Return file and line outside this library, by which Theano names a function that has no name."""
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "synkhronos":
+        frame = frame.f_back
+    return "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
+
+
+def _flat(compiled: Any, result: Any) -> List[Any]:
+    if result is None:
+        return []
+    if compiled.output_keys is not None:
+        return [result[key] for key in compiled.output_keys]
+    return [result] if compiled.unpack_single else result
+
+
+def _reduce(thing: Any) -> Any:
+    """Pickle functions and nodes in another way than Theano does."""
+    if isinstance(thing, Function):
+        # Theano's own way sends the values of all inputs and compares them on arrival; that fails for NaN, and where
+        # the rank's replica has another shape. Storage and defaults are already in the maker.
+        return _restore, (thing.maker, thing.name, thing.trust_input)
+    if isinstance(thing, Apply) and hasattr(thing.tag, "ufunc"):
+        # Theano's own __getstate__ deletes the ufunc from the node itself, whose function then fails (it only shows
+        # where an Elemwise runs its Python code).
+        tag = copy.copy(thing.tag)
+        del tag.ufunc
+        return copyreg.__newobj__, (type(thing),), dict(thing.__dict__, tag=tag)  # type: ignore[attr-defined]
+    return NotImplemented
+
+
+def _restore(maker: Any, name: Optional[str], trust_input: bool) -> Any:
+    with theano.change_flags(compute_test_value="off"):
+        compiled = maker.create([getattr(given, "value", None) for given in maker.inputs], trustme=True)
+    compiled.name = name
+    compiled.trust_input = trust_input
+    return compiled
+
+
+def _parts(compiled: Any) -> Iterator[Tuple[str, Any]]:
+    maker = compiled.maker
+    yield "its mode %s" % type(maker.mode).__name__, maker.mode
+    yield "its profile", maker.profile
+    for given in maker.inputs:
+        if not given.implicit:
+            yield "the default of input %s" % (given.name or given.variable), given.value
+    for node in maker.fgraph.toposort():
+        yield "the operation %s" % node.op, node.op
+    for node in maker.fgraph.toposort():
+        for variable in node.inputs:
+            if isinstance(variable, theano.gof.Constant):
+                yield "the constant %s" % variable, variable.data
+
+
+ENGINE = TheanoEngine()

@@ -1,0 +1,1 @@
+"""How ranks come to life and end: as forked processes, or as threads for tests."""

@@ -1,0 +1,49 @@
+"""What a launcher must promise."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Dict, List, NamedTuple, Optional
+
+
+class RankConfig(NamedTuple):
+    """What a rank is told at its start. Small and picklable."""
+
+    rank: int
+    size: int
+    root: int
+    cores: List[int]  # to run on; empty where the rank is not pinned
+    threads: int  # of BLAS and OpenMP
+    budget: int  # cores that all ranks share
+    path: List[str]  # sys.path
+    directory: str  # working directory
+    environment: Dict[str, str]
+    profile: Optional[str]  # where to write a cProfile file at the end
+
+
+class Launcher(ABC):
+    """Starts the ranks of one session other than the master, knows their fate, and ends them.
+
+    The ranks find the session's memory by what `start` hands them, serve commands until they are told to stop, and
+    never outlive the master.
+    """
+
+    @abstractmethod
+    def start(self, configs: List[RankConfig], block: Any, pools: Dict[int, Any]) -> None:
+        """Start one rank per config; return when all exist (they need not be ready)."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `SynkhronosError` where the launcher itself can no longer tell the ranks' fate."""
+
+    @abstractmethod
+    def pid(self, rank: int) -> int:
+        """Return the process id of a rank."""
+
+    @abstractmethod
+    def join(self, seconds: float) -> bool:
+        """Wait at most so long until all ranks have ended; tell whether they have."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End all ranks at once, whatever they are doing, and wait until they are gone."""

@@ -1,0 +1,253 @@
+"""The keeper: a small process that forks every rank, watches over them, and ends them with the master.
+
+It is forked from the program at the first `fork()` and lives as long as the
+program. It opens no device, builds no graph and holds no lock, so that ranks
+can be forked from it at any time, also when the master has long opened a GPU
+and could not fork a usable process itself.
+
+What it promises: when a rank ends, for whatever reason, the session's control
+block says how, and everybody who waits is woken; when the master ends, for
+whatever reason, its ranks are killed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, Dict, List, Optional
+
+from ..control_block import ControlBlock
+from ..errors import SynkhronosError
+from ..rendezvous import STEP
+from . import descriptors
+from .base import RankConfig
+from .process import die_with_parent, rank_main, take_default_signals
+
+#: Asks to give up every command there will ever be.
+FOREVER = 2**62
+
+
+class Keeper:
+    """The master's side of the keeper process."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        for stream in (sys.stdout, sys.stderr):  # or what stands in their buffers would be written twice
+            try:
+                stream.flush()
+            except Exception:  # closed or replaced by the user
+                pass
+        master = os.getpid()
+        try:
+            self.pid = os.fork()
+        except OSError as error:
+            ours.close()
+            theirs.close()
+            raise SynkhronosError("no process can be started for the keeper: %s; see ulimit -u" % error) from error
+        if self.pid == 0:
+            status = 1
+            try:
+                ours.close()
+                _Watch(theirs, master).loop()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        theirs.close()
+        self._socket = ours
+        self._status: Optional[int] = None
+
+    def __repr__(self) -> str:
+        return "Keeper(pid=%d, %s)" % (self.pid, "alive" if self.alive() else "ended")
+
+    def spawn(self, configs: List[RankConfig], block: ControlBlock, fds: Dict[int, int]) -> List[int]:
+        """Fork one rank per config; return their process ids."""
+        idents = list(fds)
+        try:
+            descriptors.send(self._socket, ("spawn", configs, block.size, idents),
+                             [block.fd] + [fds[ident] for ident in idents])
+            answer, _ = descriptors.receive(self._socket)
+        except (OSError, EOFError) as error:
+            raise SynkhronosError("the keeper process (pid %d) is gone: %s" % (self.pid, self.epitaph())) from error
+        if isinstance(answer, str):
+            raise SynkhronosError(answer)
+        return answer
+
+    def kill(self) -> None:
+        """Kill every rank and wait until all are gone; nothing happens where the keeper is (they died with it)."""
+        try:
+            descriptors.send(self._socket, ("kill",))
+            descriptors.receive(self._socket)
+        except (OSError, EOFError):
+            pass
+
+    def alive(self) -> bool:
+        """Tell whether the process still runs."""
+        if self._status is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else waited for it
+                self._status = -1
+            else:
+                if pid:
+                    self._status = status
+        return self._status is None
+
+    def epitaph(self) -> str:
+        """Tell how the process ended."""
+        if self.alive():
+            return "it does not answer"
+        if self._status is not None and self._status >= 0 and os.WIFSIGNALED(self._status):
+            return "killed by signal %d" % os.WTERMSIG(self._status)
+        return "it ended"
+
+    def close(self) -> None:
+        """End the keeper, which ends its ranks."""
+        self._socket.close()
+        if self._status is None:
+            try:
+                os.waitpid(self.pid, 0)
+            except ChildProcessError:
+                pass
+            self._status = 0
+
+    def disown(self) -> None:
+        """Let go of the keeper in a process that the user forked: it belongs to the parent."""
+        self._socket.close()
+        self._status = -1
+
+
+class _Watch:
+    """The keeper process itself."""
+
+    def __init__(self, sock: socket.socket, master: int) -> None:
+        self.socket, self.master = sock, master
+        self.block: Optional[ControlBlock] = None
+        self.ranks: Dict[int, int] = {}  # rank by pid
+        self.root = 0
+
+    def loop(self) -> None:
+        take_default_signals()
+        _drop_descriptors(self.socket.fileno())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the master decides
+        gc.collect()
+        gc.freeze()  # what the program held stays untouched, and so shared, for as long as it lives
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        os.set_blocking(wake_read, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN | select.POLLHUP)
+        poll.register(wake_read, select.POLLIN)
+        try:
+            while os.getppid() == self.master:
+                ready = [fd for fd, _ in poll.poll(STEP * 5000)]
+                if wake_read in ready:
+                    try:
+                        os.read(wake_read, 4096)
+                    except BlockingIOError:
+                        pass
+                self.reap()
+                if self.socket.fileno() in ready:
+                    message, fds = descriptors.receive(self.socket)
+                    descriptors.send(self.socket, getattr(self, message[0])(fds, *message[1:]))
+        except (EOFError, ConnectionError):
+            pass  # the master is gone, or wants no more
+        finally:
+            self.kill([])
+
+    def spawn(self, fds: List[int], configs: List[RankConfig], size: int, idents: List[int]) -> Any:
+        """Fork the ranks of a new session."""
+        if self.ranks:
+            return "the ranks of the session before have not ended"
+        try:
+            self.block = ControlBlock(size, fds[0])
+            self.root = configs[0].root
+            pids = []
+            for config in configs:
+                pid = os.fork()
+                if pid == 0:
+                    self._become(config, fds, idents)
+                self.ranks[pid] = config.rank
+                pids.append(pid)
+            return pids
+        except OSError as error:
+            self.kill([])
+            return "rank %d of %d could not be started: %s; see ulimit -u and ulimit -n" % (
+                len(self.ranks), size, error)
+        finally:
+            for fd in fds:
+                os.close(fd)
+            if self.block is not None:
+                self.block.fd = -1
+
+    def _become(self, config: RankConfig, fds: List[int], idents: List[int]) -> None:
+        """Be a rank, and never return."""
+        status = 70  # what BSD calls an internal software error
+        try:
+            keeper = os.getppid()
+            die_with_parent(keeper)
+            self.socket.close()
+            signal.set_wakeup_fd(-1)
+            take_default_signals()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            rank_main(config, ControlBlock(config.size, fds[0]), dict(zip(idents, fds[1:])), keeper)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    def kill(self, fds: List[int]) -> None:
+        """Kill all ranks and wait for them."""
+        for pid in self.ranks:
+            os.kill(pid, signal.SIGKILL)  # it is our child and not waited for yet, so the id is still its own
+        while self.ranks:
+            self.reap(block=True)
+
+    def reap(self, block: bool = False) -> None:
+        """Note how ranks ended, and wake everybody who may wait for them."""
+        while self.ranks:
+            try:
+                pid, status = os.waitpid(-1, 0 if block else os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self.ranks.pop(pid, None)
+            if rank is not None and self.block is not None:
+                bury(self.block, rank, self.root, -os.WTERMSIG(status) if os.WIFSIGNALED(status)
+                     else os.WEXITSTATUS(status))
+
+
+def _drop_descriptors(keep: int) -> None:
+    """Let go of the program's open files, pipes and sockets: who waits for their end must not wait for the keeper.
+
+    The numbers stay taken, by /dev/null: objects inherited from the program may still close them.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in (keep, nothing):
+            try:
+                os.fstat(fd)  # the listing's own descriptor is closed by now
+                os.dup2(nothing, fd, inheritable=False)
+            except OSError:
+                pass
+    os.close(nothing)
+
+
+def bury(block: ControlBlock, rank: int, root: int, status: int) -> None:
+    """Write down that a rank has ended, and wake everybody who may wait for it."""
+    block.status[rank] = status
+    block.ended[rank] = 1
+    block.requested = FOREVER
+    block.arrivals.release()
+    block.acks[rank].release()

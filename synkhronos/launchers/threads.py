@@ -1,0 +1,80 @@
+"""Ranks as threads of this process: for tests, which run by the thousand with it, and for nothing else.
+
+Everything is the same as with processes, shared memory included, except that
+a thread cannot be killed: `Vanish`, raised inside a rank, plays its death.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Dict, List
+
+from ..context import RankContext
+from ..control_block import ControlBlock
+from ..rendezvous import Patience, Rendezvous
+from ..shared_array import Pool, PoolMap
+from ..transports.shared_memory import SharedMemoryTransport
+from .base import Launcher, RankConfig
+from .channel import RankEnd
+from .keeper import bury
+from .rank import serve
+
+
+class Vanish(BaseException):
+    """Ends a rank without an answer, as a signal ends a process."""
+
+
+class ThreadsLauncher(Launcher):
+    """Runs every rank in a thread."""
+
+    def __init__(self) -> None:
+        self._threads: Dict[int, threading.Thread] = {}
+        self._over = False
+        #: The ranks' contexts, for tests to look into.
+        self.contexts: Dict[int, RankContext] = {}
+
+    def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Pool]) -> None:
+        for config in configs:
+            thread = threading.Thread(target=self._live, args=(config, block, pools), daemon=True,
+                                      name="synkhronos-rank-%d" % config.rank)
+            self._threads[config.rank] = thread
+            thread.start()
+
+    def _live(self, config: RankConfig, block: ControlBlock, pools: Dict[int, Pool]) -> None:
+        status = 1
+        try:
+            mapped = PoolMap()
+            for ident, pool in pools.items():
+                mapped.add(ident, pool)
+            pool = pools[config.rank]
+            rendezvous = Rendezvous(block, config.rank, config.root, self._watch, Patience.of_threads())
+            context = self.contexts[config.rank] = RankContext(
+                rendezvous, pool, mapped, SharedMemoryTransport(rendezvous, pool, mapped))
+            serve(context, RankEnd(block, config.rank, pool, mapped, Patience.of_threads()), self._watch)
+            status = 0
+        except Vanish:
+            status = -9
+        finally:
+            self.contexts.pop(config.rank, None)
+            bury(block, config.rank, config.root, status)
+
+    def _watch(self) -> None:
+        if self._over:
+            raise Vanish
+
+    def check(self) -> None:
+        pass
+
+    def pid(self, rank: int) -> int:
+        return self._threads[rank].native_id or 0
+
+    def join(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        for thread in self._threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads.values())
+
+    def kill(self) -> None:
+        self._over = True
+        self.join(5.0)

@@ -1,0 +1,131 @@
+"""Where ranks run: cores of their own, and no more threads than those have.
+
+Unpinned, the kernel often puts two ranks that wait for each other on one core,
+which costs half the speed. Several programs on one machine must not choose the
+same cores, so a program *claims* the cores it pins ranks to: it holds an
+advisory lock on the core's entry under /sys, which the kernel gives back when
+the program ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import Dict, List, Sequence
+
+from .machine import usable_cores
+
+_CORE = "/sys/devices/system/cpu/cpu%d"
+
+
+class CoreClaims:
+    """Cores that no other program pins its ranks to, until `release`."""
+
+    def __init__(self) -> None:
+        self._held: Dict[int, int] = {}
+
+    def claim(self, groups: int) -> List[List[int]]:
+        """Claim cores for ``groups`` ranks, as many for each.
+
+        Returns
+        -------
+        list of list of int
+            One group of cores per rank; all empty where there are too few cores that nobody else has claimed: then it
+            is better to leave the ranks to the kernel.
+        """
+        cores = usable_cores()
+        each = len(cores) // groups
+        if each:
+            for core in _siblings_last(cores):
+                if len(self._held) < each * groups:
+                    self._try(core)
+        if not each or len(self._held) < each * groups:
+            self.release()
+            return [[] for _ in range(groups)]
+        held = sorted(self._held)
+        return [held[g * each:(g + 1) * each] for g in range(groups)]
+
+    def _try(self, core: int) -> None:
+        try:
+            fd = os.open(_CORE % core, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+        else:
+            self._held[core] = fd
+
+    def release(self) -> None:
+        """Let other programs have the cores."""
+        for fd in self._held.values():
+            os.close(fd)
+        self._held.clear()
+
+
+def _siblings_last(cores: Sequence[int]) -> List[int]:
+    """Sort cores so that second threads of a physical core come after the first of every one."""
+    def is_second(core: int) -> bool:
+        try:
+            with open((_CORE % core) + "/topology/thread_siblings_list") as file:
+                first = file.read().replace("-", ",").split(",")[0]
+            return int(first) != core
+        except (OSError, ValueError):
+            return False
+
+    return sorted(cores, key=lambda core: (is_second(core), core))
+
+
+def limit_threads(threads: int) -> None:
+    """Limit the threads of BLAS and OpenMP in this process, for libraries loaded now or later."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(threads)
+
+
+class MasterPlacement:
+    """Confines the master to its cores and threads while it executes a command, and only then.
+
+    A context manager; the user's own work between commands has all cores and threads.
+
+    Parameters
+    ----------
+    cores : list of int
+        Empty where ranks are not pinned.
+    threads : int
+        Of BLAS and OpenMP.
+    """
+
+    def __init__(self, cores: List[int], threads: int) -> None:
+        self.cores, self.threads = set(cores), threads
+        self._libraries: List[object] = []
+        self._before: List[int] = []
+        self._affinity = None
+        self.look()
+
+    def look(self) -> None:
+        """Find the BLAS and OpenMP libraries again, after more have been loaded."""
+        import threadpoolctl
+
+        self._libraries = list(threadpoolctl.ThreadpoolController().lib_controllers)
+
+    def __enter__(self) -> None:
+        if self.cores:
+            self._affinity = os.sched_getaffinity(0)
+            if self._affinity != self.cores:
+                os.sched_setaffinity(0, self.cores)
+        self._before = [library.get_num_threads() for library in self._libraries]
+        for library, before in zip(self._libraries, self._before):
+            if before != self.threads:
+                library.set_num_threads(self.threads)
+
+    def __exit__(self, *exception: object) -> None:
+        for library, before in zip(self._libraries, self._before):
+            if before != self.threads:
+                library.set_num_threads(before)
+        if self._affinity is not None and self._affinity != self.cores:
+            os.sched_setaffinity(0, self._affinity)
+        self._affinity = None

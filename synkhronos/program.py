@@ -1,0 +1,136 @@
+"""The program: what lives as long as this process. Its memory, its keeper, its functions, its session.
+
+`PROGRAM` is the library's one piece of module-level state. The published
+functions find it here and pass on what they need.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import weakref
+from typing import Any, Dict, List, Optional, Sequence
+
+from . import machine
+from .control_block import ControlBlock
+from .errors import StateError, SynkhronosError
+from .launchers.base import Launcher, RankConfig
+from .launchers.fork import ForkLauncher
+from .launchers.keeper import Keeper
+from .launchers.threads import ThreadsLauncher
+from .placement import CoreClaims, MasterPlacement
+from .rendezvous import Patience
+from .session import Session
+from .shared_array import Pool
+
+logger = logging.getLogger("synkhronos")
+
+
+class Program:
+    """What this process shares between sessions."""
+
+    def __init__(self) -> None:
+        self.session: Optional[Session] = None
+        self.inside_rank = False
+        self.functions: "weakref.WeakSet[Any]" = weakref.WeakSet()  # every Function built so far
+        self._pool: Optional[Pool] = None
+        self._keeper: Optional[Keeper] = None
+        self._claims = CoreClaims()
+        self._lock = threading.Lock()
+
+    @property
+    def pool(self) -> Pool:
+        """The shared memory of this process: Data, plain arguments, and the master's share of variables."""
+        if self._pool is None:
+            self._pool = Pool(-1)
+        return self._pool
+
+    def current(self) -> Session:
+        """Return the open session.
+
+        Raises
+        ------
+        StateError
+            Where there is none.
+        """
+        session = self.session
+        if session is None:
+            raise StateError("synkhronos is not forked: call synkhronos.fork() first")
+        if session.closed:
+            raise StateError("the session is closed (%s): call synkhronos.fork() again" % session.closed)
+        return session
+
+    def open(self, size: int, root: int, *, timeout: Optional[float] = None, pin: bool = True,
+             threads: Optional[int] = None, profile: bool = False, launcher: str = "fork") -> Session:
+        """Start a session; the arguments are those of `fork`, checked."""
+        with self._lock:
+            if self.inside_rank:
+                raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")
+            if self.session is not None and not self.session.closed:
+                raise StateError("synkhronos is forked already (%d ranks): call synkhronos.close() before fork()" %
+                                 self.session.size)
+            budget = machine.core_budget()
+            processes = launcher == "fork"
+            groups = self._claims.claim(size) if pin and processes and size <= budget else [[]] * size
+            threads = threads or max(1, budget // size)
+            block, pools = ControlBlock(size), {root: self.pool}
+            starter: Launcher
+            try:
+                for rank in range(size):
+                    if rank != root:
+                        pools[rank] = Pool(rank)
+                if processes:
+                    if size > 1 and (self._keeper is None or not self._keeper.alive()):
+                        self._keeper = Keeper()
+                    starter = ForkLauncher(self._keeper) if self._keeper is not None else ThreadsLauncher()
+                else:
+                    starter = ThreadsLauncher()
+                configs = [RankConfig(
+                    rank, size, root, groups[rank], threads, budget, list(sys.path), os.getcwd(), dict(os.environ),
+                    _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
+                starter.start(configs, block, pools)
+            except BaseException:
+                self._claims.release()
+                block.close()
+                raise
+            patience = Patience.of_processes(size, budget) if processes else Patience.of_threads()
+            placement = MasterPlacement(groups[root], threads if processes and size > 1 else 0)
+            self.session = Session(size, root, starter, block, pools, patience, placement, timeout,
+                                   _profile_path(root) if profile else None)
+            return self.session
+
+    def close(self) -> None:
+        """Close the session, if one is open; the keeper stays for the next."""
+        if self.session is not None:
+            self.session.close()
+            self._claims.release()
+            self.session = None
+
+    def shut_down(self) -> None:
+        """Close the session and end the keeper: nothing of ours runs any more."""
+        try:
+            self.close()
+        finally:
+            if self._keeper is not None:
+                self._keeper.close()
+                self._keeper = None
+
+    def disown(self) -> None:
+        """In a process that the user forked: what runs belongs to the parent."""
+        if self._keeper is not None:
+            self._keeper.disown()
+        self._keeper, self.session, self._pool = None, None, None
+        self._claims.disown()
+        self._lock = threading.Lock()
+
+
+def _profile_path(rank: int) -> str:
+    return os.path.abspath("synkhronos_rank_%d.prof" % rank)
+
+
+PROGRAM = Program()
+atexit.register(PROGRAM.shut_down)
+os.register_at_fork(after_in_child=PROGRAM.disown)

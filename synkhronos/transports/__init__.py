@@ -1,0 +1,1 @@
+"""How arrays move between ranks: the collectives, over one medium each."""
