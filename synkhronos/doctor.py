@@ -112,8 +112,7 @@ def check_lasagne() -> Finding:
     """Import Lasagne."""
     status, text = try_python("import lasagne", "print('Lasagne', lasagne.__version__)")
     if status:
-        remedy = 'pip install "setuptools<81" wheel && pip install --no-build-isolation lasagne'
-        return Finding("Lasagne", WARN, text, remedy)
+        return Finding("Lasagne", WARN, text, 'pip install lasagne "setuptools<81"')
     return Finding("Lasagne", OK, text)
 
 

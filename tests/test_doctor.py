@@ -166,7 +166,7 @@ THIS = "%d.%d" % sys.version_info[:2]
         ("engine", "no_theano", MISSING, "No module named theano", 'pip install "synkhronos[theano]"'),
         ("engine", "theano_that_hangs", MISSING, "timed out", 'pip install "synkhronos[theano]"'),
         ("engine", "theano_that_crashes", MISSING, "exit status -11", 'pip install "synkhronos[theano]"'),
-        ("lasagne", "no_lasagne", WARN, "pkg_resources", 'pip install "setuptools<81"'),
+        ("lasagne", "no_lasagne", WARN, "pkg_resources", 'pip install lasagne "setuptools<81"'),
         ("lasagne", "a_lasagne", OK, "Lasagne 0.2", ""),
         ("blas", "nothing", OK, "threads", ""),
         ("blas", "no_threadpoolctl", WARN, "threadpoolctl", "pip install numpy threadpoolctl"),

@@ -11,14 +11,15 @@ PACKAGE = Path(__file__).parents[1] / "synkhronos"
 # line, without cycles. A new module goes into the line it belongs to.
 LAYERS = [
     ["errors"],
-    ["reduce_op", "partition", "selection", "machine"],
-    ["shared_array", "semaphores"],
+    ["reduce_op", "partition", "selection", "machine", "nameless_file", "semaphores"],
+    ["shared_array", "control_block", "placement", "messages"],
     ["rendezvous"],
     ["transports", "engines"],
     ["context"],
     ["command"],
     ["launchers"],
     ["session"],
+    ["program"],
     ["data"],
     ["functions", "collectives"],
     ["extensions"],

@@ -21,9 +21,9 @@ STAMP = os.path.join(VENV, "installed")
 # What an installation depends on: when one of them changes, it is done again.
 SOURCES = ("setup.py", "pyproject.toml", os.path.join("tools", "install.py"))
 EXTRAS = "theano,demos,test,docs"
-# Theano and Lasagne are source packages that need an old setuptools to be built. Build isolation would take the
-# newest, so it is switched off and the right one is installed first. pip 21.3 is the first with editable installs
-# of packages that have a pyproject.toml.
+# Theano and Lasagne are old source packages. Build isolation would build them with the newest setuptools of the day,
+# so it is switched off and one that they are known to work with is installed first. pip 21.3 is the first with
+# editable installs of packages that have a pyproject.toml.
 BUILD_TOOLS = ["pip>=21.3", "setuptools>=64,<81", "wheel"]
 
 
