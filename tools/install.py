@@ -178,6 +178,9 @@ def main(arguments=None):
     except Problem as problem:
         sys.stderr.write("make install: %s\n" % problem)
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("make install: interrupted; the next run goes on from here\n")
+        return 130
     print("Installed. Next: 'make demo', 'make test', or '.venv/bin/python -m synkhronos doctor'")
     return 0
 
