@@ -1,23 +1,176 @@
-"""What this machine has."""
+"""What of this machine the process may use: cores, memory, GPUs.
+
+Nothing here touches a device. ``root`` is where ``/proc``, ``/sys`` and ``/dev`` are looked for; tests put a fake
+tree there.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional, Tuple
 
 
-def available_memory() -> int:
-    """Return the bytes of memory that may still be had.
+def usable_cores() -> List[int]:
+    """Return the numbers of the cores that this process may run on (its affinity), sorted.
 
-    Returns
-    -------
-    int
-        The kernel's estimate; where there is none, the free pages.
+    Examples
+    --------
+    >>> len(usable_cores()) >= 1
+    True
     """
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def core_budget(root: str = "/") -> int:
+    """Return how many cores' worth of time this process can get, at least 1.
+
+    That is the number of `usable_cores`, or the whole cores in the CPU quota of the process's control group where
+    this is less: a container with 2.5 CPUs on a machine with 64 has a budget of 2.
+
+    Examples
+    --------
+    >>> 1 <= core_budget() <= len(usable_cores())
+    True
+    """
+    budget = len(usable_cores())
+    quota = cpu_quota(root)
+    if quota is not None:
+        budget = min(budget, int(quota))
+    return max(budget, 1)
+
+
+def cpu_quota(root: str = "/") -> Optional[float]:
+    """Return the CPU quota of the process's control group in cores, or None where there is none."""
+    quotas = []
+    for folder in _control_groups(root, "cpu"):
+        for quota, period in _quota_and_period(folder):
+            if quota > 0 and period > 0:
+                quotas.append(quota / period)
+    return min(quotas) if quotas else None
+
+
+def available_memory(root: str = "/") -> int:
+    """Return how many bytes of memory can still be had without swapping.
+
+    That is the least of what the kernel calls available and what the memory limits of the process's control groups
+    leave; file cache that the kernel would drop counts as free in both.
+
+    Examples
+    --------
+    >>> available_memory() > 0
+    True
+    """
+    free = [_kernel_available(root)]
+    for folder in _control_groups(root, "memory"):
+        for limit_file, usage_file, cache_key in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit, usage = _number(folder / limit_file), _number(folder / usage_file)
+            if limit is not None and usage is not None:
+                cache = _table(folder / "memory.stat").get(cache_key, 0)
+                free.append(limit - usage + min(cache, usage))
+    return max(min(free), 0)
+
+
+def count_gpus(root: str = "/") -> int:
+    """Count the NVIDIA GPUs that CUDA would show to this process, without touching CUDA.
+
+    ``CUDA_VISIBLE_DEVICES`` is read as CUDA reads it: devices are taken in order up to the first that does not
+    exist.
+
+    Examples
+    --------
+    >>> count_gpus() >= 0
+    True
+    """
+    devices = Path(root, "dev")
+    present = sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
+    if not present:
+        present = _gpus_of_nvidia_smi()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not present:
+        return present
+    count = 0
+    for device in visible.split(","):
+        device = device.strip()
+        by_number = device.isdigit() and int(device) < present
+        by_uuid = device.startswith(("GPU-", "MIG-"))
+        if not (by_number or by_uuid):
+            break
+        count += 1
+    return count
+
+
+def _gpus_of_nvidia_smi() -> int:
+    """Count the GPUs that ``nvidia-smi`` lists: under WSL there are no device files."""
     try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
+        listing = subprocess.run(
+            ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True, timeout=20
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return len(re.findall(r"^GPU \d+:", listing, flags=re.MULTILINE))
+
+
+def _kernel_available(root: str) -> int:
+    """Return ``MemAvailable``, or all of the machine's memory where the kernel does not tell (macOS)."""
+    table = _table(Path(root, "proc/meminfo"))
+    if "MemAvailable" in table:
+        return 1024 * table["MemAvailable"]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _control_groups(root: str, controller: str) -> Iterator[Path]:
+    """Yield the folders of the process's control group and of all above it, for one controller.
+
+    A limit holds for everything below, so all levels count. Inside a container the path in ``/proc/self/cgroup``
+    may be that of the host: folders that do not exist are simply found empty later.
+    """
+    for line in _lines(Path(root, "proc/self/cgroup")):
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            mounts = [Path(root, "sys/fs/cgroup"), Path(root, "sys/fs/cgroup/unified")]
+        elif controller in controllers.split(","):
+            mounts = [Path(root, "sys/fs/cgroup", controllers), Path(root, "sys/fs/cgroup", controller)]
+        else:
+            continue
+        names = [name for name in path.split("/") if name not in ("", "..")]
+        for mount in mounts:
+            for depth in range(len(names), -1, -1):
+                yield mount.joinpath(*names[:depth])
+
+
+def _quota_and_period(folder: Path) -> Iterator[Tuple[int, int]]:
+    """Yield the CPU quotas that one control group sets, in microseconds per period."""
+    for line in _lines(folder / "cpu.max"):
+        quota, period = line.split()
+        if quota != "max":
+            yield int(quota), int(period)
+    v1_quota, v1_period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    if v1_quota is not None and v1_period is not None:
+        yield v1_quota, v1_period
+
+
+def _lines(path: Path) -> List[str]:
+    """Return the lines of a small file, none where it cannot be read."""
+    try:
+        return path.read_text().splitlines()
     except OSError:
-        pass
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return []
+
+
+def _number(path: Path) -> Optional[int]:
+    """Return the number a file holds, or None ("max" and a missing file are none)."""
+    lines = _lines(path)
+    return int(lines[0]) if lines and re.fullmatch(r"-?\d+", lines[0].strip()) else None
+
+
+def _table(path: Path) -> Dict[str, int]:
+    """Return the ``name number`` lines of a file as a dict."""
+    return {name: int(value) for name, value in re.findall(r"^([\w()]+):?\s+(\d+)", "\n".join(_lines(path)), re.M)}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, Dict, Iterable
+from typing import TYPE_CHECKING, Any, Dict, Iterable
 
-from .base import Engine
+if TYPE_CHECKING:  # `python -m synkhronos` passes here before the program: NumPy is for that to import
+    from .base import Engine
 
 #: Name of the engine: (the module that a program of it has imported, our module).
 KNOWN = {

@@ -1,0 +1,51 @@
+"""Package metadata of Synkhronos; what tools need to know stands in pyproject.toml."""
+
+import os
+
+from setuptools import find_packages, setup
+
+
+def read(name):
+    """Return the text of a file beside this one, or nothing where it does not exist."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8") as stream:
+        return stream.read()
+
+
+setup(
+    name="synkhronos",
+    version="0.1.0",
+    description="Data-parallel Theano: write one serial program, run every call on all devices at once",
+    long_description=read("README.md"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=find_packages(include=["synkhronos", "synkhronos.*"]),
+    # Theano 1.0.5 needs `distutils`, which Python 3.12 removed; pip says so in one sentence.
+    python_requires=">=3.8,<3.12",
+    install_requires=["numpy", "posix_ipc", "threadpoolctl", "cloudpickle"],
+    extras_require={
+        # The newest releases that Theano 1.0.5 works with: NumPy 1.22 dropped what it reads up to Python 3.10 (on 3.11,
+        # where no older NumPy exists, `synkhronos.engines.theano_setup` puts it back).
+        "theano": [
+            "theano==1.0.5",
+            'numpy<1.22; python_version<"3.11"',
+            'numpy<1.24; python_version>="3.11"',
+            "scipy<1.11",
+            "setuptools<81",
+        ],
+        # Lasagne 0.1 imports pkg_resources, which setuptools 81 removed.
+        "demos": ["lasagne", "setuptools<81", "mlxtend", "tqdm", "matplotlib"],
+        "test": ["pytest", "pytest-timeout", "hypothesis", "ruff", "mypy", "wheel", "psutil"],
+        "docs": ["sphinx"],
+    },
+    classifiers=[
+        "License :: OSI Approved :: MIT License",
+        "Operating System :: POSIX",
+        "Programming Language :: Python :: 3.8",
+        "Programming Language :: Python :: 3.9",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+    ],
+)

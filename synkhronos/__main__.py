@@ -1,0 +1,8 @@
+"""Run a program with Theano prepared: ``python -m synkhronos program.py [args...]``."""
+
+import sys
+
+from synkhronos.runner import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""Stand in for ``theano.tensor.signal.downsample``, which Lasagne 0.1 imports and Theano 1.0 has dropped."""
+
+from theano.tensor.signal.pool import pool_2d
+
+
+def max_pool_2d(input, ds, ignore_border=None, st=None, padding=(0, 0), mode="max"):
+    """Pool the last two dimensions over windows of ``ds``: `pool_2d` under its arguments' former names.
+
+    Parameters
+    ----------
+    input : tensor variable
+        With at least 2 dimensions.
+    ds : tuple of two ints
+        Height and width of the window.
+    ignore_border : bool, optional
+        Whether windows that stick out are left out.
+    st : tuple of two ints, optional
+        Distance of the windows; ``ds`` by default.
+    padding : tuple of two ints
+        Rows and columns put around the input.
+    mode : {"max", "sum", "average_inc_pad", "average_exc_pad"}
+        What becomes of a window.
+
+    Returns
+    -------
+    tensor variable
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import theano.tensor as T
+    >>> image = T.matrix()
+    >>> max_pool_2d(image, (2, 2), ignore_border=True).eval({image: np.arange(16).reshape(4, 4)})
+    array([[ 5.,  7.],
+           [13., 15.]])
+    """
+    return pool_2d(input, ws=ds, ignore_border=ignore_border, stride=st, pad=padding, mode=mode)
