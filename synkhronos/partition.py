@@ -1,0 +1,103 @@
+"""The partition rule: which rows each rank owns.
+
+This is the only place that decides it. Inputs, ``scatter``, ``set_value`` and
+slices all ask here, so that the rows of one call always meet on one rank.
+"""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+Bounds = Tuple[int, int]
+
+
+def split_rows(n_rows: int, n_ranks: int, root: int = 0) -> Tuple[Bounds, ...]:
+    """Divide ``n_rows`` rows over ``n_ranks`` ranks: contiguous, in rank order, as evenly as possible.
+
+    The first ``n_rows % n_ranks`` ranks own one row more than the others.
+    With fewer rows than ranks the root is served first, then the other ranks
+    from the lowest on; whoever is served, the rows stay in rank order.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows, 0 or more.
+    n_ranks : int
+        Number of ranks, 1 or more.
+    root : int
+        The rank that has a row wherever there is one.
+
+    Returns
+    -------
+    tuple of (int, int)
+        For each rank the row it starts at and the row it stops before. A rank
+        without rows has ``(x, x)``.
+
+    Raises
+    ------
+    ValueError
+        If one of the numbers is out of its range.
+
+    Examples
+    --------
+    >>> split_rows(10, 4)
+    ((0, 3), (3, 6), (6, 8), (8, 10))
+    >>> split_rows(2, 4, root=3)
+    ((0, 1), (1, 1), (1, 1), (1, 2))
+    """
+    if n_rows < 0:
+        raise ValueError(f"n_rows must be 0 or more, got {n_rows}")
+    if n_ranks < 1:
+        raise ValueError(f"n_ranks must be 1 or more, got {n_ranks}")
+    if not 0 <= root < n_ranks:
+        raise ValueError(f"root must be a rank, 0 to {n_ranks - 1}, got {root}")
+    if n_rows < n_ranks:
+        queue = [root, *(rank for rank in range(n_ranks) if rank != root)]
+        served = frozenset(queue[:n_rows])
+        return _bounds([int(rank in served) for rank in range(n_ranks)])
+    rows, extra = divmod(n_rows, n_ranks)
+    return _bounds([rows + (rank < extra) for rank in range(n_ranks)])
+
+
+def split_slices(n_rows: int, num_slices: int) -> Tuple[Bounds, ...]:
+    """Divide one rank's ``n_rows`` rows into ``min(num_slices, n_rows)`` pieces that all have rows.
+
+    Without rows there is one empty piece: the rank still makes its call.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows of the rank, 0 or more.
+    num_slices : int
+        Number of pieces wished for, 1 or more.
+
+    Returns
+    -------
+    tuple of (int, int)
+        For each piece, in order, the row it starts at and the row it stops
+        before, counted from the rank's first row.
+
+    Raises
+    ------
+    ValueError
+        If one of the numbers is out of its range.
+
+    Examples
+    --------
+    >>> split_slices(5, 3)
+    ((0, 2), (2, 4), (4, 5))
+    >>> split_slices(2, 3)
+    ((0, 1), (1, 2))
+    """
+    if num_slices < 1:
+        raise ValueError(f"num_slices must be 1 or more, got {num_slices}")
+    return split_rows(n_rows, max(1, min(num_slices, n_rows)))
+
+
+def _bounds(counts: List[int]) -> Tuple[Bounds, ...]:
+    bounds = []
+    start = 0
+    for count in counts:
+        bounds.append((start, start + count))
+        start += count
+    return tuple(bounds)

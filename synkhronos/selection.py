@@ -1,0 +1,353 @@
+"""The ``batch`` and ``batch_s`` arguments, as validated selections of rows.
+
+A `Selection` is made once, on the master, before any rank moves; after that
+nobody checks indices again. It is small, picklable and immutable: the master
+cuts it into the ranks' parts, and every rank takes its part of the rows.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any, List, Optional, Sequence, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Select the rows ``start, start + step, ...`` up to, and not including, ``stop``, as `range` does.
+
+    A view of the data: nothing is copied. (As in `range`, a negative ``stop``
+    lies before the first row; it does not count from the end.)
+
+    Parameters
+    ----------
+    start, stop, step : int
+        The members of a `range` whose numbers are all 0 or more. An empty one
+        becomes ``Rows(0, 0, 1)``.
+
+    Examples
+    --------
+    >>> Rows(4, -1, -2).take(np.arange(6))
+    array([4, 2, 0])
+    """
+
+    start: int
+    stop: int
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if not len(self):
+            # range(-1, -1, -1) is empty, but the slice made of it would be the whole array.
+            for member, value in (("start", 0), ("stop", 0), ("step", 1)):
+                object.__setattr__(self, member, value)
+
+    def __len__(self) -> int:
+        """Return the number of selected rows."""
+        return len(range(self.start, self.stop, self.step))
+
+    @property
+    def is_view(self) -> bool:
+        """Whether `take` returns a view, so that taking rows costs nothing."""
+        return True
+
+    def part(self, lo: int, hi: int) -> Rows:
+        """Return the selection of the ``lo``-th to (not including) the ``hi``-th selected row."""
+        rows = range(self.start, self.stop, self.step)[lo:hi]
+        return Rows(rows.start, rows.stop, rows.step)
+
+    def take(self, array: NDArray[Any], out: Optional[NDArray[Any]] = None) -> NDArray[Any]:
+        """Return the selected rows of ``array`` as a view, or copied into ``out`` where it is given.
+
+        Parameters
+        ----------
+        array : ndarray
+            At least as long as what the selection was validated against.
+        out : ndarray, optional
+            Takes the rows; of their shape.
+
+        Returns
+        -------
+        ndarray
+            The view, or ``out``.
+        """
+        rows = array[self.start : self.stop if self.stop >= 0 else None : self.step]
+        if out is None:
+            return rows
+        np.copyto(out, rows)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Indices:
+    """Select rows by a list of indices: a copy of these rows.
+
+    Parameters
+    ----------
+    array : ndarray
+        1-D, C-contiguous, of type `numpy.intp`, with no number below 0; it is
+        neither checked nor copied here (it may lie in shared memory). `parse`
+        makes it so.
+
+    Examples
+    --------
+    >>> Indices(np.array([3, 0, 3])).take(np.arange(6) * 10)
+    array([30,  0, 30])
+    """
+
+    array: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        """Return the number of selected rows."""
+        return len(self.array)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether `take` returns a view, so that taking rows costs nothing."""
+        return False
+
+    def part(self, lo: int, hi: int) -> Indices:
+        """Return the selection of the ``lo``-th to (not including) the ``hi``-th selected row."""
+        return Indices(self.array[lo:hi])
+
+    def take(self, array: NDArray[Any], out: Optional[NDArray[Any]] = None) -> NDArray[Any]:
+        """Return a copy of the selected rows of ``array``, in ``out`` where it is given.
+
+        Parameters
+        ----------
+        array : ndarray
+            At least as long as what the selection was validated against.
+        out : ndarray, optional
+            Takes the rows; of their shape and type.
+
+        Returns
+        -------
+        ndarray
+            The copied rows; ``out`` where it is given.
+        """
+        if array.flags.c_contiguous and array.flags.aligned:
+            # The indices are validated: "clip" only keeps NumPy from buffering `out`, which is half of the time.
+            rows: NDArray[Any] = np.take(array, self.array, axis=0, out=out, mode="clip")
+            return rows
+        rows = np.asarray(array[self.array])  # np.take would copy the whole array first
+        if out is None:
+            return rows
+        np.copyto(out, rows)
+        return out
+
+
+Selection = Union[Rows, Indices]
+
+
+def parse(batch: object, length: int, argument: str = "batch", of: str = "the shortest scattered input") -> Selection:
+    """Validate a ``batch`` argument against ``length`` rows.
+
+    Parameters
+    ----------
+    batch : None, int, slice, list, tuple, range or integer array
+        None for all rows; an int ``n`` for the first ``n`` rows; a slice as in
+        NumPy (open ends, negative members and clipping beyond the ends); or
+        integers in one dimension, where negative ones count from the end.
+    length : int
+        Number of rows of the shortest array that the rows are taken from.
+    argument, of : str
+        What error messages call the argument, and what has that length.
+
+    Returns
+    -------
+    Rows or Indices
+        The selection. It keeps nothing of the caller's array.
+
+    Raises
+    ------
+    TypeError
+        If ``batch`` is of another type (bool and float among them).
+    ValueError
+        If it selects rows that are not there, has more than one dimension, or
+        is a slice of step 0.
+
+    Examples
+    --------
+    >>> parse(3, length=10)
+    Rows(start=0, stop=3, step=1)
+    >>> parse(slice(None, None, -2), length=10)
+    Rows(start=9, stop=-1, step=-2)
+    >>> parse([0, -1], length=10)
+    Indices(array=array([0, 9]))
+    >>> parse([100], length=100)
+    Traceback (most recent call last):
+    ...
+    ValueError: batch has index 100 but the shortest scattered input has length 100
+    """
+    if batch is None:
+        return Rows(0, length)
+    if isinstance(batch, slice):
+        return _parse_slice(batch, length, argument)
+    if isinstance(batch, (list, tuple)):
+        return _parse_sequence(batch, length, argument, of)
+    if isinstance(batch, range):
+        # Its ends tell whether all of it fits: a huge range must not be written out first.
+        _parse_sequence([*batch[:1], *batch[-1:]], length, argument, of)
+        return _wrap(np.fromiter(batch, dtype=np.intp, count=len(batch)), length, argument, of)
+    if isinstance(batch, int) and not isinstance(batch, bool):
+        return _parse_count(batch, length, argument, of)
+    if hasattr(batch, "__array__"):
+        return _parse_array(np.asarray(batch), length, argument, of)
+    raise TypeError(_expected(argument, f"{batch!r} of type {type(batch).__name__}"))
+
+
+def parse_per_rank(
+    batch_s: object,
+    lengths: Sequence[int],
+    argument: str = "batch_s",
+    of: str = "the shortest sliceable shared variable",
+) -> List[Selection]:
+    """Validate a ``batch_s`` argument against the number of rows that each rank has.
+
+    Parameters
+    ----------
+    batch_s : None, slice, list, tuple, range or integer array
+        One selection for all ranks (None for all rows), or a list or tuple
+        with one slice, list, tuple, range or array for each rank. A list of
+        integers is one selection.
+    lengths : sequence of int
+        For each rank, the number of rows of its shortest array.
+    argument, of : str
+        What error messages call the argument, and what has these lengths.
+
+    Returns
+    -------
+    list of (Rows or Indices)
+        The selection of each rank.
+
+    Raises
+    ------
+    TypeError
+        If ``batch_s`` is of another type, or mixes integers with selections.
+    ValueError
+        If there are not as many selections as ranks, or one does not fit its
+        rank.
+
+    Examples
+    --------
+    >>> parse_per_rank(slice(0, 2), [10, 9])
+    [Rows(start=0, stop=2, step=1), Rows(start=0, stop=2, step=1)]
+    >>> parse_per_rank([slice(0, 2), [8]], [10, 9])
+    [Rows(start=0, stop=2, step=1), Indices(array=array([8]))]
+    """
+    n_ranks = len(lengths)
+    parts: Sequence[object] = [batch_s] * n_ranks
+    names = [argument] * n_ranks
+    if isinstance(batch_s, (list, tuple)):
+        per_rank = [_is_selection(entry) for entry in batch_s]
+        if any(per_rank):
+            if not all(per_rank):
+                other = batch_s[per_rank.index(False)]
+                raise TypeError(
+                    f"{argument} must be a list of integers for all ranks, or a list with one slice, list or array"
+                    f" for each rank; got both in one list: {other!r} stands among selections"
+                )
+            if len(batch_s) != n_ranks:
+                raise ValueError(
+                    f"{argument} must have one slice, list or array for each of the {n_ranks} ranks,"
+                    f" or be a single one for all of them; got {len(batch_s)}"
+                )
+            parts = batch_s
+            names = [f"{argument}[{rank}]" for rank in range(n_ranks)]
+    elif not (batch_s is None or _is_selection(batch_s)):
+        raise TypeError(
+            f"{argument} must be a slice, a list of integers or an integer array, or a list with one of these"
+            f" for each rank; got {batch_s!r} of type {type(batch_s).__name__}"
+        )
+    return [
+        parse(part, length, argument=name, of=f"{of} of rank {rank}")
+        for rank, (part, length, name) in enumerate(zip(parts, lengths, names))
+    ]
+
+
+def _expected(argument: str, got: str) -> str:
+    return f"{argument} must be an int, a slice, or a list or 1-D array of integers; got {got}"
+
+
+def _is_selection(value: object) -> bool:
+    """Return whether ``value`` is what selects rows, and not a number."""
+    if isinstance(value, (slice, list, tuple, range)):
+        return True
+    return hasattr(value, "__array__") and np.ndim(value) > 0
+
+
+def _parse_count(count: int, length: int, argument: str, of: str) -> Rows:
+    if count < 0:
+        raise ValueError(
+            f"{argument} must not be a negative number of rows, got {count}; slice({count}, None) selects the last ones"
+        )
+    if count > length:
+        raise ValueError(f"{argument} selects the first {count} rows but {of} has length {length}")
+    return Rows(0, count)
+
+
+def _parse_slice(batch: slice, length: int, argument: str) -> Rows:
+    try:
+        start, stop, step = batch.indices(length)
+    except TypeError:
+        raise TypeError(f"{argument} must be a slice of integers or None, got {batch}") from None
+    except ValueError:
+        raise ValueError(f"{argument} must be a slice with a step other than 0, got {batch}") from None
+    return Rows(start, stop, step)
+
+
+def _parse_sequence(batch: Sequence[Any], length: int, argument: str, of: str) -> Indices:
+    numbers: Sequence[int] = batch
+    kinds = set(map(type, batch))
+    if any(issubclass(kind, (bool, np.bool_)) for kind in kinds):
+        raise TypeError(_expected(argument, f"a list with bools; {_MASK}"))
+    if kinds - {int}:
+        # NumPy would make floats of [np.uint64(1), -1], and wrap an unsigned integer into a negative one.
+        numbers = [_index(entry, argument) for entry in batch]
+    try:
+        return _wrap(np.array(numbers, dtype=np.intp), length, argument, of)
+    except OverflowError:
+        index = next(number for number in numbers if not -length <= number < length)
+        raise ValueError(_out_of_range(index, length, argument, of)) from None
+
+
+def _index(entry: Any, argument: str) -> int:
+    try:
+        return operator.index(entry)
+    except TypeError:
+        if _is_selection(entry):
+            raise ValueError(_expected(argument, f"more than one dimension: a list with the entry {entry!r}")) from None
+        raise TypeError(_expected(argument, f"a list with {entry!r} of type {type(entry).__name__}")) from None
+
+
+def _parse_array(batch: NDArray[Any], length: int, argument: str, of: str) -> Selection:
+    if batch.dtype.kind not in "iu":
+        hint = f"; {_MASK}" if batch.dtype.kind == "b" else ""
+        raise TypeError(_expected(argument, f"an array of type {batch.dtype}{hint}"))
+    if batch.ndim == 0:
+        return _parse_count(int(batch), length, argument, of)
+    if batch.ndim > 1:
+        raise ValueError(_expected(argument, f"an array of shape {batch.shape}"))
+    return _wrap(batch, length, argument, of)
+
+
+def _wrap(numbers: NDArray[Any], length: int, argument: str, of: str) -> Indices:
+    """Copy 1-D integers of any type into indices from 0 on, if all lie in ``[-length, length)``."""
+    if len(numbers):
+        # Before the cast: a uint64 above 2**63 would become a legal negative index.
+        for number in (int(numbers.max()), int(numbers.min())):
+            if not -length <= number < length:
+                raise ValueError(_out_of_range(number, length, argument, of))
+    indices = np.array(numbers, dtype=np.intp, order="C")
+    indices[indices < 0] += length
+    indices.flags.writeable = False
+    return Indices(indices)
+
+
+def _out_of_range(index: int, length: int, argument: str, of: str) -> str:
+    return f"{argument} has index {index} but {of} has length {length}"
+
+
+_MASK = "np.flatnonzero(mask) gives the indices of a mask"

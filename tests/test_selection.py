@@ -1,0 +1,305 @@
+"""`batch` and `batch_s` arguments; the truth is NumPy's and Python's own indexing."""
+
+import enum
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synkhronos.selection import Indices, Rows, parse, parse_per_rank
+
+INTEGER_DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4", ">u8"]
+
+
+class Size(enum.IntEnum):
+    SMALL = 2
+
+
+class ArrayLike:
+    """Stands for a `Data`: no ndarray, but convertible to one."""
+
+    def __init__(self, values):
+        self.values = np.array(values)
+
+    def __array__(self, dtype=None):
+        return self.values
+
+
+def select(batch, length, **kwargs):
+    """Return the selected row numbers, after checking the members that every selection has."""
+    selection = parse(batch, length, **kwargs)
+    rows = selection.take(np.arange(length)).tolist()
+    assert len(selection) == len(rows)
+    return rows
+
+
+@pytest.mark.parametrize(
+    "batch, expected",
+    [
+        (None, range(10)),
+        (0, []),
+        (4, range(4)),
+        (10, range(10)),
+        (np.int8(3), range(3)),
+        (np.uint64(3), range(3)),
+        (np.array(3), range(3)),
+        (Size.SMALL, range(2)),
+        ([], []),
+        ((), []),
+        (range(0), []),
+        (np.array([], dtype=int), []),
+        ([3, 3, 0], [3, 3, 0]),
+        ((9, -1, -10), [9, 9, 0]),
+        ([np.uint64(1), -1], [1, 9]),
+        ([np.int8(1), np.uint64(2), np.array(3), Size.SMALL], [1, 2, 3, 2]),
+        (range(8, 2, -3), [8, 5]),
+        (range(-2, 2), [8, 9, 0, 1]),
+        (range(3, 2**70, 2**70), [3]),
+        (np.array([1, 2]), [1, 2]),
+        (ArrayLike([2, -2]), [2, 8]),
+        (slice(None), range(10)),
+        (slice(np.int64(2), np.uint8(5)), range(2, 5)),
+        (slice(-3, None), [7, 8, 9]),
+        (slice(None, None, -1), range(9, -1, -1)),
+        (slice(5, 100), range(5, 10)),
+        (slice(-(2**80), 2**80, 2**80), [0]),
+        (slice(7, 3), []),
+        (slice(3, 7, -1), []),
+    ],
+)
+def test_parse_table(batch, expected):
+    assert select(batch, 10) == list(expected)
+
+
+ends = st.none() | st.integers(-25, 25)
+
+
+@given(st.integers(0, 12), ends, ends, ends.filter(lambda step: step != 0), st.integers(0, 5))
+def test_slices_select_what_numpy_selects(length, start, stop, step, surplus):
+    batch = slice(start, stop, step)
+    selection = parse(batch, length)
+    expected = np.arange(length)[batch]
+    longer = np.arange(length + surplus)  # batch is resolved against the shortest input
+    assert isinstance(selection, Rows) and selection.is_view
+    np.testing.assert_array_equal(selection.take(longer), expected)
+    assert len(selection) == len(expected)
+    assert pickle.loads(pickle.dumps(selection)) == selection
+
+
+@given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(-n, n - 1)))))
+def test_index_lists_select_what_numpy_selects(length_and_list):
+    length, indices = length_and_list
+    expected = [list(range(length))[index] for index in indices]
+    for batch in (indices, tuple(indices), np.array(indices, dtype=int), np.array(indices * 2, dtype="i2")[::2][:0]):
+        assert select(batch, length) == (expected if len(batch) else [])
+    assert select(np.repeat(np.array(indices, dtype=int), 2)[::2], length) == expected
+
+
+@pytest.mark.parametrize("dtype", INTEGER_DTYPES)
+def test_indices_of_every_integer_type(dtype):
+    selection = parse(np.array([3, 0, 7], dtype=dtype), 10)
+    assert selection.array.dtype == np.intp and selection.array.flags.c_contiguous
+    assert selection.array.tolist() == [3, 0, 7]
+
+
+@pytest.mark.parametrize("batch", [None, 7, slice(1, 9, 2), slice(None, None, -3), [5, -1, 2, 2, 0], []])
+@pytest.mark.parametrize("shape", [(10,), (10, 3), (10, 0), (12, 2, 2)])
+def test_take_from_arrays_of_any_layout(batch, shape):
+    index = slice(batch) if isinstance(batch, int) else slice(None) if batch is None else batch
+    original = np.arange(np.prod(shape), dtype="f4").reshape(shape)
+    selection = parse(batch, 10)
+    wide = np.zeros((shape[0] * 2,) + shape[1:], dtype="f4")
+    wide[::2] = original
+    unaligned = np.frombuffer(b"x" + original.tobytes(), dtype="f4", offset=1).reshape(shape)
+    for array in (original, np.asfortranarray(original), original[::-1][::-1], wide[::2], unaligned):
+        expected = original[:10][np.array(index, dtype=int) if isinstance(index, list) else index]
+        taken = selection.take(array)
+        np.testing.assert_array_equal(taken, expected)
+        if expected.size:
+            assert np.shares_memory(taken, array) == selection.is_view
+        out = np.full_like(expected, -1)
+        assert selection.take(array, out=out) is out
+        np.testing.assert_array_equal(out, expected)
+        assert not np.shares_memory(out, array)
+
+
+@given(st.data())
+def test_a_part_is_a_piece_of_the_selected_rows(data):
+    length = data.draw(st.integers(1, 12))
+    batch = data.draw(
+        st.builds(slice, ends, ends, ends.filter(lambda step: step != 0))
+        | st.lists(st.integers(-length, length - 1))
+        | st.integers(0, length)
+        | st.none()
+    )
+    selection = parse(batch, length)
+    rows = selection.take(np.arange(length)).tolist()
+    hi = data.draw(st.integers(0, len(rows)))
+    lo = data.draw(st.integers(0, hi))
+    part = selection.part(lo, hi)
+    assert type(part) is type(selection)
+    assert len(part) == hi - lo
+    assert part.take(np.arange(length + 3)).tolist() == rows[lo:hi]
+    assert pickle.loads(pickle.dumps(part)).take(np.arange(length)).tolist() == rows[lo:hi]
+
+
+def test_a_pickled_part_carries_its_own_indices_only():
+    selection = parse(np.arange(10000), 10000)
+    assert len(pickle.dumps(selection.part(10, 20))) < 500
+    assert len(pickle.dumps(parse(slice(None, None, 2), 10000))) < 200
+
+
+def test_later_changes_by_the_caller_do_not_matter():
+    for caller in (np.array([1, 2]), [1, 2]):
+        selection = parse(caller, 10)
+        caller[0] = 7
+        assert selection.take(np.arange(10)).tolist() == [1, 2]
+
+
+def test_selections_are_immutable():
+    with pytest.raises(AttributeError):
+        parse(3, 10).stop = 4
+    selection = parse([3], 10)
+    with pytest.raises(AttributeError):
+        selection.array = np.array([4])
+    with pytest.raises(ValueError, match="read-only"):
+        selection.array[0] = 4
+
+
+def test_empty_rows_are_one_value():
+    assert Rows(5, 2) == Rows(-1, -1, -1) == Rows(0, 0, 1)
+
+
+def test_ready_indices_are_taken_as_they_are():
+    array = np.array([1, 2])
+    assert Indices(array).array is array
+
+
+@pytest.mark.parametrize("index", [100, -101, 10**6, 2**31, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63) - 1, 2**80])
+def test_an_index_out_of_range_is_named(index):
+    expected = f"^batch has index {index} but the shortest scattered input has length 100$"
+    batches = [[0, index], (index, 0, -1), range(index, index + 1)]
+    batches += [np.array([5, index], dtype=dtype) for dtype in ("i4", "i8", "u8") if _holds(dtype, index)]
+    for batch in batches:
+        with pytest.raises(ValueError, match=expected):
+            parse(batch, 100)
+    assert select([99, -100], 100) == [99, 0]
+
+
+def _holds(dtype, number):
+    return np.iinfo(dtype).min <= number <= np.iinfo(dtype).max
+
+
+@pytest.mark.parametrize("batch", [[0], [-1], np.array([0]), range(1)])
+def test_no_index_fits_length_zero(batch):
+    with pytest.raises(ValueError, match="but the shortest scattered input has length 0"):
+        parse(batch, 0)
+    assert select([], 0) == select(None, 0) == select(0, 0) == select(slice(None, None, -1), 0) == []
+
+
+@pytest.mark.parametrize(
+    "batch, error, message",
+    [
+        (True, TypeError, "must be an int, a slice, or a list or 1-D array of integers; got True of type bool"),
+        (np.bool_(True), TypeError, "got an array of type bool"),
+        (2.0, TypeError, "got 2.0 of type float"),
+        (np.float32(2), TypeError, "got an array of type float32"),
+        ("ab", TypeError, "got 'ab' of type str"),
+        ({1, 2}, TypeError, "of type set"),
+        (iter([1]), TypeError, "of type list_iterator"),
+        ([1.0, 2.0], TypeError, "got a list with 1.0 of type float"),
+        ([1, None], TypeError, "got a list with None of type NoneType"),
+        ([1, np.array(1.5)], TypeError, "got a list with array.*of type ndarray"),
+        (["a"], TypeError, "got a list with 'a' of type str"),
+        ([True, False], TypeError, "got a list with bools; np.flatnonzero"),
+        ([1, True], TypeError, "got a list with bools"),
+        ([np.bool_(True)], TypeError, "got a list with bools"),
+        (np.ones(10, dtype=bool), TypeError, "got an array of type bool; np.flatnonzero"),
+        (np.array([]), TypeError, "got an array of type float64"),
+        (np.array([1 + 1j]), TypeError, "got an array of type complex128"),
+        (np.array([1], dtype=object), TypeError, "got an array of type object"),
+        ([[0, 1], [2, 3]], ValueError, r"got more than one dimension: a list with the entry \[0, 1\]"),
+        ([0, [1]], ValueError, "more than one dimension"),
+        ([np.array([1, 2])], ValueError, "more than one dimension"),
+        ([slice(1)], ValueError, "more than one dimension"),
+        (np.zeros((2, 2), dtype=int), ValueError, r"got an array of shape \(2, 2\)"),
+        (11, ValueError, "^batch selects the first 11 rows but the shortest scattered input has length 10$"),
+        (2**70, ValueError, "selects the first"),
+        (np.uint64(2**64 - 1), ValueError, "selects the first 18446744073709551615 rows"),
+        (-1, ValueError, r"must not be a negative number of rows, got -1; slice\(-1, None\)"),
+        (slice(None, None, 0), ValueError, "step other than 0"),
+        (slice(1.5), TypeError, r"must be a slice of integers or None, got slice\(None, 1.5, None\)"),
+        (slice("a", None), TypeError, "must be a slice of integers"),
+    ],
+)
+def test_what_is_no_selection_is_refused(batch, error, message):
+    with pytest.raises(error, match=message) as caught:
+        parse(batch, 10)
+    assert str(caught.value).startswith("batch ")
+
+
+def test_messages_use_the_names_that_the_caller_gives():
+    with pytest.raises(ValueError, match="^rows has index 5 but values has length 5$"):
+        parse([5], 5, argument="rows", of="values")
+
+
+@pytest.mark.parametrize(
+    "batch_s, expected",
+    [
+        (None, [range(5), range(4)]),
+        (slice(-2, None), [[3, 4], [2, 3]]),
+        ([0, 1], [[0, 1], [0, 1]]),
+        ((0, -1), [[0, 4], [0, 3]]),
+        ([], [[], []]),
+        (range(2), [[0, 1], [0, 1]]),
+        (np.array([-1]), [[4], [3]]),
+        (ArrayLike([-1]), [[4], [3]]),
+        ([np.int8(1), np.array(2)], [[1, 2], [1, 2]]),
+        ([[0, 1], [2, 3]], [[0, 1], [2, 3]]),
+        (((4,), [3]), [[4], [3]]),
+        ([slice(0, 2), np.array([3])], [[0, 1], [3]]),
+        ([[], slice(None)], [[], range(4)]),
+        ([ArrayLike([4]), range(2)], [[4], [0, 1]]),
+    ],
+)
+def test_parse_per_rank_table(batch_s, expected):
+    lengths = [5, 4]
+    selections = parse_per_rank(batch_s, lengths)
+    taken = [selection.take(np.arange(n)).tolist() for selection, n in zip(selections, lengths)]
+    assert taken == [list(rows) for rows in expected]
+
+
+def test_one_rank_may_have_one_selection_or_a_list_of_one():
+    for batch_s in ([1, 2], [[1, 2]], np.array([1, 2]), (range(1, 3),)):
+        (selection,) = parse_per_rank(batch_s, [5])
+        assert selection.take(np.arange(5)).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "batch_s, error, message",
+    [
+        (3, TypeError, "must be a slice, a list of integers or an integer array, .* got 3 of type int"),
+        (np.int64(3), TypeError, "got 3 of type int64"),
+        ("ab", TypeError, "got 'ab' of type str"),
+        ([0, [1]], TypeError, "got both in one list: 0 stands among selections"),
+        ([slice(1), None], TypeError, "got both in one list: None stands among selections"),
+        ([0.5, 1.5], TypeError, "got a list with 0.5 of type float"),
+        ([[0, 1], [2], [3]], ValueError, "for each of the 2 ranks, or be a single one for all of them; got 3"),
+        ([[0, 1]], ValueError, "for each of the 2 ranks.*got 1"),
+        (np.zeros((2, 2), dtype=int), ValueError, r"got an array of shape \(2, 2\)"),
+        ([0, 4], ValueError, "^batch_s has index 4 but the shortest sliceable shared variable of rank 1 has length 4$"),
+        (
+            [[4], [4]],
+            ValueError,
+            r"^batch_s\[1\] has index 4 but the shortest sliceable shared variable of rank 1 has length 4$",
+        ),
+        ([[0], [[1]]], ValueError, r"^batch_s\[1\] must be .*more than one dimension"),
+        ([[0.5], [1]], TypeError, r"^batch_s\[0\] must be "),
+    ],
+)
+def test_what_is_no_selection_per_rank_is_refused(batch_s, error, message):
+    with pytest.raises(error, match=message) as caught:
+        parse_per_rank(batch_s, [5, 4])
+    assert str(caught.value).startswith("batch_s")
