@@ -124,8 +124,10 @@ def apply(function: Callable, *args: Any, dtype: Any = None, ndim: Optional[int]
           name: Optional[str] = None) -> Apply:
     """Return the expression ``function(*args)``; what is not given of its type is seen by trying it on ones."""
     if dtype is None or ndim is None:
-        sample = np.asarray(function(*[np.ones((1,) * arg.type.ndim, arg.type.dtype)
-                                       if isinstance(arg, Variable) and arg.type else arg for arg in args]))
+        types = [arg.type if isinstance(arg, Variable) else arg if isinstance(arg, np.ndarray) else None
+                 for arg in args]
+        sample = np.asarray(function(*[arg if type_ is None else np.ones((1,) * type_.ndim, type_.dtype)
+                                       for type_, arg in zip(types, args)]))
         dtype = sample.dtype if dtype is None else dtype
         ndim = sample.ndim if ndim is None else ndim
     return Apply(function, args, _type(dtype, ndim), name)
@@ -278,7 +280,7 @@ def _convert(type_: Optional[ArrayType], value: Any, argument: str) -> Any:
     if isinstance(value, (Variable, type(None))):
         raise TypeError("%s: expected %s, got %r" % (argument, _describe(type_), value))
     array = np.asarray(value)
-    if not isinstance(value, np.ndarray) and not np.can_cast(array.dtype, type_.dtype):
+    if not isinstance(value, np.ndarray) and array.dtype.kind in "biufc" and not np.can_cast(array.dtype, type_.dtype):
         cast = array.astype(type_.dtype)
         python_float = isinstance(value, float) and type_.dtype.kind == "f"  # 0.1 is welcome where float32 is meant
         array = cast if python_float or np.array_equal(cast, array) else array

@@ -1,0 +1,125 @@
+"""The engines under test, each with the few words in which the conformance tests write their programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from peer import Master, Peer, prepare_theano
+
+from synkhronos import engines
+
+
+class NumpyLanguage:
+    """Programs for the NumPy engine."""
+
+    name = "numpy"
+    engine = engines.get("numpy")
+    kwargs: dict = {}
+
+    def __init__(self) -> None:
+        from synkhronos.engines import numpy as module
+
+        self.In, self.shared, self.dot, self.mean = module.In, module.shared, module.dot, module.mean
+        self.variable = module.variable
+
+    def clone(self, shared: Any) -> Any:
+        return shared.clone()
+
+    def generic(self, name: str) -> Any:
+        return self.variable(name, None)
+
+    def unpicklable(self, x: Any, thing: Any) -> Any:
+        from synkhronos.engines.numpy import apply
+
+        return apply(lambda value: value if thing else value, x)
+
+
+class TheanoLanguage:
+    """Programs for Theano, run by its C loop but with Python operations: no compiler is called."""
+
+    name = "theano"
+
+    def __init__(self) -> None:
+        prepare_theano()
+        import theano
+        import theano.tensor as T
+
+        self.theano = theano
+        self.engine = engines.get("theano")
+        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False)
+        self.kwargs = {"mode": theano.Mode(linker=linker, optimizer="fast_run")}
+        self.In, self.shared, self.dot, self.mean = theano.In, theano.shared, T.dot, T.mean
+
+    def variable(self, name: str, dtype: str, ndim: int = 0, broadcastable: Any = None) -> Any:
+        return self.theano.tensor.TensorType(dtype, broadcastable or (False,) * ndim)(name)
+
+    def clone(self, shared: Any) -> Any:
+        return self.theano.clone(shared, share_inputs=False)
+
+    def generic(self, name: str) -> Any:
+        return self.theano.gof.generic(name)
+
+    def unpicklable(self, x: Any, thing: Any) -> Any:
+        return self.theano.printing.Print("a", global_fn=lambda op, value: thing)(x)
+
+
+LANGUAGES = {"numpy": NumpyLanguage, "theano": TheanoLanguage}
+BOTH = ["numpy", pytest.param("theano", marks=pytest.mark.theano)]
+
+
+@pytest.fixture(scope="session")
+def _languages():
+    made: dict = {}
+
+    def get(name):
+        if name not in made:
+            made[name] = LANGUAGES[name]()
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(params=BOTH)
+def language(request, _languages):
+    """Give an engine and the words to write programs for it."""
+    return _languages(request.param)
+
+
+@pytest.fixture(scope="session")
+def _peers():
+    peers: dict = {}
+
+    def get(name):
+        if name not in peers:
+            peers[name] = Peer(name)
+        return peers[name]
+
+    yield get
+    for peer in peers.values():
+        peer.close()
+
+
+@pytest.fixture
+def master(language, _peers):
+    """Give what sends functions to a second process."""
+    return Master(language.engine, _peers(language.name))
+
+
+@pytest.fixture
+def numpy_master(_languages, _peers):
+    """Give the same for the NumPy engine alone."""
+    return Master(_languages("numpy").engine, _peers("numpy"))
+
+
+@pytest.fixture
+def theano_master(_languages, _peers):
+    """Give the same for Theano alone."""
+    return Master(_languages("theano").engine, _peers("theano"))
+
+
+@pytest.fixture
+def matrix():
+    """Give a matrix whose square differs from it."""
+    return np.array([[1.0, 2.0], [0.5, -1.0]])

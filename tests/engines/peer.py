@@ -1,0 +1,160 @@
+"""A second process that plays a rank: it holds replicas and functions, and does what it is told."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Dict, List
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def prepare_theano() -> None:
+    """Make ``import theano`` work on Python 3.11."""
+    try:
+        from synkhronos.engines import theano_setup
+    except ImportError:  # the same in short, as long as the package does not do it itself
+        os.environ.setdefault("THEANO_FLAGS", "blas.ldflags=")
+        import numpy.distutils.__config__ as numpy_config
+
+        if not hasattr(numpy_config, "blas_opt_info"):
+            setattr(numpy_config, "blas_opt_info", {})  # noqa: B010
+        if sys.version_info >= (3, 11):
+            sys.modules["theano.scan_module.scan_perform_ext"] = None  # type: ignore[assignment]
+    else:
+        theano_setup.prepare()
+
+
+class Rank:
+    """What the second process does; its methods are called from the first."""
+
+    def __init__(self, engine: str) -> None:
+        from synkhronos import engines
+
+        self.engine = engines.get(engine)
+        self.replicas: Dict[int, Any] = {}
+        self.functions: List[Any] = []
+
+    def build(self, number: int, blueprint: Any, value: Any, storage_of: Any) -> None:
+        master = None if storage_of is None else self.replicas[storage_of]
+        self.replicas[number] = self.engine.build(blueprint, value, master)
+
+    def load(self, data: bytes) -> List[int]:
+        loaded = self.engine.loads(memoryview(data), self.replicas)
+        self.functions += loaded
+        return list(range(len(self.functions) - len(loaded), len(self.functions)))
+
+    def call(self, function: int, args: Any, output_subset: Any = None) -> List[Any]:
+        return self.engine.call(self.functions[function], args, output_subset)
+
+    def shareds(self, function: int) -> List[int]:
+        """Return the numbers of the replicas that the function uses, None for a stranger."""
+        numbers = {id(replica): number for number, replica in self.replicas.items()}
+        return [numbers.get(id(shared)) for shared in self.engine.shareds(self.functions[function])]
+
+    def name_of(self, function: int) -> str:
+        return self.functions[function].name
+
+    def get(self, number: int) -> Any:
+        return self.engine.get(self.replicas[number])
+
+    def put(self, number: int, value: Any) -> None:
+        self.engine.put(self.replicas[number], value)
+
+    def set_value(self, number: int, value: Any, borrow: bool) -> None:
+        self.replicas[number].set_value(value, borrow=borrow)
+
+    def set_same_value(self, numbers: List[int], value: Any) -> None:
+        """Make the variables hold one and the same array."""
+        for number in numbers:
+            self.replicas[number].set_value(value, borrow=True)
+
+    def has_rng_tag(self, number: int) -> bool:
+        return getattr(self.replicas[number].tag, "is_rng", False)
+
+    def evaluate(self, function: str, *args: Any) -> Any:
+        """Return what a function of this module returns."""
+        return globals()[function](self, *args)
+
+
+class Peer:
+    """The first process's end: ``peer.method(...)`` calls the method of a `Rank` in the second process."""
+
+    def __init__(self, engine: str) -> None:
+        environment = dict(os.environ, PYTHONPATH=str(ROOT))
+        self.process = subprocess.Popen([sys.executable, __file__, engine], env=environment,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __getattr__(self, method: str) -> Any:
+        def call(*args: Any) -> Any:
+            pickle.dump((method, args), self.process.stdin, pickle.HIGHEST_PROTOCOL)
+            self.process.stdin.flush()
+            done, result = pickle.load(self.process.stdout)
+            if not done:
+                raise RuntimeError("in the second process:\n" + result)
+            return result
+
+        return call
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(20)
+
+
+class Master:
+    """Distributes functions to a peer as a session does: one pickle each, values beside the pickles."""
+
+    def __init__(self, engine: Any, peer: Peer) -> None:
+        self.engine = engine
+        self.peer = peer
+        self.variables: Dict[int, int] = {}
+        self.numbers: Dict[Any, int] = {}
+        self.shareds: List[Any] = []  # keeps them alive
+
+    def add(self, shared: Any) -> int:
+        """Send the variable where the peer does not have it, and return its number."""
+        if id(shared) not in self.variables:
+            identity = self.engine.identity(shared)
+            number = len(self.shareds)
+            storage_of = self.numbers.get(identity)
+            value = None if storage_of is not None else self.engine.get(shared)
+            self.peer.build(number, self.engine.blueprint(shared), value, storage_of)
+            self.shareds.append(shared)
+            self.variables[id(shared)] = number
+            self.numbers.setdefault(identity, number)
+        return self.variables[id(shared)]
+
+    def send(self, function: Any) -> int:
+        """Send one function in a pickle of its own and return its number on the other side."""
+        for shared in self.engine.shareds(function):
+            self.add(shared)
+        return self.peer.load(self.engine.dumps([function], self.numbers, self.variables))[0]
+
+
+def serve() -> None:
+    """Do what comes over standard input until it ends."""
+    commands, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # Theano prints
+    if sys.argv[1] == "theano":
+        prepare_theano()
+    rank = Rank(sys.argv[1])
+    while True:
+        try:
+            method, args = pickle.load(commands)
+        except EOFError:
+            return
+        try:
+            reply = (True, getattr(rank, method)(*args))
+        except BaseException:
+            reply = (False, traceback.format_exc())
+        pickle.dump(reply, results, pickle.HIGHEST_PROTOCOL)
+        results.flush()
+
+
+if __name__ == "__main__":
+    serve()
