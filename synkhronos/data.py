@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from functools import lru_cache
 from operator import index
 from typing import Any, Optional, Sequence, Tuple, Union
 
@@ -15,6 +14,7 @@ from . import mapped_file
 from .errors import StateError
 from .mapped_file import FileHandle
 from .named_memory import NamedMemory, NameHandle
+from .program import PROGRAM
 from .shared_array import Handle, Pool, as_shape
 
 
@@ -430,13 +430,7 @@ def data(
            [3., 4.],
            [4., 6.]], dtype=float32)
     """
-    return Data(_pool(), value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name, share_as=share_as)
-
-
-@lru_cache(maxsize=1)
-def _pool() -> Pool:
-    """Return this process's pool."""
-    return Pool(0)
+    return Data(PROGRAM.pool, value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name, share_as=share_as)
 
 
 def _declared(var: Any, dtype: Any, ndim: Optional[int]) -> Tuple[Optional[np.dtype], Optional[int]]:

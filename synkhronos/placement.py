@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Set
+
+import threadpoolctl
 
 from .machine import usable_cores
 
@@ -58,7 +60,7 @@ class CoreClaims:
             self._held[core] = fd
 
     def release(self) -> None:
-        """Let other programs have the cores."""
+        """Let other programs have the cores. (In a process that the user forked, the parent keeps them.)"""
         for fd in self._held.values():
             os.close(fd)
         self._held.clear()
@@ -81,8 +83,6 @@ def limit_threads(threads: int) -> None:
     """Limit the threads of BLAS and OpenMP in this process, for libraries loaded now or later."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
-    import threadpoolctl
-
     threadpoolctl.threadpool_limits(threads)
 
 
@@ -95,22 +95,21 @@ class MasterPlacement:
     ----------
     cores : list of int
         Empty where ranks are not pinned.
-    threads : int
-        Of BLAS and OpenMP.
+    threads : int, optional
+        Of BLAS and OpenMP; not limited by default.
     """
 
-    def __init__(self, cores: List[int], threads: int) -> None:
+    def __init__(self, cores: List[int], threads: Optional[int]) -> None:
         self.cores, self.threads = set(cores), threads
-        self._libraries: List[object] = []
+        self._libraries: List[Any] = []
         self._before: List[int] = []
-        self._affinity = None
+        self._affinity: Optional[Set[int]] = None
         self.look()
 
     def look(self) -> None:
-        """Find the BLAS and OpenMP libraries again, after more have been loaded."""
-        import threadpoolctl
-
-        self._libraries = list(threadpoolctl.ThreadpoolController().lib_controllers)
+        """Find the BLAS and OpenMP libraries, again after more have been loaded."""
+        if self.threads is not None:
+            self._libraries = list(threadpoolctl.ThreadpoolController().lib_controllers)
 
     def __enter__(self) -> None:
         if self.cores:

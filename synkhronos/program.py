@@ -7,12 +7,11 @@ functions find it here and pass on what they need.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import threading
 import weakref
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional
 
 from . import machine
 from .control_block import ControlBlock
@@ -23,10 +22,9 @@ from .launchers.keeper import Keeper
 from .launchers.threads import ThreadsLauncher
 from .placement import CoreClaims, MasterPlacement
 from .rendezvous import Patience
+from .nameless_file import nameless_file
 from .session import Session
 from .shared_array import Pool
-
-logger = logging.getLogger("synkhronos")
 
 
 class Program:
@@ -76,30 +74,34 @@ class Program:
             processes = launcher == "fork"
             groups = self._claims.claim(size) if pin and processes and size <= budget else [[]] * size
             threads = threads or max(1, budget // size)
-            block, pools = ControlBlock(size), {root: self.pool}
-            starter: Launcher
+            block = ControlBlock(size)
+            pools: Dict[int, Any] = {}
+            starter: Launcher = ThreadsLauncher()
             try:
+                if processes and size > 1:
+                    if self._keeper is None or not self._keeper.alive():
+                        self._keeper = Keeper()
+                    starter = ForkLauncher(self._keeper)
                 for rank in range(size):
                     if rank != root:
-                        pools[rank] = Pool(rank)
-                if processes:
-                    if size > 1 and (self._keeper is None or not self._keeper.alive()):
-                        self._keeper = Keeper()
-                    starter = ForkLauncher(self._keeper) if self._keeper is not None else ThreadsLauncher()
-                else:
-                    starter = ThreadsLauncher()
+                        pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
+                pools[self.pool.ident] = self.pool
                 configs = [RankConfig(
                     rank, size, root, groups[rank], threads, budget, list(sys.path), os.getcwd(), dict(os.environ),
                     _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
                 starter.start(configs, block, pools)
+                patience = Patience.of_processes(size, budget) if processes else Patience.of_threads()
+                placement = MasterPlacement(groups[root], threads if processes and size > 1 else None)
+                self.session = Session(size, root, starter, block, self.pool, pools, patience, placement, timeout,
+                                       _profile_path(root) if profile else None)
             except BaseException:
                 self._claims.release()
                 block.close()
                 raise
-            patience = Patience.of_processes(size, budget) if processes else Patience.of_threads()
-            placement = MasterPlacement(groups[root], threads if processes and size > 1 else 0)
-            self.session = Session(size, root, starter, block, pools, patience, placement, timeout,
-                                   _profile_path(root) if profile else None)
+            finally:
+                for pool in pools.values():
+                    if isinstance(pool, int):
+                        os.close(pool)
             return self.session
 
     def close(self) -> None:
@@ -123,7 +125,7 @@ class Program:
         if self._keeper is not None:
             self._keeper.disown()
         self._keeper, self.session, self._pool = None, None, None
-        self._claims.disown()
+        self._claims.release()
         self._lock = threading.Lock()
 
 

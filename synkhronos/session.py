@@ -41,8 +41,10 @@ class Session:
         Has started the others.
     block : ControlBlock
         Where they meet.
-    pools : dict of int to Pool
-        The memory of every rank; the master's own is ``pools[root]``.
+    pool : Pool
+        The master's memory.
+    pools : dict of int to Pool or descriptor
+        The memory of every rank, by the pools' idents.
     patience : Patience
         How ranks wait for each other.
     placement : MasterPlacement
@@ -53,15 +55,15 @@ class Session:
         Where to write the master's cProfile file.
     """
 
-    def __init__(self, size: int, root: int, launcher: Launcher, block: ControlBlock, pools: Dict[int, Pool],
-                 patience: Patience, placement: MasterPlacement, timeout: Optional[float] = None,
-                 profile: Optional[str] = None) -> None:
+    def __init__(self, size: int, root: int, launcher: Launcher, block: ControlBlock, pool: Pool,
+                 pools: Dict[int, Any], patience: Patience, placement: MasterPlacement,
+                 timeout: Optional[float] = None, profile: Optional[str] = None) -> None:
         self.size, self.root, self.launcher, self.block = size, root, launcher, block
         self.timeout, self.placement = timeout, placement
         self.others = [rank for rank in range(size) if rank != root]
-        self.pool, self.pools = pools[root], PoolMap()
-        for ident, pool in pools.items():
-            self.pools.add(ident, pool)
+        self.pool, self.pools = pool, PoolMap()
+        for ident, each in pools.items():
+            self.pools.add(ident, each)
         rendezvous = Rendezvous(block, root, root, self._watch_meeting, patience)
         self.context = RankContext(rendezvous, self.pool, self.pools,
                                    SharedMemoryTransport(rendezvous, self.pool, self.pools))

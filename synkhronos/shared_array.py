@@ -16,13 +16,13 @@ from operator import index
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
-import posix_ipc
 
 from . import mapped_file, named_memory
 from .errors import SharedMemoryError, StateError
 from .free_list import FreeList
 from .mapped_file import FileHandle
 from .named_memory import NamedMemory, NameHandle
+from .nameless_file import nameless_file
 from .reservation import in_words, reserve
 
 WINDOW = 1 << 40
@@ -56,6 +56,8 @@ class Pool:
         Names the pool in handles.
     window : int
         Address space to take, in bytes; less is taken where less can be had (``ulimit -v``).
+    fd : int, optional
+        Descriptor of an empty `nameless_file` that peers know already; a new one is made without.
 
     Raises
     ------
@@ -73,10 +75,10 @@ class Pool:
     6.0
     """
 
-    def __init__(self, ident: int, window: int = WINDOW) -> None:
+    def __init__(self, ident: int, window: int = WINDOW, fd: Optional[int] = None) -> None:
         self.ident = ident
         self._owner = os.getpid()
-        self._fd = _nameless_file()
+        self._fd = nameless_file("pool", 0) if fd is None else fd
         self._close = weakref.finalize(self, os.close, self._fd)
         self._close.atexit = False  # handlers that run later may still pass the descriptor on
         # Never closed: NumPy holds a reference to the mapping but does not keep it from being closed.
@@ -356,15 +358,15 @@ class _Peer:
 
     def __init__(self, fd: int) -> None:
         self._fd = os.dup(fd)
-        self._size = os.fstat(self._fd).st_size
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def map(self, stop: int) -> mmap.mmap:
         """Map at least the first `stop` bytes; more, so that this is rare."""
         stop = max(1, stop)  # length 0 would mean all of it
-        size = min(self._size, max(_PEER_WINDOW, 1 << stop.bit_length()))
-        if stop > self._size:
-            raise ValueError(f"handle ends at byte {stop} of a pool of {self._size} bytes")
+        whole = os.fstat(self._fd).st_size  # the owner has settled it before its first array
+        size = min(whole, max(_PEER_WINDOW, 1 << stop.bit_length()))
+        if stop > whole:
+            raise ValueError(f"handle ends at byte {stop} of a pool of {whole} bytes")
         while True:
             try:
                 return mmap.mmap(self._fd, size)
@@ -375,16 +377,6 @@ class _Peer:
                         "raise the limit of the address space (ulimit -v)"
                     ) from None
                 size = max(stop, size // 2)
-
-
-def _nameless_file() -> int:
-    """Return the descriptor of a memory file that has no name which a killed process could leave behind."""
-    try:
-        return os.memfd_create("synkhronos")
-    except (AttributeError, OSError):  # a Python built for an old C library, a sandbox, another system
-        segment = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, mode=0o600)
-        segment.unlink()
-        return segment.fd
 
 
 def _map_window(fd: int, window: int) -> mmap.mmap:

@@ -20,10 +20,11 @@ class ForkLauncher(Launcher):
         self._pids: Dict[int, int] = {}
         self._block: Any = None
 
-    def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Pool]) -> None:
+    def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Any]) -> None:
         self._block = block
         if configs:
-            pids = self.keeper.spawn(configs, block, {ident: pool.fileno() for ident, pool in pools.items()})
+            pids = self.keeper.spawn(configs, block, {
+                ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()})
             self._pids = {config.rank: pid for config, pid in zip(configs, pids)}
 
     def check(self) -> None:

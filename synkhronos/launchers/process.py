@@ -69,7 +69,7 @@ def rank_main(config: RankConfig, block: ControlBlock, fds: Dict[int, int], keep
             os._exit(0)
 
     patience = Patience.of_processes(config.size, config.budget)
-    pool = Pool(config.rank, fds.pop(config.rank))
+    pool = Pool(config.rank, fd=fds.pop(config.rank))
     pools = PoolMap()
     pools.add(config.rank, pool)
     for ident, fd in fds.items():

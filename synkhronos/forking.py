@@ -1,0 +1,147 @@
+"""`synkhronos.fork`, `close`, and what tells the state in between."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from . import machine
+from .program import PROGRAM
+
+logger = logging.getLogger("synkhronos")
+
+
+def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, master_rank: int = 0,
+         profile_workers: bool = False, max_n_var: Any = None, max_dim: Any = None, *,
+         devices: Optional[Sequence[str]] = None, seed: Optional[int] = None, random: str = "split",
+         timeout: Optional[float] = None, pin: bool = True, threads: Optional[int] = None) -> int:
+    """Start the other ranks: one process per GPU, or per CPU core.
+
+    The calling process is one of the ranks, and stays usable for plain single-device Theano.
+
+    Parameters
+    ----------
+    n_parallel : int, optional
+        Number of ranks, the master included; 1 is legal. All GPUs, or the cores this process may use, by default.
+    use_gpu : bool, optional
+        True: GPUs, or an error that says what is missing; False: CPU processes; None: GPUs where there are any that
+        can be used.
+    master_rank : int
+        The rank of the calling process.
+    profile_workers : bool
+        Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, into the working directory at `close`.
+    max_n_var, max_dim
+        Ignored; there are no such limits.
+    devices, seed, random
+        Reserved for GPUs and random streams.
+    timeout : float, optional
+        Seconds that a command may take before `WorkerTimeout` is raised; without end by default.
+    pin : bool
+        Whether ranks are pinned to cores where there are no more ranks than cores. The master is confined only while
+        it executes a command.
+    threads : int, optional
+        BLAS and OpenMP threads per rank; cores divided by ranks by default.
+
+    Returns
+    -------
+    int
+        The number of ranks.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where an argument is wrong.
+    StateError
+        Where a session is open already, or this is a rank itself.
+    SynkhronosError
+        Where processes or memory cannot be had.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.fork(2)
+    2
+    >>> synk.close()
+    """
+    if devices is not None:
+        raise ValueError("devices: GPU ranks are not available in this version; leave it out for CPU processes")
+    if use_gpu:
+        raise ValueError("use_gpu=True: GPU ranks are not available in this version (this machine has %d); use_gpu=None "
+                         "or False starts CPU processes" % machine.count_gpus())
+    if use_gpu is None and machine.count_gpus():
+        logger.warning("%d GPUs are not used: GPU ranks are not available in this version", machine.count_gpus())
+    size = machine.core_budget() if n_parallel is None else _positive("n_parallel", n_parallel)
+    root = _integer("master_rank", master_rank)
+    if not 0 <= root < size:
+        raise ValueError("master_rank must be from 0 to %d (there are %d ranks), got %d" % (size - 1, size, root))
+    if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < float("inf")):
+        raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
+    if random not in ("split", "same"):
+        raise ValueError("random must be 'split' or 'same', got %r" % (random,))
+    if seed is not None:
+        _integer("seed", seed)
+    if threads is not None:
+        _positive("threads", threads)
+    return PROGRAM.open(size, root, timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers)).size
+
+
+def close() -> None:
+    """Stop the other ranks; nothing of them stays. Happens at exit by itself, too.
+
+    Functions and data stay valid: after another `fork` they are distributed anew at their next use.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.close()    # no harm where nothing is open
+    """
+    PROGRAM.close()
+
+
+def is_forked() -> bool:
+    """Tell whether a session is open.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.is_forked()
+    False
+    """
+    return PROGRAM.session is not None and not PROGRAM.session.closed
+
+
+def size() -> int:
+    """Return the number of ranks, the master included.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    """
+    return PROGRAM.current().size
+
+
+def get_n_gpu() -> int:
+    """Return the number of GPUs on this machine, without touching CUDA in this process.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.get_n_gpu() >= 0
+    True
+    """
+    return machine.count_gpus()
+
+
+def _integer(argument: str, value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError("%s must be an int, got %r of type %s" % (argument, value, type(value).__name__))
+    return int(value)
+
+
+def _positive(argument: str, value: Any) -> int:
+    if _integer(argument, value) < 1:
+        raise ValueError("%s must be at least 1, got %d" % (argument, value))
+    return int(value)
