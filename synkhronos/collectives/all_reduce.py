@@ -65,9 +65,10 @@ def parse_weights(weights: Any, op: ReduceOp, size: int) -> Optional[List[float]
     if op.name != "avg":
         raise ValueError("weights: only op 'avg' has weights, got op %r" % str(op))
     if isinstance(weights, Function):
-        if not weights.was_called:
-            raise ValueError("weights: the function has not been called yet, so no rank has taken rows: call it first")
-        return weights.last_rows and [float(rows) for rows in weights.last_rows]
+        if weights.last_rows is None or len(weights.last_rows) != size:
+            raise ValueError("weights: the function has not been called in this session, so no rank has taken rows: "
+                             "call it first, or give numbers")
+        return [float(rows) for rows in weights.last_rows]
     if not isinstance(weights, (list, tuple, np.ndarray)) or np.ndim(weights) != 1:
         raise TypeError("weights: expected one number per rank or a synkhronos Function, got %r" % (weights,))
     if len(weights) != size:

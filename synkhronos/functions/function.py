@@ -41,7 +41,7 @@ class Function:
         self._scattered = [i < n_scattered and _has_rows(given) for i, given in enumerate(self._inputs)]
         self._shareds = engine.shareds(compiled)
         self._staging: Dict[int, np.ndarray] = {}  # shared memory for plain arguments, by input
-        #: Rows that every rank took in the last call; None before it, or where no input is scattered.
+        #: Rows that every rank took in the last call (1 each where no input is scattered); None before the first.
         self.last_rows: Optional[List[int]] = None
 
     def __repr__(self) -> str:
@@ -132,7 +132,7 @@ class Function:
             results = session.run(CallFunction(catalogue.number(self), self.name or "without a name", arguments,
                                                travelling, bounds, subset, ops), timeout)
             del keep
-        self.last_rows = None if bounds is None else [end - begin for begin, end in bounds]
+        self.last_rows = [1] * session.size if bounds is None else [end - begin for begin, end in bounds]
         return self._wrap(results[session.root], subset)
 
     # -- before the call -----------------------------------------------------------------------------------------
