@@ -68,8 +68,8 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
     if devices is not None:
         raise ValueError("devices: GPU ranks are not available in this version; leave it out for CPU processes")
     if use_gpu:
-        raise ValueError("use_gpu=True: GPU ranks are not available in this version (this machine has %d); use_gpu=None "
-                         "or False starts CPU processes" % machine.count_gpus())
+        raise ValueError("use_gpu=True: GPU ranks are not available in this version (this machine has %d GPUs); "
+                         "use_gpu=None or False starts CPU processes" % machine.count_gpus())
     if use_gpu is None and machine.count_gpus():
         logger.warning("%d GPUs are not used: GPU ranks are not available in this version", machine.count_gpus())
     size = machine.core_budget() if n_parallel is None else _positive("n_parallel", n_parallel)

@@ -15,14 +15,14 @@ from typing import Any, Dict, Optional
 
 from . import machine
 from .control_block import ControlBlock
-from .errors import StateError, SynkhronosError
+from .errors import StateError
 from .launchers.base import Launcher, RankConfig
 from .launchers.fork import ForkLauncher
 from .launchers.keeper import Keeper
 from .launchers.threads import ThreadsLauncher
+from .nameless_file import nameless_file
 from .placement import CoreClaims, MasterPlacement
 from .rendezvous import Patience
-from .nameless_file import nameless_file
 from .session import Session
 from .shared_array import Pool
 
@@ -45,6 +45,11 @@ class Program:
         if self._pool is None:
             self._pool = Pool(-1)
         return self._pool
+
+    @property
+    def keeper_pid(self) -> Optional[int]:
+        """Process id of the keeper, where one runs."""
+        return None if self._keeper is None else self._keeper.pid
 
     def current(self) -> Session:
         """Return the open session.

@@ -12,7 +12,9 @@ PACKAGE = Path(__file__).parents[1] / "synkhronos"
 LAYERS = [
     ["errors"],
     ["reduce_op", "partition", "selection", "machine", "nameless_file", "semaphores"],
-    ["shared_array", "control_block", "placement", "messages"],
+    ["free_list", "reservation", "mapped_file", "named_memory"],
+    ["shared_array", "control_block", "placement"],
+    ["messages"],
     ["rendezvous"],
     ["transports", "engines"],
     ["context"],
@@ -20,8 +22,9 @@ LAYERS = [
     ["launchers"],
     ["session"],
     ["program"],
-    ["data"],
-    ["functions", "collectives"],
+    ["data", "forking"],
+    ["functions"],
+    ["collectives"],
     ["extensions"],
     ["__init__", "doctor", "runner", "__main__"],
 ]

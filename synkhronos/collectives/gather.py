@@ -24,7 +24,7 @@ class Gather(Command):
 
 
 def join(parts: Sequence[np.ndarray], nd_up: int) -> Any:
-    """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays in new memory; a list of copies where they do not fit."""
+    """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays in new memory; list copies where they do not fit."""
     if nd_up == 1 and len({part.shape for part in parts}) == 1:
         return np.stack(parts)
     if nd_up == 0 and len({part.shape[1:] for part in parts}) == 1 and len({part.ndim for part in parts}) == 1:

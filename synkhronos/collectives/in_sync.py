@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 
@@ -53,14 +53,17 @@ def first_difference(a: np.ndarray, b: np.ndarray) -> Optional[str]:
     """Tell where two arrays first differ in their bits; None where they do not. (NaN is the same as itself.)"""
     if a.shape != b.shape or a.dtype != b.dtype:
         return "in shape: %s %s instead of %s %s" % (b.dtype, b.shape, a.dtype, a.shape)
-    bits: Tuple[np.ndarray, np.ndarray] = tuple(  # type: ignore[assignment]
-        np.ascontiguousarray(x).view(np.uint8).reshape(x.size, x.itemsize) for x in (np.atleast_1d(a), np.atleast_1d(b)))
-    different = (bits[0] != bits[1]).any(axis=1)
+    different = (_bytes(a) != _bytes(b)).any(axis=1)
     if not different.any():
         return None
     index = np.unravel_index(int(different.argmax()), a.shape) if a.ndim else ()
     return "from index %s on (%d of %d elements): %r instead of %r" % (
         tuple(map(int, index)), different.sum(), a.size, b[index], a[index])
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """Return the bytes of an array, one row per element."""
+    return np.ascontiguousarray(np.atleast_1d(array)).view(np.uint8).reshape(array.size, array.itemsize)
 
 
 def in_sync(shared_vars: Any) -> SyncReport:

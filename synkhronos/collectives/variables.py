@@ -170,9 +170,9 @@ def keys_and_arrays(context: RankContext, numbers: Sequence[int]) -> Tuple[List[
 
 
 def keep(context: RankContext, numbers: Sequence[int], results: Sequence[Optional[np.ndarray]]) -> None:
-    """Make the results of a collective the values of the variables, on all ranks or on none; the last call of a command.
+    """Make the results of a collective the values of the variables, on all ranks or on none.
 
-    ``results[i]`` is None where this rank's value stays.
+    The last call of a command. ``results[i]`` is None where this rank's value stays.
     """
     def change() -> None:
         for number, result in zip(numbers, results):

@@ -60,7 +60,8 @@ class Distribute(Command):
         loaded: Dict[int, Any] = {}
         for name, numbers, data in self.functions:
             engine = engines.get(name)
-            loaded.update((number, (engine, compiled)) for number, compiled in zip(numbers, engine.loads(data, replicas)))
+            for number, compiled in zip(numbers, engine.loads(data, replicas)):
+                loaded[number] = (engine, compiled)
         context.shareds.update(made)
         context.functions.update(loaded)
 

@@ -195,8 +195,8 @@ class Function:
         chosen = selection.parse(batch, min(whole) if whole else np.iinfo(np.intp).max)
         for i in minibatch:
             if lengths[i] < len(chosen):
-                raise ValueError("%s is a minibatch of %d rows, but batch selects %d: write the selected rows to it first"
-                                 % (self._labels[i], lengths[i], len(chosen)))
+                raise ValueError("%s is a minibatch of %d rows, but batch selects %d: write the selected rows to "
+                                 "it first" % (self._labels[i], lengths[i], len(chosen)))
         return chosen, len(chosen)
 
     def _stage(self, i: int, array: np.ndarray, chosen: Any) -> Any:
