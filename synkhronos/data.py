@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from operator import index
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Iterator, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -152,6 +152,9 @@ class Data:
             raise TypeError("len() of a Data of 0 dimensions")
         return self._shape[0]
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data)
+
     def __getitem__(self, rows: Any) -> Any:
         return self.data[rows]
 
@@ -292,7 +295,7 @@ class Data:
         StateError
             After `free_memory`.
         ValueError
-            The file that is mapped was deleted or replaced.
+            The file that is mapped was deleted, replaced or shortened.
         """
         array = self.data
         if self._file is not None:
