@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import pickle
 import sys
 from typing import Any, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
@@ -11,6 +12,7 @@ import numpy as np
 import theano
 from theano.compile.function_module import Function, convert_function_input
 from theano.compile.io import SymbolicInput, SymbolicOutput
+from theano.compile.ops import FromFunctionOp
 from theano.compile.sharedvalue import SharedVariable
 from theano.gof import Apply, Container, Variable, vm
 from theano.tensor import TensorType
@@ -228,7 +230,7 @@ def _flat(compiled: Any, result: Any) -> List[Any]:
 
 
 def _reduce(thing: Any) -> Any:
-    """Pickle functions and nodes in another way than Theano does."""
+    """Pickle otherwise than Theano does where its way fails; the rest is NotImplemented."""
     if isinstance(thing, Function):
         # Theano's own way sends the values of all inputs and compares them on arrival; that fails for NaN, and where
         # the rank's replica has another shape. Storage and defaults are already in the maker.
@@ -239,7 +241,20 @@ def _reduce(thing: Any) -> Any:
         tag = copy.copy(thing.tag)
         del tag.ufunc
         return copyreg.__newobj__, (type(thing),), dict(thing.__dict__, tag=tag)  # type: ignore[attr-defined]
+    if type(thing) is FromFunctionOp:
+        return _reduce_from_function(thing)
     return NotImplemented
+
+
+def _reduce_from_function(op: FromFunctionOp) -> Any:
+    """Pickle what ``as_op`` made: by name where the other side can import it, else with its function inside."""
+    function, infer_shape = op._FromFunctionOp__fn, op._FromFunctionOp__infer_shape
+    if function.__module__ != "__main__":
+        try:
+            return op.__reduce__()
+        except pickle.PicklingError:
+            pass
+    return FromFunctionOp, (function, op.itypes, op.otypes, infer_shape)
 
 
 def _restore(maker: Any, name: Optional[str], trust_input: bool) -> Any:
