@@ -9,12 +9,12 @@ import numpy as np
 import posix_ipc
 import pytest
 
-from synkhronos import data as data_module
+import synkhronos as synk
 from synkhronos import machine
-from synkhronos.data import Data
 from synkhronos.errors import SharedMemoryError, StateError
 from synkhronos.named_memory import NameHandle
 from synkhronos.shared_array import Handle, Pool, PoolMap
+from synkhronos.shared_data import Data
 
 MIB = 1 << 20
 
@@ -193,7 +193,9 @@ def test_bad_arguments(pool, arguments, error, match):
 
 # --- conversion ---
 
-SAFE = [("f4", "f8"), ("i4", "i8"), ("u1", "i2"), ("i2", "f4"), ("?", "f4"), ("f8", "c16"), (">f4", "<f4"), ("U2", "U5")]
+SAFE = [
+    ("f4", "f8"), ("i4", "i8"), ("u1", "i2"), ("i2", "f4"), ("?", "f4"), ("f8", "c16"), (">f4", "<f4"), ("U2", "U5"),
+]
 LOSSY = [("f8", "f4"), ("i8", "i4"), ("i8", "f4"), ("f4", "i4"), ("c8", "f4"), ("i4", "u4"), ("f4", "?"), ("U5", "U2")]
 
 
@@ -774,10 +776,9 @@ def test_name_over_a_file_and_without_a_value(pool, name, npy):
     same(Data(pool, dtype="f4", shape=(0, 3), share_as=name), np.zeros((0, 3), "f4"))
 
 
-def test_published_function_takes_everything_by_name_and_by_place(pool, monkeypatch):
-    monkeypatch.setattr(data_module, "_pool", lambda: pool)
-    made = data_module.data([[1.5]], None, "float32", 2, (1, 1), True, True, 2, "x")
+def test_published_function_takes_everything_by_name_and_by_place():
+    made = synk.data([[1.5]], None, "float32", 2, (1, 1), True, True, 2, "x")
     assert (made.dtype, made.shape, made.minibatch, made.alloc_size, made.name) == ("float32", (1, 1), True, 2, "x")
     with pytest.raises(TypeError, match="positional"):
-        data_module.data([[1.5]], None, "float32", 2, (1, 1), True, True, 2, "x", "/name")
-    assert data_module.data(value=3).shape == ()
+        synk.data([[1.5]], None, "float32", 2, (1, 1), True, True, 2, "x", "/name")
+    assert synk.data(value=3).shape == ()
