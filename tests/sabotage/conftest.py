@@ -1,5 +1,6 @@
 """For sabotage: more that must not stay behind, and programs of their own to sabotage."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -33,6 +34,7 @@ def nothing_more_stays(nothing_stays):
     files, threads = open_files(), threading.active_count()
     yield
     synk.close()
+    gc.collect()
     after = {fd: name for fd, name in open_files().items() if files.get(fd) != name}
     assert not after, "open files left: %s" % after
     assert threading.active_count() <= threads, threading.enumerate()
