@@ -124,13 +124,16 @@ class Script:
 
 #: What programs begin with: a session's everyday things, on the small engine.
 PRELUDE = """
-import os, signal, sys, time, threading
+import mmap, os, signal, sys, time, threading
 import numpy as np
 import synkhronos as synk
 from synkhronos.command import Command
 from synkhronos.engines import numpy as engine
 from synkhronos.program import PROGRAM
 from synkhronos.rendezvous import Rendezvous
+
+MASTER = os.getpid()
+flag = mmap.mmap(-1, 1)  # that the ranks see, too
 
 def say(*words):
     print(*words, flush=True)
