@@ -90,6 +90,7 @@ class Catalogue:
         self._entries: Dict[int, Entry] = {}  # by id of the variable, which the entry keeps alive
         self._storages: Dict[Hashable, Entry] = {}  # the first variable with that storage
         self._dropped: Deque[int] = deque()  # filled by finalizers, which run at any time and so touch nothing else
+        self._forgotten: List[Tuple[str, int]] = []  # what the ranks are to drop
 
     def __contains__(self, function: Any) -> bool:
         return function in self._functions
@@ -114,6 +115,20 @@ class Catalogue:
         new = [function for function in functions if function not in self._functions]
         if not new:
             return
+        known = {self._entries[id(shared)] for function in new for shared in function.get_shared()
+                 if id(shared) in self._entries}
+        known |= {entry.base for entry in known if entry.base is not None}
+        for entry in known:  # the last function that used it may have been dropped just now
+            entry.uses += 1
+        try:
+            self._send(new)
+        finally:
+            for entry in known:
+                entry.uses -= 1
+
+    def _send(self, new: List[Any]) -> None:
+        """Give the ranks functions, and the shared variables of them that they do not hold."""
+        self._sweep()  # before the tables are copied
         entries = dict(self._entries)
         storages = dict(self._storages)
         travelling: List[Variable] = []
@@ -138,20 +153,29 @@ class Catalogue:
         for function in new:
             self._record(function, numbers[id(function)])
 
+    def hold(self) -> List[Any]:
+        """Return the functions that the ranks hold: as long as the caller keeps them, the ranks drop nothing more."""
+        held = list(self._functions)
+        self._sweep()
+        return held
+
     def sweep(self) -> List[Tuple[str, int]]:
         """Return what the ranks may drop, because the program has; it is forgotten here."""
-        drop = []
+        self._sweep()
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
+
+    def _sweep(self) -> None:
         while self._dropped:
             number = self._dropped.popleft()
-            drop.append(("function", number))
+            self._forgotten.append(("function", number))
             for entry in self._uses.pop(number):
                 entry.uses -= 1
                 if not entry.uses:
                     del self._entries[id(entry.shared)]
                     if entry.base is None:
                         del self._storages[entry.engine.identity(entry.shared)]
-                    drop.append(("shared", entry.number))
-        return drop
+                    self._forgotten.append(("shared", entry.number))
 
     def _take_number(self) -> int:
         self._next += 1
@@ -175,6 +199,7 @@ class Catalogue:
 
     def _record(self, function: Any, number: int) -> None:
         self._functions[function] = number
+        function.last_rows = None  # no call in this session yet
         self.session.context.functions[number] = (function.engine, function.compiled)
         used = {self._entries[id(shared)] for shared in function.get_shared()}
         used |= {entry.base for entry in used if entry.base is not None}
