@@ -361,7 +361,6 @@ class _Peer:
 
     def map(self, stop: int) -> mmap.mmap:
         """Map at least the first `stop` bytes; more, so that this is rare."""
-        stop = max(1, stop)  # length 0 would mean all of it
         size = min(self._size, max(_PEER_WINDOW, 1 << stop.bit_length()))
         if stop > self._size:
             raise ValueError(f"handle ends at byte {stop} of a pool of {self._size} bytes")

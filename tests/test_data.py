@@ -261,10 +261,10 @@ def test_numpy_scalar_is_an_array(pool):
     same(Data(pool, 0.1, dtype="f4"), np.array(0.1, "f4"))
 
 
-@pytest.mark.parametrize("size", [2, 50])
+@pytest.mark.parametrize("size", [10_000, 40_000])
 @pytest.mark.parametrize("share", [False, True])
 def test_conversion_that_fails_half_way_changes_nothing(pool, name, size, share):
-    before = np.arange(3.0)
+    before = np.arange(20_000.0)
     data = Data(pool, before, share_as=name if share else None, oversize=2)
     used = pool.used
     with pytest.raises(ValueError):
@@ -272,9 +272,10 @@ def test_conversion_that_fails_half_way_changes_nothing(pool, name, size, share)
     same(data, before)
     gc.collect()
     assert pool.used == used
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(ValueError, match="no number") as caught:
         Data(pool, ["no number"], dtype="f8", force_cast=True, share_as=name + "2")
     assert name[1:] + "2" not in os.listdir("/dev/shm")
+    del caught
 
 
 def test_condition_data(pool):
@@ -743,6 +744,7 @@ def test_value_lives_on_without_the_name(pool, name):
     assert name[1:] not in os.listdir("/dev/shm")
     view[0] = 5
     same(data, np.array([5.0, 1, 2]))  # also for ranks that are started now
+    assert data.handle() == data.handle()
     assert isinstance(data.handle(), Handle)
     data.unshare()
     again = Data(pool, np.zeros(1), share_as=name)
