@@ -144,43 +144,42 @@ def test_var_gives_dtype_ndim_and_name(pool):
     assert Data(pool, [1, 2]).name is None
 
 
-
 @pytest.mark.parametrize(
     "arguments, error, match",
     [
-        (dict(), TypeError, "dtype is not known"),
-        (dict(shape=3), TypeError, "dtype is not known"),
-        (dict(dtype="f4"), TypeError, "number of dimensions is not known"),
-        (dict(value=[object()]), TypeError, "flat in memory, got object"),
-        (dict(value=[[1, 2], [3]]), (TypeError, ValueError), "unequal length|inhomogeneous"),
-        (dict(value=[1, None]), TypeError, "got object"),
-        (dict(value=1 << 80), TypeError, "got object"),
-        (dict(value={"a": 1}), TypeError, "got object"),
-        (dict(value=[1], dtype=object), TypeError, "got object"),
-        (dict(shape=3, dtype=[("a", "O")]), TypeError, "flat in memory"),
-        (dict(value=[1], dtype="nonsense"), TypeError, "nonsense"),
-        (dict(value=[1], var=3), TypeError, "var must be a Theano variable.*got 3"),
-        (dict(value=[1], var=Var(None, 1)), TypeError, "var must be a Theano variable"),
-        (dict(value=[1], var=Var("f4", None)), TypeError, "var must be a Theano variable"),
-        (dict(value=[1.0], var=Var("f4", 1), dtype="f8"), ValueError, "dtype=float64 differs from the var's f4"),
-        (dict(value=[1.0], var=Var("f4", 1), ndim=2), ValueError, "ndim=2 differs from the var's 1"),
-        (dict(value=[1.0], ndim=2), ValueError, r"expected 2 dimensions, got 1 \(shape \(1,\)\)"),
-        (dict(value=[1.0], var=Var("f4", 0, "x")), ValueError, "'x': expected 0 dimensions, got 1"),
-        (dict(value=[1.0], ndim=-1), ValueError, "ndim must not be negative, got -1"),
-        (dict(value=[1.0], ndim=1.5), TypeError, r"ndim must be an integer, got 1\.5"),
-        (dict(value=[1.0], shape=(2,)), ValueError, r"shape \(2,\) differs from the value's \(1,\)"),
-        (dict(dtype="f4", shape=(2,), ndim=2), ValueError, r"shape must have ndim=2 dimensions, got \(2,\)"),
-        (dict(dtype="f4", shape=(2, -1)), ValueError, "shape must not have negative sizes"),
-        (dict(dtype="f4", shape=(2, 1.5)), TypeError, "shape must be"),
-        (dict(value=[1], oversize=0.99), ValueError, r"oversize must be from 1 to 2, got 0\.99"),
-        (dict(value=[1], oversize=2.01), ValueError, r"oversize must be from 1 to 2, got 2\.01"),
-        (dict(value=[1], oversize=float("nan")), ValueError, "oversize must be from 1 to 2, got nan"),
-        (dict(value=[1], oversize="2"), TypeError, "oversize must be a number"),
-        (dict(value=[1], oversize=None), TypeError, "oversize must be a number"),
-        (dict(value=[1], minibatch="yes"), TypeError, "minibatch must be True or False, got 'yes'"),
-        (dict(value=[1], no_such=1), TypeError, "no_such"),
-        (dict(value=[1], share_as="x"), ValueError, "share_as must be a slash"),
-        (dict(value=[1.5], dtype="i4"), TypeError, "expected dtype int32 .*got float64.*force_cast=True"),
+        ({}, TypeError, "dtype is not known"),
+        ({"shape": 3}, TypeError, "dtype is not known"),
+        ({"dtype": "f4"}, TypeError, "number of dimensions is not known"),
+        ({"value": [object()]}, TypeError, "flat in memory, got object"),
+        ({"value": [[1, 2], [3]]}, (TypeError, ValueError), "unequal length|inhomogeneous"),
+        ({"value": [1, None]}, TypeError, "got object"),
+        ({"value": 1 << 80}, TypeError, "got object"),
+        ({"value": {"a": 1}}, TypeError, "got object"),
+        ({"value": [1], "dtype": object}, TypeError, "got object"),
+        ({"shape": 3, "dtype": [("a", "O")]}, TypeError, "flat in memory"),
+        ({"value": [1], "dtype": "nonsense"}, TypeError, "nonsense"),
+        ({"value": [1], "var": 3}, TypeError, "var must be a Theano variable.*got 3"),
+        ({"value": [1], "var": Var(None, 1)}, TypeError, "var must be a Theano variable"),
+        ({"value": [1], "var": Var("f4", None)}, TypeError, "var must be a Theano variable"),
+        ({"value": [1.0], "var": Var("f4", 1), "dtype": "f8"}, ValueError, "dtype=float64 differs from the var's f4"),
+        ({"value": [1.0], "var": Var("f4", 1), "ndim": 2}, ValueError, "ndim=2 differs from the var's 1"),
+        ({"value": [1.0], "ndim": 2}, ValueError, r"expected 2 dimensions, got 1 \(shape \(1,\)\)"),
+        ({"value": [1.0], "var": Var("f4", 0, "x")}, ValueError, "'x': expected 0 dimensions, got 1"),
+        ({"value": [1.0], "ndim": -1}, ValueError, "ndim must not be negative, got -1"),
+        ({"value": [1.0], "ndim": 1.5}, TypeError, r"ndim must be an integer, got 1\.5"),
+        ({"value": [1.0], "shape": (2,)}, ValueError, r"shape \(2,\) differs from the value's \(1,\)"),
+        ({"dtype": "f4", "shape": (2,), "ndim": 2}, ValueError, r"shape must have ndim=2 dimensions, got \(2,\)"),
+        ({"dtype": "f4", "shape": (2, -1)}, ValueError, "shape must not have negative sizes"),
+        ({"dtype": "f4", "shape": (2, 1.5)}, TypeError, "shape must be"),
+        ({"value": [1], "oversize": 0.99}, ValueError, r"oversize must be from 1 to 2, got 0\.99"),
+        ({"value": [1], "oversize": 2.01}, ValueError, r"oversize must be from 1 to 2, got 2\.01"),
+        ({"value": [1], "oversize": float("nan")}, ValueError, "oversize must be from 1 to 2, got nan"),
+        ({"value": [1], "oversize": "2"}, TypeError, "oversize must be a number"),
+        ({"value": [1], "oversize": None}, TypeError, "oversize must be a number"),
+        ({"value": [1], "minibatch": "yes"}, TypeError, "minibatch must be True or False, got 'yes'"),
+        ({"value": [1], "no_such": 1}, TypeError, "no_such"),
+        ({"value": [1], "share_as": "x"}, ValueError, "share_as must be a slash"),
+        ({"value": [1.5], "dtype": "i4"}, TypeError, "expected dtype int32 .*got float64.*force_cast=True"),
     ],
 )
 def test_bad_arguments(pool, arguments, error, match):
@@ -193,7 +192,16 @@ def test_bad_arguments(pool, arguments, error, match):
 
 # --- conversion ---
 
-SAFE = [("f4", "f8"), ("i4", "i8"), ("u1", "i2"), ("i2", "f4"), ("?", "f4"), ("f8", "c16"), (">f4", "<f4"), ("U2", "U5")]
+SAFE = [
+    ("f4", "f8"),
+    ("i4", "i8"),
+    ("u1", "i2"),
+    ("i2", "f4"),
+    ("?", "f4"),
+    ("f8", "c16"),
+    (">f4", "<f4"),
+    ("U2", "U5"),
+]
 LOSSY = [("f8", "f4"), ("i8", "i4"), ("i8", "f4"), ("f4", "i4"), ("c8", "f4"), ("i4", "u4"), ("f4", "?"), ("U5", "U2")]
 
 
