@@ -8,12 +8,12 @@ import numpy as np
 
 from .. import engines, selection
 from ..context import RankContext
-from ..data import Data
 from ..functions.distribute import Catalogue, catalogue_of
 from ..program import PROGRAM
 from ..reduce_op import ReduceOp, check_dtype
 from ..selection import Rows, Selection
 from ..session import Session
+from ..shared_data import Data
 
 #: The ops by which values of shared variables can be reduced.
 OPS = ("avg", "sum", "prod", "min", "max")

@@ -7,11 +7,11 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from .. import engines, selection
-from ..data import Data
 from ..partition import split_rows
 from ..program import PROGRAM, Program
 from ..reduce_op import MISSING, ReduceOp, check_dtype
 from ..shared_array import Pool
+from ..shared_data import Data
 from . import spec
 from .binding import bind
 from .call import Argument, CallFunction

@@ -1,4 +1,4 @@
-"""A rank fails in the middle of a collective: all keep their values or all have the new ones, and the session goes on."""
+"""A rank fails in the middle of a collective: all keep their values or all have the new ones, and all goes on."""
 
 import numpy as np
 import pytest
