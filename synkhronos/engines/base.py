@@ -155,8 +155,13 @@ class Engine(ABC):
     def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
         """Call the function with one value per input and return the (chosen) outputs as a flat list.
 
-        Scalars and 0-d results come as 0-d arrays, as the engine itself returns them.
+        Scalars and 0-d results come as 0-d arrays, as the engine itself returns them. No array is one that the
+        function, a shared variable or an argument uses again.
         """
+
+    def copy(self, compiled: Any, **kwargs: Any) -> Any:
+        """Return a copy of the function, made as the engine's own ``copy`` makes it."""
+        raise TypeError("copy: functions of the engine %r cannot be copied; build another one" % self.name)
 
     # -- travel --------------------------------------------------------------------------------------------------
 

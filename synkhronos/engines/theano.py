@@ -168,9 +168,24 @@ class TheanoEngine(Engine):
             else:
                 by_key = compiled(*args, output_subset=[keys[index] for index in subset])
                 result = [by_key[keys[index]] for index in subset]
-        # The Python code of some Ops leaves a NumPy scalar where the type says array.
-        return [np.asarray(value) if isinstance(value, np.generic) and _array_type(outputs[index].variable.type)
-                else value for index, value in zip(chosen, result)]
+        for position, index in enumerate(chosen):
+            if outputs[index].borrow:  # may be an array that the next call writes to, or a shared variable's own
+                result[position] = copy.deepcopy(result[position])
+            elif isinstance(result[position], np.generic) and _array_type(outputs[index].variable.type):
+                result[position] = np.asarray(result[position])  # the Python code of some Ops leaves a NumPy scalar
+        return result
+
+    def copy(self, compiled: Any, **kwargs: Any) -> Any:
+        for old, new in dict(kwargs.get("swap") or {}).items():
+            if not (self.is_shared(old) and self.is_shared(new) and old.type == new.type):
+                raise TypeError("swap: expected shared variables of the same type, got %r (%s) for %r (%s)" % (
+                    new, getattr(new, "type", None), old, getattr(old, "type", None)))
+        copied = compiled.copy(**kwargs)
+        # Theano forgets in what form the original returns its outputs.
+        for attribute in ("unpack_single", "output_keys"):
+            setattr(copied, attribute, getattr(compiled, attribute))
+            setattr(copied.maker, attribute, getattr(compiled.maker, attribute))
+        return copied
 
     # -- travel --------------------------------------------------------------------------------------------------
 
