@@ -1,29 +1,61 @@
-"""Data-parallel Theano: write one serial program, run every call on all devices at once."""
+"""Data-parallel Theano: write one serial program, run every call on all devices at once.
 
-from .collectives.all_gather import all_gather
-from .collectives.all_reduce import all_reduce
-from .collectives.broadcast import broadcast
-from .collectives.gather import gather
-from .collectives.get_value import get_value
-from .collectives.in_sync import in_sync
-from .collectives.reduce import reduce
-from .collectives.scatter import scatter
-from .collectives.set_value import set_value
-from .collectives.shapes import get_lengths, get_shapes
-from .data import Data, data
+The published names are loaded at their first use: ``python -m synkhronos program.py`` imports this package before the
+program has begun, and what the program sets up before its own first import of NumPy must still have its effect.
+"""
+
+from importlib import import_module
+
 from .engines.theano_setup import prepare
-from .errors import SharedMemoryError, StateError, SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
-from .forking import close, fork, get_n_gpu, is_forked, size
-from .functions.function import Function, distribute, function
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Data", "Function", "SharedMemoryError", "StateError", "SynkhronosError", "WorkerDied", "WorkerError",
-    "WorkerTimeout", "all_gather", "all_reduce", "broadcast", "close", "data", "distribute", "fork", "function",
-    "gather", "get_lengths", "get_n_gpu", "get_shapes", "get_value", "in_sync", "is_forked", "reduce", "scatter",
-    "set_value", "size",
-]
+#: Where each published name is defined.
+_HOMES = {
+    "Data": "shared_data",
+    "Function": "functions.function",
+    "SharedMemoryError": "errors",
+    "StateError": "errors",
+    "SynkhronosError": "errors",
+    "WorkerDied": "errors",
+    "WorkerError": "errors",
+    "WorkerTimeout": "errors",
+    "all_gather": "collectives.all_gather",
+    "all_reduce": "collectives.all_reduce",
+    "broadcast": "collectives.broadcast",
+    "close": "forking",
+    "data": "shared_data",
+    "distribute": "functions.function",
+    "fork": "forking",
+    "function": "functions.function",
+    "gather": "collectives.gather",
+    "get_lengths": "collectives.shapes",
+    "get_n_gpu": "forking",
+    "get_shapes": "collectives.shapes",
+    "get_value": "collectives.get_value",
+    "in_sync": "collectives.in_sync",
+    "is_forked": "forking",
+    "reduce": "collectives.reduce",
+    "scatter": "collectives.scatter",
+    "set_value": "collectives.set_value",
+    "size": "forking",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name):
+    """Load a published name."""
+    if name not in _HOMES:
+        raise AttributeError("module 'synkhronos' has no attribute %r" % name)
+    value = globals()[name] = getattr(import_module("." + _HOMES[name], __name__), name)
+    return value
+
+
+def __dir__():
+    """List the published names, loaded or not."""
+    return sorted(set(globals()) | set(__all__))
+
 
 prepare()
 del prepare

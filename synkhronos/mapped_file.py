@@ -12,7 +12,8 @@ import numpy as np
 class FileHandle(NamedTuple):
     """Where an array lies in a file; travels in commands.
 
-    `identity` is device and inode, so that a file put in its place later is not taken for it.
+    `identity` is device and inode, so that a file put in its place later is not taken for it; `length` is that of the
+    file, for to touch what was cut off since would end the process.
     """
 
     path: str
@@ -22,6 +23,7 @@ class FileHandle(NamedTuple):
     dtype: np.dtype[Any]
     mode: str
     identity: Tuple[int, int]
+    length: int
 
 
 def is_mapped(array: np.ndarray) -> bool:
@@ -67,7 +69,7 @@ def describe(array: np.ndarray) -> FileHandle:
     strides = None if array.flags.c_contiguous else array.strides
     mode = "r+" if array.flags.writeable else "r"
     stat = os.stat(path)
-    return FileHandle(path, offset, array.shape, strides, array.dtype, mode, (stat.st_dev, stat.st_ino))
+    return FileHandle(path, offset, array.shape, strides, array.dtype, mode, (stat.st_dev, stat.st_ino), stat.st_size)
 
 
 def check(handle: FileHandle) -> None:
@@ -76,7 +78,7 @@ def check(handle: FileHandle) -> None:
     Raises
     ------
     ValueError
-        It was deleted or replaced.
+        It was deleted, replaced or shortened.
     """
     try:
         stat = os.stat(handle.path)
@@ -91,7 +93,7 @@ def open_mapping(handle: FileHandle) -> mmap.mmap:
     Raises
     ------
     ValueError
-        It was deleted or replaced, or may not be opened.
+        It was deleted, replaced or shortened, or may not be opened.
     """
     writes = handle.mode == "r+"
     try:
@@ -108,6 +110,11 @@ def open_mapping(handle: FileHandle) -> mmap.mmap:
 def _compare(handle: FileHandle, stat: os.stat_result) -> None:
     if (stat.st_dev, stat.st_ino) != handle.identity:
         raise ValueError(f"the file {handle.path} was replaced after it was mapped: make the Data again")
+    if stat.st_size < handle.length:
+        raise ValueError(
+            f"the file {handle.path} had {handle.length} bytes when it was mapped and has {stat.st_size} now: "
+            "make the Data again"
+        )
 
 
 def _root(array: np.ndarray) -> Optional[np.memmap]:

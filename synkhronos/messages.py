@@ -39,4 +39,5 @@ def get(length: int, slot: memoryview, pools: PoolMap) -> Any:
     """Return a buffer over the message that `put` wrote."""
     if length >= 0:
         return slot[:length]
-    return memoryview(pools.attach(pickle.loads(slot[:-length])))
+    array: Any = pools.attach(pickle.loads(slot[:-length]))
+    return memoryview(array)

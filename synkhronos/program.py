@@ -122,7 +122,9 @@ class Program:
             return self.session
 
     def close(self) -> None:
-        """Close the session, if one is open; the keeper stays for the next."""
+        """Close the session, if one is open, and take back the names of shared Data; the keeper stays for the next."""
+        if self._pool is not None:
+            self._pool.unshare()
         if self.session is not None:
             self.session.close()
             self._claims.release()

@@ -295,6 +295,6 @@ def _add_note(error: BaseException, note: str) -> None:
     """Do what ``error.add_note`` does from Python 3.11 on; before, notes are kept but not shown."""
     notes = getattr(error, "__notes__", None)
     try:
-        error.__notes__ = (notes or []) + [note]  # type: ignore[attr-defined]
+        error.__notes__ = (notes or []) + [note]
     except AttributeError:  # an exception without a __dict__
         pass

@@ -1,5 +1,6 @@
 """What tests have in common: worlds of ranks to run in, and the check that nothing stays behind."""
 
+import gc
 import os
 import threading
 from pathlib import Path
@@ -129,6 +130,7 @@ def nothing_stays(request):
     before = set(leftovers())
     yield
     if not PROGRAM.session:
+        gc.collect()
         after = set(leftovers()) - before
         assert not after, "left behind: %s" % sorted(after)
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from .. import engines, selection
 from ..context import RankContext
-from ..data import Data
 from ..functions.distribute import catalogue_of
 from ..program import PROGRAM
 from ..reduce_op import ReduceOp, check_dtype
 from ..session import Session
+from ..shared_data import Data
 
 #: The ops by which values of shared variables can be reduced.
 OPS = ("avg", "sum", "prod", "min", "max")

@@ -13,6 +13,7 @@ import logging
 import os
 import shlex
 import sys
+import warnings
 from importlib import import_module, metadata, util
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -133,7 +134,9 @@ def restore_numpy_names() -> None:
 def restore_blas_info() -> None:
     """Give NumPy 1.22 and later back the empty ``blas_opt_info`` that Theano reads without asking."""
     try:
-        config = import_module("numpy.distutils.__config__")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy calls its distutils deprecated; the program can do nothing about it
+            config = import_module("numpy.distutils.__config__")
     except ImportError:
         return
     if not hasattr(config, "blas_opt_info"):

@@ -9,10 +9,10 @@ import cloudpickle
 import numpy as np
 
 from .. import engines, selection
-from ..data import Data
 from ..partition import split_rows
 from ..program import PROGRAM, Program
 from ..reduce_op import MISSING, ReduceOp, check_dtype
+from ..shared_data import Data
 from . import spec
 from .binding import bind
 from .call import Argument, CallFunction, FreeFunction

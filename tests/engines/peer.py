@@ -81,6 +81,16 @@ class Rank:
         return globals()[function](self, *args)
 
 
+def trusts_input(rank: Rank, function: int) -> bool:
+    """Say whether a Theano function has trust_input set."""
+    return rank.functions[function].trust_input
+
+
+def call_plainly(rank: Rank, function: int, *args: Any) -> Any:
+    """Call the function as a user does, with its defaults."""
+    return rank.functions[function](*args)
+
+
 class Peer:
     """The first process's end: ``peer.method(...)`` calls the method of a `Rank` in the second process."""
 

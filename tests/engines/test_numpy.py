@@ -138,7 +138,7 @@ def test_bad_arguments_of_compile():
         ENGINE.compile([x], [x, 3], [], None)
     with pytest.raises(TypeError, match="updates: expected a shared variable to update, got x"):
         ENGINE.compile([x], x, [(x, x)], None)
-    with pytest.raises(TypeError, match="expected float64 with 0 dimensions for the new value of w, got float64 with 1"):
+    with pytest.raises(TypeError, match="expected float64 with 0 dimensions for the new value of w, got"):
         ENGINE.compile([x], x, [(w, x)], None)
 
 

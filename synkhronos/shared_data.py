@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from operator import index
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Iterator, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -152,6 +152,9 @@ class Data:
             raise TypeError("len() of a Data of 0 dimensions")
         return self._shape[0]
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data)
+
     def __getitem__(self, rows: Any) -> Any:
         return self.data[rows]
 
@@ -292,7 +295,7 @@ class Data:
         StateError
             After `free_memory`.
         ValueError
-            The file that is mapped was deleted or replaced.
+            The file that is mapped was deleted, replaced or shortened.
         """
         array = self.data
         if self._file is not None:
@@ -331,10 +334,10 @@ class Data:
             self._show(value, None, mapped_file.describe(value))
             return
         memory = self._memory_for(value.shape, oversize)
-        if memory is self._memory and (value.dtype != self._dtype or np.may_share_memory(value, memory)):
-            value = np.array(value, self._dtype)  # converting may fail, and it may be a part of what it replaces
+        if memory is self._memory and value.dtype != self._dtype:
+            value = np.array(value, self._dtype)  # may fail: before anything is written
         array: np.ndarray = np.ndarray(value.shape, self._dtype, memory)
-        np.copyto(array, value, casting="unsafe")
+        np.copyto(array, value, casting="unsafe")  # right also where the value is a part of what it replaces
         self._show(array, memory)
 
     def _show(self, array: np.ndarray, memory: Optional[np.ndarray], file: Optional[FileHandle] = None) -> None:

@@ -1,0 +1,502 @@
+"""What the Theano engine does beyond the conformance tests; truth is Theano in one process."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+from peer import prepare_theano
+
+prepare_theano()
+theano = pytest.importorskip("theano")
+import theano.tensor as T  # noqa: E402
+from theano.compile.nanguardmode import NanGuardMode  # noqa: E402
+from theano.sandbox.rng_mrg import MRG_RandomStreams  # noqa: E402
+from theano.tensor.shared_randomstreams import RandomStreams  # noqa: E402
+
+from synkhronos.engines.theano import ENGINE  # noqa: E402
+
+pytestmark = pytest.mark.theano
+PYTHON = theano.Mode(linker=theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False), optimizer="fast_run")
+SLOW_BUT_PLAIN = theano.Mode(linker="py", optimizer=None)
+
+
+@pytest.fixture
+def master(theano_master):
+    return theano_master
+
+
+def compile(inputs, outputs, updates=(), givens=None, mode=PYTHON, **kwargs):
+    return ENGINE.compile(inputs, outputs, list(updates), givens, mode=mode, **kwargs)
+
+
+# -- compile -------------------------------------------------------------------------------------------------------
+
+
+def test_the_name_is_the_place_of_the_call_as_in_theano():
+    x = T.vector("x")
+    here = theano.function([x], x * 2, mode=SLOW_BUT_PLAIN).name
+    line = inspect.currentframe().f_lineno + 1
+    assert ENGINE.compile([x], x * 2, [], None, mode=SLOW_BUT_PLAIN).name == "%s:%d" % (here.rsplit(":", 1)[0], line)
+    assert ENGINE.compile([x], x * 2, [], None, mode=SLOW_BUT_PLAIN, name="mine").name == "mine"
+
+
+@pytest.mark.parametrize("given", [
+    lambda x: theano.In(x, value=np.ones(2), update=x + 1),
+    lambda x: (((x, x + 1), np.ones(2))),
+    lambda x: ("name", (x, x + 1), np.ones(2)),
+])
+def test_inputs_with_updates_are_refused(given):
+    x = T.vector("x")
+    with pytest.raises(ValueError, match=r"inputs\[1\].*update.*shared variable, theano.shared"):
+        compile([T.scalar("other"), given(x)], x * 2, on_unused_input="ignore")
+
+
+def test_inputs_bound_to_a_shared_variable_are_refused():
+    x, w = T.vector("x"), theano.shared(np.ones(2), "w")
+    for given in (theano.In(x, value=w), theano.In(x, value=w.container),
+                  theano.In(x, value=np.ones(2), implicit=True)):
+        with pytest.raises(ValueError, match=r"inputs\[0\] \(x\): .*implicit=True.*givens"):
+            compile([given], x * 2)
+    np.testing.assert_array_equal(compile([], x * 2, givens=[(x, w)])(), [2, 2])
+
+
+def test_inputs_as_tuples_and_other_keywords():
+    x, y = T.vector("x"), T.vector("y")
+    f = ENGINE.compile([(x, np.ones(2)), "unused" and ("why", y)], [x + y], [], None, mode=PYTHON)
+    assert [(given.name, given.has_default) for given in ENGINE.inputs(f)] == [("x", True), ("why", False)]
+    z = T.fvector("z")
+    f = compile([z, x], z * 2, allow_input_downcast=True, on_unused_input="ignore")
+    np.testing.assert_array_equal(f(np.array([1.5]), [1.0]), [3])
+    with pytest.raises(theano.compile.UnusedInputError):
+        compile([x, y], x)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        compile([x], x, no_such_keyword=1)
+
+
+def test_numpy_values_in_givens_become_shared_variables(master):
+    x, y = T.vector("x"), T.vector("y")
+    f = compile([x], x + y, givens={y: np.array([1.0, 2.0])})
+    assert len(ENGINE.shareds(f)) == 1
+    np.testing.assert_array_equal(master.peer.call(master.send(f), [np.ones(2)])[0], [2, 3])
+
+
+def test_no_default_updates_and_lists_of_them():
+    a, b = theano.shared(1.0, "a"), theano.shared(2.0, "b")
+    a.default_update, b.default_update = a + 1, b + 1
+    assert ENGINE.updated(compile([], a + b)) == [a, b]
+    assert ENGINE.updated(compile([], a + b, no_default_updates=[b])) == [a]
+    assert ENGINE.updated(compile([], a + b, [(b, b * 2)], no_default_updates=True)) == [b]
+
+
+# -- values --------------------------------------------------------------------------------------------------------
+
+WAYS = [dict(), dict(strict=True), dict(allow_downcast=True), dict(allow_downcast=False)]
+VALUES = [
+    1, 1.5, True, 300, -1, 1e300, 1 + 2j, "1", "text", np.float32(0.1), np.float64(0.1), np.int8(3), [1, 2], [0.1],
+    [[1, 2]], [], [[]], np.ones(2), np.ones(2, "f"), np.ones(2, ">f8"), np.ones((1, 2)), np.ones((2, 1)),
+    np.ones(2, "int32"), np.ones(2, object), np.ma.masked_array([1.0, 2.0]), np.array(["a", "b"]),
+    np.frombuffer(b"\0" * 17, "u1")[1:].view("f8"), None, {"a": 1}, 10 ** 30, T.vector("symbolic"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=repr)
+@pytest.mark.parametrize("type_", [T.fscalar, T.dscalar, T.bscalar, T.fvector, T.dvector, T.lvector, T.drow],
+                         ids=lambda type_: str(type_))
+def test_convert_and_check_decide_as_a_call(way, type_):
+    x = type_("x")
+    f = compile([theano.In(x, **way)], x)
+    given, = ENGINE.inputs(f)
+    for value in VALUES:
+        if value is None:
+            continue  # Theano stores it and fails later
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                truth = f(value)
+        except Exception as error:
+            with pytest.raises(ValueError if isinstance(error, ValueError) else TypeError,
+                               match="^input 'x' .argument 0.: expected TensorType"):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    ENGINE.convert(given, value, "input 'x' (argument 0)")
+            fits = False
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                converted = ENGINE.convert(given, value, "input 'x' (argument 0)")
+            assert isinstance(converted, np.ndarray) and converted.dtype == truth.dtype
+            np.testing.assert_array_equal(converted, truth)
+            fits = True
+        if type(value) is np.ndarray and value.dtype.kind in "biufc" and value.flags.aligned:
+            try:
+                ENGINE.check(given, value.dtype, value.shape, "x")
+            except (TypeError, ValueError):
+                assert not fits
+            else:
+                assert fits
+
+
+def test_convert_repeats_what_theano_says():
+    x = T.fvector("x")
+    given, = ENGINE.inputs(compile([x], x))
+    with pytest.raises(TypeError) as caught:
+        ENGINE.convert(given, np.ones(2), "input 'x' (argument 0)")
+    text = str(caught.value)
+    assert text.startswith("input 'x' (argument 0): expected TensorType(float32, vector), got an array of float64")
+    assert "allow_input_downcast=True" in text
+
+
+def test_check_names_the_real_shape_and_needs_no_memory():
+    x = T.matrix("x")
+    given, = ENGINE.inputs(compile([x], x))
+    ENGINE.check(given, np.dtype("float32"), (10 ** 9, 10 ** 9), "x")
+    with pytest.raises(TypeError, match=r"^x: expected .*got an array of float64 with shape \(5, 6, 7\); "):
+        ENGINE.check(given, np.dtype("float64"), (5, 6, 7), "x")
+
+
+def test_python_floats_follow_floatX():
+    x = T.fscalar("x")
+    given, = ENGINE.inputs(compile([x], x))
+    with pytest.raises(TypeError):
+        ENGINE.convert(given, 0.1, "x")
+    with theano.change_flags(floatX="float32"):
+        assert ENGINE.convert(given, 0.1, "x") == np.float32(0.1)
+
+
+def test_memory_maps_stay_what_they_are(tmp_path):
+    np.save(str(tmp_path / "a.npy"), np.ones((3, 2)))
+    mapped = np.load(str(tmp_path / "a.npy"), mmap_mode="r")
+    x = T.matrix("x")
+    given, = ENGINE.inputs(compile([x], x * 2))
+    assert ENGINE.convert(given, mapped, "x") is mapped
+
+
+def test_conform_follows_the_flags_of_the_variable():
+    for flags in (dict(), dict(strict=True), dict(allow_downcast=True), dict(allow_downcast=False)):
+        for value in (np.ones(2), np.ones(2, "f"), [1, 2], [0.1], 1.0, np.ones((1, 2)), "text"):
+            w = theano.shared(np.zeros(2, "f"), "w", **flags)
+            try:
+                w.set_value(value)
+            except Exception:
+                with pytest.raises((TypeError, ValueError), match="^value: expected "):
+                    ENGINE.conform(w, value, "value")
+            else:
+                conformed = ENGINE.conform(w, value, "value")
+                assert conformed.dtype == "float32"
+                np.testing.assert_array_equal(conformed, w.get_value())
+
+
+# -- calls ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linker", ["py", "vm", "vm_nogc", "cvm", "cvm_nogc", "stack", "debug"])
+@pytest.mark.parametrize("form", [list, dict])
+def test_output_subset_with_every_linker(linker, form):
+    x, w = T.vector("x"), theano.shared(np.zeros(2), "w")
+    if linker == "debug":
+        mode = theano.compile.DebugMode(check_c_code=False, stability_patience=1)
+    elif linker == "stack":
+        mode = theano.Mode(theano.gof.vm.VM_Linker(use_cloop=False, c_thunks=False, lazy=True), None)
+    elif linker == "py":
+        mode = SLOW_BUT_PLAIN
+    else:
+        mode = theano.Mode(theano.gof.vm.VM_Linker(use_cloop=linker.startswith("c"), c_thunks=False,
+                                                   allow_gc=not linker.endswith("nogc")), "fast_run")
+    lazy = x * 3
+    if linker != "debug":  # it does not know it
+        lazy = theano.ifelse.ifelse(T.gt(x.sum(), 0), x * 3, x * 5)
+    expressions = [x * 2, lazy, x.sum()]
+    outputs = expressions if form is list else dict(zip("abc", expressions))
+    f = compile([x], outputs, [(w, w + x)], mode=mode)
+    value = np.array([1.0, 2.0])
+    truth = [value * 2, value * 3, np.array(3.0)]
+    for step, subset in enumerate([None, [1], [2, 0], [], None, [0, 0], None]):
+        results = ENGINE.call(f, [value], subset)
+        chosen = range(3) if subset is None else subset
+        assert len(results) == len(chosen)
+        for index, result in zip(chosen, results):
+            assert type(result) is np.ndarray
+            np.testing.assert_array_equal(result, truth[index])
+        np.testing.assert_array_equal(w.get_value(), value * (step + 1))
+
+
+def test_what_is_left_out_of_the_subset_is_not_computed():
+    seen = []
+    x = T.vector("x")
+    printed = theano.printing.Print("p", global_fn=lambda op, value: seen.append(1))(x)
+    f = compile([x], [x * 2, printed * 3])
+    ENGINE.call(f, [np.ones(2)], [0])
+    assert seen == []
+    ENGINE.call(f, [np.ones(2)])
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("subset", [None, [0, 2, 1]])
+def test_no_output_is_memory_that_is_used_again(subset):
+    """Theano returns the array that an updated variable held before, and views of inputs that are borrowed."""
+    w, x, given = theano.shared(np.ones((3, 3)), "w"), T.matrix("x"), np.ones((3, 3))
+    before = ENGINE.get(w)
+    outputs = [w, theano.Out(x[::2], borrow=True), theano.Out(x.T, borrow=True)]
+    plain = theano.function([theano.In(x, borrow=True)], outputs, updates=[(w, T.dot(w, w))], mode=PYTHON)
+    assert np.shares_memory(plain(given)[0], before) and np.shares_memory(plain(given)[1], given)
+    f = compile([theano.In(x, borrow=True)], outputs, [(w, T.dot(w, w))])
+    w.set_value(np.ones((3, 3)))
+    before = ENGINE.get(w)
+    for result in ENGINE.call(f, [given], subset):
+        assert not np.shares_memory(result, before) and not np.shares_memory(result, given)
+        assert not np.shares_memory(result, ENGINE.get(w))
+        np.testing.assert_array_equal(result, 1)
+
+
+class NumpyScalars(theano.Op):
+    """Leaves a NumPy scalar in its output, as Python code of several Ops does."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return theano.Apply(self, [x], [T.dscalar()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = np.float64(inputs[0].sum())
+
+
+def test_scalars_come_as_arrays():
+    x = T.vector("x")
+    for outputs in (NumpyScalars()(x), [NumpyScalars()(x)], {"a": NumpyScalars()(x)}):
+        for subset in (None, [0]):
+            result, = ENGINE.call(compile([x], outputs), [np.ones(3)], subset)
+            assert type(result) is np.ndarray and result.shape == () and result == 3
+
+
+# -- travel --------------------------------------------------------------------------------------------------------
+
+
+def both(master, f, args, times=3):
+    """Call the function here and there, and compare."""
+    number = master.send(f)
+    compare(master, f, number, args, times)
+    return number
+
+
+def compare(master, f, number, args, times=1):
+    for _ in range(times):
+        for here, there in zip(ENGINE.call(f, args), master.peer.call(number, args)):
+            np.testing.assert_array_equal(here, there)
+    for shared in ENGINE.updated(f):
+        here, there = ENGINE.get(shared), master.peer.get(master.add(shared))
+        if isinstance(here, np.ndarray):
+            np.testing.assert_array_equal(here, there)
+
+
+def test_a_training_step_in_c_code(master):
+    rng = np.random.RandomState(0)
+    x, y = T.matrix("x"), T.ivector("y")
+    w, b = theano.shared(rng.randn(4, 3), "w"), theano.shared(np.zeros(3), "b")
+    velocity = theano.shared(np.zeros((4, 3)), "velocity")
+    loss = T.nnet.categorical_crossentropy(T.nnet.softmax(T.dot(x, w) + b), y).mean()
+    grads = T.grad(loss, [w, b])
+    f = compile([x, y], loss, [(velocity, 0.9 * velocity - grads[0]), (w, w + 0.1 * velocity), (b, b - 0.1 * grads[1])],
+                mode=theano.compile.get_mode("FAST_RUN"))
+    both(master, f, [rng.randn(5, 4), np.array([0, 1, 2, 0, 1], "int32")])
+
+
+def test_random_streams(master):
+    old, new = RandomStreams(3), MRG_RandomStreams(5)
+    f = compile([], [old.normal((3,)), new.uniform((3,)), new.normal((2,))])
+    assert len(ENGINE.updated(f)) == 3
+    number = both(master, f, [])
+    g = compile([], old.uniform((2,)) + new.uniform((2,)))
+    both(master, g, [])
+    # A second function over the same stream continues it there as here.
+    h = compile([], ENGINE.shareds(f)[0].default_update.owner.outputs[1] * 2)
+    both(master, h, [])
+    compare(master, f, number, [])
+    for shared in ENGINE.shareds(f):
+        assert master.peer.has_rng_tag(master.add(shared))
+    assert not master.peer.has_rng_tag(master.add(theano.shared(1.0)))
+
+
+def test_scan_with_shared_variables_and_random_numbers(master):
+    w, x, rng = theano.shared(np.array([1.0, 2.0]), "w"), T.vector("x"), MRG_RandomStreams(7)
+    result, updates = theano.scan(lambda h: T.tanh(h * w + rng.uniform((2,))), outputs_info=x, n_steps=4)
+    f = compile([x], result, list(updates.items()) + [(w, w * 0.9)])
+    number = both(master, f, [np.ones(2)])
+    master.peer.put(master.add(w), np.array([0.0, 0.0]))
+    w.set_value([0.0, 0.0])
+    compare(master, f, number, [np.ones(2)])
+    both(master, f, [np.ones(2)])  # after it was called: scan keeps a compiled function inside
+
+
+def test_sparse_shared_variables_and_inputs(master):
+    sparse = pytest.importorskip("scipy.sparse")
+    import theano.sparse
+
+    value = sparse.csr_matrix(np.array([[0.0, 2.0], [3.0, 0.0]]))
+    w, x, s = theano.shared(value, "w"), T.matrix("x"), theano.sparse.csr_matrix("s")
+    assert ENGINE.shared_type(w) is None
+    f = compile([x, s], [theano.sparse.structured_dot(w, x), theano.sparse.structured_dot(s, x)])
+    assert ENGINE.inputs(f)[1].type is None
+    assert ENGINE.convert(ENGINE.inputs(f)[1], value, "s") is value
+    with pytest.raises(TypeError, match="^s: expected Sparse"):
+        ENGINE.convert(ENGINE.inputs(f)[1], value.astype("complex128"), "s")
+    number = both(master, f, [np.ones((2, 2)), value])
+    master.peer.put(master.add(w), value * 2)
+    np.testing.assert_array_equal(master.peer.call(number, [np.ones((2, 2)), value])[0], [[4, 4], [6, 6]])
+
+
+def test_generic_and_scalar_shared_variables(master):
+    thing = theano.shared({"a": 1}, "thing")
+    x = T.vector("x")
+    seen = theano.compile.ops.FromFunctionOp(
+        lambda x, thing: x + thing["a"], [T.dvector, theano.gof.generic], [T.dvector], None)
+    both(master, compile([x], seen(x, thing)), [np.ones(2)])
+    number = theano.scalar.sharedvar.shared(2.5, "number")
+    assert ENGINE.shared_type(number) is None
+    both(master, compile([x], x * T.tensor_from_scalar(number)), [np.ones(2)])
+
+
+@pytest.mark.parametrize("value", [None, 1, (), True], ids=repr)
+def test_interned_values_are_not_mistaken(master, value):
+    """Values that Python has only once may stand anywhere in the pickle."""
+    a = theano.compile.sharedvalue.generic_constructor(value, "a")
+    x = T.vector("x")
+    join = theano.compile.ops.FromFunctionOp(
+        lambda x, a: x + len(repr(a)), [T.dvector, theano.gof.generic], [T.dvector], None)
+    f = compile([x], join(x, a))
+    number = both(master, f, [np.ones(1)])
+    master.peer.put(master.add(a), "something else")
+    g = master.send(compile([x], join(x, a) * 2))
+    assert master.peer.call(number, [np.zeros(1)])[0][0] == len(repr("something else"))
+    assert master.peer.call(g, [np.zeros(1)])[0][0] == 2 * len(repr("something else"))
+
+
+def test_batch_normalisation_as_in_lasagne(master):
+    x = T.matrix("x")
+    running = theano.shared(np.zeros(2), "running")
+    clone = theano.clone(running, share_inputs=False)
+    clone.default_update = 0.9 * clone + 0.1 * x.mean(0)
+    train = compile([x], x - (x.mean(0) + 0 * clone))
+    test = compile([x], x - running)
+    value = np.array([[1.0, 2.0], [3.0, 4.0]])
+    numbers = [master.send(test), master.send(train)]
+    for _ in range(3):
+        compare(master, train, numbers[1], [value])
+        compare(master, test, numbers[0], [value])
+    assert np.all(running.get_value() > 0)
+
+
+def test_defaults_and_trust_input(master):
+    x, y = T.vector("x"), T.vector("y")
+    f = compile([x, theano.In(y, value=[1.0, 2.0])], x + y)
+    f.trust_input = True
+    number = both(master, f, [np.ones(2), np.ones(2)])
+    assert master.peer.evaluate("trusts_input", number)
+    np.testing.assert_array_equal(master.peer.evaluate("call_plainly", number, np.zeros(2)), [1, 2])
+
+
+def test_profile_travels(master):
+    x = T.vector("x")
+    f = compile([x], T.tanh(x), profile=True)
+    f.profile.atexit_print = False
+    theano.compile.profiling._atexit_print_list.remove(f.profile)
+    ENGINE.call(f, [np.ones(2)])
+    both(master, f, [np.ones(2)])
+
+
+def test_debug_mode_travels(master):
+    x, w = T.vector("x"), theano.shared(np.ones(2), "w")
+    mode = theano.compile.DebugMode(check_c_code=False, stability_patience=1)
+    both(master, compile([x], x * w, [(w, w + x)], mode=mode), [np.ones(2)], times=2)
+
+
+def test_nan_guard_mode_travels_and_still_guards(master):
+    x = T.vector("x")
+    number = both(master, compile([x], T.log(x), mode=NanGuardMode(True, True, True)), [np.ones(2)], times=1)
+    with pytest.raises(RuntimeError, match="NaN detected"):
+        master.peer.call(number, [-np.ones(2)])
+
+
+def test_operations_from_main_travel_by_value(master):
+    """As in a script or a notebook cell."""
+    source = """
+import theano, theano.tensor as T
+factor = 3
+class Triple(theano.Op):
+    __props__ = ()
+    def make_node(self, x):
+        return theano.Apply(self, [x], [x.type()])
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = inputs[0] * factor
+"""
+    cell = {"__name__": "__main__"}
+    exec(source, cell)
+    x = T.vector("x")
+    number = both(master, compile([x], cell["Triple"]()(x) + 1), [np.ones(2)])
+    np.testing.assert_array_equal(master.peer.call(number, [np.ones(2)])[0], [4, 4])
+
+
+def test_functions_made_operations_in_main(master):
+    source = """
+from theano.compile.ops import as_op
+import theano.tensor as T
+factor = 4
+@as_op([T.dvector], [T.dvector], infer_shape=lambda node, shapes: shapes)
+def quadruple(x):
+    return x * factor
+"""
+    cell = {"__name__": "__main__"}
+    exec(source, cell)
+    x = T.vector("x")
+    f = compile([x], [cell["quadruple"](x) + 1, cell["quadruple"](x).shape[0]])
+    number = both(master, f, [np.ones(2)])
+    np.testing.assert_array_equal(master.peer.call(number, [np.ones(2)])[0], [5, 5])
+
+
+def test_three_thousand_operations(master):
+    x, w = T.matrix("x"), theano.shared(np.array([[0.1, 0.2], [0.3, -0.4]]), "w")
+    y, limit = x, sys.getrecursionlimit()
+    sys.setrecursionlimit(50000)  # Theano's own compilation needs it
+    try:
+        for _ in range(3000):
+            y = T.tanh(T.dot(y, w))
+        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False)
+        f = compile([x], y, mode=theano.Mode(linker, None))
+    finally:
+        sys.setrecursionlimit(limit)
+    master.add(w)
+    start = time.process_time()
+    data = ENGINE.dumps([f], master.numbers, master.variables)
+    assert time.process_time() - start < 10
+    number, = master.peer.load(data)
+    compare(master, f, number, [np.ones((2, 2))])
+    assert sys.getrecursionlimit() == limit
+
+
+def test_many_updated_variables(master):
+    ws = [theano.shared(np.full(2, float(i)), "w%d" % i) for i in range(200)]
+    x = T.vector("x")
+    both(master, compile([x], None, [(w, w * 2 + x) for w in ws], mode=SLOW_BUT_PLAIN), [np.ones(2)], times=1)
+
+
+def test_what_cannot_travel_is_named(master):
+    x = T.vector("x")
+    bad = compile([x], theano.printing.Print("p", global_fn=threading.Lock())(x) * 2, mode=PYTHON, name="bad")
+    with pytest.raises(TypeError, match="function 'bad' cannot be sent.*the operation Print.*does not pickle.*lock"):
+        ENGINE.dumps([bad], {}, {})
+    y = theano.gof.generic("y")
+    bad = compile([x, theano.In(y, value=threading.Lock())], x, on_unused_input="ignore", name="bad")
+    with pytest.raises(TypeError, match="function 'bad' cannot be sent.*the default of input y does not pickle"):
+        ENGINE.dumps([bad], {}, {})
+
+
+def test_arrays_are_not_sent_with_the_function(master):
+    w, x = theano.shared(np.zeros(10 ** 6), "w"), T.vector("x")
+    f = compile([x], x + w, [(w, w * 2)])
+    master.add(w)
+    assert len(ENGINE.dumps([f], master.numbers, master.variables)) < 10 ** 5
