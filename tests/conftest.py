@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from looking import Peek, Poke  # a module of its own: there are several called conftest
 
 import synkhronos as synk
-from synkhronos.command import Command
 from synkhronos.functions.distribute import catalogue_of
 from synkhronos.program import PROGRAM
 
@@ -18,28 +18,6 @@ try:
     import theano  # noqa: F401  (before the first fork: the ranks inherit it, and need not import it themselves)
 except ImportError:
     theano = None
-
-
-class Peek(Command):
-    """Return a copy of this rank's value: how tests look at other ranks without the collectives that they test."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def run(self, context):
-        engine, variable = context.shareds[self.number]
-        return np.array(engine.get(variable))
-
-
-class Poke(Command):
-    """Put a fresh private array into one rank's storage, as an update of an engine may do."""
-
-    def __init__(self, number, values):
-        self.number, self.values = number, values
-
-    def run(self, context):
-        engine, variable = context.shareds[self.number]
-        engine.put(variable, np.array(self.values[context.rank]))
 
 
 class World:

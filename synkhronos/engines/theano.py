@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
 from typing import Any, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
@@ -12,7 +13,7 @@ from theano.compile.function_module import Function, alias_root, convert_functio
 from theano.compile.io import SymbolicInput, SymbolicOutput
 from theano.compile.ops import FromFunctionOp
 from theano.compile.sharedvalue import SharedVariable
-from theano.gof import Constant, Container, Variable, vm
+from theano.gof import Constant, Container, Variable, compilelock, vm
 from theano.tensor import TensorType
 
 from . import travel
@@ -194,6 +195,7 @@ class TheanoEngine(Engine):
             replica = replicas[number]
             return replica if kind == "variable" else replica.container.storage
 
+        _wait_in_small_steps()
         return travel.loads(data, find)
 
 
@@ -243,6 +245,16 @@ def _own(output: Any, borrow: bool, value: Any) -> Any:
     if (borrow or root.owner is None) and not isinstance(root, Constant):
         return value.copy(order="K")
     return value
+
+
+def _wait_in_small_steps() -> None:
+    """Look more often whether the lock of the compile cache is free, on ranks.
+
+    They all load at the same time what the master has compiled. Each holds the lock for some milliseconds, but one
+    that finds it taken would sleep for 5 to 10 seconds (``compile.wait``, which cannot be changed in a program).
+    """
+    if not isinstance(compilelock.lock, functools.partial):
+        compilelock.lock = functools.partial(compilelock.lock, min_wait=0.005, max_wait=0.02, verbosity=0)
 
 
 def _flat(compiled: Any, result: Any) -> List[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
+
 from ..reduce_op import MISSING, ReduceOp
 
 #: Names that a call keeps for itself.
@@ -111,7 +113,7 @@ def output_indices(subset: Any, keys: Optional[Sequence[str]], n: int) -> Option
             "keys" if keys else "positions", type(subset).__name__))
     positions: Dict[Any, int] = {key: i for i, key in enumerate(keys)} if keys else {i: i for i in range(n)}
     for entry in subset:
-        if isinstance(entry, bool) or entry not in positions:
+        if isinstance(entry, bool) or not isinstance(entry, (str, int, np.integer)) or entry not in positions:
             raise ValueError("output_subset names %r, but the outputs are %s" % (
                 entry, ", ".join(map(repr, positions)) or "none"))
     return [positions[entry] for entry in subset]
