@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import copyreg
+import functools
 import pickle
 import sys
 from typing import Any, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import numpy as np
 import theano
-from theano.compile.function_module import Function, convert_function_input
+from theano.compile.function_module import Function, alias_root, convert_function_input
 from theano.compile.io import SymbolicInput, SymbolicOutput
 from theano.compile.ops import FromFunctionOp
 from theano.compile.sharedvalue import SharedVariable
-from theano.gof import Apply, Container, Variable, vm
+from theano.gof import Constant, Container, Variable, compilelock, vm
 from theano.tensor import TensorType
 
 from . import travel
@@ -116,8 +115,8 @@ class TheanoEngine(Engine):
     def inputs(self, compiled: Any) -> List[Input]:
         return [
             Input(variable=given.variable, name=given.name, type=_array_type(given.variable.type),
-                  mutable=bool(given.mutable or getattr(given, "borrow", False)),
-                  has_default=given.value is not None, default=given.value, spec=given)
+                  mutable=bool(given.mutable), has_default=given.value is not None,
+                  default=given.value, spec=given)
             for given in compiled.maker.inputs if not given.implicit
         ]
 
@@ -170,9 +169,20 @@ class TheanoEngine(Engine):
             else:
                 by_key = compiled(*args, output_subset=[keys[index] for index in subset])
                 result = [by_key[keys[index]] for index in subset]
-        # The Python code of some Ops leaves a NumPy scalar where the type says array.
-        return [np.asarray(value) if isinstance(value, np.generic) and _array_type(outputs[index].variable.type)
-                else value for index, value in zip(chosen, result)]
+        return [_own(compiled.maker.fgraph.outputs[index], outputs[index].borrow, value)
+                for index, value in zip(chosen, result)]
+
+    def copy(self, compiled: Any, **kwargs: Any) -> Any:
+        for old, new in dict(kwargs.get("swap") or {}).items():
+            if not (self.is_shared(old) and self.is_shared(new) and old.type == new.type):
+                raise TypeError("swap: expected shared variables of the same type, got %r (%s) for %r (%s)" % (
+                    new, getattr(new, "type", None), old, getattr(old, "type", None)))
+        copied = compiled.copy(**kwargs)
+        # Theano forgets in what form the original returns its outputs.
+        for attribute in ("unpack_single", "output_keys"):
+            setattr(copied, attribute, getattr(compiled, attribute))
+            setattr(copied.maker, attribute, getattr(compiled.maker, attribute))
+        return copied
 
     # -- travel --------------------------------------------------------------------------------------------------
 
@@ -185,6 +195,7 @@ class TheanoEngine(Engine):
             replica = replicas[number]
             return replica if kind == "variable" else replica.container.storage
 
+        _wait_in_small_steps()
         return travel.loads(data, find)
 
 
@@ -221,6 +232,31 @@ def _place_of_call() -> str:
     return "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
 
 
+def _own(output: Any, borrow: bool, value: Any) -> Any:
+    """Return the output's value as an array that belongs to the caller alone."""
+    if not isinstance(output.type, TensorType):
+        return value
+    if isinstance(value, np.generic):
+        return np.asarray(value)  # the Python code of some Ops leaves a NumPy scalar where the type says array
+    # An output may be the array that an updated shared variable held before ([w], updates=[(w, w + 1)]), which Theano
+    # gives up; but here it can be memory that is used again. The same holds for In(borrow=True) and Out(borrow=True),
+    # and what Out(borrow=True) has computed is where the next call may write to (in modes without allow_gc).
+    root = alias_root(output)
+    if (borrow or root.owner is None) and not isinstance(root, Constant):
+        return value.copy(order="K")
+    return value
+
+
+def _wait_in_small_steps() -> None:
+    """Look more often whether the lock of the compile cache is free, on ranks.
+
+    They all load at the same time what the master has compiled. Each holds the lock for some milliseconds, but one
+    that finds it taken would sleep for 5 to 10 seconds (``compile.wait``, which cannot be changed in a program).
+    """
+    if not isinstance(compilelock.lock, functools.partial):
+        compilelock.lock = functools.partial(compilelock.lock, min_wait=0.005, max_wait=0.02, verbosity=0)
+
+
 def _flat(compiled: Any, result: Any) -> List[Any]:
     if result is None:
         return []
@@ -235,12 +271,6 @@ def _reduce(thing: Any) -> Any:
         # Theano's own way sends the values of all inputs and compares them on arrival; that fails for NaN, and where
         # the rank's replica has another shape. Storage and defaults are already in the maker.
         return _restore, (thing.maker, thing.name, thing.trust_input)
-    if isinstance(thing, Apply) and hasattr(thing.tag, "ufunc"):
-        # Theano's own __getstate__ deletes the ufunc from the node itself, whose function then fails (it only shows
-        # where an Elemwise runs its Python code).
-        tag = copy.copy(thing.tag)
-        del tag.ufunc
-        return copyreg.__newobj__, (type(thing),), dict(thing.__dict__, tag=tag)  # type: ignore[attr-defined]
     if type(thing) is FromFunctionOp:
         return _reduce_from_function(thing)
     return NotImplemented
@@ -276,7 +306,7 @@ def _parts(compiled: Any) -> Iterator[Tuple[str, Any]]:
         yield "the operation %s" % node.op, node.op
     for node in maker.fgraph.toposort():
         for variable in node.inputs:
-            if isinstance(variable, theano.gof.Constant):
+            if isinstance(variable, Constant):
                 yield "the constant %s" % variable, variable.data
 
 
