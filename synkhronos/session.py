@@ -175,8 +175,13 @@ class Session:
     def _read(self, rank: int) -> Ack:
         try:
             return decode(self.channel.read(rank))
-        except Exception as error:  # out of unpickling a user's object
-            return Ack(rank, error=Failure(error))  # type: ignore[arg-type]
+        except Exception:  # out of unpickling a user's object, or out of a signal handler
+            with Undisturbed():
+                try:
+                    decode(self.channel.read(rank))
+                except Exception as error:
+                    return Ack(rank, error=Failure(error))  # type: ignore[arg-type]
+            raise
 
     def _note_others(self, error: SynkhronosError, own: Optional[Ack]) -> None:
         """Add to the error that ends the session what else went wrong in the command."""

@@ -170,7 +170,7 @@ def test_signal_handler_that_closes(script):
 
 
 def test_alarms_that_raise_at_any_moment(script):
-    """Exceptions out of a signal handler, every few milliseconds, for two seconds: never a hang, never a wrong answer."""
+    """Exceptions out of a signal handler, again and again, for two seconds: never a hang, never a wrong answer."""
     program = script("""
         class Alarm(Exception):
             pass
