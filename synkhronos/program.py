@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional
 
 from . import machine
 from .control_block import ControlBlock
-from .errors import StateError
+from .errors import StateError, SynkhronosError
 from .interrupts import Undisturbed
 from .launchers.base import Launcher, RankConfig
 from .launchers.fork import ForkLauncher
@@ -109,14 +109,18 @@ class Program:
         claims = CoreClaims()
         groups: List[List[int]] = [[]] * size
         threads = threads or max(1, budget // size)
-        block = ControlBlock(size)
+        block: Optional[ControlBlock] = None
         pools: Dict[int, Any] = {}
         starter: Launcher = ThreadsLauncher()
         try:
+            block = ControlBlock(size)
             if processes and size > 1:
                 if pin and size <= budget:
                     groups = claims.claim(size)
-                if self._keeper is None or not self._keeper.alive():
+                if self._keeper is not None and not self._keeper.alive():
+                    self._keeper.end()
+                    self._keeper = None
+                if self._keeper is None:
                     self._keeper = Keeper(self._enter_rank)
                 starter = ForkLauncher(self._keeper)
             for rank in range(size):
@@ -131,10 +135,14 @@ class Program:
             placement = MasterPlacement(groups[root], threads if processes and size > 1 else None, claims)
             return Session(size, root, starter, block, self.pool, pools, patience, placement, timeout,
                            _profile_path(root) if profile else None)
-        except BaseException:
+        except BaseException as error:
             starter.kill()
             claims.release()
-            block.close()
+            if block is not None:
+                block.close()
+            if isinstance(error, OSError):
+                raise SynkhronosError("%d ranks could not be started: %s; see ulimit -n (open files) and df -h "
+                                      "/dev/shm" % (size, error)) from error
             raise
         finally:
             for pool in pools.values():
