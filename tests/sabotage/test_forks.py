@@ -1,6 +1,5 @@
 """Processes that the user forks while a session is open do not disturb it."""
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -81,23 +80,18 @@ def test_child_that_forgets_to_close(works):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing(works, method):
-    if method == "forkserver":
-        pytest.importorskip("multiprocessing.forkserver")
-    context = multiprocessing.get_context(method)
-    with context.Pool(2) as pool:
-        assert pool.map(abs, range(-5, 0)) == [5, 4, 3, 2, 1]
+def test_multiprocessing(method, script):
+    program = script("""
+        import multiprocessing
+        synk.fork(3)
         works()
-    works()
-    if method == "forkserver":
-        from multiprocessing import forkserver, resource_tracker
-
-        forkserver._forkserver._stop()
-        resource_tracker._resource_tracker._stop()
-    elif method == "spawn":
-        from multiprocessing import resource_tracker
-
-        resource_tracker._resource_tracker._stop()
+        with multiprocessing.get_context("%s").Pool(2) as pool:
+            assert pool.map(abs, range(-5, 0)) == [5, 4, 3, 2, 1]
+            works()
+        works()
+        say("works")""" % method)
+    assert program.finish() == (0, "works\n", "")
+    assert not program.wait_others()
 
 
 def test_subprocess(works):
