@@ -70,6 +70,32 @@ def test_child_with_a_session_of_its_own(works):
     works()
 
 
+def test_child_with_a_session_over_the_parents_data(works):
+    """Its pool is another: the handles of both must not be confused."""
+    x = engine.variable("x", "float64", 1)
+    function = synk.function([x], (x, "gather"))
+    data = synk.data(np.arange(8.0))
+    assert np.array_equal(function(data), np.arange(8.0))
+
+    def grandchild():
+        own = synk.data(np.arange(5.0))
+        synk.fork(2)
+        assert np.array_equal(function(data), np.arange(8.0))
+        assert np.array_equal(function(own), np.arange(5.0))
+        assert np.array_equal(function(np.arange(3.0)), np.arange(3.0))
+        with pytest.raises(synk.StateError, match="a forked child cannot allocate"):
+            data.set_length(100)
+        synk.close()
+
+    def child():
+        grandchild()
+        assert in_child(grandchild) == 0
+
+    assert in_child(child) == 0
+    works()
+    assert np.array_equal(function(data), np.arange(8.0))
+
+
 def test_child_that_forgets_to_close(works):
     def work():
         synk.fork(2)
