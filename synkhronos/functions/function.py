@@ -22,14 +22,14 @@ SHORT = 256
 
 
 class Function:
-    """What `function` returns: called like a Theano function, it runs on all ranks.
+    """What `synkhronos.function` returns: called like a Theano function, it runs on all ranks.
 
     Attributes
     ----------
     name : str or None
         As given to `function`.
-    last_rows : list of int or None
-        Rows that every rank took in the last call (1 each where no input is scattered); None before the first.
+    output_modes, update_modes : list of (str or None)
+        The op of every output and of every update.
     """
 
     def __init__(self, program: Program, engine: Any, compiled: Any, outputs: spec.Outputs, output_ops: List[ReduceOp],
@@ -105,9 +105,9 @@ class Function:
         Parameters
         ----------
         *args, **kwargs
-            One value per input, as for a call.
+            One value per input, by position or by name.
         force_cast, oversize, minibatch
-            As for `data`.
+            As for `synkhronos.data`.
 
         Returns
         -------
