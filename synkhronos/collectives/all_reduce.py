@@ -54,7 +54,26 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
 
     Examples
     --------
-    >>> synk.all_reduce([W, b], op="avg", weights=train_fn)                     # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.all_reduce(w, op="avg")
+    >>> w.get_value()
+    array([1., 3.])
+
+    Ranks that took more rows of an uneven batch count for more:
+
+    >>> x = theano.tensor.dvector("x")
+    >>> learn = synk.function([x], x.mean(), updates=[(w, w + x.mean())])
+    >>> learn([1., 2., 6.])                     # two rows for rank 0, one for rank 1
+    array(3.)
+    >>> synk.all_reduce(w, weights=learn)
+    >>> w.get_value()                           # 1 and 3, plus the mean of all three rows
+    array([4., 6.])
     """
     variables = Variables(shared_vars)
     parsed = variables.check_op(op)

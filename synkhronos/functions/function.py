@@ -59,20 +59,52 @@ class Function:
 
     @property
     def output_modes(self) -> List[Optional[str]]:
-        """The op of every output, as given (or ``avg``)."""
+        """The op of every output, a list of (str or None): as given, or ``avg``."""
         return [_mode(op) for op in self._output_ops]
 
     @property
     def update_modes(self) -> List[Optional[str]]:
-        """The op of every update, as given."""
+        """The op of every update, a list of (str or None): as given, or ``avg`` for floats."""
         return [_mode(op) for op in self._update_ops]
 
     def get_shared(self) -> List[Any]:
-        """Return the shared variables that the function uses, those with default updates included."""
+        """Return the shared variables that the function uses, those with default updates included.
+
+        Returns
+        -------
+        list of shared variables
+            What collectives take.
+        """
         return list(self._shareds)
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function on the master only, as the engine itself would; `Data` may be given, too."""
+        """Call the function on the master only, as plain Theano would.
+
+        Its updates change the master's own shared variables alone.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As Theano's own function takes them; `Data` may be given, too.
+
+        Returns
+        -------
+        array, list or dict
+            As Theano's own function returns it; ops have no meaning here.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> x = T.dvector("x")
+        >>> f = synk.function([x], (x.sum(), "max"))
+        >>> f.as_theano([1., 2., 6.])               # before `fork`, too
+        array(9.)
+        >>> synk.fork(2)
+        2
+        >>> f([1., 2., 6.])                         # the largest of 1 + 2 and 6
+        array(6.)
+        """
         return self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
 
     def build_inputs(self, *args: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False,
@@ -90,6 +122,22 @@ class Function:
         -------
         Data or tuple of Data
             One per input; a single one alone.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Where a value is missing or does not suit its input, or an input is no dense array.
+        SharedMemoryError
+            Where the memory cannot be had.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> x, y = T.fmatrix("x"), T.ivector("y")
+        >>> f = synk.function([x, y], (x.sum() * y).sum())
+        >>> f.build_inputs([[1, 2], [3, 4]], [0, 1])
+        (<Data 'x': float32 (2, 2)>, <Data 'y': int32 (2,)>)
         """
         values = bind(self._inputs, self._labels, self.name, args, kwargs)
         for given, label in zip(self._inputs, self._labels):
@@ -208,6 +256,19 @@ class Function:
             Where the call failed on another rank; where it failed on the master, its own exception is raised.
         WorkerDied, WorkerTimeout
             Where a rank ended or did not answer in time; the session is closed then.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> synk.fork(2)
+        2
+        >>> x, y = T.dvector("x"), T.dvector("y")
+        >>> f = synk.function([x, y], [(x * y).mean(), (y, "gather")])
+        >>> f([1., 2., 3.], y=[1., 1., 2.])
+        [array(3.), array([1., 1., 2.])]
+        >>> f([1., 2., 3.], [1., 1., 2.], batch=[2, 0], output_subset=[1])
+        [array([2., 1.])]
         """
         if batch_s is not None or num_slices != 1:
             raise ValueError("batch_s and num_slices are not available in this version: leave them out")
@@ -373,9 +434,14 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
 
     Examples
     --------
-    >>> import theano.tensor as T                                               # doctest: +SKIP
-    >>> x = T.matrix("x")                                                       # doctest: +SKIP
-    >>> f = synk.function([x], [x.mean(), (x.max(), "max")])                    # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import theano.tensor as T
+    >>> synk.fork(2)
+    2
+    >>> x = T.dvector("x")
+    >>> f = synk.function([x], [x.mean(), (x.max(), "max"), (x ** 2, "gather")])
+    >>> f([1., 2., 6.])                         # rank 0 has two rows, rank 1 has one
+    [array(3.), array(6.), array([ 1.,  4., 36.])]
     """
     if sliceable_shareds is not None:
         raise ValueError("sliceable_shareds is not available in this version: leave it out")
@@ -453,6 +519,18 @@ def distribute() -> None:
         Before `fork`, or after `close`.
     TypeError
         Where something cannot travel; names the function and the object. All other functions have been sent.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> import theano.tensor as T
+    >>> synk.fork(2)
+    2
+    >>> x = T.dvector("x")
+    >>> f = synk.function([x], x.mean())
+    >>> synk.distribute()
+    >>> f([1., 2., 6.])
+    array(3.)
     """
     session = PROGRAM.current()
     with session.lock:
