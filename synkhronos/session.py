@@ -166,8 +166,10 @@ class Session:
         """Raise what went wrong: the master's own exception, or the first other rank's as a `WorkerError`."""
         failures: Dict[int, Failure] = {ack.rank: ack.error for ack in failed}  # type: ignore[misc]
         if own.error is not None:
+            summary = Failure(own.error).summary
             for rank, failure in failures.items():
-                _add_note(own.error, "rank %d raised, too: %s" % (rank, failure.summary))
+                if failure.summary != summary:  # what every rank found wrong is told once
+                    _add_note(own.error, "rank %d raised, too: %s" % (rank, failure.summary))
             raise own.error
         trouble = self._trouble()
         if trouble is not None:  # the master gave up because of it, while all others could still answer

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, List, Optional
 
 import numpy as np
 
 from ..command import Command
 from ..context import RankContext
+from ..functions.distribute import catalogue_of
 from ..functions.function import Function
 from ..reduce_op import ReduceOp
+from ..session import Session
 from .variables import Variables, describe, keep, keys_and_arrays
 
 
@@ -55,28 +58,28 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
     """
     variables = Variables(shared_vars)
     parsed = variables.check_op(op)
-    variables.session.run(AllReduce(variables.numbers, parsed, parse_weights(weights, parsed, variables.session.size)))
+    variables.session.run(AllReduce(variables.numbers, parsed, parse_weights(weights, parsed, variables.session)))
 
 
-def parse_weights(weights: Any, op: ReduceOp, size: int) -> Optional[List[float]]:
+def parse_weights(weights: Any, op: ReduceOp, session: Session) -> Optional[List[float]]:
     """Return one weight per rank, or None where all are equal."""
     if weights is None:
         return None
     if op.name != "avg":
         raise ValueError("weights: only op 'avg' has weights, got op %r" % str(op))
     if isinstance(weights, Function):
-        if weights.last_rows is None or len(weights.last_rows) != size:
+        if weights.last_rows is None or weights not in catalogue_of(session):
             raise ValueError("weights: the function has not been called in this session, so no rank has taken rows: "
                              "call it first, or give numbers")
         return [float(rows) for rows in weights.last_rows]
-    if not isinstance(weights, (list, tuple, np.ndarray)) or np.ndim(weights) != 1:
+    if not isinstance(weights, (list, tuple, np.ndarray)) or isinstance(weights, np.ndarray) and weights.ndim != 1:
         raise TypeError("weights: expected one number per rank or a synkhronos Function, got %r" % (weights,))
-    if len(weights) != size:
-        raise ValueError("weights: expected %d, one per rank, got %d" % (size, len(weights)))
+    if len(weights) != session.size:
+        raise ValueError("weights: expected %d, one per rank, got %d" % (session.size, len(weights)))
     for rank, weight in enumerate(weights):
         if isinstance(weight, (bool, np.bool_)) or not isinstance(weight, (int, float, np.integer, np.floating)):
-            raise TypeError("weights[%d] must be a number, got %r" % (rank, weight))
-        if not 0 <= weight < np.inf:
+            raise TypeError("weights[%d] must be a number, got %r of type %s" % (rank, weight, type(weight).__name__))
+        if not 0 <= weight <= sys.float_info.max:
             raise ValueError("weights[%d] must be finite and not negative, got %r" % (rank, weight))
     if not any(weights):
         raise ValueError("weights: at least one must be positive, got %r" % (weights,))

@@ -20,14 +20,12 @@ class Reduce(Command):
 
     def run(self, context: RankContext) -> Optional[List[np.ndarray]]:
         keys, arrays = keys_and_arrays(context, self.numbers)
-        results = context.transport.reduce(keys, arrays, [self.op] * len(keys), None, describe(context, self.numbers))
-        if self.in_place:
-            stored: List[Any] = [None] * len(keys)
-            if results is not None:
-                stored = [context.transport.store(key, result) for key, result in zip(keys, results)]
-            keep(context, self.numbers, stored)
-            return None
-        return results
+        results = context.transport.reduce(keys, arrays, [self.op] * len(keys), None, describe(context, self.numbers),
+                                           in_place=self.in_place)
+        if not self.in_place:
+            return results
+        keep(context, self.numbers, [None] * len(keys) if results is None else results)
+        return None
 
 
 def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Any:

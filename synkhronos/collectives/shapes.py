@@ -79,8 +79,6 @@ def get_lengths(shared_vars: Any) -> Any:
     [5, 5]
     """
     variables = Variables(shared_vars)
-    for variable, name in zip(variables.variables, variables.names):
-        if variables.engine.shared_type(variable).ndim == 0:
-            raise ValueError("shared_vars: %s has 0 dimensions and so no length; use get_shapes" % name)
+    variables.check_rows("use get_shapes")
     by_rank = variables.session.run(GetShapes(variables.numbers))
     return variables.one_or_list([[shape[0] for shape in shapes] for shapes in zip(*by_rank)])

@@ -95,7 +95,7 @@ class Catalogue:
         self._entries: Dict[int, Entry] = {}  # by id of the variable, which the entry keeps alive
         self._storages: Dict[Hashable, Entry] = {}  # the first variable with that storage
         self._dropped: Deque[int] = deque()  # filled by finalizers, which run at any time and so touch nothing else
-        self._stray: List[Tuple[str, int]] = []  # what some ranks may hold of a distribution that failed
+        self._stray: List[Tuple[str, int]] = []  # what the ranks may drop
 
     def __contains__(self, function: Any) -> bool:
         return function in self._functions
@@ -173,20 +173,30 @@ class Catalogue:
             context.functions[number] = (function.engine, function.compiled)
             weakref.finalize(function, self._dropped.append, number).atexit = False
 
+    def hold(self) -> List[Any]:
+        """Return the functions that the program has: as long as the caller keeps them, the ranks drop nothing more."""
+        held = list(self._living())
+        self._collect()
+        return held
+
     def sweep(self) -> List[Tuple[str, int]]:
         """Return what the ranks may drop, because the program has; it is forgotten here."""
-        drop, self._stray = self._stray, []
-        if self._dropped:
-            while self._dropped:
-                drop.append(("function", self._dropped.popleft()))
-            used = {id(shared) for function in self._living() for shared in function.get_shared()}
-            kept = {entry for key, entry in self._entries.items() if key in used}
-            kept |= {entry.base for entry in kept if entry.base is not None}
-            for entry in list(self._entries.values()):
-                if entry not in kept:
-                    self._leave(entry)
-                    drop.append(("shared", entry.number))
-        return drop
+        self._collect()
+        stray, self._stray = self._stray, []
+        return stray
+
+    def _collect(self) -> None:
+        if not self._dropped:
+            return
+        while self._dropped:
+            self._stray.append(("function", self._dropped.popleft()))
+        used = {id(shared) for function in self._living() for shared in function.get_shared()}
+        kept = {entry for key, entry in self._entries.items() if key in used}
+        kept |= {entry.base for entry in kept if entry.base is not None}
+        for entry in list(self._entries.values()):
+            if entry not in kept:
+                self._leave(entry)
+                self._stray.append(("shared", entry.number))
 
     def _take_number(self) -> int:
         self._next += 1

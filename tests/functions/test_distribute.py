@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from looking import Tables
+from worlds import Tables
 
 import synkhronos as synk
 
