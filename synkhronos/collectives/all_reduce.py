@@ -9,7 +9,6 @@ import numpy as np
 
 from ..command import Command
 from ..context import RankContext
-from ..functions.distribute import catalogue_of
 from ..functions.function import Function
 from ..reduce_op import ReduceOp
 from ..session import Session
@@ -87,10 +86,11 @@ def parse_weights(weights: Any, op: ReduceOp, session: Session) -> Optional[List
     if op.name != "avg":
         raise ValueError("weights: only op 'avg' has weights, got op %r" % str(op))
     if isinstance(weights, Function):
-        if weights.last_rows is None or weights not in catalogue_of(session):
+        rows_taken = weights.rows_taken(session)
+        if rows_taken is None:
             raise ValueError("weights: the function has not been called in this session, so no rank has taken rows: "
                              "call it first, or give numbers")
-        return [float(rows) for rows in weights.last_rows]
+        return [float(rows) for rows in rows_taken]
     if not isinstance(weights, (list, tuple, np.ndarray)) or isinstance(weights, np.ndarray) and weights.ndim != 1:
         raise TypeError("weights: expected one number per rank or a synkhronos Function, got %r" % (weights,))
     if len(weights) != session.size:

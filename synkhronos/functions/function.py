@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import cloudpickle
@@ -12,6 +13,7 @@ from .. import engines, selection
 from ..partition import split_rows
 from ..program import PROGRAM, Program
 from ..reduce_op import MISSING, ReduceOp, check_dtype
+from ..session import Session
 from ..shared_data import Data
 from . import spec
 from .binding import bind
@@ -51,6 +53,7 @@ class Function:
         self._shareds = engine.shareds(compiled)
         self._staging: Dict[int, np.ndarray] = {}  # shared memory that calls use again, by input
         self.last_rows: Optional[List[int]] = None
+        self._called_in: Any = None  # reference to the session of the last call
         program.add(self)
 
     def __repr__(self) -> str:
@@ -146,6 +149,10 @@ class Function:
         made = [Data(self.program.pool, value, var=given.type, minibatch=minibatch, force_cast=force_cast,
                      oversize=oversize, name=given.name) for given, value in zip(self._inputs, values)]
         return made[0] if len(made) == 1 else tuple(made)
+
+    def rows_taken(self, session: Session) -> Optional[List[int]]:
+        """Return the rows that every rank took in the last call in this session; None where there was none."""
+        return self.last_rows if self._called_in is not None and self._called_in() is session else None
 
     # -- what the engine's functions have, too -------------------------------------------------------------------
 
@@ -289,6 +296,7 @@ class Function:
             results = session.run(CallFunction(catalogue.number(self), self.name or "without a name", arguments,
                                                chosen, bounds, subset, ops), timeout)
             self.last_rows = [1] * session.size if bounds is None else [end - begin for begin, end in bounds]
+            self._called_in = weakref.ref(session)
         return self._form.wrap(results[session.root], subset)
 
     def _prepare(self, values: Sequence[Any], batch: Any) -> Tuple[List[Argument], Any, Optional[int]]:
