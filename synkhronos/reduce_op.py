@@ -8,11 +8,25 @@ so that the same values give the same bits in every run.
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Collection, ContextManager, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    ContextManager,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Literal,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -424,7 +438,7 @@ class Accumulator:
             return gather_outputs(self._collected), self._weight
         if self._value is None:
             return None, self._weight
-        with np.errstate(over="ignore"):
+        with _silent():
             return self._value.astype(self._dtype, copy=False), self._weight
 
 
@@ -482,20 +496,24 @@ def _average_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Seq
         present = [part.view(real) for part in present]
         out = out.view(real)
     compute = _compute_dtype(_AVG, out.dtype)
-    with _silent():
-        # None of the weights is 0, and none must become 0 in a narrower type: 0 * inf is nan.
-        scaled = _scaled(np.array([weight for _, weight in pairs])).astype(compute)
-        scaled = np.maximum(scaled, np.nextafter(compute.type(0), compute.type(1)))
+    equal_pair = len(pairs) == 2 and pairs[0][1] == pairs[1][1]
+    average: Callable[[List[NDArray[Any]], NDArray[Any]], None] = _midpoint
+    with _silent(over="raise" if equal_pair else "ignore"):
+        if not equal_pair:
+            # None of the weights is 0, and none must become 0 in a narrower type: 0 * inf is nan.
+            scaled = _scaled(np.array([weight for _, weight in pairs])).astype(compute)
+            scaled = np.maximum(scaled, np.nextafter(compute.type(0), compute.type(1)))
+            average = functools.partial(_weighted_mean, scaled)
         for block in _blocks(out.size, compute):
-            _average([part[block].astype(compute, copy=False) for part in present], scaled, out[block])
+            average([part[block].astype(compute, copy=False) for part in present], out[block])
 
 
-def _silent() -> ContextManager[object]:
+def _silent(over: Literal["ignore", "raise"] = "ignore") -> ContextManager[object]:
     """Switch off NumPy's warnings and errors, whatever the user has set: inf and nan are results here.
 
     And if one rank alone raised, the others would have gone on.
     """
-    return np.errstate(all="ignore")
+    return np.errstate(all="ignore", over=over)
 
 
 def _blocks(size: int, dtype: np.dtype[Any]) -> Iterator[slice]:
@@ -512,11 +530,8 @@ def _fold(ufunc: np.ufunc, blocks: Sequence[NDArray[Any]], compute: np.dtype[Any
     ufunc(result, blocks[-1], out=out, dtype=compute)
 
 
-def _average(blocks: Sequence[NDArray[Any]], weights: NDArray[Any], out: NDArray[Any]) -> None:
+def _weighted_mean(weights: NDArray[Any], blocks: List[NDArray[Any]], out: NDArray[Any]) -> None:
     """Average real blocks; only the last step writes to ``out``, which may be one of the blocks."""
-    if len(blocks) == 2 and weights[0] == weights[1]:
-        _midpoint(blocks[0], blocks[1], out)
-        return
     low, high = blocks[0].copy(), blocks[0].copy()
     mean = blocks[0] * weights[0]
     term = np.empty_like(mean)
@@ -530,14 +545,19 @@ def _average(blocks: Sequence[NDArray[Any]], weights: NDArray[Any], out: NDArray
     np.minimum(mean, high, out=out)
 
 
-def _midpoint(first: NDArray[Any], second: NDArray[Any], out: NDArray[Any]) -> None:
-    """Average two blocks with equal weights: by far the most frequent case, and no rounding leaves their range."""
+def _midpoint(blocks: List[NDArray[Any]], out: NDArray[Any]) -> None:
+    """Average two blocks of equal weights, by far the most frequent case: rounding does not leave their range.
+
+    NumPy must be set to raise on overflow: that costs nothing, and looking for infinities would cost another pass.
+    """
+    first, second = blocks
     try:
-        with np.errstate(over="raise"):
-            total = np.add(first, second)
-    except FloatingPointError:
         total = np.add(first, second)
-        np.copyto(out, np.where(np.isinf(total), first * 0.5 + second * 0.5, total * 0.5))
+    except FloatingPointError:
+        with _silent():
+            total = np.add(first, second)
+            mean = np.where(np.isinf(total), first * 0.5 + second * 0.5, total * 0.5)
+        np.copyto(out, mean, casting="same_kind")
     else:
         np.multiply(total, 0.5, out=out)
 

@@ -362,7 +362,6 @@ class _Peer:
 
     def map(self, stop: int) -> mmap.mmap:
         """Map at least the first `stop` bytes; more, so that this is rare."""
-        stop = max(1, stop)  # length 0 would mean all of it
         whole = os.fstat(self._fd).st_size  # the owner has settled it before its first array
         size = min(whole, max(_PEER_WINDOW, 1 << stop.bit_length()))
         if stop > whole:

@@ -334,10 +334,10 @@ class Data:
             self._show(value, None, mapped_file.describe(value))
             return
         memory = self._memory_for(value.shape, oversize)
-        if memory is self._memory and (value.dtype != self._dtype or np.may_share_memory(value, memory)):
-            value = np.array(value, self._dtype)  # converting may fail, and it may be a part of what it replaces
+        if memory is self._memory and value.dtype != self._dtype:
+            value = np.array(value, self._dtype)  # may fail: before anything is written
         array: np.ndarray = np.ndarray(value.shape, self._dtype, memory)
-        np.copyto(array, value, casting="unsafe")
+        np.copyto(array, value, casting="unsafe")  # right also where the value is a part of what it replaces
         self._show(array, memory)
 
     def _show(self, array: np.ndarray, memory: Optional[np.ndarray], file: Optional[FileHandle] = None) -> None:

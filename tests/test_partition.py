@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synkhronos.partition import split_rows, split_slices
@@ -60,6 +60,7 @@ def test_too_few_rows_go_to_the_root_and_then_to_the_lowest_ranks(n_ranks):
 
 
 @given(st.integers(0, 10**15), st.integers(1, 300), st.data())
+@settings(deadline=None)
 def test_split_rows_covers_every_row_once_and_evenly(n_rows, n_ranks, data):
     root = data.draw(st.integers(0, n_ranks - 1))
     bounds = split_rows(n_rows, n_ranks, root)

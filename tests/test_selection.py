@@ -2,10 +2,11 @@
 
 import enum
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synkhronos.selection import Indices, Rows, parse, parse_per_rank
@@ -77,6 +78,7 @@ ends = st.none() | st.integers(-25, 25)
 
 
 @given(st.integers(0, 12), ends, ends, ends.filter(lambda step: step != 0), st.integers(0, 5))
+@settings(deadline=None)
 def test_slices_select_what_numpy_selects(length, start, stop, step, surplus):
     batch = slice(start, stop, step)
     selection = parse(batch, length)
@@ -89,6 +91,7 @@ def test_slices_select_what_numpy_selects(length, start, stop, step, surplus):
 
 
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(-n, n - 1)))))
+@settings(deadline=None)
 def test_index_lists_select_what_numpy_selects(length_and_list):
     length, indices = length_and_list
     expected = [list(range(length))[index] for index in indices]
@@ -125,7 +128,33 @@ def test_take_from_arrays_of_any_layout(batch, shape):
         assert not np.shares_memory(out, array)
 
 
+def test_taking_rows_copies_nothing_else():
+    array = np.zeros((4000, 100))
+    unaligned = np.frombuffer(b"x" * (1 + array.nbytes), dtype="f8", offset=1).reshape(array.shape)
+    selection = parse(range(0, 4000, 8), 4000)
+    out = np.empty((500, 100))
+    for source, limit in (
+        (array, out.nbytes // 2),
+        (np.asfortranarray(array), 2 * out.nbytes),
+        (unaligned, 2 * out.nbytes),
+    ):
+        tracemalloc.start()
+        try:
+            selection.take(source, out=out)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < limit
+
+
+def test_a_huge_range_is_refused_before_it_is_written_out():
+    for batch in (range(10**16), range(0, -(10**16), -1), range(-1, 2**70)):
+        with pytest.raises(ValueError, match="batch has index"):
+            parse(batch, 10)
+
+
 @given(st.data())
+@settings(deadline=None)
 def test_a_part_is_a_piece_of_the_selected_rows(data):
     length = data.draw(st.integers(1, 12))
     batch = data.draw(

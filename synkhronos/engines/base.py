@@ -29,7 +29,7 @@ class Input(NamedTuple):
     variable: Any
     name: Optional[str]
     type: Optional[ArrayType]  # None where it is no dense array (sparse, generic, ...)
-    mutable: bool  # the function may destroy the array it is given, or return views of it
+    mutable: bool  # the function may destroy the array it is given
     has_default: bool
     default: Any
     spec: Any = None  # what else the engine must know to convert a value
@@ -155,7 +155,8 @@ class Engine(ABC):
     def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
         """Call the function with one value per input and return the (chosen) outputs as a flat list.
 
-        Scalars and 0-d results come as 0-d arrays, as the engine itself returns them.
+        Scalars and 0-d results come as 0-d arrays, as the engine itself returns them. No output shares memory with an
+        input, or with what a shared variable holds or held.
         """
 
     # -- other graphs of the same function -----------------------------------------------------------------------

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-import copyreg
 import pickle
 import sys
 from typing import Any, Dict, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import numpy as np
 import theano
-from theano.compile.function_module import Function, convert_function_input
+from theano.compile.function_module import Function, alias_root, convert_function_input
 from theano.compile.io import SymbolicInput, SymbolicOutput
 from theano.compile.mode import get_mode
 from theano.compile.ops import FromFunctionOp
 from theano.compile.pfunc import rebuild_collect_shared
 from theano.compile.sharedvalue import SharedVariable
-from theano.gof import Apply, Container, Variable, vm
+from theano.gof import Constant, Container, Variable, vm
 from theano.tensor import TensorType
 from theano.tensor.raw_random import RandomStateType
 
@@ -128,8 +126,8 @@ class TheanoEngine(Engine):
     def inputs(self, compiled: Any) -> List[Input]:
         return [
             Input(variable=given.variable, name=given.name, type=_array_type(given.variable.type),
-                  mutable=bool(given.mutable or getattr(given, "borrow", False)),
-                  has_default=given.value is not None, default=given.value, spec=given)
+                  mutable=bool(given.mutable), has_default=given.value is not None,
+                  default=given.value, spec=given)
             for given in compiled.maker.inputs if not given.implicit
         ]
 
@@ -182,9 +180,7 @@ class TheanoEngine(Engine):
             else:
                 by_key = compiled(*args, output_subset=[keys[index] for index in subset])
                 result = [by_key[keys[index]] for index in subset]
-        # The Python code of some Ops leaves a NumPy scalar where the type says array.
-        return [np.asarray(value) if isinstance(value, np.generic) and _array_type(outputs[index].variable.type)
-                else value for index, value in zip(chosen, result)]
+        return [_own(compiled.maker.fgraph.outputs[index], value) for index, value in zip(chosen, result)]
 
     # -- other graphs of the same function -----------------------------------------------------------------------
 
@@ -304,6 +300,20 @@ def _place_of_call() -> str:
     return "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
 
 
+def _own(output: Any, value: Any) -> Any:
+    """Return the output's value as an array that belongs to the caller alone."""
+    if not isinstance(output.type, TensorType):
+        return value
+    if isinstance(value, np.generic):
+        return np.asarray(value)  # the Python code of some Ops leaves a NumPy scalar where the type says array
+    # An output may be the array that an updated shared variable held before ([w], updates=[(w, w + 1)]), which Theano
+    # gives up; but here it can be memory that is used again. The same holds for In(borrow=True) and Out(borrow=True).
+    root = alias_root(output)
+    if root.owner is None and not isinstance(root, Constant):
+        return value.copy(order="K")
+    return value
+
+
 def _flat(compiled: Any, result: Any) -> List[Any]:
     if result is None:
         return []
@@ -318,12 +328,6 @@ def _reduce(thing: Any) -> Any:
         # Theano's own way sends the values of all inputs and compares them on arrival; that fails for NaN, and where
         # the rank's replica has another shape. Storage and defaults are already in the maker.
         return _restore, (thing.maker, thing.name, thing.trust_input)
-    if isinstance(thing, Apply) and hasattr(thing.tag, "ufunc"):
-        # Theano's own __getstate__ deletes the ufunc from the node itself, whose function then fails (it only shows
-        # where an Elemwise runs its Python code).
-        tag = copy.copy(thing.tag)
-        del tag.ufunc
-        return copyreg.__newobj__, (type(thing),), dict(thing.__dict__, tag=tag)  # type: ignore[attr-defined]
     if type(thing) is FromFunctionOp:
         return _reduce_from_function(thing)
     return NotImplemented
@@ -359,7 +363,7 @@ def _parts(compiled: Any) -> Iterator[Tuple[str, Any]]:
         yield "the operation %s" % node.op, node.op
     for node in maker.fgraph.toposort():
         for variable in node.inputs:
-            if isinstance(variable, theano.gof.Constant):
+            if isinstance(variable, Constant):
                 yield "the constant %s" % variable, variable.data
 
 

@@ -29,24 +29,29 @@ _one_at_a_time = threading.Lock()
 def deep(function: Callable, *args: Any) -> Any:
     """Return ``function(*args)``, run where recursion may go thousands of levels deep."""
     outcome: List[Any] = []
+    finished = threading.Event()
 
     def work() -> None:
         try:
             outcome[:] = [True, function(*args)]
         except BaseException as error:  # raised again below, in the thread that asked
             outcome[:] = [False, error]
+        finally:
+            finished.set()
 
     with _one_at_a_time:
         limit = sys.getrecursionlimit()
         thread = _start(work)
         interrupts: List[BaseException] = []
         # The limit must not fall while the thread is deep (that is a fatal error of the interpreter), so Ctrl-C is
-        # taken up only when the thread is done.
-        while thread.is_alive():
+        # taken up only when the thread is done. (After a join that was interrupted Python takes the thread for dead:
+        # bpo-45274. Hence the event.)
+        while not finished.is_set():
             try:
-                thread.join()
+                finished.wait()
             except KeyboardInterrupt as interrupt:
                 interrupts.append(interrupt)
+        thread.join()
         sys.setrecursionlimit(limit)
     if interrupts:
         raise interrupts[0]

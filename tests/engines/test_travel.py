@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,15 @@ def test_deep_from_several_threads():
         thread.join(30)
     assert results == [20000] * 4
     assert settings() == before
+
+
+def test_ctrl_c_waits_for_the_end():
+    before, finished = settings(), []
+    timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        travel.deep(lambda: (time.sleep(0.4), finished.append(1)))
+    assert finished == [1] and settings() == before
 
 
 def test_a_higher_limit_of_the_user_is_kept():
