@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from peer import Master, Peer, prepare_theano
 
@@ -96,9 +97,20 @@ def _peers():
             peers[name] = Peer(name)
         return peers[name]
 
+    get.made = peers
     yield get
     for peer in peers.values():
         peer.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(_peers):
+    """After every test: no process but those that were there before, and the peers, which stay for the session."""
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    peers = {peer.process.pid for peer in _peers.made.values()}
+    after = set(psutil.Process().children(recursive=True)) - before
+    assert not [process for process in after if process.pid not in peers]
 
 
 @pytest.fixture
