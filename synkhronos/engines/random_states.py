@@ -8,6 +8,8 @@ streams that were seeded anew would only probably not meet.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 # MRG31k3p, the generator of Theano's MRG_RandomStreams: two recurrences of order 3,
@@ -126,18 +128,20 @@ def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.R
     >>> bool(state.rand() == further.rand())
     False
     """
-    name = state.get_state(legacy=False)["bit_generator"]
-    if name != "MT19937":
-        raise TypeError("expected a RandomState over MT19937, got one over %s; make it by RandomState(seed)" % name)
-    _, key, position, has_gauss, gauss = state.get_state()
-    # NumPy's jump takes the words for a ring that begins at `position` and leaves such a ring, while RandomState draws
-    # from them as from a block that is made anew as a whole: given to it as it is, the state would come out next to
-    # the sequence. The words as they stand are a ring that begins at 0.
+    whole: Any = state.get_state(legacy=False)
+    if whole["bit_generator"] != "MT19937":
+        raise TypeError("expected a RandomState over MT19937, got one over %s; make it by RandomState(seed)"
+                        % whole["bit_generator"])
+    words, position = whole["state"]["key"], whole["state"]["pos"]
+    # NumPy's jump takes the words for a ring that begins at the position and leaves such a ring, while RandomState
+    # draws from them as from a block that is made anew as a whole: given to it as it is, the state would come out next
+    # to the sequence. The words of a block are a ring that begins at 0.
     generator = np.random.MT19937()
-    generator.state = {"bit_generator": name, "state": {"key": key, "pos": len(key)}}
-    ring = generator.jumped(jumps).state["state"]
+    generator.state = dict(whole, state={"key": words, "pos": len(words)})
+    ring: Any = generator.jumped(jumps).state["state"]
     result = np.random.RandomState(0)
-    result.set_state((name, np.roll(ring["key"], -ring["pos"]), position, 0 if jumps else has_gauss, gauss))
+    result.set_state(dict(whole, state={"key": np.roll(ring["key"], -ring["pos"]), "pos": position},
+                          has_gauss=0 if jumps else whole["has_gauss"]))
     return result
 
 

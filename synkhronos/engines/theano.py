@@ -226,7 +226,8 @@ class TheanoEngine(Engine):
             outputs += [theano.Out(new) for target, new in updates if not self.is_random(target)]
             updates = [(target, new) for target, new in updates if self.is_random(target)]
         label = ", ".join(["sliced"] * sliced + ["%s as input" % self.label(shared) for shared in as_inputs])
-        settings = dict(snapshot.settings, name="%s (%s)" % (snapshot.settings["name"], label))
+        name = snapshot.settings["name"]
+        settings = dict(snapshot.settings, name="%s (%s)" % (name, label) if label else name)
         return theano.function(inputs, outputs, updates=updates, givens=replaced, no_default_updates=True,
                                on_unused_input="ignore", **settings)
 
@@ -249,7 +250,7 @@ class TheanoEngine(Engine):
         state = np.asarray(value)  # it may be on a GPU
         if state.dtype != np.int32 or state.ndim != 2 or state.shape[1] != 6:
             raise TypeError("random state %s: expected one of MRG_RandomStreams (int32 with shape (rows, 6)) or of "
-                            "RandomStreams, got %s; fork(random='same') leaves it as it is"
+                            "RandomStreams, got %s; use one of these, or delete its tag.is_rng"
                             % (self.label(shared), type(value).__name__ if state.dtype == object
                                else "an array of %s with shape %s" % (state.dtype, state.shape)))
         return state

@@ -24,6 +24,12 @@ class NumpyLanguage:
 
         self.In, self.shared, self.dot, self.mean = module.In, module.shared, module.dot, module.mean
         self.variable = module.variable
+        self._module = module
+
+    def stream(self, seed: int) -> Any:
+        """Return a random state and three numbers drawn from it."""
+        state = self._module.random_stream(seed, "state")
+        return state, self._module.uniform(state, (3,))
 
     def clone(self, shared: Any) -> Any:
         return shared.clone()
@@ -55,6 +61,12 @@ class TheanoLanguage:
 
     def variable(self, name: str, dtype: str, ndim: int = 0, broadcastable: Any = None) -> Any:
         return self.theano.tensor.TensorType(dtype, broadcastable or (False,) * ndim)(name)
+
+    def stream(self, seed: int) -> Any:
+        from theano.tensor.shared_randomstreams import RandomStreams
+
+        drawn = RandomStreams(seed).uniform((3,), dtype="float64")
+        return drawn.rng, drawn
 
     def clone(self, shared: Any) -> Any:
         return self.theano.clone(shared, share_inputs=False)
