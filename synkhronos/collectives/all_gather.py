@@ -17,11 +17,7 @@ class AllGather(Command):
 
     def run(self, context: RankContext) -> None:
         keys, arrays = keys_and_arrays(context, self.numbers)
-        results = context.transport.all_gather(keys, arrays, describe(context, self.numbers))
-        for number, result in zip(self.numbers, results):
-            engine, variable = context.shareds[number]
-            engine.conform(variable, result, "the values of all ranks of %s" % engine.label(variable))
-        keep(context, self.numbers, results)
+        keep(context, self.numbers, context.transport.all_gather(keys, arrays, describe(context, self.numbers)))
 
 
 def all_gather(shared_vars: Any, nccl: bool = True) -> None:
@@ -43,11 +39,21 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
 
     Examples
     --------
-    >>> synk.all_gather(samples)                                                # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> x = theano.shared(np.zeros(0), "x")
+    >>> total = synk.function([], x.sum())
+    >>> synk.scatter(x, [1., 2., 3.])
+    >>> synk.get_lengths(x)
+    [2, 1]
+    >>> synk.all_gather(x)
+    >>> x.get_value(), synk.get_lengths(x)
+    (array([1., 2., 3.]), [3, 3])
     """
     variables = Variables(shared_vars)
-    for variable, name in zip(variables.variables, variables.names):
-        if variables.engine.shared_type(variable).ndim == 0:
-            raise ValueError("shared_vars: %s has 0 dimensions, so it cannot be concatenated; use gather to see every "
-                             "rank's value" % name)
+    variables.check_rows("use gather to see every rank's value")
+    for i in range(len(variables.numbers)):
+        variables.check_count(i, variables.session.size, "the rows of all ranks of")  # each has 1 where 1 is required
     variables.session.run(AllGather(variables.numbers))

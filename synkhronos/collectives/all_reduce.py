@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, List, Optional
 
 import numpy as np
@@ -10,6 +11,7 @@ from ..command import Command
 from ..context import RankContext
 from ..functions.function import Function
 from ..reduce_op import ReduceOp
+from ..session import Session
 from .variables import Variables, describe, keep, keys_and_arrays
 
 
@@ -51,32 +53,52 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
 
     Examples
     --------
-    >>> synk.all_reduce([W, b], op="avg", weights=train_fn)                     # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.all_reduce(w, op="avg")
+    >>> w.get_value()
+    array([1., 3.])
+
+    Ranks that took more rows of an uneven batch count for more:
+
+    >>> x = theano.tensor.dvector("x")
+    >>> learn = synk.function([x], x.mean(), updates=[(w, w + x.mean())])
+    >>> learn([1., 2., 6.])                     # two rows for rank 0, one for rank 1
+    array(3.)
+    >>> synk.all_reduce(w, weights=learn)
+    >>> w.get_value()                           # 1 and 3, plus the mean of all three rows
+    array([4., 6.])
     """
     variables = Variables(shared_vars)
     parsed = variables.check_op(op)
-    variables.session.run(AllReduce(variables.numbers, parsed, parse_weights(weights, parsed, variables.session.size)))
+    variables.session.run(AllReduce(variables.numbers, parsed, parse_weights(weights, parsed, variables.session)))
 
 
-def parse_weights(weights: Any, op: ReduceOp, size: int) -> Optional[List[float]]:
+def parse_weights(weights: Any, op: ReduceOp, session: Session) -> Optional[List[float]]:
     """Return one weight per rank, or None where all are equal."""
     if weights is None:
         return None
     if op.name != "avg":
         raise ValueError("weights: only op 'avg' has weights, got op %r" % str(op))
     if isinstance(weights, Function):
-        if weights.last_rows is None or len(weights.last_rows) != size:
+        rows_taken = weights.rows_taken(session)
+        if rows_taken is None:
             raise ValueError("weights: the function has not been called in this session, so no rank has taken rows: "
                              "call it first, or give numbers")
-        return [float(rows) for rows in weights.last_rows]
-    if not isinstance(weights, (list, tuple, np.ndarray)) or np.ndim(weights) != 1:
+        return [float(rows) for rows in rows_taken]
+    if not isinstance(weights, (list, tuple, np.ndarray)) or isinstance(weights, np.ndarray) and weights.ndim != 1:
         raise TypeError("weights: expected one number per rank or a synkhronos Function, got %r" % (weights,))
-    if len(weights) != size:
-        raise ValueError("weights: expected %d, one per rank, got %d" % (size, len(weights)))
+    if len(weights) != session.size:
+        raise ValueError("weights: expected %d, one per rank, got %d" % (session.size, len(weights)))
     for rank, weight in enumerate(weights):
         if isinstance(weight, (bool, np.bool_)) or not isinstance(weight, (int, float, np.integer, np.floating)):
-            raise TypeError("weights[%d] must be a number, got %r" % (rank, weight))
-        if not 0 <= weight < np.inf:
+            raise TypeError("weights[%d] must be a number, got %r of type %s" % (rank, weight, type(weight).__name__))
+        if not 0 <= weight <= sys.float_info.max:
             raise ValueError("weights[%d] must be finite and not negative, got %r" % (rank, weight))
     if not any(weights):
         raise ValueError("weights: at least one must be positive, got %r" % (weights,))

@@ -20,14 +20,12 @@ class Reduce(Command):
 
     def run(self, context: RankContext) -> Optional[List[np.ndarray]]:
         keys, arrays = keys_and_arrays(context, self.numbers)
-        results = context.transport.reduce(keys, arrays, [self.op] * len(keys), None, describe(context, self.numbers))
-        if self.in_place:
-            stored: List[Any] = [None] * len(keys)
-            if results is not None:
-                stored = [context.transport.store(key, result) for key, result in zip(keys, results)]
-            keep(context, self.numbers, stored)
-            return None
-        return results
+        results = context.transport.reduce(keys, arrays, [self.op] * len(keys), None, describe(context, self.numbers),
+                                           in_place=self.in_place)
+        if not self.in_place:
+            return results
+        keep(context, self.numbers, [None] * len(keys) if results is None else results)
+        return None
 
 
 def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Any:
@@ -60,7 +58,18 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
 
     Examples
     --------
-    >>> total = synk.reduce(counts, op="sum", in_place=False)                   # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.reduce(w, op="sum", in_place=False)
+    array([2., 6.])
+    >>> synk.reduce(w)                          # the average, into the master's variable
+    >>> w.get_value(), synk.get_value(1, w)
+    (array([1., 3.]), array([2., 6.]))
     """
     variables = Variables(shared_vars)
     session = variables.session

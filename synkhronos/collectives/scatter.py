@@ -8,7 +8,7 @@ from ..command import Command
 from ..context import RankContext
 from ..partition import split_rows
 from ..selection import Selection
-from .variables import Variables, keep, select_rows
+from .variables import Variables, keep
 
 #: For one variable: the handle of the values, the rows that are selected, and every rank's part of those.
 Division = Tuple[Any, Selection, Sequence[Tuple[int, int]]]
@@ -23,12 +23,9 @@ class Scatter(Command):
     def run(self, context: RankContext) -> None:
         results = []
         for number, (handle, selection, bounds) in zip(self.numbers, self.divisions):
-            engine, variable = context.shareds[number]
-            rows = selection.part(*bounds[context.rank]).take(context.pools.attach(handle))
-            # Only this rank can see whether its part suits the variable (rows that must be exactly one, say).
-            engine.conform(variable, rows, "rows %d to %d of the values for %s" % (
-                bounds[context.rank] + (engine.label(variable),)))
-            results.append(context.transport.store(("shared", number), rows))
+            values, rows = context.pools.attach(handle), selection.part(*bounds[context.rank])
+            result = context.transport.prepare(("shared", number), (len(rows),) + values.shape[1:], values.dtype)
+            results.append(rows.take(values, out=result))
         keep(context, self.numbers, results)
 
 
@@ -51,16 +48,31 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong, or a part does not suit the variable; no value has changed then.
+        Where an argument is wrong, or a rank's part does not suit the variable; no value has changed then.
 
     Examples
     --------
-    >>> synk.scatter([X, y], [X_train, y_train], batch=shuffled)                # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> x = theano.shared(np.zeros(0), "x")
+    >>> total = synk.function([], (x.sum(), "gather"))
+    >>> synk.scatter(x, [1., 2., 3., 4., 5.])
+    >>> synk.gather(x)
+    [array([1., 2., 3.]), array([4., 5.])]
+    >>> total()
+    array([6., 9.])
     """
     variables = Variables(shared_vars)
     session = variables.session
     with session.lock:
-        staged = variables.stage(values)
-        divisions = [(value.handle, rows, split_rows(len(rows), session.size, session.root))
-                     for value, rows in zip(staged, select_rows(staged, variables.names, batch))]
+        variables.check_rows("use broadcast or set_value")
+        staged = variables.stage(values, batch)
+        divisions: List[Division] = []
+        for i, value in enumerate(staged):
+            bounds = split_rows(len(value.rows), session.size, session.root)
+            for rank, (begin, end) in enumerate(bounds):
+                variables.check_count(i, end - begin, "the part of rank %d of the values for" % rank)
+            divisions.append((value.handle, value.rows, bounds))
         session.run(Scatter(variables.numbers, divisions))

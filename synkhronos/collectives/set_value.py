@@ -6,7 +6,7 @@ from typing import Any, List
 
 from ..command import Command
 from ..context import RankContext
-from .variables import Variables, keep, select_rows
+from .variables import Variables, keep
 
 
 class SetValue(Command):
@@ -19,12 +19,12 @@ class SetValue(Command):
         results: List[Any] = [None] * len(self.numbers)
         if context.rank == self.rank:
             for i, (number, handle, selection) in enumerate(zip(self.numbers, self.handles, self.selections)):
-                array = context.pools.attach(handle)
-                if selection is not None:
-                    engine, variable = context.shareds[number]
-                    array = selection.take(array)
-                    engine.conform(variable, array, "the selected rows of the values for %s" % engine.label(variable))
-                results[i] = context.transport.store(("shared", number), array)
+                key, values = ("shared", number), context.pools.attach(handle)
+                if selection is None:
+                    results[i] = context.transport.store(key, values)
+                else:
+                    result = context.transport.prepare(key, (len(selection),) + values.shape[1:], values.dtype)
+                    results[i] = selection.take(values, out=result)
         keep(context, self.numbers, results)
 
 
@@ -51,11 +51,23 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
 
     Examples
     --------
-    >>> synk.set_value(1, W, np.ones((3, 4), "float32"))                        # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.gather(w)
+    array([[0., 0.],
+           [2., 6.]])
     """
     variables = Variables(shared_vars)
     rank = variables.check_rank(rank)
     with variables.session.lock:
-        staged = variables.stage(values)
-        selections = [None] * len(staged) if batch is None else select_rows(staged, variables.names, batch)
-        variables.session.run(SetValue(rank, variables.numbers, [value.handle for value in staged], selections))
+        staged = variables.stage(values, batch)
+        for i, value in enumerate(staged):
+            if value.rows is not None:
+                variables.check_count(i, len(value.rows), "the selected rows of the values for")
+        variables.session.run(SetValue(rank, variables.numbers, [value.handle for value in staged],
+                                       [value.rows for value in staged]))

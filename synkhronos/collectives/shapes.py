@@ -45,8 +45,15 @@ def get_shapes(shared_vars: Any) -> Any:
 
     Examples
     --------
-    >>> synk.get_shapes(X)                                                      # doctest: +SKIP
-    [(5, 784), (5, 784)]
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> x = theano.shared(np.zeros((0, 4)), "x")
+    >>> total = synk.function([], x.sum())
+    >>> synk.scatter(x, np.ones((5, 4)))
+    >>> synk.get_shapes(x)
+    [(3, 4), (2, 4)]
     """
     variables = Variables(shared_vars)
     by_rank = variables.session.run(GetShapes(variables.numbers))
@@ -75,12 +82,17 @@ def get_lengths(shared_vars: Any) -> Any:
 
     Examples
     --------
-    >>> synk.get_lengths(X)                                                     # doctest: +SKIP
-    [5, 5]
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> x = theano.shared(np.zeros((0, 4)), "x")
+    >>> total = synk.function([], x.sum())
+    >>> synk.scatter(x, np.ones((5, 4)))
+    >>> synk.get_lengths(x)
+    [3, 2]
     """
     variables = Variables(shared_vars)
-    for variable, name in zip(variables.variables, variables.names):
-        if variables.engine.shared_type(variable).ndim == 0:
-            raise ValueError("shared_vars: %s has 0 dimensions and so no length; use get_shapes" % name)
+    variables.check_rows("use get_shapes")
     by_rank = variables.session.run(GetShapes(variables.numbers))
     return variables.one_or_list([[shape[0] for shape in shapes] for shapes in zip(*by_rank)])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from .. import engines, selection
 from ..context import RankContext
-from ..functions.distribute import catalogue_of
+from ..functions.distribute import Catalogue, catalogue_of
 from ..program import PROGRAM
 from ..reduce_op import ReduceOp, check_dtype
+from ..selection import Rows, Selection
 from ..session import Session
 from ..shared_data import Data
 
@@ -49,31 +50,36 @@ class Variables:
         self.variables: List[Any] = [shared_vars] if self.single else list(shared_vars)
         if not self.variables:
             raise ValueError("shared_vars: expected a shared variable or a list of them, got an empty list")
-        self.engine = engines.find(self.variables)
+        self.engine: Any = engines.find(self.variables, default=None)
         for variable in self.variables:
-            if not self.engine.is_shared(variable):
+            if self.engine is None or not self.engine.is_shared(variable):
                 raise TypeError("shared_vars: expected shared variables, got %r of type %s" % (
                     variable, type(variable).__name__))
         self.names = [self.engine.label(variable) for variable in self.variables]
-        for variable, name in zip(self.variables, self.names):
-            if self.engine.shared_type(variable) is None:
+        self.types = [self.engine.shared_type(variable) for variable in self.variables]
+        for variable, name, type_ in zip(self.variables, self.names, self.types):
+            if type_ is None:
                 raise TypeError("shared_vars: %s is no dense array but %s; every rank has its own, and collectives "
                                 "cannot combine them" % (name, type(self.engine.get(variable)).__name__))
         with self.session.lock:
-            self.numbers = [self._number(variable, name) for variable, name in zip(self.variables, self.names)]
-        for i, number in enumerate(self.numbers):
-            if number in self.numbers[:i]:
-                raise ValueError("shared_vars: %s stands twice (its value is that of %s)" % (
-                    self.names[i], self.names[self.numbers.index(number)]))
+            catalogue = catalogue_of(self.session)
+            self._held = catalogue.hold()  # as long as this object lives, the ranks keep what it is about
+            self.numbers = [self._number(catalogue, variable, name)
+                            for variable, name in zip(self.variables, self.names)]
+        names: Dict[int, str] = {}
+        for number, name in zip(self.numbers, self.names):
+            if number in names:
+                raise ValueError("shared_vars: %s stands twice (its value is that of %s)" % (name, names[number]))
+            names[number] = name
 
-    def _number(self, variable: Any, name: str) -> int:
-        catalogue = catalogue_of(self.session)
+    def _number(self, catalogue: Catalogue, variable: Any, name: str) -> int:
         number = catalogue.find(self.engine, variable)
         if number is None:
             identity = self.engine.identity(variable)
             users = [function for function in PROGRAM.functions if function.engine is self.engine and any(
                 self.engine.identity(shared) == identity for shared in function.get_shared())]
             catalogue.ensure(users)
+            self._held += users
             number = catalogue.find(self.engine, variable)
         if number is None:
             raise ValueError("shared_vars: no synkhronos function uses %s, so the other ranks do not have it; build "
@@ -83,9 +89,22 @@ class Variables:
     def check_op(self, op: Any) -> ReduceOp:
         """Return the op, where it suits all variables."""
         parsed = ReduceOp.parse(op, "op", OPS)
-        for variable, name in zip(self.variables, self.names):
-            check_dtype(parsed, self.engine.shared_type(variable).dtype, name)
+        for type_, name in zip(self.types, self.names):
+            check_dtype(parsed, type_.dtype, name)
         return parsed
+
+    def check_rows(self, instead: str) -> None:
+        """Refuse variables of 0 dimensions, which have no rows; tell what to do instead."""
+        for type_, name in zip(self.types, self.names):
+            if type_.ndim == 0:
+                raise ValueError("shared_vars: expected variables of at least 1 dimension, got %s of 0, which has no "
+                                 "rows; %s" % (name, instead))
+
+    def check_count(self, i: int, count: int, what: str) -> None:
+        """Refuse a number of rows that the i-th variable cannot have: its type may say that it has just one."""
+        if self.types[i].broadcastable[0] and count != 1:
+            raise TypeError("%s %s: expected exactly 1 row, because its rows are broadcastable, got %d" % (
+                what, self.names[i], count))
 
     def check_rank(self, rank: Any) -> int:
         """Return the rank, where it exists."""
@@ -99,10 +118,11 @@ class Variables:
         """Return results in the form in which the variables were given."""
         return results[0] if self.single else list(results)
 
-    def stage(self, values: Any) -> List[Staged]:
+    def stage(self, values: Any, batch: Any = None) -> List[Staged]:
         """Bring the user's values, one per variable, to where all ranks can read them.
 
-        Values are `Data`, arrays, or whatever the variable's own ``set_value`` takes.
+        Values are `Data`, arrays, or whatever the variable's own ``set_value`` takes. Of what is no `Data`, only the
+        rows that ``batch`` selects are copied.
         """
         if self.single:
             values = [values]
@@ -110,36 +130,47 @@ class Variables:
             raise ValueError("values: expected a list of %d, one per shared variable, got %s" % (
                 len(self.variables), "%d" % len(values) if isinstance(values, (list, tuple)) else
                 type(values).__name__))
-        staged = []
+        arrays = []  # as the user gave them, and as the variables would hold them
         for variable, name, value in zip(self.variables, self.names, values):
-            array = value.data if isinstance(value, Data) else value
-            conformed = self.engine.conform(variable, array, "values for %s" % name)
-            if isinstance(value, Data) and conformed is array:
-                staged.append(Staged(value.handle(), conformed))
-                continue
-            pool = PROGRAM.pool
-            copy = pool.allocate(conformed.shape, conformed.dtype)
-            np.copyto(copy, conformed)
-            staged.append(Staged(pool.handle(copy), copy))
+            array = np.asarray(value.data) if isinstance(value, Data) else value  # without the class np.memmap
+            arrays.append((array, self.engine.conform(variable, array, "values for %s" % name)))
+        chosen = None if batch is None else self._select(values, [conformed for _, conformed in arrays], batch)
+        staged = []
+        for value, (array, conformed) in zip(values, arrays):
+            whole = chosen is None or isinstance(value, Data) and value.minibatch  # as far as it is taken
+            if not isinstance(value, Data) or conformed is not array:
+                rows = conformed if whole else chosen.take(conformed)
+                kept = PROGRAM.pool.allocate(rows.shape, rows.dtype)
+                np.copyto(kept, rows)
+                handle, whole = PROGRAM.pool.handle(kept), True
+            else:
+                handle, kept = value.handle(), conformed
+            taken: Optional[Selection] = None
+            if kept.ndim:
+                taken = chosen if not whole else Rows(0, len(kept) if chosen is None else len(chosen))
+            staged.append(Staged(handle, taken, kept))
         return staged
+
+    def _select(self, values: Sequence[Any], arrays: Sequence[np.ndarray], batch: Any) -> Selection:
+        """Return the rows that ``batch`` selects; those of minibatches are selected already."""
+        self.check_rows("leave out batch")
+        minibatch = [isinstance(value, Data) and value.minibatch for value in values]
+        whole = [len(array) for array, just_batch in zip(arrays, minibatch) if not just_batch]
+        # Where all values hold just the batch, the data set that the indices are about is not there to check them.
+        chosen = selection.parse(batch, min(whole) if whole else np.iinfo(np.intp).max, of="the shortest value")
+        for name, array, just_batch in zip(self.names, arrays, minibatch):
+            if just_batch and len(array) < len(chosen):
+                raise ValueError("values for %s: a minibatch of %d rows, but batch selects %d: write the selected rows "
+                                 "to it first" % (name, len(array), len(chosen)))
+        return chosen
 
 
 class Staged(NamedTuple):
     """A value where all ranks can read it."""
 
     handle: Any
+    rows: Optional[Selection]  # the rows of it that are meant; None for a value of 0 dimensions
     array: np.ndarray  # keeps the memory
-
-
-def select_rows(staged: Sequence[Staged], names: Sequence[str], batch: Any) -> List[Any]:
-    """Return, per value, the rows of it that ``batch`` selects: all, if it is None."""
-    for name, value in zip(names, staged):
-        if value.array.ndim == 0:
-            raise ValueError("values for %s: expected rows to divide, got a value of 0 dimensions" % name)
-    lengths = [len(value.array) for value in staged]
-    if batch is None:
-        return [selection.Rows(0, length) for length in lengths]
-    return [selection.parse(batch, min(lengths), of="the shortest value")] * len(staged)
 
 
 def describe(context: RankContext, numbers: Sequence[int]) -> Callable[[int], str]:

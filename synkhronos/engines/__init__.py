@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Iterable
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional
 
 if TYPE_CHECKING:  # `python -m synkhronos` passes here before the program: NumPy is for that to import
     from .base import Engine
@@ -31,11 +31,11 @@ def get(name: str) -> Engine:
     return _made[name]
 
 
-def find(things: Iterable[Any], default: str = "theano") -> Engine:
-    """Return the engine that owns the first of ``things`` which any engine owns, else the default one."""
+def find(things: Iterable[Any], default: Optional[str] = "theano") -> Optional[Engine]:
+    """Return the engine that owns the first of ``things`` which any engine owns, else the default one (if any)."""
     loaded = [get(name) for name, (module, _) in KNOWN.items() if module in sys.modules]
     for thing in things:
         for engine in loaded:
             if engine.owns(thing):
                 return engine
-    return get(default)
+    return None if default is None else get(default)

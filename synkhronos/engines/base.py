@@ -156,8 +156,12 @@ class Engine(ABC):
         """Call the function with one value per input and return the (chosen) outputs as a flat list.
 
         Scalars and 0-d results come as 0-d arrays, as the engine itself returns them. No output shares memory with an
-        input, or with what a shared variable holds or held.
+        input, with what a shared variable holds or held, or with what the function writes to in its next call.
         """
+
+    def copy(self, compiled: Any, **kwargs: Any) -> Any:
+        """Return a copy of the function, made as the engine's own ``copy`` makes it."""
+        raise TypeError("copy: functions of the engine %r cannot be copied; build another one" % self.name)
 
     # -- other graphs of the same function -----------------------------------------------------------------------
 

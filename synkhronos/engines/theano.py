@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import sys
 from typing import Any, Dict, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
@@ -15,7 +16,7 @@ from theano.compile.mode import get_mode
 from theano.compile.ops import FromFunctionOp
 from theano.compile.pfunc import rebuild_collect_shared
 from theano.compile.sharedvalue import SharedVariable
-from theano.gof import Constant, Container, Variable, vm
+from theano.gof import Constant, Container, Variable, compilelock, vm
 from theano.tensor import TensorType
 from theano.tensor.raw_random import RandomStateType
 
@@ -181,7 +182,20 @@ class TheanoEngine(Engine):
             else:
                 by_key = compiled(*args, output_subset=[keys[index] for index in subset])
                 result = [by_key[keys[index]] for index in subset]
-        return [_own(compiled.maker.fgraph.outputs[index], value) for index, value in zip(chosen, result)]
+        return [_own(compiled.maker.fgraph.outputs[index], outputs[index].borrow, value)
+                for index, value in zip(chosen, result)]
+
+    def copy(self, compiled: Any, **kwargs: Any) -> Any:
+        for old, new in dict(kwargs.get("swap") or {}).items():
+            if not (self.is_shared(old) and self.is_shared(new) and old.type == new.type):
+                raise TypeError("swap: expected shared variables of the same type, got %r (%s) for %r (%s)" % (
+                    new, getattr(new, "type", None), old, getattr(old, "type", None)))
+        copied = compiled.copy(**kwargs)
+        # Theano forgets in what form the original returns its outputs.
+        for attribute in ("unpack_single", "output_keys"):
+            setattr(copied, attribute, getattr(compiled, attribute))
+            setattr(copied.maker, attribute, getattr(compiled.maker, attribute))
+        return copied
 
     # -- other graphs of the same function -----------------------------------------------------------------------
 
@@ -266,6 +280,7 @@ class TheanoEngine(Engine):
             replica = replicas[number]
             return replica if kind == "variable" else replica.container.storage
 
+        _wait_in_small_steps()
         return travel.loads(data, find)
 
 
@@ -302,18 +317,29 @@ def _place_of_call() -> str:
     return "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
 
 
-def _own(output: Any, value: Any) -> Any:
+def _own(output: Any, borrow: bool, value: Any) -> Any:
     """Return the output's value as an array that belongs to the caller alone."""
     if not isinstance(output.type, TensorType):
         return value
     if isinstance(value, np.generic):
         return np.asarray(value)  # the Python code of some Ops leaves a NumPy scalar where the type says array
     # An output may be the array that an updated shared variable held before ([w], updates=[(w, w + 1)]), which Theano
-    # gives up; but here it can be memory that is used again. The same holds for In(borrow=True) and Out(borrow=True).
+    # gives up; but here it can be memory that is used again. The same holds for In(borrow=True) and Out(borrow=True),
+    # and what Out(borrow=True) has computed is where the next call may write to (in modes without allow_gc).
     root = alias_root(output)
-    if root.owner is None and not isinstance(root, Constant):
+    if (borrow or root.owner is None) and not isinstance(root, Constant):
         return value.copy(order="K")
     return value
+
+
+def _wait_in_small_steps() -> None:
+    """Look more often whether the lock of the compile cache is free, on ranks.
+
+    They all load at the same time what the master has compiled. Each holds the lock for some milliseconds, but one
+    that finds it taken would sleep for 5 to 10 seconds (``compile.wait``, which cannot be changed in a program).
+    """
+    if not isinstance(compilelock.lock, functools.partial):
+        compilelock.lock = functools.partial(compilelock.lock, min_wait=0.005, max_wait=0.02, verbosity=0)
 
 
 def _flat(compiled: Any, result: Any) -> List[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
+import cloudpickle
 import numpy as np
 
 from ..command import Command
@@ -16,11 +17,11 @@ class Argument(NamedTuple):
     """One argument of a call.
 
     ``kind`` tells which rows of the array a rank takes: "whole" all of them, "selected" its part of the selected ones,
-    "batch" its part of an array that holds the selected rows only. "value" is no array and travels by itself.
+    "batch" its part of an array that holds the selected rows only. "value" is no array and travels pickled.
     """
 
     kind: str
-    value: Any  # the handle of the array, or the value
+    value: Any  # the handle of the array, or the pickle
     mutable: bool = False  # the function may destroy it, so a rank needs its own copy
 
 
@@ -62,7 +63,7 @@ class CallFunction(Command):
             outputs = engine.call(compiled, self._take_arguments(context), self.subset)
         else:
             outputs = [None] * len(self.ops)
-        return self._reduce(context, outputs)
+        return self._reduce(context, engine, compiled, outputs)
 
     def _has_part(self, rank: int) -> bool:
         """Tell whether the rank makes the call: ranks without rows do not, but all do where there are none at all."""
@@ -79,42 +80,44 @@ class CallFunction(Command):
         part: Optional[Selection] = None if selection is None else selection.part(begin, end)
         taken = []
         for argument in self.arguments:
-            value = argument.value
-            if argument.kind != "value":
-                array = context.pools.attach(value)
-                if argument.kind == "whole":
-                    value = array
-                elif argument.kind == "batch" or part is None:
-                    value = array[begin:end]
-                else:
-                    value = part.take(array)
-                if argument.mutable and np.may_share_memory(value, array):
-                    value = value.copy()
+            if argument.kind == "value":
+                taken.append(cloudpickle.loads(argument.value))
+                continue
+            value = array = context.pools.attach(argument.value)
+            if argument.kind == "selected" and part is not None:
+                value = part.take(array)
+            elif argument.kind != "whole":
+                value = array[begin:end]
+            if argument.mutable and np.may_share_memory(value, array):
+                value = value.copy()
             taken.append(value)
         return taken
 
-    def _reduce(self, context: RankContext, outputs: Sequence[Any]) -> Optional[List[Any]]:
+    def _reduce(self, context: RankContext, engine: Any, compiled: Any, outputs: List[Any]) -> Optional[List[Any]]:
         """Reduce the outputs over the ranks; on the master, return all of them."""
         moving = [i for i, op in enumerate(self.ops) if op.name is not None]
         if moving:
+            positions = [i if self.subset is None else self.subset[i] for i in moving]
             weights = None
             if self.bounds is not None and self.bounds[-1][1] > 0:
                 weights = [end - begin for begin, end in self.bounds]
             reduced = context.transport.reduce(
-                [("function", self.number, i) for i in moving], [outputs[i] for i in moving],
+                [("function", self.number, position) for position in positions], [outputs[i] for i in moving],
                 [self.ops[i] for i in moving], weights,
-                lambda i: "output %d of function %s" % (moving[i], self.name), keep_dtype=False)
-        if context.rank != context.root:
-            return None
-        results = [_private(output, context) for output in outputs]
-        if moving:
-            for i, result in zip(moving, reduced):  # type: ignore[arg-type]
-                results[i] = result
-        return results
+                lambda i: "%s of function %s" % (engine.outputs(compiled)[positions[i]].label, self.name),
+                keep_dtype=False)
+            if reduced is not None:
+                for i, result in zip(moving, reduced):
+                    outputs[i] = result
+        return outputs if context.rank == context.root else None
 
 
-def _private(output: Any, context: RankContext) -> Any:
-    """Return the output, as a copy where it lies in memory that will be used again."""
-    if isinstance(output, np.ndarray) and context.pool.owns(output):
-        return output.copy()
-    return output
+class FreeFunction(Command):
+    """Free what a function keeps between calls for its intermediate results."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def run(self, context: RankContext) -> None:
+        _, compiled = context.functions[self.number]
+        compiled.free()

@@ -47,7 +47,7 @@ class Transport(ABC):
     @abstractmethod
     def reduce(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
                weights: Optional[Sequence[float]], describe: Describe,
-               keep_dtype: bool = True) -> Optional[List[np.ndarray]]:
+               keep_dtype: bool = True, in_place: bool = False) -> Optional[List[np.ndarray]]:
         """Reduce over the ranks, for the root; None on the others.
 
         Parameters
@@ -60,6 +60,8 @@ class Transport(ABC):
             Of the ranks, for ``avg``.
         keep_dtype
             Whether sums of bool stay bool (they become counts otherwise).
+        in_place
+            Whether the results will be adopted; else they are arrays that nobody else refers to.
         """
 
     @abstractmethod
@@ -83,8 +85,14 @@ class Transport(ABC):
         """Return the key's current array, holding ``value``; not a copy where it is there already. Local."""
 
     @abstractmethod
+    def prepare(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return an array to be filled and then adopted as a result; its contents are undefined. Local."""
+
     def store(self, key: Key, value: np.ndarray) -> np.ndarray:
         """Return a copy of ``value`` that can be adopted as a result. Local."""
+        copy = self.prepare(key, value.shape, value.dtype)
+        np.copyto(copy, value)
+        return copy
 
     @abstractmethod
     def adopt(self, key: Key, result: np.ndarray) -> None:

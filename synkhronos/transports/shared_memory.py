@@ -45,14 +45,17 @@ class Slot:
     def fits(self, which: str, shape: Tuple[int, ...], dtype: np.dtype) -> bool:
         """Tell whether one of the arrays can be overwritten with a value of that shape and dtype.
 
-        Not where somebody else still refers to it: another variable's cell after an update that swaps the two, or a
-        user who borrowed the value. Then it is left to them, and its memory goes back with the last reference.
+        Not where somebody else still refers to it, or to a view of it: another variable's cell after an update that
+        swaps the two, or a user who borrowed the value. Then it is left to them, and its memory goes back with the
+        last reference.
         """
         array = getattr(self, which)
         if array is None or array.shape != shape or array.dtype != dtype:
             return False
         del array
-        return sys.getrefcount(getattr(self, which)) == 2  # the slot's reference, and the argument's
+        # The slot's reference and the argument's; and, as all views have the array's own base, the array's and again
+        # the argument's.
+        return sys.getrefcount(getattr(self, which)) == 2 and sys.getrefcount(getattr(self, which).base) == 2
 
 
 class SharedMemoryTransport(Transport):
@@ -62,7 +65,6 @@ class SharedMemoryTransport(Transport):
         self.rendezvous, self.pool, self.pools = rendezvous, pool, pools
         self.rank, self.root, self.size = rendezvous.rank, rendezvous.root, rendezvous.block.size
         self._slots: Dict[Key, Slot] = {}
-        self._turn = 0
         self._keep: List[Any] = [None, None]
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
@@ -82,17 +84,11 @@ class SharedMemoryTransport(Transport):
         np.copyto(slot.current, value)
         return slot.current
 
-    def _prepare(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return the slot's spare array, ready for a result of that shape and dtype."""
+    def prepare(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         slot = self._slot(key)
         if not slot.fits("spare", shape, dtype):
             slot.spare = self.pool.allocate(shape, dtype)
         return slot.spare
-
-    def store(self, key: Key, values: np.ndarray) -> np.ndarray:
-        spare = self._prepare(key, values.shape, values.dtype)
-        np.copyto(spare, values)
-        return spare
 
     def adopt(self, key: Key, result: np.ndarray) -> None:
         slot = self._slot(key)
@@ -107,9 +103,11 @@ class SharedMemoryTransport(Transport):
 
     def exchange(self, notice: Any) -> List[Any]:
         block = self.rendezvous.block
-        turn = self._turn = 1 - self._turn
+        # Two slots in turn, by the number of the rendezvous: that is the same on all ranks, even after a command that
+        # some of them gave up earlier than others.
+        turn = (self.rendezvous.current + 1) % 2
         slots, length = block.notice_slots[turn], block.notice_length[turn]
-        # The slot was read for the last time before the rendezvous of the exchange in between.
+        # The slot was read for the last time before the rendezvous in between.
         length[self.rank], self._keep[turn] = messages.put(
             pickle.dumps(notice, pickle.HIGHEST_PROTOCOL), slots[self.rank], self.pool)
         self.rendezvous.meet()
@@ -129,10 +127,10 @@ class SharedMemoryTransport(Transport):
                    weights: Optional[Sequence[float]], describe: Describe) -> List[np.ndarray]:
         n = len(keys)
         mine = [self.place(key, array) for key, array in zip(keys, arrays)]
-        results = [self._prepare(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
+        results = [self.prepare(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
         handles = self._share(mine + results)
         for i in range(n):
-            _check_same([ranks[i] for ranks in handles], describe(i) if _differ(handles, i) else "")
+            _check_same([ranks[i] for ranks in handles], describe, i)
         parts = [[self.pools.attach(ranks[i]) for ranks in handles] for i in range(n)]
         targets = [[self.pools.attach(ranks[n + i]) for ranks in handles] for i in range(n)]
         self._reduce_share([op] * n, parts, targets, weights)
@@ -157,17 +155,16 @@ class SharedMemoryTransport(Transport):
 
     def reduce(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
                weights: Optional[Sequence[float]], describe: Describe,
-               keep_dtype: bool = True) -> Optional[List[np.ndarray]]:
-        mine = [None if array is None else self.place(key, array) for key, array in zip(keys, arrays)]
-        handles = self._share(mine)
-        shared_out = [i for i, op in enumerate(ops) if self._worth_sharing([ranks[i] for ranks in handles], op)]
-        results: Dict[int, np.ndarray] = {}
+               keep_dtype: bool = True, in_place: bool = False) -> Optional[List[np.ndarray]]:
+        handles = self._share([None if array is None else self.place(key, array) for key, array in zip(keys, arrays)])
         for i, op in enumerate(ops):
             if op.name not in (None, "gather"):
-                _check_same([ranks[i] for ranks in handles], describe(i) if _differ(handles, i) else "")
+                _check_same([ranks[i] for ranks in handles], describe, i)
+        shared_out = [i for i, op in enumerate(ops) if self._worth_sharing([ranks[i] for ranks in handles], op)]
+        results: Dict[int, np.ndarray] = {}
         if shared_out:
             # The root tells where the results shall lie, which takes an exchange of its own.
-            spares = self._share([self._prepare(keys[i], *_shape_of(handles, i)) if self.rank == self.root else None
+            spares = self._share([self.prepare(keys[i], *_shape_of(handles, i)) if self.rank == self.root else None
                                   for i in shared_out])[self.root]
             targets = [[self.pools.attach(handle)] for handle in spares]
             self._reduce_share([ops[i] for i in shared_out],
@@ -179,7 +176,7 @@ class SharedMemoryTransport(Transport):
         out = []
         for i, op in enumerate(ops):
             if i in results:
-                out.append(results[i].copy())
+                out.append(results[i] if in_place else results[i].copy())
                 continue
             parts = self._attach([ranks[i] for ranks in handles])
             if op.name is None:
@@ -188,7 +185,8 @@ class SharedMemoryTransport(Transport):
             elif op.name == "gather":
                 out.append(_named(gather_outputs, parts, describe, i))
             else:
-                out.append(combine(op, parts, weights, keep_dtype=keep_dtype))
+                spare = self.prepare(keys[i], parts[self.rank].shape, parts[self.rank].dtype) if in_place else None
+                out.append(combine(op, parts, weights, out=spare, keep_dtype=keep_dtype))
         return out
 
     def _worth_sharing(self, handles: Sequence[Optional[Handle]], op: ReduceOp) -> bool:
@@ -210,9 +208,9 @@ class SharedMemoryTransport(Transport):
         results = []
         for i, key in enumerate(keys):
             of_ranks = [ranks[i] for ranks in handles]
-            _check_same([handle._replace(shape=(0,) + handle.shape[1:]) for handle in of_ranks], describe(i))
+            _check_same(of_ranks, describe, i, but_lengths=True)
             length = sum(handle.shape[0] for handle in of_ranks)
-            spare = self._prepare(key, (length,) + of_ranks[0].shape[1:], of_ranks[0].dtype)
+            spare = self.prepare(key, (length,) + of_ranks[0].shape[1:], of_ranks[0].dtype)
             np.concatenate([self.pools.attach(handle) for handle in of_ranks], out=spare)
             results.append(spare)
         return results
@@ -231,23 +229,18 @@ def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
                       and a.__array_interface__["data"] == b.__array_interface__["data"])
 
 
-def _differ(handles: Sequence[Sequence[Optional[Handle]]], i: int) -> bool:
-    there = [ranks[i] for ranks in handles if ranks[i] is not None]
-    return any(handle.shape != there[0].shape or handle.dtype != there[0].dtype for handle in there)
-
-
 def _shape_of(handles: Sequence[Sequence[Optional[Handle]]], i: int) -> Tuple[Tuple[int, ...], np.dtype]:
     handle = next(ranks[i] for ranks in handles if ranks[i] is not None)
     return handle.shape, handle.dtype
 
 
-def _check_same(handles: Sequence[Optional[Handle]], name: str) -> None:
+def _check_same(handles: Sequence[Optional[Handle]], describe: Describe, i: int, but_lengths: bool = False) -> None:
     """Raise where shapes or dtypes differ; every rank sees the same handles, so all raise or none."""
     there = [(rank, handle) for rank, handle in enumerate(handles) if handle is not None]
-    first = there[0][1]
-    if any(handle.shape != first.shape or handle.dtype != first.dtype for _, handle in there):
-        raise ValueError("%s differs between ranks: expected the same shape and dtype on all of them, got %s" % (
-            name, "; ".join("%s %s on rank %d" % (handle.dtype, handle.shape, rank) for rank, handle in there)))
+    if len({(handle.shape[but_lengths:], len(handle.shape), handle.dtype) for _, handle in there}) > 1:
+        raise ValueError("%s differs between ranks: expected the same shape%s and dtype on all of them, got %s" % (
+            describe(i), " (but for the length)" if but_lengths else "",
+            "; ".join("%s %s on rank %d" % (handle.dtype, handle.shape, rank) for rank, handle in there)))
 
 
 def _named(function: Any, parts: Any, describe: Describe, i: int) -> np.ndarray:

@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import table
+
+import synkhronos as synk
+
+
+@pytest.mark.parametrize("dtype", table.DTYPES)
+def test_only_that_rank_changes(threads, differing, dtype):
+    variables, parts = differing(threads, [dtype], [(), (3,), (2, 2)])
+    values = [table.value(dtype, shape, seed=1) for shape in ((), (5,), (0, 3))]
+    for rank in range(threads.n):
+        for variable, of_ranks in zip(variables, parts):
+            threads.set_values(variable, of_ranks)
+        synk.set_value(rank, variables, [values[0], synk.data(values[1]), np.array(values[2], order="F")])
+        for variable, of_ranks, value in zip(variables, parts, values):
+            for other, got in enumerate(threads.values(variable)):
+                table.assert_same_bits([got], value if other == rank else of_ranks[other])
+
+
+def test_in_every_world(world, differing, tmp_path):
+    """With batch in several forms, Data and index lists (mistakes of 2017), and a mapped file."""
+    X, y = world.shareds([np.zeros((1, 2), "float32"), np.zeros(1, "int64")])
+    values, labels = table.value("float32", (20, 3)), table.value("int64", (20,))
+    np.save(tmp_path / "x.npy", values)
+    for given in (values, synk.data(values), synk.data(tmp_path / "x.npy")):
+        for batch in (None, 9, slice(15, 3, -3), [1], [3, -1, 3], np.arange(20)[::-1], ()):
+            rows = slice(batch) if batch is None or isinstance(batch, int) else batch
+            rows = np.asarray(rows, int) if isinstance(rows, tuple) else rows
+            rank = world.n - 1
+            synk.set_value(rank, (X, y), (given, labels), batch=batch)
+            table.assert_same_bits([world.values(X)[rank]], values[rows])
+            table.assert_same_bits([world.values(y)[rank]], labels[rows])
+    if world.n > 1:
+        table.assert_same_bits(world.values(X)[:-1], np.zeros((1, 2), "float32"))
+
+
+def test_minibatch_data_hold_the_selected_rows_already(three, refused):
+    X, y = three.shareds([np.zeros((1, 2)), np.zeros(1)], ["X", "y"])
+    held, labels = synk.data(table.value("float64", (4, 2)), minibatch=True), table.value("float64", (11,))
+    synk.set_value(2, [X, y], [held, labels], batch=[10, 3, 5])
+    table.assert_same_bits(three.values(X)[2:], held.data[:3])
+    table.assert_same_bits(three.values(y)[2:], labels[[10, 3, 5]])
+    refused(three, ValueError, ["values for X", "minibatch of 4 rows", "selects 5"],
+            lambda: synk.set_value(0, [X, y], [held, labels], batch=5))
+
+
+def test_large_values(make_world):
+    world = make_world("fork", 2, 1)
+    variable = world.shared(np.zeros(1))
+    value = table.value("float64", (500_001,))
+    synk.set_value(0, variable, value)
+    table.assert_same_bits(world.values(variable)[:1], value)
+    synk.set_value(0, variable, value, batch=slice(None, None, -2))
+    table.assert_same_bits(world.values(variable)[:1], value[::-2])
+    table.assert_same_bits(world.values(variable)[1:], np.zeros(1))
+
+
+@pytest.mark.parametrize("rank, error, words", [
+    (3, ValueError, ["rank must be from 0 to 2", "got 3"]),
+    (-1, ValueError, ["rank must be from 0 to 2", "got -1"]),
+    (True, TypeError, ["rank must be an int", "bool"]),
+    (np.bool_(True), TypeError, ["rank must be an int", "bool"]),
+    (1.0, TypeError, ["rank must be an int", "float"]),
+    ("1", TypeError, ["rank must be an int", "str"]),
+    (None, TypeError, ["rank must be an int", "NoneType"]),
+    ([0], TypeError, ["rank must be an int", "list"]),
+])
+def test_bad_rank(three, refused, rank, error, words):
+    variable = three.shared(np.ones(2), "W")
+    refused(three, error, words, lambda: synk.set_value(rank, variable, np.zeros(2)))
+    refused(three, error, words, lambda: synk.get_value(rank, variable))
+    table.assert_same_bits(three.values(variable), np.ones(2))
+
+
+def test_bad_values(three, refused):
+    W, scale = three.shareds([np.ones((2, 2)), np.ones(())], ["W", "scale"])
+    for value, error, words in [
+        (np.zeros(2), TypeError, ["values for W", "2 dimensions", "(2,)"]),
+        (np.zeros((2, 2), complex), TypeError, ["values for W", "float64", "complex128"]),
+        (None, TypeError, ["values for W"]),
+    ]:
+        refused(three, error, words, lambda value=value: synk.set_value(0, W, value))
+    refused(three, ValueError, ["batch has index 2", "length 2"],
+            lambda: synk.set_value(0, W, np.zeros((2, 2)), batch=[2]))
+    refused(three, TypeError, ["batch", "1.5"], lambda: synk.set_value(0, W, np.zeros((2, 2)), batch=[1.5]))
+    refused(three, ValueError, ["scale", "no rows", "leave out batch"], lambda: synk.set_value(0, scale, 1., batch=1))
+    refused(three, ValueError, ["values", "expected a list of 2", "got 1"],
+            lambda: synk.set_value(0, [W, scale], [np.zeros((2, 2))]))
+    table.assert_same_bits(three.values(W), np.ones((2, 2)))

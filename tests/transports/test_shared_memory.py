@@ -1,0 +1,75 @@
+"""The parts of the transport that the tests of the collectives do not see one by one."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import synkhronos as synk
+from synkhronos.control_block import NOTICE_BYTES
+from synkhronos.transports.shared_memory import _share_of
+
+KEY = ("shared", -1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=6).map(tuple), st.integers(1, 9))
+def test_shares_cover_every_byte_once_and_meet_at_cache_lines(sizes, ranks):
+    shares = _share_of(sizes, ranks)
+    assert len(shares) == ranks
+    for i, size in enumerate(sizes):
+        pieces = sorted((begin, end) for share in shares for array, begin, end in share if array == i)
+        assert [begin for begin, _ in pieces] == ([0] + [end for _, end in pieces[:-1]] if size else [])
+        assert not size or pieces[-1][1] == size
+        assert all(end % 64 == 0 for _, end in pieces[:-1])
+    amounts = [sum(end - begin for _, begin, end in share) for share in shares]
+    # Even, but for the rounding to cache lines at both borders.
+    assert max(amounts) - sum(sizes) / ranks <= 64 + 1
+
+
+@pytest.fixture
+def transport(make_world):
+    return make_world("threads", 1).session.context.transport
+
+
+@pytest.mark.parametrize("make", [np.asarray, np.asfortranarray, lambda array: np.repeat(array, 2, axis=1)[:, ::2],
+                                  lambda array: array[::-1][::-1]])
+def test_place_copies_once(transport, make):
+    value = make(np.arange(12.).reshape(3, 4))
+    placed = transport.place(KEY, value)
+    assert placed is not value and placed.flags.c_contiguous
+    np.testing.assert_array_equal(placed, value)
+    assert transport.place(KEY, placed) is placed
+    assert transport.place(KEY, placed[:]) is placed  # the same memory, too
+    assert transport.place(KEY, placed[::-1]) is not placed
+
+
+def test_place_leaves_alone_what_others_refer_to(transport):
+    first = transport.place(KEY, np.zeros(3))
+    view = first[1:]
+    del first
+    second = transport.place(KEY, np.ones(3))
+    assert not np.shares_memory(view, second) and not view.any()
+    address = second.__array_interface__["data"]
+    del second
+    assert transport.place(KEY, np.zeros(3)).__array_interface__["data"] == address  # nobody did: used again
+
+
+def test_results_stand_beside_the_current_array_until_they_are_adopted(transport):
+    current = transport.place(KEY, np.zeros(3))
+    result = transport.store(KEY, np.ones(3))
+    assert not np.shares_memory(current, result) and not current.any()
+    transport.adopt(KEY, result)
+    transport.adopt(KEY, result)  # after an interrupt it may come twice
+    assert transport.place(KEY, result) is result
+    transport.forget(("shared",))
+    assert transport.place(KEY, result) is not result
+
+
+def test_exchange_of_notices_larger_than_their_slots(make_world):
+    world = make_world("threads", 3, 1)
+    many = world.shareds([np.full(i % 5, 1.) for i in range(700)])
+    assert 700 * 2 * 13 > NOTICE_BYTES  # bytes of 700 pairs of handles, at least
+    for _ in range(3):
+        synk.all_reduce(many, "sum")
+    np.testing.assert_array_equal(synk.get_value(2, many[699]), np.full(4, 27.))

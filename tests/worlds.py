@@ -1,0 +1,103 @@
+"""Worlds of ranks to run tests in. (Not in conftest.py: what travels to ranks must be found by its module's name.)"""
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos.command import Command
+from synkhronos.functions.distribute import catalogue_of
+from synkhronos.program import PROGRAM
+
+try:
+    import theano  # (before the first fork: the ranks inherit it, and need not import it themselves)
+except ImportError:
+    theano = None
+
+
+class Peek(Command):
+    """Return a copy of this rank's value: how tests look at other ranks without the collectives that they test."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def run(self, context):
+        engine, variable = context.shareds[self.number]
+        return np.array(engine.get(variable))
+
+
+class Poke(Command):
+    """Put a fresh private array into one rank's storage, as an update of an engine may do."""
+
+    def __init__(self, number, values):
+        self.number, self.values = number, values
+
+    def run(self, context):
+        engine, variable = context.shareds[self.number]
+        engine.put(variable, np.array(self.values[context.rank]))
+
+
+class Tables(Command):
+    """Return what this rank's tables hold: how many functions and variables, and the bytes of its pool."""
+
+    def run(self, context):
+        return len(context.functions), len(context.shareds), context.pool.used
+
+
+class World:
+    """An open session, and variables of one engine that all its ranks hold.
+
+    Attributes
+    ----------
+    launcher : "threads" or "fork"
+    n, root : int
+    engine : module, with ``shared``, ``variable`` and what the tests of that engine need
+    """
+
+    def __init__(self, launcher, n, root, engine="numpy"):
+        self.launcher, self.n, self.root = launcher, n, root
+        self.engine_name = engine
+        self.session = PROGRAM.open(n, root, launcher=launcher)
+        self._functions = []
+
+    def __repr__(self):
+        return "%s-%d-root%d-%s" % (self.launcher, self.n, self.root, self.engine_name)
+
+    def shared(self, value, name=None):
+        """Return a shared variable that all ranks hold, with that value on each."""
+        return self.shareds([value], [name])[0]
+
+    def shareds(self, values, names=None):
+        """Return several such variables, used by one function."""
+        names = ["v%d" % i for i in range(len(values))] if names is None else names
+        options = {}
+        if self.engine_name == "theano":
+            variables = [theano.shared(value, name=name) for value, name in zip(values, names)]
+            options["mode"] = "FAST_COMPILE"  # runs Python code: nothing is given to the C compiler
+        else:
+            from synkhronos.engines import numpy as engine
+
+            variables = [engine.shared(value, name) for value, name in zip(values, names)]
+        function = synk.function([], [(variable, None) for variable in variables], **options)
+        self._functions.append(function)
+        catalogue_of(self.session).ensure([function])
+        return variables
+
+    def _number(self, variable):
+        from synkhronos import engines
+
+        return catalogue_of(self.session).find(engines.find([variable]), variable)
+
+    def values(self, variable):
+        """Return every rank's value, in rank order."""
+        return self.session.run(Peek(self._number(variable)))
+
+    def set_values(self, variable, values):
+        """Give every rank its value, in a private array."""
+        self.session.run(Poke(self._number(variable), [np.asarray(value) for value in values]))
+
+
+#: Worlds that every collective and every form of a call is tried in: most as threads, the same as processes.
+WORLDS = [("threads", n, root, "numpy") for n, root in ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2))]
+WORLDS += [("fork", 2, 0, "numpy"), ("fork", 3, 1, "numpy")]
+THEANO_WORLDS = [pytest.param(world, marks=pytest.mark.theano, id="%s-%d-root%d-%s" % world)
+                 for world in (("fork", 1, 0, "theano"), ("fork", 2, 0, "theano"), ("fork", 3, 2, "theano"))]
