@@ -136,9 +136,9 @@ def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.R
     # NumPy's jump takes the words for a ring that begins at the position and leaves such a ring, while RandomState
     # draws from them as from a block that is made anew as a whole: given to it as it is, the state would come out next
     # to the sequence. The words of a block are a ring that begins at 0.
-    generator = np.random.MT19937()
+    generator: Any = np.random.MT19937()
     generator.state = dict(whole, state={"key": words, "pos": len(words)})
-    ring: Any = generator.jumped(jumps).state["state"]
+    ring = generator.jumped(jumps).state["state"]
     result = np.random.RandomState(0)
     result.set_state(dict(whole, state={"key": np.roll(ring["key"], -ring["pos"]), "pos": position},
                           has_gauss=0 if jumps else whole["has_gauss"]))
