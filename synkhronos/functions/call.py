@@ -150,6 +150,20 @@ def _attached(selection: Any, context: RankContext) -> Any:
     return Indices(context.pools.attach(selection))
 
 
+class SharedLengths(Command):
+    """Tell how many rows shared variables have on every rank."""
+
+    def __init__(self, numbers: List[Any]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> List[int]:
+        lengths = []
+        for number in self.numbers:
+            engine, shared = context.shareds[number]
+            lengths.append(len(engine.get(shared)))
+        return lengths
+
+
 class FreeFunction(Command):
     """Free what a function keeps between calls for its intermediate results."""
 

@@ -18,7 +18,10 @@ class Division(NamedTuple):
     bounds : sequence of (begin, end), optional
         Every rank's part of the (selected) rows of the scattered inputs; None where there are none.
     shared_rows : list of Selection, optional
-        The rows that every rank takes of its sliceable shared variables; None where they are used as they are.
+        The rows that every rank takes of its sliceable shared variables; None where they are used as they are. While
+        it travels, a handle may stand for a long list of indices.
+    shared_counts : list of int, optional
+        How many these are.
     num_slices : int
         The most calls that a rank makes.
     weights : list of int, optional
@@ -29,6 +32,7 @@ class Division(NamedTuple):
 
     bounds: Optional[Sequence[Tuple[int, int]]]
     shared_rows: Optional[List[Selection]]
+    shared_counts: Optional[List[int]]
     num_slices: int
     weights: Optional[List[int]]
     rows_differ: bool = False
@@ -45,8 +49,8 @@ class Division(NamedTuple):
     def pieces(self, rank: int) -> List[Tuple[int, Tuple[int, int], Tuple[int, int]]]:
         """Return a rank's slices: what each weighs, its part of the rank's rows, and of its shared rows."""
         rows = 0 if self.bounds is None else self.bounds[rank][1] - self.bounds[rank][0]
-        shared = 0 if self.shared_rows is None else len(self.shared_rows[rank])
-        present = [n for n, there in ((rows, self.bounds), (shared, self.shared_rows)) if there is not None]
+        shared = 0 if self.shared_counts is None else self.shared_counts[rank]
+        present = [n for n, there in ((rows, self.bounds), (shared, self.shared_counts)) if there is not None]
         n_pieces = max(1, min([self.num_slices] + present))
         of_rows, of_shared = split_slices(rows, n_pieces), split_slices(shared, n_pieces)
         begin = 0 if self.bounds is None else self.bounds[rank][0]
@@ -101,8 +105,8 @@ def divide(size: int, root: int, n_rows: Optional[int] = None, lengths: Optional
         if num_slices > 1 and batch_s is None:
             for rank, of_rank in enumerate(lengths):
                 if len(set(of_rank)) > 1:
-                    raise ValueError("num_slices: the sliceable shared variables must have the same length to be sliced "
-                                     "together, got %s on rank %d; select rows with batch_s" % (list(of_rank), rank))
+                    raise ValueError("num_slices: sliceable shared variables that are sliced together must have the same "
+                                     "length, got %s on rank %d; select rows with batch_s" % (list(of_rank), rank))
     weights = counts if rows is None else rows
     if num_slices > 1:
         if weights is None:
@@ -111,5 +115,5 @@ def divide(size: int, root: int, n_rows: Optional[int] = None, lengths: Optional
         if num_slices > sum(weights):
             raise ValueError("num_slices is %d, but there are only %d rows" % (num_slices, sum(weights)))
     selected = batch_s is not None or num_slices > 1
-    return Division(bounds, selections if selected else None, int(num_slices), weights,
+    return Division(bounds, selections if selected else None, counts if selected else None, int(num_slices), weights,
                     rows is not None and counts is not None and rows != counts)
