@@ -261,8 +261,8 @@ def test_a_minibatch_that_is_too_short(world, words):
     x, y = words.variable("x"), words.variable("y")
     f = words.function([x, y], (words.sum(x * y), "sum"))
     data, minibatch = synk.data(ROWS), synk.data(np.ones(3), minibatch=True)
-    with pytest.raises(ValueError, match=r"input 'y' \(argument 1\) is a minibatch of 3 rows, but batch selects 4: write "
-                                         "the selected rows to it first"):
+    with pytest.raises(ValueError, match=r"input 'y' \(argument 1\) is a minibatch of 3 rows, but batch selects 4: "
+                                         "write the selected rows to it first"):
         f(data, minibatch, batch=[0, 1, 2, 3])
     assert f(data, minibatch, batch=[6, 5]) == 13
 
@@ -270,8 +270,8 @@ def test_a_minibatch_that_is_too_short(world, words):
 def test_lengths_must_be_equal(world, words):
     x, y = words.variable("x"), words.variable("y")
     f = words.function([x, y], (words.sum(x) + words.sum(y), "sum"))
-    with pytest.raises(ValueError, match=r"scattered inputs must have the same length, got 7 of input 'x' \(argument 0\),"
-                                         r" 6 of input 'y' \(argument 1\)"):
+    with pytest.raises(ValueError, match=r"scattered inputs must have the same length, got 7 of input 'x' "
+                                         r"\(argument 0\), 6 of input 'y' \(argument 1\)"):
         f(ROWS, ROWS[:6])
     assert f(ROWS, ROWS[:6], batch=6) == 2 * ROWS[:6].sum()
 
