@@ -12,6 +12,9 @@ from worlds import THEANO_WORLDS, WORLDS, World
 import synkhronos as synk
 from synkhronos.program import PROGRAM
 
+gc.collect()
+gc.freeze()  # every test collects garbage: it need not look at all that was imported
+
 
 @pytest.fixture
 def make_world():

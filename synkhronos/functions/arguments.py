@@ -115,10 +115,11 @@ class Arguments:
         """Copy an array, or its chosen rows, into shared memory that is used again; return its handle."""
         shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
         nbytes = array.itemsize * math.prod(shape)
-        buffer = self._staging.get(i)
+        buffer = self._staging.pop(i, None)
         if buffer is None or buffer.nbytes < nbytes or not pool.owns(buffer):
-            buffer = self._staging[i] = None  # type: ignore[assignment]  # given back before the new one is taken
-            buffer = self._staging[i] = pool.allocate((max(1, nbytes),), np.uint8)
+            buffer = None  # given back before the new one is taken
+            buffer = pool.allocate((max(1, nbytes),), np.uint8)
+        self._staging[i] = buffer
         staged: np.ndarray = np.ndarray(shape, array.dtype, buffer)
         if chosen is None:
             np.copyto(staged, array)

@@ -48,7 +48,8 @@ def test_every_form_of_inputs(two, theano_words):
     with pytest.raises(TypeError, match="input 2 is missing"):  # it has no name
         plain(y=2, x=ROWS)
     assert plain(ROWS, 2, 1) == 48
-    named = theano_words.function([In(x, name="rows")], total, bcast_inputs=[In(y, value=2.0), In(z, value=1.0, name="z")])
+    named = theano_words.function([In(x, name="rows")], total,
+                                  bcast_inputs=[In(y, value=2.0), In(z, value=1.0, name="z")])
     assert named(ROWS) == 48 and named(rows=ROWS, z=2) == 54 and named(ROWS, y=3) == 69 and named(ROWS, 1, 0) == 21
     tuples = theano_words.function([x, (y, 2.0), ("last", z, 1.0)], total)  # Theano's older form
     assert tuples(ROWS) == 48 and tuples(ROWS, last=2) == 54
@@ -94,16 +95,17 @@ def test_downcasting_inputs(two, theano_words):
 
 def test_in_with_a_state_is_refused(theano_words):
     x, s = T.dvector("x"), T.dscalar("s")
-    with pytest.raises(ValueError, match=r"inputs\[1\] \(s\): expected an input without state, got In\(update=...\); make it "
-                                         r"a shared variable, theano.shared\(value\), and pass updates="):
+    with pytest.raises(ValueError, match=r"inputs\[1\] \(s\): expected an input without state, got In\(update=...\); "
+                                         r"make it a shared variable, theano.shared\(value\), and pass updates="):
         theano_words.function([x, theano.In(s, value=0.0, update=s + 1)], x.sum())
 
 
 @pytest.mark.parametrize("reserved", ["batch", "batch_s", "num_slices", "output_subset", "timeout"])
 def test_reserved_names(theano_words, reserved):
-    for given in (T.dvector(reserved), theano.In(T.dvector("x"), name=reserved), (reserved, T.dvector("x"), [1.0])):
-        with pytest.raises(ValueError, match="an input is called '%s', which is a keyword of the call itself" % reserved):
-            theano_words.function([given], given[1] * 2 if isinstance(given, tuple) else getattr(given, "variable", given))
+    x, y = T.dvector("x"), T.dvector(reserved)
+    for given, output in ((y, y), (theano.In(x, name=reserved), x), ((reserved, x, [1.0]), x)):
+        with pytest.raises(ValueError, match="an input is called '%s', which is a keyword of the call" % reserved):
+            theano_words.function([given], output * 2)
 
 
 def test_wrong_arguments_of_a_call(one, theano_words):
@@ -114,7 +116,7 @@ def test_wrong_arguments_of_a_call(one, theano_words):
             ((ROWS, ROWS, ROWS), {}, "function f takes at most 2 inputs, got 3"),
             ((ROWS,), {"z": ROWS}, r"function f has no input called 'z' \(inputs: 'x', 'y'\)"),
             ((ROWS, ROWS), {"x": ROWS}, r"function f: input 'x' \(argument 0\) is given twice"),
-            ((ROWS, synk.data(ROWS.reshape(3, 2))), {}, r"input 'y' \(argument 1\): expected .*got an array of float64")]:
+            ((ROWS, synk.data(ROWS.reshape(3, 2))), {}, r"input 'y' \(argument 1\): expected .*got an array of")]:
         with pytest.raises(TypeError, match=message):
             f(*args, **kwargs)
         np.testing.assert_array_equal(f(ROWS, y=ROWS), 2 * ROWS)
@@ -133,8 +135,8 @@ def test_wrong_arguments_of_a_call(one, theano_words):
 def test_results_have_the_form_that_theano_returns(two, theano_words):
     x = T.dmatrix("x")
     mean, rows, top = x.mean(), x * 2, T.cast(x.max(), "float32")
-    forms = [None, [], mean, [mean], (mean, rows), [mean, rows, top], {"b": mean, "a": rows}, OrderedDict(z=top, y=mean),
-             theano.Out(mean, borrow=True), [theano.Out(rows, borrow=True), mean]]
+    forms = [None, [], mean, [mean], (mean, rows), [mean, rows, top], {"b": mean, "a": rows},
+             OrderedDict(z=top, y=mean), theano.Out(mean, borrow=True), [theano.Out(rows, borrow=True), mean]]
     value = np.arange(12.0).reshape(6, 2)
     for form in forms:
         def with_op(output):
@@ -156,8 +158,8 @@ def test_results_have_the_form_that_theano_returns(two, theano_words):
 
 def test_ops_of_integers_and_bools(one, theano_words):
     i, b = T.lvector("i"), T.TensorType("bool", (False,))("flags")
-    with pytest.raises(TypeError, match=r"outputs\[1\] \(count\) has the type int64, which has no average \('avg' is the "
-                                        "default op\\): give the op 'sum', .*, or cast .* to a float"):
+    with pytest.raises(TypeError, match=r"outputs\[1\] \(count\) has the type int64, which has no average \('avg' is "
+                                        "the default op\\): give the op 'sum', .*, or cast .* to a float"):
         count = i.sum()
         count.name = "count"
         theano_words.function([i], [T.cast(i.sum(), "float64"), count])
@@ -235,7 +237,8 @@ def test_givens_and_other_keywords_of_theano(two, theano_words):
     f = theano_words.function([x], (x * 2, "gather"), profile=True)
     np.testing.assert_array_equal(f(ROWS), 2 * ROWS)
     assert f.profile.fct_callcount == 1
-    for mode in ("FAST_COMPILE", theano.Mode("py", None), theano.compile.DebugMode(check_c_code=False, optimizer="None")):
+    debug = theano.compile.DebugMode(check_c_code=False, optimizer="None")
+    for mode in ("FAST_COMPILE", theano.Mode("py", None), debug):
         f = theano_words.function([x], (x * 2, "gather"), mode=mode, rebuild_strict=False, accept_inplace=True)
         np.testing.assert_array_equal(f(ROWS), 2 * ROWS)
     with pytest.raises(TypeError, match="unexpected keyword argument 'mod'"):
@@ -301,8 +304,8 @@ def test_build_inputs(two, theano_words):
 def test_a_data_of_a_wrong_dtype(two, theano_words):
     x = T.fvector("x")
     f = theano_words.function([x], (x.sum(), "sum"))
-    with pytest.raises(TypeError, match=r"input 'x' \(argument 0\): expected TensorType\(float32, vector\), got an array of "
-                                        r"float64 with shape \(6,\); cast or reshape it"):
+    with pytest.raises(TypeError, match=r"input 'x' \(argument 0\): expected TensorType\(float32, vector\), got an "
+                                        r"array of float64 with shape \(6,\); cast or reshape it"):
         f(synk.data(ROWS))
     assert f(synk.data(ROWS, dtype="float32", force_cast=True)) == 21 == f(synk.data([1, 2, 3, 4, 5, 6], dtype="int8"))
 
@@ -318,11 +321,11 @@ def test_attributes_are_those_of_the_masters_function(one, theano_words):
     for refused in (lambda: f.value, lambda: f.container):
         with pytest.raises(AttributeError, match="keeps no values of inputs between calls"):
             refused()
-    with pytest.raises(TypeError, match=r"f\[a\] = value: a synkhronos Function keeps no values of inputs between calls; "
-                                        "pass it to the call, or use a shared variable"):
+    with pytest.raises(TypeError, match=r"f\[a\] = value: a synkhronos Function keeps no values of inputs between "
+                                        "calls; pass it to the call, or use a shared variable"):
         f["a"] = 3.0
     with pytest.raises(AttributeError, match="no_such_thing"):
-        f.no_such_thing
+        f.no_such_thing()
     with pytest.raises(TypeError):
         iter(f)
     f.trust_input = True
