@@ -7,11 +7,12 @@ functions find it here and pass on what they need.
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import sys
 import threading
 import weakref
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from . import machine
 from .control_block import ControlBlock
@@ -33,7 +34,8 @@ class Program:
     def __init__(self) -> None:
         self.session: Optional[Session] = None
         self.inside_rank = False
-        self.functions: "weakref.WeakSet[Any]" = weakref.WeakSet()  # every Function built so far
+        self._functions: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+        self._built = itertools.count()
         self._pool: Optional[Pool] = None
         self._keeper: Optional[Keeper] = None
         self._claims = CoreClaims()
@@ -45,6 +47,16 @@ class Program:
         if self._pool is None:
             self._pool = Pool(-1)
         return self._pool
+
+    @property
+    def functions(self) -> List[Any]:
+        """Every function that the program has built and still has, in that order."""
+        living = (reference() for reference in self._functions.valuerefs())  # safe while other threads build more
+        return [function for function in living if function is not None]
+
+    def add(self, function: Any) -> None:
+        """Note that a function was built; it is held weakly."""
+        self._functions[next(self._built)] = function
 
     @property
     def keeper_pid(self) -> Optional[int]:

@@ -110,18 +110,22 @@ class Session:
             Where the session is closed, or this thread is inside a command already.
         """
         with self.lock:  # other threads wait here; this one passes, also when it should not
-            if self._running:
-                raise StateError("a synkhronos call was made while another one is in progress in this thread (from a "
-                                 "signal handler, a finalizer or an Op?): make it after that one has returned")
+            self.check()
             self._running = True
             try:
                 return self._run(command, self.timeout if timeout is None else timeout)
             finally:
                 self._running = False
 
-    def _run(self, command: Command, timeout: Optional[float]) -> List[Any]:
+    def check(self) -> None:
+        """Raise `StateError` where no command can be run: the session is closed, or one runs. Call with the lock."""
+        if self._running:
+            raise StateError("a synkhronos call was made while another one is in progress in this thread (from a "
+                             "signal handler, a finalizer or an Op?): make it after that one has returned")
         if self.closed:
             raise StateError("the session is closed (%s): call synkhronos.fork() again" % self.closed)
+
+    def _run(self, command: Command, timeout: Optional[float]) -> List[Any]:
         self._title, number = command.title, self._number + 1
         self._check_alive(number)
         if self.catalogue is not None:

@@ -36,6 +36,13 @@ class Poke(Command):
         engine.put(variable, np.array(self.values[context.rank]))
 
 
+class Tables(Command):
+    """Return what this rank's tables hold: how many functions and variables, and the bytes of its pool."""
+
+    def run(self, context):
+        return len(context.functions), len(context.shareds), context.pool.used
+
+
 class World:
     """An open session, and variables of one engine that all its ranks hold.
 

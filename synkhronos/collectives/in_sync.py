@@ -90,8 +90,19 @@ def in_sync(shared_vars: Any) -> SyncReport:
 
     Examples
     --------
-    >>> if not synk.in_sync(params):                                            # doctest: +SKIP
-    ...     synk.broadcast(params)
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [0., 6.])
+    >>> synk.in_sync(w)
+    not in sync: w differs on rank 1 from index (1,) on (1 of 2 elements): 6.0 instead of 0.0
+    >>> if not synk.in_sync(w):
+    ...     synk.broadcast(w)
+    >>> synk.in_sync(w)
+    in sync
     """
     variables = Variables(shared_vars)
     session = variables.session

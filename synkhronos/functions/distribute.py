@@ -7,7 +7,7 @@ import pickle
 import sys
 import weakref
 from collections import deque
-from typing import Any, Deque, Dict, Hashable, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Hashable, Iterable, List, NamedTuple, Optional, Tuple
 
 import cloudpickle
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from .. import engines
 from ..command import Command
 from ..context import RankContext
+from ..program import PROGRAM
 from ..session import Session
 
 
@@ -72,25 +73,29 @@ class Entry:
     def __init__(self, number: int, shared: Any, engine: Any, base: Optional[Entry]) -> None:
         self.number, self.shared, self.engine = number, shared, engine
         self.base = base  # the first variable with the same storage, if this is another
-        self.uses = 0  # by functions
 
 
 class Catalogue:
     """Everything that the ranks of one session hold, by number.
 
     Functions are known by identity and held weakly: when the program drops one, the ranks drop it with the next
-    command, and the shared variables that no other function uses with it.
+    command, and with it the shared variables that no function uses any more.
+
+    Parameters
+    ----------
+    session : Session
+    living : callable
+        Returns the functions that the program has, those included that the ranks do not hold.
     """
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, living: Callable[[], Iterable[Any]]) -> None:
+        self.session, self._living = session, living
         self._next = 0
         self._functions: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
-        self._uses: Dict[int, List[Entry]] = {}  # by number of the function
         self._entries: Dict[int, Entry] = {}  # by id of the variable, which the entry keeps alive
         self._storages: Dict[Hashable, Entry] = {}  # the first variable with that storage
         self._dropped: Deque[int] = deque()  # filled by finalizers, which run at any time and so touch nothing else
-        self._forgotten: List[Tuple[str, int]] = []  # what the ranks are to drop
+        self._stray: List[Tuple[str, int]] = []  # what the ranks may drop
 
     def __contains__(self, function: Any) -> bool:
         return function in self._functions
@@ -107,88 +112,104 @@ class Catalogue:
     def ensure(self, functions: Iterable[Any]) -> None:
         """Give the ranks the functions that they do not hold yet.
 
+        Those that can travel do, even where others cannot.
+
         Raises
         ------
         TypeError
-            Where something cannot be pickled; names the function and the object. No rank has moved then.
+            Where something cannot be pickled; names the function and the object.
         """
         new = [function for function in functions if function not in self._functions]
         if not new:
             return
-        known = {self._entries[id(shared)] for function in new for shared in function.get_shared()
-                 if id(shared) in self._entries}
-        known |= {entry.base for entry in known if entry.base is not None}
-        for entry in known:  # the last function that used it may have been dropped just now
-            entry.uses += 1
         try:
             self._send(new)
-        finally:
-            for entry in known:
-                entry.uses -= 1
+            return
+        except TypeError:
+            if len(new) == 1:
+                raise
+        errors = []
+        for function in new:
+            try:
+                self._send([function])
+            except TypeError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _send(self, new: List[Any]) -> None:
-        """Give the ranks functions, and the shared variables of them that they do not hold."""
-        self._sweep()  # before the tables are copied
-        entries = dict(self._entries)
-        storages = dict(self._storages)
-        travelling: List[Variable] = []
-        for function in new:
-            for shared in function.get_shared():
-                if id(shared) not in entries:
-                    travelling.append(self._describe(function.engine, shared, entries, storages))
-        numbers = {id(function): self._take_number() for function in new}
-        by_engine: Dict[str, List[Any]] = {}
-        for function in new:
-            by_engine.setdefault(function.engine.name, []).append(function)
-        payloads = [(name, [numbers[id(function)] for function in some], some[0].engine.dumps(
-            [function.compiled for function in some],
-            {identity: entry.number for identity, entry in storages.items()},
-            {key: entry.number for key, entry in entries.items()})) for name, some in by_engine.items()]
-        self.session.run(Distribute(_dumps(travelling), payloads))
-        self._entries, self._storages = entries, storages
+        """Give the ranks new functions, all or none."""
+        self.session.check()  # before anything is moved: a command in progress may be using it
+        added: List[Entry] = []
+        numbers: List[int] = []
+        try:
+            travelling = [self._enter(function.engine, shared, added) for function in new
+                          for shared in function.get_shared() if id(shared) not in self._entries]
+            variables = _dumps(travelling)
+            by_engine: Dict[str, List[Any]] = {}
+            for function in new:
+                by_engine.setdefault(function.engine.name, []).append(function)
+            sorted_new = [function for some in by_engine.values() for function in some]
+            payloads = []
+            for name, some in by_engine.items():
+                data = some[0].engine.dumps([function.compiled for function in some],
+                                            {identity: entry.number for identity, entry in self._storages.items()},
+                                            {key: entry.number for key, entry in self._entries.items()})
+                own = [self._take_number() for _ in some]
+                numbers += own
+                payloads.append((name, own, data))
+            self.session.run(Distribute(variables, payloads))
+        except BaseException:
+            for entry in added:
+                self._leave(entry)
+            self._stray += [("shared", entry.number) for entry in added] + [("function", n) for n in numbers]
+            raise
         self.session.placement.look()
-        for variable in travelling:
-            entry = next(entry for entry in entries.values() if entry.number == variable.number)
-            self.session.context.shareds[entry.number] = (entry.engine, entry.shared)
-        for function in new:
-            self._record(function, numbers[id(function)])
+        context = self.session.context
+        for entry in added:
+            context.shareds[entry.number] = (entry.engine, entry.shared)
+        for function, number in zip(sorted_new, numbers):
+            self._functions[function] = number
+            context.functions[number] = (function.engine, function.compiled)
+            weakref.finalize(function, self._dropped.append, number).atexit = False
 
     def hold(self) -> List[Any]:
-        """Return the functions that the ranks hold: as long as the caller keeps them, the ranks drop nothing more."""
-        held = list(self._functions)
-        self._sweep()
+        """Return the functions that the program has: as long as the caller keeps them, the ranks drop nothing more."""
+        held = list(self._living())
+        self._collect()
         return held
 
     def sweep(self) -> List[Tuple[str, int]]:
         """Return what the ranks may drop, because the program has; it is forgotten here."""
-        self._sweep()
-        forgotten, self._forgotten = self._forgotten, []
-        return forgotten
+        self._collect()
+        stray, self._stray = self._stray, []
+        return stray
 
-    def _sweep(self) -> None:
+    def _collect(self) -> None:
+        if not self._dropped:
+            return
         while self._dropped:
-            number = self._dropped.popleft()
-            self._forgotten.append(("function", number))
-            for entry in self._uses.pop(number):
-                entry.uses -= 1
-                if not entry.uses:
-                    del self._entries[id(entry.shared)]
-                    if entry.base is None:
-                        del self._storages[entry.engine.identity(entry.shared)]
-                    self._forgotten.append(("shared", entry.number))
+            self._stray.append(("function", self._dropped.popleft()))
+        used = {id(shared) for function in self._living() for shared in function.get_shared()}
+        kept = {entry for key, entry in self._entries.items() if key in used}
+        kept |= {entry.base for entry in kept if entry.base is not None}
+        for entry in list(self._entries.values()):
+            if entry not in kept:
+                self._leave(entry)
+                self._stray.append(("shared", entry.number))
 
     def _take_number(self) -> int:
         self._next += 1
         return self._next
 
-    def _describe(self, engine: Any, shared: Any, entries: Dict[int, Entry],
-                  storages: Dict[Hashable, Entry]) -> Variable:
+    def _enter(self, engine: Any, shared: Any, added: List[Entry]) -> Variable:
         """Make an entry, and return what travels; brings the master's value to where all ranks can read it."""
-        number, base = self._take_number(), storages.get(engine.identity(shared))
-        entry = entries[id(shared)] = Entry(number, shared, engine, base)
+        number, base = self._take_number(), self._storages.get(engine.identity(shared))
+        entry = self._entries[id(shared)] = Entry(number, shared, engine, base)
+        added.append(entry)
         handle = value = None
         if base is None:
-            storages[engine.identity(shared)] = entry
+            self._storages[engine.identity(shared)] = entry
             value = engine.get(shared)
             if engine.shared_type(shared) is not None and isinstance(value, np.ndarray):
                 context = self.session.context
@@ -197,16 +218,10 @@ class Catalogue:
                 handle, value = context.pool.handle(placed), None
         return Variable(number, engine.name, engine.blueprint(shared), handle, value, base and base.number)
 
-    def _record(self, function: Any, number: int) -> None:
-        self._functions[function] = number
-        function.last_rows = None  # no call in this session yet
-        self.session.context.functions[number] = (function.engine, function.compiled)
-        used = {self._entries[id(shared)] for shared in function.get_shared()}
-        used |= {entry.base for entry in used if entry.base is not None}
-        for entry in used:
-            entry.uses += 1
-        self._uses[number] = list(used)
-        weakref.finalize(function, self._dropped.append, number).atexit = False
+    def _leave(self, entry: Entry) -> None:
+        del self._entries[id(entry.shared)]
+        if entry.base is None:
+            del self._storages[entry.engine.identity(entry.shared)]
 
 
 def _dumps(variables: List[Variable]) -> bytes:
@@ -226,5 +241,5 @@ def _dumps(variables: List[Variable]) -> bytes:
 def catalogue_of(session: Session) -> Catalogue:
     """Return the session's catalogue; a new session starts with an empty one."""
     if session.catalogue is None:
-        session.catalogue = Catalogue(session)
+        session.catalogue = Catalogue(session, lambda: PROGRAM.functions)
     return session.catalogue

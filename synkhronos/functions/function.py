@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import cloudpickle
 import numpy as np
 
 from .. import engines, selection
 from ..partition import split_rows
 from ..program import PROGRAM, Program
 from ..reduce_op import MISSING, ReduceOp, check_dtype
-from ..shared_array import Pool
+from ..session import Session
 from ..shared_data import Data
 from . import spec
 from .binding import bind
-from .call import Argument, CallFunction
+from .call import Argument, CallFunction, FreeFunction
 from .distribute import catalogue_of
 
 #: Lists of indices up to this length travel in the command, longer ones through shared memory.
@@ -24,25 +27,34 @@ SHORT = 256
 class Function:
     """What `synkhronos.function` returns: called like a Theano function, it runs on all ranks.
 
+    What else Theano's functions have is the master's own: ``f[input]`` and ``input in f`` look at its values,
+    `copy`, `free` and `trust_input` are as described there, all other attributes (``maker``, ``fn``, ``profile``,
+    ``input_storage``, ...) are those of the function that `as_theano` calls. ``f[input] = value``, ``f.value`` and
+    ``f.container`` are refused, because only shared variables keep values between calls on all ranks. A function can
+    be pickled where Theano's can: it comes back with its own copies of the shared variables, and is distributed anew.
+
     Attributes
     ----------
     name : str or None
-        As given to `function`.
-    output_modes, update_modes : list of (str or None)
-        The op of every output and of every update.
+        As given to `function`; else the engine's own (the place of its definition).
+    compiled : the engine's function
+        The master's, e.g. for ``theano.printing.debugprint``.
+    last_rows : list of int, optional
+        Rows that every rank took in the last call (1 each where no input is scattered); None before the first.
     """
 
-    def __init__(self, program: Program, engine: Any, compiled: Any, outputs: spec.Outputs, output_ops: List[ReduceOp],
-                 update_ops: List[Any], n_scattered: int, name: Optional[str]) -> None:
-        self.program, self.engine, self.compiled, self.name = program, engine, compiled, name
-        self._outputs, self._output_ops, self._update_ops = outputs, output_ops, update_ops
+    def __init__(self, program: Program, engine: Any, compiled: Any, form: spec.Form, output_ops: List[ReduceOp],
+                 update_ops: List[Any], n_scattered: int) -> None:
+        self.program, self.engine, self.compiled, self.name = program, engine, compiled, compiled.name
+        self._form, self._output_ops, self._update_ops, self._n_scattered = form, output_ops, update_ops, n_scattered
         self._inputs = engine.inputs(compiled)
         self._labels = [_label(i, given) for i, given in enumerate(self._inputs)]
         self._scattered = [i < n_scattered and _has_rows(given) for i, given in enumerate(self._inputs)]
         self._shareds = engine.shareds(compiled)
-        self._staging: Dict[int, np.ndarray] = {}  # shared memory for plain arguments, by input
-        #: Rows that every rank took in the last call (1 each where no input is scattered); None before the first.
+        self._staging: Dict[int, np.ndarray] = {}  # shared memory that calls use again, by input
         self.last_rows: Optional[List[int]] = None
+        self._called_in: Any = None  # reference to the session of the last call
+        program.add(self)
 
     def __repr__(self) -> str:
         return "<synkhronos.Function %s: %d inputs, outputs %s>" % (
@@ -50,44 +62,175 @@ class Function:
 
     @property
     def output_modes(self) -> List[Optional[str]]:
-        """The op of every output, as given (or ``avg``)."""
+        """The op of every output, a list of (str or None): as given, or ``avg``."""
         return [_mode(op) for op in self._output_ops]
 
     @property
     def update_modes(self) -> List[Optional[str]]:
-        """The op of every update, as given."""
+        """The op of every update, a list of (str or None): as given, or ``avg`` for floats."""
         return [_mode(op) for op in self._update_ops]
 
     def get_shared(self) -> List[Any]:
-        """Return the shared variables that the function uses, those with default updates included."""
+        """Return the shared variables that the function uses, those with default updates included.
+
+        Returns
+        -------
+        list of shared variables
+            What collectives take.
+        """
         return list(self._shareds)
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function on the master only, as the engine itself would; `Data` may be given, too."""
+        """Call the function on the master only, as plain Theano would.
+
+        Its updates change the master's own shared variables alone.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As Theano's own function takes them; `Data` may be given, too.
+
+        Returns
+        -------
+        array, list or dict
+            As Theano's own function returns it; ops have no meaning here.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> x = T.dvector("x")
+        >>> f = synk.function([x], (x.sum(), "max"))
+        >>> f.as_theano([1., 2., 6.])               # before `fork`, too
+        array(9.)
+        >>> synk.fork(2)
+        2
+        >>> f([1., 2., 6.])                         # the largest of 1 + 2 and 6
+        array(6.)
+        """
         return self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
 
     def build_inputs(self, *args: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False,
                      **kwargs: Any) -> Any:
         """Write the arguments of a call into shared memory, each as a `Data` of its input's dtype.
 
+        Parameters
+        ----------
+        *args, **kwargs
+            One value per input, by position or by name.
+        force_cast, oversize, minibatch
+            As for `synkhronos.data`.
+
         Returns
         -------
         Data or tuple of Data
             One per input; a single one alone.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Where a value is missing or does not suit its input, or an input is no dense array.
+        SharedMemoryError
+            Where the memory cannot be had.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> x, y = T.fmatrix("x"), T.ivector("y")
+        >>> f = synk.function([x, y], (x.sum() * y).sum())
+        >>> f.build_inputs([[1, 2], [3, 4]], [0, 1])
+        (<Data 'x': float32 (2, 2)>, <Data 'y': int32 (2,)>)
         """
         values = bind(self._inputs, self._labels, self.name, args, kwargs)
-        made = []
-        for given, label, value in zip(self._inputs, self._labels, values):
+        for given, label in zip(self._inputs, self._labels):
             if given.type is None:
                 raise TypeError("%s is no dense array, so it cannot be a Data: pass it to the call" % label)
-            if isinstance(value, Data):
-                value = value.data
-            made.append(Data(self.program.pool, value, var=given.type, minibatch=minibatch, force_cast=force_cast,
-                             oversize=oversize, name=given.name))
+        made = [Data(self.program.pool, value, var=given.type, minibatch=minibatch, force_cast=force_cast,
+                     oversize=oversize, name=given.name) for given, value in zip(self._inputs, values)]
         return made[0] if len(made) == 1 else tuple(made)
 
-    def __call__(self, *args: Any, output_subset: Any = None, batch: Any = None, timeout: Optional[float] = None,
-                 **kwargs: Any) -> Any:
+    def rows_taken(self, session: Session) -> Optional[List[int]]:
+        """Return the rows that every rank took in the last call in this session; None where there was none."""
+        return self.last_rows if self._called_in is not None and self._called_in() is session else None
+
+    # -- what the engine's functions have, too -------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("value", "container"):
+            raise AttributeError("a synkhronos Function has no %s: it keeps no values of inputs between calls; "
+                                 "f[input] reads what the master's function has" % name)
+        if name.startswith("_") or name == "compiled":  # (not yet there while pickle looks for its methods)
+            raise AttributeError("%r has no attribute %r" % (type(self).__name__, name))
+        return getattr(self.compiled, name)
+
+    def __getitem__(self, item: Any) -> Any:
+        return self.compiled[item]
+
+    def __setitem__(self, item: Any, value: Any) -> None:
+        raise TypeError("f[%s] = value: a synkhronos Function keeps no values of inputs between calls; pass it to the "
+                        "call, or use a shared variable and its set_value" % item)
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.compiled
+
+    __iter__ = None  # or __getitem__ would make one
+
+    def __reduce__(self) -> Any:
+        return _restore, (self.engine.name, self.compiled, self._form, self._output_ops, self._update_ops,
+                          self._n_scattered)
+
+    @property
+    def trust_input(self) -> bool:
+        """Whether `as_theano` takes its arguments as they are; calls on all ranks always check them."""
+        return self.compiled.trust_input
+
+    @trust_input.setter
+    def trust_input(self, trust_input: bool) -> None:
+        self.compiled.trust_input = trust_input
+
+    def copy(self, share_memory: bool = False, swap: Optional[Dict[Any, Any]] = None, delete_updates: bool = False,
+             name: Optional[str] = None, profile: Any = None) -> Function:
+        """Return another function of the same graph, without optimising it again; parameters as in Theano.
+
+        Parameters
+        ----------
+        share_memory : bool
+            Whether the two use the same memory for intermediate results (on the master).
+        swap : dict, optional
+            From shared variables to those that the copy uses in their place.
+        delete_updates : bool
+            Whether the copy updates nothing.
+        name : str, optional
+            Of the copy; the original's and "copy" by default.
+        profile : bool, str or profile, optional
+
+        Returns
+        -------
+        Function
+        """
+        compiled = self.engine.copy(self.compiled, share_memory=share_memory, swap=swap, delete_updates=delete_updates,
+                                    name=name, profile=profile)
+        return Function(self.program, self.engine, compiled, self._form, self._output_ops,
+                        [] if delete_updates else self._update_ops, self._n_scattered)
+
+    def free(self) -> None:
+        """Free the memory that the function keeps for intermediate results, on all ranks that hold it."""
+        session = self.program.session
+        if session is None or session.closed:
+            self.compiled.free()
+            return
+        with session.lock:
+            catalogue = catalogue_of(session)
+            if self in catalogue:
+                session.run(FreeFunction(catalogue.number(self)))
+            else:
+                self.compiled.free()
+
+    # -- the call ------------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, output_subset: Any = None, batch: Any = None, batch_s: None = None,
+                 num_slices: int = 1, timeout: Optional[float] = None, **kwargs: Any) -> Any:
         """Call the function on all ranks: scatter the rows of its inputs, reduce its outputs.
 
         Parameters
@@ -100,6 +243,8 @@ class Function:
         batch : int, slice, list, tuple or 1-D integer array, optional
             The rows of the whole data set that the call is about; an int ``n`` means the first n. They are selected
             before they are divided over the ranks.
+        batch_s, num_slices
+            Reserved for slices.
         timeout : float, optional
             Seconds that the call may take; what `fork` was given by default.
 
@@ -112,30 +257,47 @@ class Function:
         ------
         TypeError, ValueError
             Where an argument is wrong; no rank has moved then.
+        StateError
+            Before `fork`, after `close`, or inside another call.
         WorkerError
             Where the call failed on another rank; where it failed on the master, its own exception is raised.
         WorkerDied, WorkerTimeout
             Where a rank ended or did not answer in time; the session is closed then.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> synk.fork(2)
+        2
+        >>> x, y = T.dvector("x"), T.dvector("y")
+        >>> f = synk.function([x, y], [(x * y).mean(), (y, "gather")])
+        >>> f([1., 2., 3.], y=[1., 1., 2.])
+        [array(3.), array([1., 1., 2.])]
+        >>> f([1., 2., 3.], [1., 1., 2.], batch=[2, 0], output_subset=[1])
+        [array([2., 1.])]
         """
-        subset = spec.output_indices(output_subset, self._outputs.keys, len(self._output_ops))
+        if batch_s is not None or num_slices != 1:
+            raise ValueError("batch_s and num_slices are not available in this version: leave them out")
+        if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < float("inf")):
+            raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
+        subset = spec.output_indices(output_subset, self._form.keys, len(self._output_ops))
         values = bind(self._inputs, self._labels, self.name, args, kwargs)
         session = self.program.current()
-        catalogue = catalogue_of(session)
         with session.lock:
+            session.check()  # before anything is written: a command in progress may be reading it
+            catalogue = catalogue_of(session)
             catalogue.ensure([self])
             arguments, chosen, n_rows = self._prepare(values, batch)
             bounds = None if n_rows is None else split_rows(n_rows, session.size, session.root)
             ops = self._output_ops if subset is None else [self._output_ops[i] for i in subset]
             if n_rows == 0:
                 ops = [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
-            travelling, keep = self._pack_selection(chosen)
             results = session.run(CallFunction(catalogue.number(self), self.name or "without a name", arguments,
-                                               travelling, bounds, subset, ops), timeout)
-            del keep
-        self.last_rows = [1] * session.size if bounds is None else [end - begin for begin, end in bounds]
-        return self._wrap(results[session.root], subset)
-
-    # -- before the call -----------------------------------------------------------------------------------------
+                                               chosen, bounds, subset, ops), timeout)
+            self.last_rows = [1] * session.size if bounds is None else [end - begin for begin, end in bounds]
+            self._called_in = weakref.ref(session)
+        return self._form.wrap(results[session.root], subset)
 
     def _prepare(self, values: Sequence[Any], batch: Any) -> Tuple[List[Argument], Any, Optional[int]]:
         """Check the arguments and bring them into shared memory.
@@ -143,8 +305,8 @@ class Function:
         Returns
         -------
         arguments : list of Argument
-        chosen : Selection or None
-            The rows that ``batch`` selects.
+        chosen : Selection, handle or None
+            The rows that ``batch`` selects, as `CallFunction` takes it.
         n_rows : int or None
             Rows to divide over the ranks; None where no input is scattered.
         """
@@ -160,21 +322,17 @@ class Function:
         chosen, n_rows = self._select(arrays, batch)
         arguments = []
         for i, (given, array) in enumerate(zip(self._inputs, arrays)):
-            kind = "whole"
-            if self._scattered[i]:
-                kind = "selected"
-                if isinstance(array, Data):
-                    if array.minibatch and chosen is not None:
-                        kind = "batch"
-                elif chosen is not None:
-                    kind = "batch"  # only the selected rows are copied into shared memory
             if given.type is None:
-                arguments.append(Argument("value", array))
+                arguments.append(Argument("value", _pickled(array, self._labels[i])))
             elif isinstance(array, Data):
+                kind = "whole" if not self._scattered[i] else "batch" if array.minibatch else "selected"
                 arguments.append(Argument(kind, array.handle(), given.mutable))
+            elif self._scattered[i]:
+                arguments.append(Argument("batch", self._stage(i, array, chosen), given.mutable))
             else:
-                arguments.append(Argument(kind, self._stage(i, array, chosen if kind == "batch" else None),
-                                          given.mutable))
+                arguments.append(Argument("whole", self._stage(i, array), given.mutable))
+        if isinstance(chosen, selection.Indices) and len(chosen) > SHORT:
+            chosen = self._stage(-1, chosen.array)
         return arguments, chosen, n_rows
 
     def _select(self, arrays: Sequence[Any], batch: Any) -> Tuple[Any, Optional[int]]:
@@ -199,41 +357,21 @@ class Function:
                                  "it first" % (self._labels[i], lengths[i], len(chosen)))
         return chosen, len(chosen)
 
-    def _stage(self, i: int, array: np.ndarray, chosen: Any) -> Any:
-        """Copy a plain argument, or its chosen rows, into shared memory that is used again; return its handle."""
-        pool: Pool = self.program.pool
+    def _stage(self, i: int, array: np.ndarray, chosen: Any = None) -> Any:
+        """Copy an array, or its chosen rows, into shared memory that is used again; return its handle."""
+        pool = self.program.pool
         shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
-        nbytes = max(1, array.itemsize * int(np.prod(shape, dtype=np.int64)))
+        nbytes = array.itemsize * math.prod(shape)
         buffer = self._staging.get(i)
         if buffer is None or buffer.nbytes < nbytes or not pool.owns(buffer):
-            self._staging.pop(i, None)
-            buffer = self._staging[i] = pool.allocate((nbytes,), np.dtype(np.uint8))
-        staged = np.ndarray(shape, array.dtype, buffer.data)
+            buffer = self._staging[i] = None  # type: ignore[assignment]  # given back before the new one is taken
+            buffer = self._staging[i] = pool.allocate((max(1, nbytes),), np.uint8)
+        staged: np.ndarray = np.ndarray(shape, array.dtype, buffer)
         if chosen is None:
             np.copyto(staged, array)
         else:
             chosen.take(array, out=staged)
         return pool.handle(staged)
-
-    def _pack_selection(self, chosen: Any) -> Tuple[Any, Any]:
-        """Return what travels of a selection, and what must live until it has arrived."""
-        if not isinstance(chosen, selection.Indices) or len(chosen) <= SHORT:
-            return chosen, None
-        pool: Pool = self.program.pool
-        array = pool.allocate(chosen.array.shape, chosen.array.dtype)
-        array[:] = chosen.array
-        return pool.handle(array), array
-
-    # -- after the call ------------------------------------------------------------------------------------------
-
-    def _wrap(self, results: List[Any], subset: Optional[List[int]]) -> Any:
-        """Return the outputs in the form that the engine's own function returns."""
-        keys = self._outputs.keys
-        if keys is not None:
-            return dict(zip(keys if subset is None else [keys[i] for i in subset], results))
-        if self._outputs.single and subset is None:
-            return results[0]
-        return results
 
 
 def _label(position: int, given: Any) -> str:
@@ -256,8 +394,21 @@ def _array(value: Any) -> Any:
     return value.data if isinstance(value, Data) else value
 
 
+def _pickled(value: Any, label: str) -> bytes:
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as error:
+        raise TypeError("%s cannot be sent to the other ranks: expected a value that pickles, got %s (%s: %s)" % (
+            label, type(value).__name__, type(error).__name__, error)) from error
+
+
+def _restore(engine: str, compiled: Any, *rest: Any) -> Function:
+    """Return the function of a pickle."""
+    return Function(PROGRAM, engines.get(engine), compiled, *rest)
+
+
 def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[Sequence[Any]] = None,
-             updates: Any = None, givens: Any = None, **kwargs: Any) -> Function:
+             updates: Any = None, givens: Any = None, sliceable_shareds: None = None, **kwargs: Any) -> Function:
     """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
 
     Parameters
@@ -275,6 +426,8 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
     updates : dict or list, optional
         ``(shared, expression)`` or ``(shared, expression, op)``. Every rank updates its own copy; the op is for
         slices.
+    sliceable_shareds
+        Reserved for slices.
     givens, **kwargs
         Passed to the engine's own ``function``.
 
@@ -289,10 +442,17 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
 
     Examples
     --------
-    >>> import theano.tensor as T                                               # doctest: +SKIP
-    >>> x = T.matrix("x")                                                       # doctest: +SKIP
-    >>> f = synk.function([x], [x.mean(), (x.max(), "max")])                    # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import theano.tensor as T
+    >>> synk.fork(2)
+    2
+    >>> x = T.dvector("x")
+    >>> f = synk.function([x], [x.mean(), (x.max(), "max"), (x ** 2, "gather")])
+    >>> f([1., 2., 6.])                         # rank 0 has two rows, rank 1 has one
+    [array(3.), array(6.), array([ 1.,  4., 36.])]
     """
+    if sliceable_shareds is not None:
+        raise ValueError("sliceable_shareds is not available in this version: leave it out")
     inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
     parsed = spec.parse_outputs(outputs)
     engine = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
@@ -300,20 +460,18 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
     for shared, _ in pairs:
         if not engine.is_shared(shared):
             raise TypeError("updates: expected a shared variable to update, got %r" % (shared,))
-    for given in list(inputs) + list(bcast_inputs):
-        if getattr(given, "name", None) in spec.RESERVED:
-            raise ValueError("an input is called %r, which is a keyword of the call itself (reserved: %s): give it "
-                             "another name" % (given.name, ", ".join(spec.RESERVED)))
     ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
     update_ops = [op if op is MISSING else ReduceOp.parse(op, "the op of the update of %s" % engine.label(shared),
                                                           ("avg", "sum", "prod", "min", "max"))
                   for op, (shared, _) in zip(update_ops, pairs)]
-    compiled = engine.compile(list(inputs) + list(bcast_inputs), parsed.form, pairs, givens, **kwargs)
+    compiled = engine.compile(list(inputs) + list(bcast_inputs), parsed.variables, pairs, givens, **kwargs)
+    for given in engine.inputs(compiled):
+        if given.name in spec.RESERVED:
+            raise ValueError("an input is called %r, which is a keyword of the call itself (reserved: %s): give it "
+                             "another name" % (given.name, ", ".join(spec.RESERVED)))
     output_ops = [_output_op(op, output) for op, output in zip(ops, engine.outputs(compiled))]
     update_ops = [_update_op(op, shared, engine) for op, (shared, _) in zip(update_ops, pairs)]
-    made = Function(PROGRAM, engine, compiled, parsed, output_ops, update_ops, len(inputs), kwargs.get("name"))
-    PROGRAM.functions.add(made)
-    return made
+    return Function(PROGRAM, engine, compiled, parsed.form, output_ops, update_ops, len(inputs))
 
 
 def _as_list(variables: Any, argument: str) -> Sequence[Any]:
@@ -326,7 +484,7 @@ def _as_list(variables: Any, argument: str) -> Sequence[Any]:
 
 def _variables(inputs: Sequence[Any], bcast_inputs: Sequence[Any], outputs: spec.Outputs, updates: Any) -> List[Any]:
     found = list(inputs) + list(bcast_inputs)
-    form = outputs.form
+    form = outputs.variables
     found += list(form.values()) if isinstance(form, dict) else form if isinstance(form, list) else [form]
     if isinstance(updates, dict):
         found += list(updates)
@@ -368,6 +526,20 @@ def distribute() -> None:
     StateError
         Before `fork`, or after `close`.
     TypeError
-        Where something cannot travel; names the function and the object.
+        Where something cannot travel; names the function and the object. All other functions have been sent.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> import theano.tensor as T
+    >>> synk.fork(2)
+    2
+    >>> x = T.dvector("x")
+    >>> f = synk.function([x], x.mean())
+    >>> synk.distribute()
+    >>> f([1., 2., 6.])
+    array(3.)
     """
-    catalogue_of(PROGRAM.current()).ensure(list(PROGRAM.functions))
+    session = PROGRAM.current()
+    with session.lock:
+        catalogue_of(session).ensure(PROGRAM.functions)

@@ -4,48 +4,71 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
+
 from ..reduce_op import MISSING, ReduceOp
 
 #: Names that a call keeps for itself.
 RESERVED = ("batch", "batch_s", "num_slices", "output_subset", "timeout")
 
 
-class Outputs(NamedTuple):
-    """The outputs without their ops, in the form in which they were given, and the ops, flat."""
+class Form(NamedTuple):
+    """The form in which a call returns its outputs: as they were given to `function`."""
 
-    form: Any  # what the engine's own function takes
-    ops: List[Any]  # one per output, in the order of the engine (a dict's sorted by key); MISSING where none was given
-    keys: Optional[List[str]]  # of a dict
-    single: bool
+    keys: Optional[List[str]] = None  # of a dict, in the order of the engine (sorted)
+    single: bool = False
+
+    def wrap(self, results: List[Any], subset: Optional[Sequence[int]]) -> Any:
+        """Return the (chosen) outputs in that form; chosen ones are never alone, as in Theano."""
+        if self.keys is not None:
+            return dict(zip(self.keys if subset is None else [self.keys[i] for i in subset], results))
+        return results[0] if self.single and subset is None else results
+
+
+class Outputs(NamedTuple):
+    """The outputs without their ops, and the ops, flat."""
+
+    variables: Any  # what the engine's own function takes
+    ops: List[Any]  # one per output, in the order of the engine; MISSING where none was given
+    form: Form
 
 
 def parse_outputs(outputs: Any) -> Outputs:
-    """Take ``outputs`` apart: None, one output, a list, or a dict; each ``variable`` or ``(variable, op)``."""
+    """Take ``outputs`` apart: None, one output, a list, or a dict; each ``variable`` or ``(variable, op)``.
+
+    Raises
+    ------
+    TypeError
+        Where a tuple is no ``(variable, op)``, or a key no string.
+    """
     if outputs is None:
-        return Outputs(None, [], None, False)
+        return Outputs(None, [], Form())
     if isinstance(outputs, dict):
         for key in outputs:
             if not isinstance(key, str):
                 raise TypeError("outputs: the keys of a dict must be strings, got %r" % (key,))
         keys = sorted(outputs)
-        pairs = [_split(outputs[key]) for key in keys]
-        return Outputs({key: variable for key, (variable, _) in zip(keys, pairs)}, [op for _, op in pairs], keys, False)
+        pairs = [_split(outputs[key], key) for key in keys]
+        return Outputs({key: variable for key, (variable, _) in zip(keys, pairs)}, [op for _, op in pairs], Form(keys))
     if isinstance(outputs, list) or isinstance(outputs, tuple) and not _is_pair(outputs):
-        pairs = [_split(output) for output in outputs]
-        return Outputs([variable for variable, _ in pairs], [op for _, op in pairs], None, False)
-    variable, op = _split(outputs)
-    return Outputs(variable, [op], None, True)
+        pairs = [_split(output, i) for i, output in enumerate(outputs)]
+        return Outputs([variable for variable, _ in pairs], [op for _, op in pairs], Form())
+    variable, op = _split(outputs, 0)
+    return Outputs(variable, [op], Form(single=True))
 
 
 def _is_pair(thing: Any) -> bool:
+    """Tell whether a tuple is ``(variable, op)``; it may also be a tuple of outputs."""
     return isinstance(thing, tuple) and len(thing) == 2 and (
         thing[1] is None or isinstance(thing[1], (str, ReduceOp)))
 
 
-def _split(output: Any) -> Tuple[Any, Any]:
-    if _is_pair(output):
-        return output
-    return output, MISSING
+def _split(output: Any, position: Any) -> Tuple[Any, Any]:
+    if not isinstance(output, tuple):
+        return output, MISSING
+    if len(output) != 2:
+        raise TypeError("outputs[%r] must be a variable or (variable, op), got %r" % (position, output))
+    return output
 
 
 def parse_updates(updates: Any, label: Callable[[Any], str]) -> Tuple[List[Tuple[Any, Any]], List[Any]]:
@@ -90,7 +113,7 @@ def output_indices(subset: Any, keys: Optional[Sequence[str]], n: int) -> Option
             "keys" if keys else "positions", type(subset).__name__))
     positions: Dict[Any, int] = {key: i for i, key in enumerate(keys)} if keys else {i: i for i in range(n)}
     for entry in subset:
-        if isinstance(entry, bool) or entry not in positions:
+        if isinstance(entry, bool) or not isinstance(entry, (str, int, np.integer)) or entry not in positions:
             raise ValueError("output_subset names %r, but the outputs are %s" % (
                 entry, ", ".join(map(repr, positions)) or "none"))
     return [positions[entry] for entry in subset]

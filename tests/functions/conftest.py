@@ -1,0 +1,90 @@
+"""The words in which the tests of functions write their programs, for each engine."""
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+
+
+class NumpyWords:
+    """Programs for the NumPy engine."""
+
+    def __init__(self):
+        from synkhronos.engines import numpy as engine
+
+        self.shared, self.apply, self.In = engine.shared, engine.apply, engine.In
+        self.mean, self.sum, self.max = engine.mean, engine.sum, engine.max
+
+    def variable(self, name, ndim=1, dtype="float64", broadcastable=None):
+        from synkhronos.engines import numpy as engine
+
+        return engine.variable(name, dtype, ndim, broadcastable)
+
+    def min(self, x):
+        return self.apply(np.min, x)
+
+    def prod(self, x):
+        return self.apply(np.prod, x)
+
+    def function(self, *args, **kwargs):
+        return synk.function(*args, **kwargs)
+
+
+class TheanoWords:
+    """Programs for Theano, in Python code: no compiler is called."""
+
+    def __init__(self):
+        theano = pytest.importorskip("theano")
+        import theano.tensor as T
+
+        self.theano, self.T = theano, T
+        self.shared, self.In = theano.shared, theano.In
+        self.mean, self.sum, self.max, self.min, self.prod = T.mean, T.sum, T.max, T.min, T.prod
+        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False)
+        self.mode = theano.Mode(linker=linker, optimizer="fast_compile")
+
+    def variable(self, name, ndim=1, dtype="float64", broadcastable=None):
+        return self.T.TensorType(dtype, broadcastable or (False,) * ndim)(name)
+
+    def function(self, *args, **kwargs):
+        kwargs.setdefault("mode", self.mode)
+        kwargs.setdefault("on_unused_input", "ignore")
+        return synk.function(*args, **kwargs)
+
+
+@pytest.fixture
+def words(world, words_of):
+    """The words of the world's engine."""
+    return words_of(world.engine_name)
+
+
+@pytest.fixture
+def numpy_words():
+    """The words of the NumPy engine."""
+    return NumpyWords()
+
+
+@pytest.fixture
+def theano_words():
+    """The words of Theano."""
+    return TheanoWords()
+
+
+def shards(array, n, root):
+    """Return every rank's rows, as the documentation says: NumPy's array_split, and the root first where rows lack."""
+    if len(array) >= n:
+        return np.array_split(array, n)
+    served = sorted(([root] + [rank for rank in range(n) if rank != root])[:len(array)])
+    return [array[served.index(rank):][:1] if rank in served else array[:0] for rank in range(n)]
+
+
+@pytest.fixture(name="shards")
+def shards_fixture():
+    """The function `shards`."""
+    return shards
+
+
+@pytest.fixture
+def words_of():
+    """From an engine's name to its words."""
+    return lambda name: {"numpy": NumpyWords, "theano": TheanoWords}[name]()
