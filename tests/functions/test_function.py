@@ -124,8 +124,8 @@ def test_wrong_arguments_of_a_call(one, theano_words):
     freed.free_memory()
     with pytest.raises(synk.StateError, match="holds nothing since free_memory"):
         f(freed, [])
-    with pytest.raises(ValueError, match="batch_s and num_slices are not available in this version"):
-        f(ROWS, ROWS, num_slices=2)
+    with pytest.raises(ValueError, match="num_slices is 7, but there are only 6 rows"):
+        f(ROWS, ROWS, num_slices=7)
     np.testing.assert_array_equal(f(ROWS, ROWS, batch_s=None, num_slices=1), 2 * ROWS)
 
 
@@ -245,7 +245,7 @@ def test_givens_and_other_keywords_of_theano(two, theano_words):
         theano_words.function([x], x, mod="FAST_RUN")
     with pytest.raises(TypeError, match="inputs must be a list of variables, got TensorVariable"):
         theano_words.function(x, x)
-    with pytest.raises(ValueError, match="sliceable_shareds is not available"):
+    with pytest.raises(ValueError, match="sliceable_shareds: expected rows to select, but w has 0 dimensions"):
         theano_words.function([x], x, sliceable_shareds=[w])
     theano_words.function([x], x, sliceable_shareds=None)
 
