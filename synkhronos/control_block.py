@@ -61,12 +61,13 @@ class ControlBlock:
         Descriptor of a block that another process created; without it a new one is made.
     """
 
-    # Words of the session. Each has one writer, except `requested`, which only ever grows.
+    # Words of the session. Each has one writer, except `requested`, into which all write the same.
     decided = _word(0)  # the last rendezvous that the root let pass
-    requested = _word(1)  # the last command that some rank, or the keeper, asked to give up
+    requested = _word(1)  # the last command that some rank asked to give up
     refused = _word(2)  # the last command that the root gave up
     command_number = _word(3)
     command_length = _word(4)
+    deaths = _word(5)  # whether the keeper has seen any rank end
 
     def __init__(self, size: int, fd: int = -1) -> None:
         create = fd < 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Collection, Dict, List, Optional, Sequence, Set, Tuple
 
 import threadpoolctl
 
@@ -35,6 +35,7 @@ class CoreClaims:
             One group of cores per rank; all empty where there are too few cores that nobody else has claimed: then it
             is better to leave the ranks to the kernel.
         """
+        self.release()
         cores = usable_cores()
         each = len(cores) // groups
         if each:
@@ -79,6 +80,15 @@ def _siblings_last(cores: Sequence[int]) -> List[int]:
     return sorted(cores, key=lambda core: (is_second(core), core))
 
 
+def confine(cores: Collection[int]) -> None:
+    """Run this thread, and those that it will start, on these cores only; where they have been taken away, on any."""
+    if cores:
+        try:
+            os.sched_setaffinity(0, cores)
+        except OSError:  # the cpuset of the container or the user's own has changed
+            pass
+
+
 def limit_threads(threads: int) -> None:
     """Limit the threads of BLAS and OpenMP in this process, for libraries loaded now or later."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -97,12 +107,14 @@ class MasterPlacement:
         Empty where ranks are not pinned.
     threads : int, optional
         Of BLAS and OpenMP; not limited by default.
+    claims : CoreClaims, optional
+        On the cores of all ranks; given back by `release`.
     """
 
-    def __init__(self, cores: List[int], threads: Optional[int]) -> None:
-        self.cores, self.threads = set(cores), threads
+    def __init__(self, cores: List[int], threads: Optional[int], claims: Optional[CoreClaims] = None) -> None:
+        self.cores, self.threads, self._claims = set(cores), threads, claims
         self._libraries: List[Any] = []
-        self._before: List[int] = []
+        self._before: List[Tuple[Any, int]] = []  # what to restore
         self._affinity: Optional[Set[int]] = None
         self.look()
 
@@ -111,20 +123,40 @@ class MasterPlacement:
         if self.threads is not None:
             self._libraries = list(threadpoolctl.ThreadpoolController().lib_controllers)
 
+    def release(self) -> None:
+        """Let other programs have the cores. May be called again."""
+        if self._claims is not None:
+            self._claims.release()
+
     def __enter__(self) -> None:
-        if self.cores:
-            self._affinity = os.sched_getaffinity(0)
-            if self._affinity != self.cores:
-                os.sched_setaffinity(0, self.cores)
-        self._before = [library.get_num_threads() for library in self._libraries]
-        for library, before in zip(self._libraries, self._before):
-            if before != self.threads:
-                library.set_num_threads(self.threads)
+        self._restore()  # if an interrupt kept it from being done
+        try:
+            if self.cores:
+                self._affinity = os.sched_getaffinity(0)
+                if self._affinity != self.cores:
+                    confine(self.cores)
+            for library in self._libraries:
+                before = library.get_num_threads()
+                if before != self.threads:
+                    self._before.append((library, before))
+                    library.set_num_threads(self.threads)
+        except BaseException:
+            self._restore()
+            raise
 
     def __exit__(self, *exception: object) -> None:
-        for library, before in zip(self._libraries, self._before):
-            if before != self.threads:
-                library.set_num_threads(before)
-        if self._affinity is not None and self._affinity != self.cores:
-            os.sched_setaffinity(0, self._affinity)
-        self._affinity = None
+        try:
+            self._restore()
+        except BaseException:  # an interrupt: what is left
+            self._restore()
+            raise
+
+    def _restore(self) -> None:
+        while self._before:
+            library, before = self._before[-1]
+            library.set_num_threads(before)
+            self._before.pop()
+        if self._affinity is not None:
+            if self._affinity != self.cores:
+                confine(self._affinity)
+            self._affinity = None

@@ -16,16 +16,21 @@ from typing import Any, Dict, List, Optional
 
 from . import machine
 from .control_block import ControlBlock
-from .errors import StateError
+from .errors import StateError, SynkhronosError
+from .interrupts import Undisturbed
 from .launchers.base import Launcher, RankConfig
 from .launchers.fork import ForkLauncher
 from .launchers.keeper import Keeper
+from .launchers.rank import Start
 from .launchers.threads import ThreadsLauncher
 from .nameless_file import nameless_file
 from .placement import CoreClaims, MasterPlacement
 from .rendezvous import Patience
-from .session import Session
+from .session import GRACE, Session
 from .shared_array import Pool
+
+#: Seconds in which the ranks must be ready.
+START = 60.0
 
 
 class Program:
@@ -38,7 +43,6 @@ class Program:
         self._built = itertools.count()
         self._pool: Optional[Pool] = None
         self._keeper: Optional[Keeper] = None
-        self._claims = CoreClaims()
         self._lock = threading.Lock()
 
     @property
@@ -87,65 +91,91 @@ class Program:
             if self.session is not None and not self.session.closed:
                 raise StateError("synkhronos is forked already (%d ranks): call synkhronos.close() before fork()" %
                                  self.session.size)
-            budget = machine.core_budget()
-            processes = launcher == "fork"
-            groups = self._claims.claim(size) if pin and processes and size <= budget else [[]] * size
-            threads = threads or max(1, budget // size)
-            block = ControlBlock(size)
-            pools: Dict[int, Any] = {}
-            starter: Launcher = ThreadsLauncher()
+            session = None
             try:
-                if processes and size > 1:
-                    if self._keeper is None or not self._keeper.alive():
-                        self._keeper = Keeper()
-                    starter = ForkLauncher(self._keeper)
-                for rank in range(size):
-                    if rank != root:
-                        pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
-                pools[self.pool.ident] = self.pool
-                configs = [RankConfig(
-                    rank, size, root, groups[rank], threads, budget, list(sys.path), os.getcwd(), dict(os.environ),
-                    _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
-                starter.start(configs, block, pools)
-                patience = Patience.of_processes(size, budget) if processes else Patience.of_threads()
-                placement = MasterPlacement(groups[root], threads if processes and size > 1 else None)
-                self.session = Session(size, root, starter, block, self.pool, pools, patience, placement, timeout,
-                                       _profile_path(root) if profile else None)
+                with Undisturbed():  # or a process could be left that nobody knows of
+                    session = self._start(size, root, timeout, pin, threads, profile, launcher == "fork")
+                session.run(Start(), START)
             except BaseException:
-                self._claims.release()
-                block.close()
+                if session is not None:
+                    session.close("it could not be started")
                 raise
-            finally:
-                for pool in pools.values():
-                    if isinstance(pool, int):
-                        os.close(pool)
-            return self.session
+            self.session = session
+            return session
 
-    def close(self) -> None:
-        """Close the session, if one is open, and take back the names of shared Data; the keeper stays for the next."""
-        if self._pool is not None:
-            self._pool.unshare()
-        if self.session is not None:
-            self.session.close()
-            self._claims.release()
+    def _start(self, size: int, root: int, timeout: Optional[float], pin: bool, threads: Optional[int], profile: bool,
+               processes: bool) -> Session:
+        budget = machine.core_budget()
+        claims = CoreClaims()
+        groups: List[List[int]] = [[]] * size
+        threads = threads or max(1, budget // size)
+        block: Optional[ControlBlock] = None
+        pools: Dict[int, Any] = {}
+        starter: Launcher = ThreadsLauncher()
+        try:
+            block = ControlBlock(size)
+            if processes and size > 1:
+                if pin and size <= budget:
+                    groups = claims.claim(size)
+                if self._keeper is not None and not self._keeper.alive():
+                    self._keeper.end()
+                    self._keeper = None
+                if self._keeper is None:
+                    self._keeper = Keeper(self._enter_rank)
+                starter = ForkLauncher(self._keeper)
+            for rank in range(size):
+                if rank != root:
+                    pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
+            pools[self.pool.ident] = self.pool
+            configs = [RankConfig(
+                rank, size, root, groups[rank], threads, budget, list(sys.path), os.getcwd(), dict(os.environ),
+                _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
+            starter.start(configs, block, pools)
+            patience = Patience.of_processes(size, budget) if processes else Patience.of_threads()
+            placement = MasterPlacement(groups[root], threads if processes and size > 1 else None, claims)
+            return Session(size, root, starter, block, self.pool, pools, patience, placement, timeout,
+                           _profile_path(root) if profile else None)
+        except BaseException as error:
+            starter.kill()
+            claims.release()
+            if block is not None:
+                block.close()
+            if isinstance(error, OSError):
+                raise SynkhronosError("%d ranks could not be started: %s; see ulimit -n (open files) and df -h "
+                                      "/dev/shm" % (size, error)) from error
+            raise
+        finally:
+            for pool in pools.values():
+                if isinstance(pool, int):
+                    os.close(pool)
+
+    def close(self, patience: float = -1) -> None:
+        """Close the session, if one is open; the keeper stays for the next. For ``patience`` see `Session.close`."""
+        session = self.session
+        if session is not None:
+            session.close(patience=patience)
             self.session = None
 
     def shut_down(self) -> None:
         """Close the session and end the keeper: nothing of ours runs any more."""
         try:
-            self.close()
+            self.close(GRACE)
         finally:
             if self._keeper is not None:
-                self._keeper.close()
+                self._keeper.end()
                 self._keeper = None
 
     def disown(self) -> None:
         """In a process that the user forked: what runs belongs to the parent."""
         if self._keeper is not None:
             self._keeper.disown()
+        if self.session is not None:
+            self.session.placement.release()
         self._keeper, self.session, self._pool = None, None, None
-        self._claims.release()
         self._lock = threading.Lock()
+
+    def _enter_rank(self) -> None:
+        self.inside_rank = True
 
 
 def _profile_path(rank: int) -> str:

@@ -9,6 +9,8 @@ collectives all or nothing.
 A rank that fails asks the root to give the command up; the root *refuses* it
 then, and all that wait at a gate raise `Aborted`. Numbers tell the rendezvous
 and the commands apart, so that nothing of an old one is taken for a new one.
+The words of the control block alone say what has happened; the semaphores wake
+those who wait to look at them, and may do so too often.
 
 This module is also the one place that waits (`wait`): a semaphore is tried for
 a short while and then blocks, in bounded steps between which the waiter looks
@@ -39,7 +41,7 @@ def wait(semaphore: Semaphore, watch: Callable[[], object], tries: int = 0, poli
     semaphore : Semaphore
         What is waited for.
     watch : callable
-        Called at every step; ends the waiting by raising.
+        Called at every step; ends the waiting by raising, or by returning True.
     tries : int
         How often to try before blocking. A try costs a fifth of a microsecond, blocking and being woken tens.
     polite : bool
@@ -51,7 +53,8 @@ def wait(semaphore: Semaphore, watch: Callable[[], object], tries: int = 0, poli
         if polite:
             os.sched_yield()
     while not semaphore.acquire(STEP):
-        watch()
+        if watch():
+            return
 
 
 class Patience(NamedTuple):
@@ -125,12 +128,15 @@ class Rendezvous:
             self._follow()
 
     def _decide(self) -> None:
-        block = self.block
+        block, current = self.block, self.current
         for _ in self._others:
             wait(block.arrivals, self._watch_root, *self.patience)
-            if block.requested >= self.command:  # the token may be a failed rank's call for attention
-                raise Aborted
-        block.decided = self.current  # from here on it has taken place, for every rank, whatever happens
+            self._look()
+        for rank in self._others:
+            while block.arrived[rank] < current:  # a token was not about this rendezvous
+                wait(block.arrivals, self._watch_root, *self.patience)
+                self._look()
+        block.decided = current  # from here on it has taken place, for every rank, whatever happens
         for rank in self._others:
             block.gates[rank].release()
 
@@ -138,15 +144,24 @@ class Rendezvous:
         block = self.block
         block.arrivals.release()
         while True:
-            wait(block.gates[self.rank], self.watch, *self.patience)
+            wait(block.gates[self.rank], self._watch_other, *self.patience)
             if block.decided >= self.current:
                 return
             if block.refused >= self.command:
                 raise Aborted
 
-    def _watch_root(self) -> None:
-        if self.block.requested >= self.command:
+    def _watch_other(self) -> bool:
+        self.watch()
+        # True where the root was interrupted before it could wake this rank.
+        return self.block.decided >= self.current or self.block.refused >= self.command
+
+    def _look(self) -> None:
+        """On the root: give up where a rank, or the keeper, asks for it."""
+        if self.block.requested >= self.command or self.block.deaths:
             raise Aborted
+
+    def _watch_root(self) -> None:
+        self._look()
         self.watch()
 
     def took_place(self, number: int) -> bool:
@@ -161,7 +176,7 @@ class Rendezvous:
             for rank in self._others:
                 block.gates[rank].release()
         elif block.refused < self.command:
-            block.requested = max(block.requested, self.command)
+            block.requested = self.command  # whoever else writes it is in the same command
             block.arrivals.release()
 
     def clear(self) -> None:

@@ -12,9 +12,10 @@ from .command import Ack, Command, execute
 from .context import RankContext
 from .control_block import ControlBlock
 from .errors import Aborted, RemoteTraceback, StateError, SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
+from .interrupts import Undisturbed
 from .launchers.base import Launcher
 from .launchers.channel import MasterEnd
-from .launchers.obituary import describe_end, describe_state
+from .launchers.obituary import describe_end
 from .launchers.rank import Failure, Stop, decode
 from .placement import MasterPlacement
 from .rendezvous import Patience, Rendezvous
@@ -25,6 +26,9 @@ logger = logging.getLogger("synkhronos")
 
 #: Seconds that the ranks are given to answer after an interrupt, and to end after `close`, before they are killed.
 GRACE = 2.5
+
+#: Seconds that stuck ranks are given to tell where they are.
+TELL = 0.5
 
 #: Seconds of waiting after which a line in the log says who is waited for.
 WARN_AFTER = 60.0
@@ -77,6 +81,7 @@ class Session:
         self._number = 0
         self._title = "nothing"
         self._deadline = self._warn = float("inf")
+        self._trouble: Optional[SynkhronosError] = None  # why the command in progress was given up
         self._began = 0.0
         self._profile_path, self._profile = profile, None
         if profile is not None:
@@ -116,6 +121,7 @@ class Session:
                 return self._run(command, self.timeout if timeout is None else timeout)
             finally:
                 self._running = False
+                self._trouble = None  # it holds the frames it came through
 
     def check(self) -> None:
         """Raise `StateError` where no command can be run: the session is closed, or one runs. Call with the lock."""
@@ -126,17 +132,18 @@ class Session:
             raise StateError("the session is closed (%s): call synkhronos.fork() again" % self.closed)
 
     def _run(self, command: Command, timeout: Optional[float]) -> List[Any]:
-        self._title, number = command.title, self._number + 1
-        self._check_alive(number)
+        number = self._number + 1
         if self.catalogue is not None:
             self._forget += self.catalogue.sweep()
         payload = pickle.dumps((self._forget, command), pickle.HIGHEST_PROTOCOL)
-        self._number = number
+        self._title, self._number = command.title, number
         self._began = time.monotonic()
         self._deadline = float("inf") if timeout is None else self._began + timeout
         self._warn = self._began + WARN_AFTER
+        self._trouble = own = None
         try:
             with self.placement:
+                self._check_idle()
                 self.context.rendezvous.begin(number)
                 self.channel.send(number, payload)
                 self.context.forget(self._forget)
@@ -144,11 +151,14 @@ class Session:
                 own = self._execute(command)
                 if own.error is not None and not isinstance(own.error, Exception):
                     raise own.error  # an interrupt: the others may be far from done
-                acks = [own if rank == self.root else decode(self.channel.receive(rank, number, self._watch_answers))
-                        for rank in range(self.size)]
-        except SynkhronosError as error:
-            self._end(str(error))
-            raise
+                for rank in self.others:
+                    self.channel.wait(rank, number, self._watch_answers)
+            acks = [own if rank == self.root else self._read(rank) for rank in range(self.size)]
+        except _Trouble as trouble:
+            self._note_others(trouble.error, own)
+            self._end(str(trouble.error))
+            cause = trouble.error.__cause__
+            raise trouble.take() from cause
         except BaseException:
             self._recover(number)
             raise
@@ -162,6 +172,27 @@ class Session:
             return execute(command, self.context)
         return self._profile.runcall(execute, command, self.context)
 
+    def _read(self, rank: int) -> Ack:
+        try:
+            return decode(self.channel.read(rank))
+        except Exception:  # out of unpickling a user's object, or out of a signal handler
+            with Undisturbed():
+                try:
+                    decode(self.channel.read(rank))
+                except Exception as error:
+                    return Ack(rank, error=Failure(error))  # type: ignore[arg-type]
+            raise
+
+    def _note_others(self, error: SynkhronosError, own: Optional[Ack]) -> None:
+        """Add to the error that ends the session what else went wrong in the command."""
+        if own is not None and own.error is not None:
+            _add_note(error, "the master raised, too: %s" % Failure(own.error).summary)
+        for rank in self.others:
+            if own is not None and self.block.finished[rank] >= self._number:
+                failure = self._read(rank).error
+                if failure is not None:
+                    _add_note(error, "rank %d raised, too: %s" % (rank, failure.summary))  # type: ignore[attr-defined]
+
     def _raise(self, command: Command, own: Ack, failed: Sequence[Ack]) -> None:
         """Raise what went wrong: the master's own exception, or the first other rank's as a `WorkerError`."""
         failures: Dict[int, Failure] = {ack.rank: ack.error for ack in failed}  # type: ignore[misc]
@@ -171,10 +202,13 @@ class Session:
                 if failure.summary != summary:  # what every rank found wrong is told once
                     _add_note(own.error, "rank %d raised, too: %s" % (rank, failure.summary))
             raise own.error
-        trouble = self._trouble()
-        if trouble is not None:  # the master gave up because of it, while all others could still answer
-            self._end(str(trouble))
-            raise trouble
+        if self._trouble is not None:  # the master gave up because of it, while all others could still answer
+            self._end(str(self._trouble))
+            raise self._trouble
+        if not failures:
+            self._end("the ranks disagreed")
+            raise SynkhronosError("the ranks disagreed about %s: one waited for another that was not to come; the "
+                                  "session is closed, synkhronos.fork() starts a new one" % command.title)
         rank = min(failures)
         message = "rank %d raised %s in %s" % (rank, failures[rank].summary, command.title)
         for other in sorted(failures)[1:]:
@@ -185,20 +219,29 @@ class Session:
 
     # -- watching ------------------------------------------------------------------------------------------------
 
-    def _trouble(self) -> Optional[Exception]:
+    def _look(self) -> Optional[SynkhronosError]:
         """Return the error to raise where waiting for the command in progress has become pointless."""
-        for rank in self.others:
-            if self.block.ended[rank] and self.block.finished[rank] < self._number:
-                return self._died(rank)
-        self.launcher.check()
-        now = time.monotonic()
-        if now > self._deadline:
-            return self._late()
-        if now > self._warn:
-            self._warn = now + WARN_AFTER
-            logger.warning("waiting for rank(s) %s in %s, since %.0f s", ", ".join(map(str, self._missing())),
-                           self._title, now - self._began)
-        return None
+        if self._trouble is None:
+            if self.closed:  # from a signal handler, or at the program's exit
+                self._trouble = StateError("the session was closed (%s) in the middle of %s" % (
+                    self.closed, self._title))
+                return self._trouble
+            for rank in self.others:
+                if self.block.ended[rank] and self.block.finished[rank] < self._number:
+                    self._trouble = self._died(rank, "in " + self._title)
+                    return self._trouble
+            try:
+                self.launcher.check()
+            except SynkhronosError as error:
+                self._trouble = error
+            now = time.monotonic()
+            if now > self._deadline:
+                self._trouble = self._late()
+            elif now > self._warn:
+                self._warn = now + WARN_AFTER
+                logger.warning("waiting for rank(s) %s in %s, since %.0f s", ", ".join(map(str, self._missing())),
+                               self._title, now - self._began)
+        return self._trouble
 
     def _missing(self) -> List[int]:
         """Return the ranks that have neither answered nor arrived where the master waits."""
@@ -207,34 +250,42 @@ class Session:
         return [rank for rank in missing if self.block.arrived[rank] < here] or missing
 
     def _watch_meeting(self) -> None:
-        if self._trouble() is not None:
+        if self._look() is not None or any(self.block.finished[rank] >= self._number for rank in self.others):
             raise Aborted  # the answers tell why
 
     def _watch_answers(self) -> None:
-        trouble = self._trouble()
+        trouble = self._look()
         if trouble is not None:
-            raise trouble
+            raise _Trouble(trouble)
+        if any(self.block.arrived[rank] > self.context.rendezvous.current for rank in self.others):
+            self.context.abort()  # it waits for the master, which is done
 
-    def _check_alive(self, number: int) -> None:
+    def _check_idle(self) -> None:
+        """Raise where a rank has ended since the last command, or the keeper."""
         for rank in self.others:
             if self.block.ended[rank]:
-                error = self._died(rank)
-                self._end(str(error))
-                raise error
-        self.launcher.check()
+                raise _Trouble(self._died(rank, "before " + self._title))
+        try:
+            self.launcher.check()
+        except SynkhronosError as error:
+            raise _Trouble(error) from None
 
-    def _died(self, rank: int) -> WorkerDied:
+    def _died(self, rank: int, when: str) -> WorkerDied:
         status, pid = self.block.status[rank], self.launcher.pid(rank)
-        return WorkerDied("rank %d (pid %d) %s in %s; the session is closed, synkhronos.fork() starts a new one" % (
-            rank, pid, describe_end(status), self._title), rank, pid, status)
+        error = WorkerDied("rank %d (pid %d) %s %s; the session is closed, synkhronos.fork() starts a new one" % (
+            rank, pid, describe_end(status), when), rank, pid, status)
+        words = self.launcher.last_words(rank)
+        if words:
+            error.__cause__ = RemoteTraceback("Traceback of rank %d:\n%s" % (rank, words))
+        return error
 
     def _late(self) -> WorkerTimeout:
         missing = self._missing()
-        states = "\n".join("rank %d (pid %d): %s" % (rank, self.launcher.pid(rank), describe_state(
-            self.launcher.pid(rank))) for rank in missing)
+        doing = self.launcher.inspect(missing, TELL)
         return WorkerTimeout("%s did not finish within %.6g s; the session is closed, synkhronos.fork() starts a new "
-                             "one. Not there:\n%s" % (self._title, self._deadline - self._began, states),
-                             missing[0] if missing else self.root)
+                             "one. Not there:\n%s" % (self._title, self._deadline - self._began, "\n".join(
+                                 "rank %d (pid %d): %s" % (rank, self.launcher.pid(rank), doing[rank])
+                                 for rank in missing)), missing[0] if missing else self.root)
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -242,19 +293,17 @@ class Session:
         """After an interrupt in the middle of a command: make the ranks idle again, or end them."""
         done = False
         try:
-            if self.block.command_number < number:  # it was not sent
-                done = True
-                return
-            self.context.abort()
-            self._deadline = time.monotonic() + GRACE
-            for rank in self.others:
-                self.block.commands[rank].release()  # the interrupt may have come before this rank was told
-            for rank in self.others:
-                self.channel.receive(rank, number, self._watch_answers)
+            if self.block.command_number >= number:  # else it was not sent
+                self.context.abort()
+                self._trouble, self._deadline = None, time.monotonic() + GRACE
+                for rank in self.others:
+                    self.block.commands[rank].release()  # the interrupt may have come before this rank was told
+                for rank in self.others:
+                    self.channel.wait(rank, number, self._watch_answers)
+                self.context.settle()
+                self.context.rendezvous.clear()
             done = True
-            self.context.settle()
-            self.context.rendezvous.clear()
-        except SynkhronosError:
+        except _Trouble:
             pass
         finally:
             if not done:
@@ -262,35 +311,71 @@ class Session:
 
     def _end(self, why: str) -> None:
         """End the session at once."""
-        self.closed = self.closed or why.split(";")[0]
-        self.context.abort()
-        self.context.settle()
-        self.launcher.kill()
-        self._tidy()
+        with Undisturbed():
+            self.closed = self.closed or why.split(";")[0]
+            self.context.abort()
+            self.context.settle()
+            self.launcher.kill()
+            self._tidy()
 
-    def close(self, why: str = "synkhronos.close() was called") -> None:
-        """Tell the ranks to stop; kill those that do not. May be called twice."""
-        if self.closed:
-            return
-        with self.lock:
-            try:
-                self.run(Stop(), GRACE)
-            except SynkhronosError as error:
-                logger.debug("while closing: %s", error)
-            finally:
-                if not self.closed:
-                    self.closed = why
-                    if not self.launcher.join(GRACE):
-                        self.launcher.kill()
-                    self._tidy()
+    def close(self, why: str = "synkhronos.close() was called", patience: float = -1) -> None:
+        """Tell the ranks to stop; kill those that do not. May be called twice.
+
+        Parameters
+        ----------
+        why : str
+            What is said to who uses the session later.
+        patience : float
+            Seconds to wait for a command in progress in another thread, before the ranks are killed in the middle of
+            it; without end by default.
+        """
+        mine = self.lock.acquire(timeout=patience)
+        try:
+            if self.closed:
+                return
+            if mine and not self._running:
+                try:
+                    self.run(Stop(), GRACE)
+                except SynkhronosError as error:
+                    logger.debug("while closing: %s", error)
+                else:
+                    self.launcher.join(GRACE)
+        finally:
+            self._end(why)
+            if mine:
+                self.lock.release()
 
     def _tidy(self) -> None:
-        if self._profile is not None and self._profile_path is not None:
-            self._profile.dump_stats(self._profile_path)
-            self._profile = None
         for rank in self.others:
             self.pools.remove(rank)
         self.block.close()
+        self.placement.release()
+        # Without these circles the memory, and the descriptors that its mappings keep, go with the last reference.
+        self.context.rendezvous.watch = _over
+        self.catalogue = None
+        profile, self._profile = self._profile, None
+        if profile is not None and self._profile_path is not None:
+            profile.dump_stats(self._profile_path)
+
+
+class _Trouble(Exception):
+    """Carries the error that ends the session, past the handlers of errors that do not."""
+
+    def __init__(self, error: SynkhronosError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    def take(self) -> SynkhronosError:
+        """Return the error and let go of it, whose context this will be: circles keep what the frames hold."""
+        error = self.error
+        del self.error
+        self.__traceback__ = None
+        return error
+
+
+def _over() -> None:
+    """Watch over a session that has ended."""
+    raise Aborted
 
 
 def _add_note(error: BaseException, note: str) -> None:

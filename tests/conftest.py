@@ -45,6 +45,12 @@ def leftovers():
     return found
 
 
+@pytest.fixture
+def find_leftovers():
+    """The function that tells what must not be there when no session is open."""
+    return leftovers
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays(request):
     """After every test: no rank, no name in /dev/shm, no thread of ours."""

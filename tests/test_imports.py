@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "synkhronos"
 # line, without cycles. A new module goes into the line it belongs to.
 LAYERS = [
     ["errors"],
-    ["reduce_op", "partition", "selection", "machine", "nameless_file", "semaphores"],
+    ["reduce_op", "partition", "selection", "machine", "nameless_file", "semaphores", "interrupts"],
     ["free_list", "reservation", "mapped_file", "named_memory"],
     ["shared_array", "control_block", "placement"],
     ["messages"],

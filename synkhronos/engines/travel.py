@@ -17,6 +17,8 @@ from typing import Any, Callable, Hashable, Iterable, List, Mapping, Sequence, T
 
 import cloudpickle
 
+from ..interrupts import Undisturbed
+
 #: C stack for a graph that is thousands of operations deep: pickling goes one level down per operation, and what it
 #: does not touch of this costs address space only. Smaller where the address space is limited.
 STACK_SIZES = (512 << 20, 128 << 20, 32 << 20)
@@ -29,32 +31,21 @@ _one_at_a_time = threading.Lock()
 def deep(function: Callable, *args: Any) -> Any:
     """Return ``function(*args)``, run where recursion may go thousands of levels deep."""
     outcome: List[Any] = []
-    finished = threading.Event()
 
     def work() -> None:
         try:
             outcome[:] = [True, function(*args)]
         except BaseException as error:  # raised again below, in the thread that asked
             outcome[:] = [False, error]
-        finally:
-            finished.set()
 
-    with _one_at_a_time:
+    # The limit must not fall while the thread is deep (that is a fatal error of the interpreter), so Ctrl-C is taken up
+    # only when the thread is done.
+    with Undisturbed(), _one_at_a_time:
         limit = sys.getrecursionlimit()
-        thread = _start(work)
-        interrupts: List[BaseException] = []
-        # The limit must not fall while the thread is deep (that is a fatal error of the interpreter), so Ctrl-C is
-        # taken up only when the thread is done. (After a join that was interrupted Python takes the thread for dead:
-        # bpo-45274. Hence the event.)
-        while not finished.is_set():
-            try:
-                finished.wait()
-            except KeyboardInterrupt as interrupt:
-                interrupts.append(interrupt)
-        thread.join()
-        sys.setrecursionlimit(limit)
-    if interrupts:
-        raise interrupts[0]
+        try:
+            _start(work).join()
+        finally:
+            sys.setrecursionlimit(limit)
     done, result = outcome
     if not done:
         raise result
@@ -154,13 +145,14 @@ def dumps(functions: Sequence[Any], known: Mapping[int, Tuple[str, int]], reduce
                 return "%s cannot be sent to the other ranks: it does not pickle" % label(function)
         return "the functions %s cannot be sent to the other ranks together" % ", ".join(map(label, functions))
 
-    try:
-        return deep(dump, list(functions))
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise TypeError("%s (%s: %s); leave it out of the graph, or give its class a __reduce__"
-                        % (deep(search), type(error).__name__, error)) from error
+    with Undisturbed():  # so that what is raised here is raised by pickling
+        try:
+            return deep(dump, list(functions))
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise TypeError("%s (%s: %s); leave it out of the graph, or give its class a __reduce__"
+                            % (deep(search), type(error).__name__, error)) from error
 
 
 def loads(data: Any, find: Callable[[str, int], Any]) -> List[Any]:

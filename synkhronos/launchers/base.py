@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 
 class RankConfig(NamedTuple):
@@ -41,9 +41,17 @@ class Launcher(ABC):
         """Return the process id of a rank."""
 
     @abstractmethod
+    def last_words(self, rank: int) -> str:
+        """Return the traceback of a rank that ended because it could not start or broke; else nothing."""
+
+    @abstractmethod
+    def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
+        """Tell what ranks are doing: their Python stacks, of those that can answer in that time."""
+
+    @abstractmethod
     def join(self, seconds: float) -> bool:
         """Wait at most so long until all ranks have ended; tell whether they have."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End all ranks at once, whatever they are doing, and wait until they are gone."""
+        """End all ranks at once, whatever they are doing, and wait until they are gone. May be called again."""

@@ -32,13 +32,17 @@ class MasterEnd:
         for rank in self.ranks:
             block.commands[rank].release()
 
-    def receive(self, rank: int, number: int, watch: Callable[[], object]) -> Any:
-        """Wait for the rank's answer to the command of that number, and return it."""
+    def wait(self, rank: int, number: int, watch: Callable[[], object]) -> None:
+        """Wait until the rank has answered the command of that number."""
         block = self.block
         while block.finished[rank] < number:  # the semaphore may also be a call for attention
             wait(block.acks[rank], watch, *self.patience)
             if block.finished[rank] < number:
                 watch()
+
+    def read(self, rank: int) -> Any:
+        """Return the rank's answer to the last command; whatever unpickling it raises comes out."""
+        block = self.block
         return pickle.loads(messages.get(block.ack_length[rank], block.ack_slots[rank], self.pools))
 
 
@@ -49,18 +53,22 @@ class RankEnd:
         self.block, self.rank, self.pool, self.pools, self.patience = block, rank, pool, pools, patience
         self._keep: Any = None
 
-    def receive(self, watch: Callable[[], object]) -> Any:
-        """Wait for the next command; return its number and a buffer over its pickle."""
+    def wait(self, watch: Callable[[], object]) -> int:
+        """Wait for the next command; return its number."""
         block = self.block
         while block.command_number <= block.finished[self.rank]:
             wait(block.commands[self.rank], watch, *self.patience)
         self._keep = None
         number = block.command_number
         block.started[self.rank] = number
-        return number, messages.get(block.command_length, block.command_slot, self.pools)
+        return number
+
+    def read(self) -> Any:
+        """Return the command; whatever unpickling it raises comes out."""
+        return pickle.loads(messages.get(self.block.command_length, self.block.command_slot, self.pools))
 
     def send(self, number: int, payload: bytes) -> None:
-        """Answer the command of that number."""
+        """Answer the command of that number. Where this raises SharedMemoryError, nothing was sent."""
         block = self.block
         block.ack_length[self.rank], self._keep = messages.put(payload, block.ack_slots[self.rank], self.pool)
         block.finished[self.rank] = number

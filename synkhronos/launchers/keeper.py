@@ -19,73 +19,87 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..control_block import ControlBlock
 from ..errors import SynkhronosError
+from ..interrupts import Undisturbed
 from ..rendezvous import STEP
 from . import descriptors
 from .base import RankConfig
-from .process import die_with_parent, rank_main, take_default_signals
+from .process import FAILED, die_with_parent, leave_last_words, rank_main, take_default_signals
 
-#: Asks to give up every command there will ever be.
-FOREVER = 2**62
+#: Seconds in which the keeper must have killed and buried all ranks, and have forked one.
+PATIENCE = 3.0
 
 
 class Keeper:
-    """The master's side of the keeper process."""
+    """The master's side of the keeper process.
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    Parameters
+    ----------
+    enter : callable
+        Called in the new process, before anything else.
+    """
+
+    def __init__(self, enter: Callable[[], object]) -> None:
+        ours, theirs = descriptors.pair()
         for stream in (sys.stdout, sys.stderr):  # or what stands in their buffers would be written twice
             try:
                 stream.flush()
             except Exception:  # closed or replaced by the user
                 pass
         master = os.getpid()
-        try:
-            self.pid = os.fork()
-        except OSError as error:
-            ours.close()
-            theirs.close()
-            raise SynkhronosError("no process can be started for the keeper: %s; see ulimit -u" % error) from error
-        if self.pid == 0:
-            status = 1
+        with Undisturbed():
             try:
+                self.pid = os.fork()
+            except OSError as error:
                 ours.close()
-                _Watch(theirs, master).loop()
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        theirs.close()
-        self._socket = ours
-        self._status: Optional[int] = None
+                theirs.close()
+                raise SynkhronosError("no process can be started for the keeper: %s; see ulimit -u" % error) from error
+            if self.pid == 0:
+                status = 1
+                try:
+                    ours.close()
+                    enter()
+                    _Watch(theirs, master).loop()
+                    status = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(status)
+            theirs.close()
+            self._socket = ours
+            self._status: Optional[int] = None
 
     def __repr__(self) -> str:
         return "Keeper(pid=%d, %s)" % (self.pid, "alive" if self.alive() else "ended")
 
-    def spawn(self, configs: List[RankConfig], block: ControlBlock, fds: Dict[int, int]) -> List[int]:
+    def spawn(self, configs: List[RankConfig], block: ControlBlock, stacks: int, pools: Dict[int, int]) -> List[int]:
         """Fork one rank per config; return their process ids."""
-        idents = list(fds)
-        try:
-            descriptors.send(self._socket, ("spawn", configs, block.size, idents),
-                             [block.fd] + [fds[ident] for ident in idents])
-            answer, _ = descriptors.receive(self._socket)
-        except (OSError, EOFError) as error:
-            raise SynkhronosError("the keeper process (pid %d) is gone: %s" % (self.pid, self.epitaph())) from error
+        answer = self._ask(("spawn", configs, block.size, list(pools)), [block.fd, stacks, *pools.values()],
+                           PATIENCE * (1 + len(configs)))
         if isinstance(answer, str):
             raise SynkhronosError(answer)
         return answer
 
     def kill(self) -> None:
-        """Kill every rank and wait until all are gone; nothing happens where the keeper is (they died with it)."""
+        """Kill every rank and wait until all are gone; where the keeper does not do it, it dies, and they with it."""
         try:
-            descriptors.send(self._socket, ("kill",))
-            descriptors.receive(self._socket)
-        except (OSError, EOFError):
+            self._ask(("kill",), (), PATIENCE)
+        except SynkhronosError:
             pass
+
+    def _ask(self, message: Any, fds: Sequence[int], seconds: float) -> Any:
+        """Send a message and return the answer. Where none comes, the keeper is ended."""
+        with Undisturbed():  # or an answer could be taken for the next one's
+            try:
+                self._socket.settimeout(seconds)
+                descriptors.send(self._socket, message, fds)
+                return descriptors.receive(self._socket)[0]
+            except (OSError, EOFError) as error:
+                self.end()
+                raise SynkhronosError("the keeper process (pid %d) is gone: %s" % (self.pid, self.epitaph())) from error
 
     def alive(self) -> bool:
         """Tell whether the process still runs."""
@@ -107,15 +121,15 @@ class Keeper:
             return "killed by signal %d" % os.WTERMSIG(self._status)
         return "it ended"
 
-    def close(self) -> None:
-        """End the keeper, which ends its ranks."""
+    def end(self) -> None:
+        """End the keeper, whatever state it is in; the kernel ends its ranks with it."""
         self._socket.close()
-        if self._status is None:
+        if self.alive():
+            os.kill(self.pid, signal.SIGKILL)  # not waited for yet, so the id is still its own
             try:
-                os.waitpid(self.pid, 0)
+                self._status = os.waitpid(self.pid, 0)[1]
             except ChildProcessError:
-                pass
-            self._status = 0
+                self._status = -1
 
     def disown(self) -> None:
         """Let go of the keeper in a process that the user forked: it belongs to the parent."""
@@ -130,12 +144,11 @@ class _Watch:
         self.socket, self.master = sock, master
         self.block: Optional[ControlBlock] = None
         self.ranks: Dict[int, int] = {}  # rank by pid
-        self.root = 0
 
     def loop(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the master decides
         take_default_signals()
         _drop_descriptors(self.socket.fileno())
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the master decides
         gc.collect()
         gc.freeze()  # what the program held stays untouched, and so shared, for as long as it lives
         wake_read, wake_write = os.pipe()
@@ -156,52 +169,58 @@ class _Watch:
                         pass
                 self.reap()
                 if self.socket.fileno() in ready:
-                    message, fds = descriptors.receive(self.socket)
-                    descriptors.send(self.socket, getattr(self, message[0])(fds, *message[1:]))
+                    descriptors.send(self.socket, self.answer())
         except (EOFError, ConnectionError):
             pass  # the master is gone, or wants no more
         finally:
             self.kill([])
 
-    def spawn(self, fds: List[int], configs: List[RankConfig], size: int, idents: List[int]) -> Any:
-        """Fork the ranks of a new session."""
-        if self.ranks:
-            return "the ranks of the session before have not ended"
+    def answer(self) -> Any:
+        """Receive a request and do what it asks; return what the master shall know: a sentence where it failed."""
         try:
-            self.block = ControlBlock(size, fds[0])
-            self.root = configs[0].root
-            pids = []
-            for config in configs:
-                pid = os.fork()
-                if pid == 0:
-                    self._become(config, fds, idents)
-                self.ranks[pid] = config.rank
-                pids.append(pid)
-            return pids
+            message, fds = descriptors.receive(self.socket)
         except OSError as error:
+            return "the ranks could not be started: %s" % error
+        try:
+            return getattr(self, message[0])(fds, *message[1:])
+        except (OSError, MemoryError) as error:  # no processes, no memory, no descriptors
             self.kill([])
-            return "rank %d of %d could not be started: %s; see ulimit -u and ulimit -n" % (
-                len(self.ranks), size, error)
+            return "the ranks could not be started: %s; see ulimit -a" % error
         finally:
             for fd in fds:
                 os.close(fd)
-            if self.block is not None:
-                self.block.fd = -1
 
-    def _become(self, config: RankConfig, fds: List[int], idents: List[int]) -> None:
+    def spawn(self, fds: List[int], configs: List[RankConfig], size: int, idents: List[int]) -> Any:
+        """Fork the ranks of a new session; those of an earlier one, which the master has given up, end."""
+        self.kill([])
+        block = self.block = ControlBlock(size, fds[0])
+        block.fd = -1  # it is closed with the others that came
+        for config in configs:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                self.kill([])
+                return "rank %d of %d could not be started: %s; see ulimit -u" % (config.rank, size, error)
+            if pid == 0:
+                self._become(config, block, fds, idents)
+            self.ranks[pid] = config.rank
+        return list(self.ranks)
+
+    def _become(self, config: RankConfig, block: ControlBlock, fds: List[int], idents: List[int]) -> None:
         """Be a rank, and never return."""
-        status = 70  # what BSD calls an internal software error
+        status = FAILED
         try:
             keeper = os.getppid()
             die_with_parent(keeper)
-            self.socket.close()
             signal.set_wakeup_fd(-1)
-            take_default_signals()
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            rank_main(config, ControlBlock(config.size, fds[0]), dict(zip(idents, fds[1:])), keeper)
+            # Ctrl-C is the master's affair. Not SIG_IGN, which the programs that a rank starts would inherit.
+            signal.signal(signal.SIGINT, lambda *_: None)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.socket.close()
+            rank_main(config, block, fds[1], dict(zip(idents, fds[2:])), keeper)
             status = 0
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            leave_last_words(block, config.rank, error)
         finally:
             os._exit(status)
 
@@ -223,8 +242,7 @@ class _Watch:
                 return
             rank = self.ranks.pop(pid, None)
             if rank is not None and self.block is not None:
-                bury(self.block, rank, self.root, -os.WTERMSIG(status) if os.WIFSIGNALED(status)
-                     else os.WEXITSTATUS(status))
+                bury(self.block, rank, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
 def _drop_descriptors(keep: int) -> None:
@@ -244,10 +262,10 @@ def _drop_descriptors(keep: int) -> None:
     os.close(nothing)
 
 
-def bury(block: ControlBlock, rank: int, root: int, status: int) -> None:
+def bury(block: ControlBlock, rank: int, status: int) -> None:
     """Write down that a rank has ended, and wake everybody who may wait for it."""
     block.status[rank] = status
     block.ended[rank] = 1
-    block.requested = FOREVER
+    block.deaths = 1
     block.arrivals.release()
     block.acks[rank].release()

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
 from typing import Callable, Dict
 
 from ..context import RankContext
-from ..control_block import ControlBlock
-from ..placement import limit_threads
+from ..control_block import ACK_BYTES, ControlBlock
+from ..placement import confine, limit_threads
 from ..rendezvous import Patience, Rendezvous
 from ..shared_array import Pool, PoolMap
 from ..transports.shared_memory import SharedMemoryTransport
 from .base import RankConfig
 from .channel import RankEnd
-from .rank import serve
+from .rank import Failure, serve
 
 _PR_SET_PDEATHSIG = 1
+
+#: Exit code of a rank that could not start or broke; what BSD calls an internal software error.
+FAILED = 70
+
+#: The signal that has a rank write its stacks; one that nobody else uses.
+ASK_FOR_STACKS = signal.SIGRTMIN + 5
 
 
 def die_with_parent(parent: int) -> None:
@@ -31,16 +38,29 @@ def die_with_parent(parent: int) -> None:
 
 
 def take_default_signals() -> None:
-    """Undo the program's signal handlers, which are not meant for this process."""
+    """Undo the program's signal handlers and its thread's mask, which are not meant for this process."""
     for number in range(1, signal.NSIG):
         try:
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         except (OSError, ValueError):  # numbers that do not exist, or that cannot be caught
             pass
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def rank_main(config: RankConfig, block: ControlBlock, fds: Dict[int, int], keeper: int) -> None:
+def leave_last_words(block: ControlBlock, rank: int, error: BaseException) -> None:
+    """Leave what a rank died of, other than a command's error, where `last_words` finds it."""
+    words = Failure(error).text.encode("utf-8", "replace")[-ACK_BYTES:]
+    block.ack_slots[rank][:len(words)] = words
+    block.ack_length[rank] = len(words)
+
+
+def last_words(block: ControlBlock, rank: int) -> str:
+    """Return what a rank left that ended with the exit code `FAILED`."""
+    return bytes(block.ack_slots[rank][:max(0, block.ack_length[rank])]).decode("utf-8", "replace")
+
+
+def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[int, int], keeper: int) -> None:
     """Be a rank: set the process up and serve commands until told to stop.
 
     Parameters
@@ -49,6 +69,8 @@ def rank_main(config: RankConfig, block: ControlBlock, fds: Dict[int, int], keep
         Who this is.
     block : ControlBlock
         Where the session meets.
+    stacks : int
+        Descriptor of the file into which this process writes its Python stacks when the master asks for them.
     fds : dict of int to int
         Descriptors of the pools, by ident.
     keeper : int
@@ -60,8 +82,9 @@ def rank_main(config: RankConfig, block: ControlBlock, fds: Dict[int, int], keep
     os.chdir(config.directory)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    if config.cores:
-        os.sched_setaffinity(0, config.cores)
+    # The handler is C code: it also answers while an operation holds the interpreter.
+    faulthandler.register(ASK_FOR_STACKS, os.fdopen(stacks, "wb"), all_threads=True)
+    confine(config.cores)
     limit_threads(config.threads)
 
     def watch() -> None:
@@ -74,12 +97,16 @@ def rank_main(config: RankConfig, block: ControlBlock, fds: Dict[int, int], keep
     pools.add(config.rank, pool)
     for ident, fd in fds.items():
         pools.add(ident, fd)
+        os.close(fd)  # the map has its own
     rendezvous = Rendezvous(block, config.rank, config.root, watch, patience)
     context = RankContext(rendezvous, pool, pools, SharedMemoryTransport(rendezvous, pool, pools))
     channel = RankEnd(block, config.rank, pool, pools, patience)
     _profiled(config, lambda: serve(context, channel, watch))
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # nobody reads any more, or it is closed
+            pass
 
 
 def _profiled(config: RankConfig, work: Callable[[], None]) -> None:

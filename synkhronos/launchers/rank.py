@@ -8,14 +8,26 @@ from typing import Any, Callable
 
 from ..command import Ack, Command, execute
 from ..context import RankContext
+from ..errors import SharedMemoryError
 from .channel import RankEnd
 
-#: Characters of a traceback, and of its last line, that travel.
-LONGEST_TEXT, LONGEST_SUMMARY = 20000, 2000
+#: Characters of a traceback, and of its last line, that travel. Mostly they fit into the slot of an answer.
+LONGEST_TEXT, LONGEST_SUMMARY = 10000, 2000
+
+
+class Start(Command):
+    """Answer, so that `fork` tells what keeps a rank from living."""
+
+    title = "start"
+
+    def run(self, context: RankContext) -> None:
+        pass
 
 
 class Stop(Command):
     """Tell the ranks to end."""
+
+    title = "stop"
 
     def run(self, context: RankContext) -> None:
         pass
@@ -77,19 +89,23 @@ def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -
         Called at every step of a wait for the next command; ends the rank where its master is gone.
     """
     while True:
-        number, message = channel.receive(watch)
+        number = channel.wait(watch)
         context.rendezvous.begin(number)
+        stop = False
         try:
-            forget, command = pickle.loads(message)
+            forget, command = channel.read()
+            context.forget(forget)
         except BaseException as error:  # anything can be raised by unpickling a user's objects
             context.abort()
+            ack = Ack(context.rank, error=error)
+        else:
+            ack = execute(command, context)
+            stop = isinstance(command, Stop)
+            del command
+        try:
+            channel.send(number, encode(ack))
+        except SharedMemoryError as error:
             channel.send(number, encode(Ack(context.rank, error=error)))
-            continue
-        del message
-        context.forget(forget)
-        ack = execute(command, context)
-        stop = isinstance(command, Stop)
-        del command
-        channel.send(number, encode(ack))
+        del ack  # and what it keeps alive, an error's frames included
         if stop:
             return

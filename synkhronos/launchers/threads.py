@@ -6,9 +6,11 @@ a thread cannot be killed: `Vanish`, raised inside a rank, plays its death.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from typing import Dict, List
+import traceback
+from typing import Dict, Iterable, List
 
 from ..context import RankContext
 from ..control_block import ControlBlock
@@ -18,6 +20,7 @@ from ..transports.shared_memory import SharedMemoryTransport
 from .base import Launcher, RankConfig
 from .channel import RankEnd
 from .keeper import bury
+from .process import FAILED
 from .rank import serve
 
 
@@ -30,6 +33,7 @@ class ThreadsLauncher(Launcher):
 
     def __init__(self) -> None:
         self._threads: Dict[int, threading.Thread] = {}
+        self._words: Dict[int, str] = {}
         self._over = False
         #: The ranks' contexts, for tests to look into.
         self.contexts: Dict[int, RankContext] = {}
@@ -42,7 +46,7 @@ class ThreadsLauncher(Launcher):
             thread.start()
 
     def _live(self, config: RankConfig, block: ControlBlock, pools: Dict[int, Pool]) -> None:
-        status = 1
+        status = FAILED
         try:
             mapped = PoolMap()
             for ident, pool in pools.items():
@@ -55,9 +59,11 @@ class ThreadsLauncher(Launcher):
             status = 0
         except Vanish:
             status = -9
+        except BaseException:
+            self._words[config.rank] = traceback.format_exc()
         finally:
             self.contexts.pop(config.rank, None)
-            bury(block, config.rank, config.root, status)
+            bury(block, config.rank, status)
 
     def _watch(self) -> None:
         if self._over:
@@ -68,6 +74,15 @@ class ThreadsLauncher(Launcher):
 
     def pid(self, rank: int) -> int:
         return self._threads[rank].native_id or 0
+
+    def last_words(self, rank: int) -> str:
+        return self._words.get(rank, "")
+
+    def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
+        frames = sys._current_frames()
+        threads = {rank: self._threads[rank] for rank in ranks}
+        return {rank: "".join(traceback.format_stack(frames[thread.ident])).rstrip() if thread.ident in frames
+                else "gone" for rank, thread in threads.items()}
 
     def join(self, seconds: float) -> bool:
         until = time.monotonic() + seconds

@@ -1,0 +1,174 @@
+"""For sabotage: more that must not stay behind, and programs of their own to sabotage."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+
+import synkhronos as synk
+from synkhronos.program import PROGRAM
+
+
+def open_files():
+    """Return what stands behind the open descriptors of this process, but for its keeper's socket and its memory."""
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[int(fd)] = os.readlink("/proc/self/fd/" + fd)
+        except OSError:
+            pass
+    return {fd: name for fd, name in found.items() if "synkhronos-pool" not in name and not name.startswith("socket:")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_more_stays(nothing_stays):
+    """After every test: no open file, no thread more than before."""
+    synk.close()
+    files, threads = open_files(), threading.active_count()
+    yield
+    synk.close()
+    gc.collect()
+    after = {fd: name for fd, name in open_files().items() if files.get(fd) != name}
+    assert not after, "open files left: %s" % after
+    assert threading.active_count() <= threads, threading.enumerate()
+
+
+@pytest.fixture
+def fresh_keeper():
+    """No keeper before and after: ranks inherit what the test puts into this process."""
+    PROGRAM.shut_down()
+    yield
+    PROGRAM.shut_down()
+
+
+class Script:
+    """A program in a process group of its own, and all processes that come of it."""
+
+    def __init__(self, code, *, launch=None, stdin=None, options=(), **kwargs):
+        command = launch or [sys.executable, *options, "-c", PRELUDE + textwrap.dedent(code)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        start_new_session=True, text=True, **kwargs)
+        if stdin is not None:
+            self.process.stdin.write(stdin)
+        self.lines = []
+        self._given = stdin is not None
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def read(self):
+        """Return the next line of output."""
+        line = self.process.stdout.readline()
+        self.lines.append(line)
+        return line.strip()
+
+    def until(self, text):
+        """Read output up to a line."""
+        while True:
+            line = self.read()
+            if line == text:
+                return
+            if not line and self.process.poll() is not None:
+                raise AssertionError("the program ended before it printed %r: %s" % (
+                    text, self.process.stderr.read()))
+
+    def others(self):
+        """Return the living processes of the program's session, besides itself."""
+        found = []
+        for pid in psutil.pids():
+            try:
+                if pid != self.pid and os.getsid(pid) == self.pid and \
+                        psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                    found.append(pid)
+            except (ProcessLookupError, psutil.NoSuchProcess):
+                pass
+        return found
+
+    def wait_others(self, seconds=2.0):
+        """Return the processes that are there after so long."""
+        until = time.monotonic() + seconds
+        while self.others() and time.monotonic() < until:
+            time.sleep(0.01)
+        return self.others()
+
+    def finish(self, timeout=30):
+        """Wait for its end; return exit status, rest of the output and errors."""
+        if not self._given:
+            self.process.stdin.close()
+            self.process.stdin = None
+        out, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out, err
+
+    def end(self):
+        for pid in [self.pid] * (self.process.poll() is None) + self.others():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+        self.process.wait()
+
+
+#: What programs begin with: a session's everyday things, on the small engine.
+PRELUDE = """
+import mmap, os, signal, sys, time, threading
+import numpy as np
+import synkhronos as synk
+from synkhronos.command import Command
+from synkhronos.engines import numpy as engine
+from synkhronos.program import PROGRAM
+from synkhronos.rendezvous import Rendezvous
+
+MASTER = os.getpid()
+flag = mmap.mmap(-1, 1)  # that the ranks see, too
+
+def say(*words):
+    print(*words, flush=True)
+
+w = engine.shared(np.zeros(3), "w")
+
+def build(function=None, updates=True):
+    x = engine.variable("x", "float64", 1)
+    y = engine.apply(function, x, dtype="float64", ndim=1) if function else x
+    return synk.function([x], (engine.mean(y), "avg"), updates=[(w, w + 1)] if updates else None)
+
+def works():
+    n = synk.size()
+    w.set_value(np.arange(3.0))
+    f = build()
+    assert f(np.arange(12.0)) == 5.5
+    assert np.array_equal(w.get_value(), np.arange(3.0) + 1)
+    synk.broadcast(w)
+    synk.all_reduce(w, op="sum")
+    assert np.array_equal(w.get_value(), n * (np.arange(3.0) + 1)), w.get_value()
+"""
+
+
+@pytest.fixture
+def script():
+    """Start programs; nothing of them may stay."""
+    started = []
+
+    def start(code="", **kwargs):
+        started.append(Script(code, **kwargs))
+        return started[-1]
+
+    yield start
+    left = []
+    for program in started:
+        left += program.wait_others() if program.process.poll() is not None else []
+        program.end()
+    assert not left, "processes left: %s" % left

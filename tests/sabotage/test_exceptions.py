@@ -1,0 +1,241 @@
+"""Exceptions on any rank, of any kind, at any command: told, and the session goes on."""
+
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos.command import Command
+from synkhronos.errors import RemoteTraceback, WorkerError
+
+
+class TwoArguments(Exception):
+    def __init__(self, one, two):
+        super().__init__("%s and %s" % (one, two))
+
+
+class Unpicklable(Exception):
+    def __init__(self):
+        super().__init__("no pickle")
+        self.lock = sys.stdin and open("/dev/null")
+
+    def __reduce__(self):
+        raise pickle.PicklingError("never")
+
+
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class ExitText(Exception):
+    def __str__(self):
+        raise SystemExit(3)
+
+
+def huge():
+    return ValueError("x" * (50 << 20))
+
+
+def chained():
+    try:
+        raise KeyError("inner")
+    except KeyError as error:
+        result = ValueError("outer")
+        result.__cause__ = error
+        error.__context__ = result  # a circle
+        return result
+
+
+KINDS = [
+    (lambda: TwoArguments(1, 2), "TwoArguments: 1 and 2"), (Unpicklable, "Unpicklable: no pickle"),
+    (NoText, "NoText"), (ExitText, "ExitText"), (huge, "ValueError: xxxx"), (chained, "ValueError: outer"),
+    (lambda: SystemExit(7), "SystemExit: 7"), (lambda: KeyboardInterrupt("odd"), "KeyboardInterrupt: odd"),
+    (lambda: GeneratorExit(), "GeneratorExit"), (lambda: StopIteration(4), "StopIteration: 4"),
+    (lambda: UnicodeError("\udc80 lone"), "UnicodeError"), (MemoryError, "MemoryError"),
+]
+
+
+class Raise(Command):
+    """Fail on some ranks, before, between or after two rendezvous."""
+
+    title = "sabotage"
+
+    def __init__(self, kinds, place, result=None):
+        self.kinds, self.place, self.result = kinds, place, result
+
+    def run(self, context):
+        for place in range(3):
+            if place == self.place and context.rank in self.kinds:
+                raise KINDS[self.kinds[context.rank]][0]()
+            if place < 2:
+                context.rendezvous.meet()
+        return context.rank
+
+
+def check_alive(world):
+    assert world.session.run(Raise({}, 0)) == list(range(world.n))
+    w = world.shared(np.arange(3.0))
+    synk.all_reduce(w, op="sum")
+    assert all(np.array_equal(value, world.n * np.arange(3.0)) for value in world.values(w))
+
+
+@pytest.mark.parametrize("launcher, n, root", [("threads", 2, 0), ("threads", 3, 1), ("fork", 2, 0), ("fork", 3, 1)])
+def test_every_kind_at_every_place(launcher, n, root, make_world):
+    world = make_world(launcher, n, root)
+    for kind, (_, text) in enumerate(KINDS):
+        for place in range(3):
+            rank = (root + 1 + place % (n - 1)) % n
+            with pytest.raises(WorkerError) as caught:
+                world.session.run(Raise({rank: kind}, place))
+            error = caught.value
+            assert error.rank == rank and list(error.remote_tracebacks) == [rank]
+            assert str(error).startswith("rank %d raised %s" % (rank, text)) and "in sabotage" in str(error)
+            assert len(str(error)) < 10000
+            assert isinstance(error.__cause__, RemoteTraceback)
+            assert "Traceback of rank %d" % rank in str(error.__cause__)
+            assert "in run" in str(error.__cause__) and len(str(error.__cause__)) < 30000
+    check_alive(world)
+
+
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+def test_several_ranks_are_all_told(launcher, make_world):
+    world = make_world(launcher, 4, 1)
+    with pytest.raises(WorkerError) as caught:
+        world.session.run(Raise({0: 0, 2: 6, 3: 5}, 1))
+    message = str(caught.value)
+    # The first to fail may free another before it fails itself; where all come to it, all are told.
+    told = [rank for rank in (0, 2, 3) if "rank %d raised" % rank in message]
+    assert told == sorted(caught.value.remote_tracebacks) and caught.value.rank == told[0]
+    with pytest.raises(WorkerError) as caught:
+        world.session.run(Raise({0: 0, 2: 6, 3: 5}, 0))
+    assert sorted(caught.value.remote_tracebacks) == [0, 2, 3] and caught.value.rank == 0
+    for text in ("rank 0 raised TwoArguments: 1 and 2", "rank 2 raised SystemExit: 7", "rank 3 raised ValueError"):
+        assert text in str(caught.value)
+    check_alive(world)
+
+
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+@pytest.mark.parametrize("kind", [0, 2, 5, 11])
+def test_masters_own_keeps_its_type(launcher, kind, make_world):
+    world = make_world(launcher, 3, 0)
+    with pytest.raises(type(KINDS[kind][0]())) as caught:
+        world.session.run(Raise({0: kind, 1: 9, 2: 6}, 0))
+    notes = "\n".join(caught.value.__notes__)
+    assert "rank 1 raised, too: StopIteration: 4" in notes and "rank 2 raised, too: SystemExit: 7" in notes
+    check_alive(world)
+
+
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_master_is_interrupted_at_every_place(launcher, kind, make_world):
+    world = make_world(launcher, 3, 2)
+    number = [i for i, (make, _) in enumerate(KINDS) if isinstance(make(), kind)][0]
+    for place in range(3):
+        with pytest.raises(kind):
+            world.session.run(Raise({2: number}, place))
+        check_alive(world)
+
+
+class Result:
+    """A result, or a command's field, that misbehaves while it travels."""
+
+    def __init__(self, where, how):
+        self.where, self.how = where, how
+
+    def __reduce__(self):
+        if self.where == "pickling":
+            self.how()
+        return Result._load, (self.where, self.how)
+
+    @staticmethod
+    def _load(where, how):
+        if where == "unpickling":
+            how()
+        return Result(where, how)
+
+
+def raise_error():
+    raise OSError("on the way")
+
+
+def raise_exit():
+    raise SystemExit(5)
+
+
+class Return(Command):
+    title = "return"
+
+    def __init__(self, ranks, where, how):
+        self.ranks, self.where, self.how = ranks, where, how
+
+    def run(self, context):
+        context.rendezvous.meet()
+        if context.rank in self.ranks:
+            return Result(self.where, self.how)
+        return context.rank
+
+
+class Carry(Command):
+    title = "carry"
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    def run(self, context):
+        context.rendezvous.meet()
+
+
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+@pytest.mark.parametrize("how, text", [(raise_error, "OSError: on the way"), (raise_exit, "SystemExit: 5")])
+def test_results_that_do_not_travel(launcher, how, text, make_world):
+    world = make_world(launcher, 3, 0)
+    for ranks in ([1], [1, 2]):
+        with pytest.raises(WorkerError) as caught:
+            world.session.run(Return(ranks, "pickling", how))
+        assert sorted(caught.value.remote_tracebacks) == ranks and text in str(caught.value)
+        check_alive(world)
+    if how is raise_error:
+        with pytest.raises(WorkerError, match="rank 2 raised OSError: on the way"):
+            world.session.run(Return([2], "unpickling", how))
+    else:
+        with pytest.raises(SystemExit):
+            world.session.run(Return([2], "unpickling", how))
+    check_alive(world)
+
+
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+def test_commands_that_do_not_travel(launcher, make_world):
+    world = make_world(launcher, 3, 0)
+    with pytest.raises(OSError, match="on the way"):
+        world.session.run(Carry(Result("pickling", raise_error)))
+    check_alive(world)
+    for how, text in ((raise_error, "OSError: on the way"), (raise_exit, "SystemExit: 5")):
+        with pytest.raises(WorkerError) as caught:
+            world.session.run(Carry(Result("unpickling", how)))
+        assert sorted(caught.value.remote_tracebacks) == [1, 2] and text in str(caught.value)
+        check_alive(world)
+
+
+class Uneven(Command):
+    """A command whose ranks do not make the same calls: a fault of ours, which must not hang either."""
+
+    title = "uneven"
+
+    def __init__(self, ranks):
+        self.ranks = ranks
+
+    def run(self, context):
+        if context.rank in self.ranks:
+            context.rendezvous.meet()
+
+
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+@pytest.mark.parametrize("ranks", [[0], [1], [0, 1], [1, 2]])
+def test_ranks_that_disagree_do_not_hang(launcher, ranks, make_world):
+    world = make_world(launcher, 3, 0)
+    with pytest.raises(synk.SynkhronosError, match="the ranks disagreed about uneven"):
+        world.session.run(Uneven(ranks))
+    assert not synk.is_forked()

@@ -1,0 +1,131 @@
+"""Processes that the user forks while a session is open do not disturb it."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos.engines import numpy as engine
+from synkhronos.program import PROGRAM
+
+
+@pytest.fixture
+def works():
+    """Open a session; check at will that it works."""
+    x = engine.variable("x", "float64", 1)
+    function = synk.function([x], (x, "gather"))
+    synk.fork(3)
+
+    def check():
+        assert np.array_equal(function(np.arange(7.0)), np.arange(7.0))
+        return PROGRAM.session
+
+    check()
+    yield check
+    synk.close()
+
+
+def in_child(work):
+    """Fork; in the child do the work and leave through the interpreter's own exit handlers; return its status."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            PROGRAM.shut_down()  # what atexit would do
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1]
+
+
+def test_child_that_does_its_own(works):
+    assert in_child(lambda: np.dot(np.ones((300, 300)), np.ones((300, 300)))) == 0
+    works()
+
+
+def test_child_has_no_session(works):
+    def work():
+        assert not synk.is_forked()
+        synk.close()
+        with pytest.raises(synk.StateError, match="call synkhronos.fork"):
+            synk.size()
+
+    assert in_child(work) == 0
+    works()
+
+
+def test_child_with_a_session_of_its_own(works):
+    def work():
+        x = engine.variable("x", "float64", 1)
+        function = synk.function([x], (engine.mean(x), "avg"))
+        assert synk.fork(2) == 2
+        assert function(np.arange(5.0)) == 2.0
+        synk.close()
+
+    assert in_child(work) == 0
+    works()
+
+
+def test_child_that_forgets_to_close(works):
+    def work():
+        synk.fork(2)
+        os._exit(0)
+
+    assert in_child(work) == 0
+    works()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(works, method):
+    if method == "forkserver":
+        pytest.importorskip("multiprocessing.forkserver")
+    context = multiprocessing.get_context(method)
+    with context.Pool(2) as pool:
+        assert pool.map(abs, range(-5, 0)) == [5, 4, 3, 2, 1]
+        works()
+    works()
+    if method == "forkserver":
+        from multiprocessing import forkserver, resource_tracker
+
+        forkserver._forkserver._stop()
+        resource_tracker._resource_tracker._stop()
+    elif method == "spawn":
+        from multiprocessing import resource_tracker
+
+        resource_tracker._resource_tracker._stop()
+
+
+def test_subprocess(works):
+    assert subprocess.run([sys.executable, "-c", "print(5)"], capture_output=True).stdout == b"5\n"
+    session = works()
+    process = subprocess.Popen(["sleep", "30"], close_fds=False)
+    synk.close()  # while it runs: it holds nothing of ours
+    assert session.closed
+    process.kill()
+    process.wait()
+
+
+def test_user_waits_for_all_children(works):
+    """A program that reaps whatever child ends does not confuse us; nor does it reap ranks."""
+    process = subprocess.Popen(["true"])
+    assert os.waitpid(-1, 0)[0] == process.pid
+    process.returncode = 0
+    works()
+    assert os.waitpid(-1, os.WNOHANG) == (0, 0)
+
+
+def test_keeper_that_somebody_else_reaps(works, fresh_keeper):
+    synk.fork(2)
+    keeper = PROGRAM.keeper_pid
+    os.kill(keeper, 9)
+    os.waitpid(-1, 0)
+    with pytest.raises(synk.SynkhronosError, match="keeper"):
+        works()
+    assert not synk.is_forked()
+    synk.fork(2)
+    works()

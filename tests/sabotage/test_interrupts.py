@@ -1,0 +1,202 @@
+"""Ctrl-C, and the death of the master, at any time."""
+
+import os
+import signal
+import time
+
+import pytest
+
+#: What the program is in the middle of when the signal comes; prints "now" just before.
+SITUATIONS = {
+    "idle": "synk.fork(3); say('now'); time.sleep(30)",
+    "call": """
+        def slow(x):
+            time.sleep(0.01)
+            if os.getpid() != MASTER:
+                time.sleep(30)
+            return x
+        f = build(slow)
+        synk.fork(3)
+        synk.distribute()
+        say('now')
+        f(np.arange(6.0))""",
+    "own part": """
+        def slow(x):
+            if os.getpid() == MASTER:
+                time.sleep(30)
+            return x
+        f = build(slow)
+        synk.fork(3)
+        synk.distribute()
+        say('now')
+        f(np.arange(6.0))""",
+    "collective": """
+        meet = Rendezvous.meet
+        def late(self):
+            if self.rank == 2 and flag[0]:
+                time.sleep(30)
+            meet(self)
+        Rendezvous.meet = late
+        f = build()
+        synk.fork(3)
+        synk.distribute()
+        flag[0] = 1
+        say('now')
+        synk.all_reduce(w)""",
+    "many collectives": """
+        f = build()
+        synk.fork(3)
+        synk.distribute()
+        say('now')
+        while True:
+            synk.all_reduce(w)
+            f(np.arange(6.0))""",
+    "fork": """
+        say('now')
+        while True:
+            synk.fork(3)
+            synk.close()""",
+    "distribute": """
+        synk.fork(3)
+        say('now')
+        while True:
+            f = build()
+            synk.distribute()""",
+    "close": """
+        from synkhronos.launchers import process
+        serve = process.serve
+        process.serve = lambda *args: (serve(*args), flag[0] and time.sleep(30))
+        flag[0] = 1
+        synk.fork(3)
+        say('now')
+        synk.close()""",
+}
+
+#: The session is usable, or gone; and the program ends by itself with nothing to say.
+PROGRAM = """
+try:
+%s
+except KeyboardInterrupt:
+    pass
+say("interrupted")
+flag[0] = 0
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+for _ in range(2):
+    if not synk.is_forked():
+        synk.fork(3)
+    works()
+    synk.close()
+say("works")
+"""
+
+
+def indented(code):
+    lines = code.strip("\n").split("\n")
+    margin = len(lines[0]) - len(lines[0].lstrip())
+    return "\n".join("    " + line[margin if line[:margin].isspace() or not margin else 0:] for line in lines)
+
+
+@pytest.mark.parametrize("to", ["group", "master"])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_ctrl_c(situation, times, to, script):
+    program = script(PROGRAM % indented(SITUATIONS[situation]))
+    program.until("now")
+    time.sleep(0.15)
+    for i in range(times):
+        time.sleep(0.03 * i)
+        if to == "group":
+            os.killpg(program.pid, signal.SIGINT)
+        else:
+            os.kill(program.pid, signal.SIGINT)
+    began = time.monotonic()
+    program.until("interrupted")
+    assert time.monotonic() - began < 3.5  # 3, and a little for the load of the machine
+    status, out, err = program.finish()
+    assert (status, out, err) == (0, "works\n", "")
+    assert not program.wait_others()
+
+
+@pytest.mark.parametrize("situation", ["idle", "call", "collective", "fork", "many collectives"])
+def test_ctrl_c_that_nobody_catches(situation, script):
+    program = script(indented(SITUATIONS[situation]).replace("\n    ", "\n").replace("    ", "", 1))
+    program.until("now")
+    time.sleep(0.1)
+    os.killpg(program.pid, signal.SIGINT)
+    status, out, err = program.finish()
+    assert status == -signal.SIGINT and err.rstrip().endswith("KeyboardInterrupt")
+    assert err.count("Traceback") == 1  # no other process has anything to say
+    assert not program.wait_others()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+@pytest.mark.parametrize("situation", ["idle", "call", "own part", "collective", "many collectives", "fork",
+                                       "distribute", "close"])
+def test_master_is_killed(situation, number, script):
+    if number != signal.SIGKILL and situation not in ("idle", "call"):
+        pytest.skip("like SIGKILL")
+    before = set(os.listdir("/dev/shm"))
+    program = script(indented(SITUATIONS[situation]).replace("\n    ", "\n").replace("    ", "", 1))
+    program.until("now")
+    time.sleep(0.1)
+    os.kill(program.pid, number)
+    began = time.monotonic()
+    program.process.wait()
+    assert not program.wait_others(2.0)
+    assert time.monotonic() - began < 2.5
+    assert {name for name in set(os.listdir("/dev/shm")) - before if "synk" in name} == set()
+    assert program.finish()[2] == ""
+
+
+def test_signal_handler_that_closes(script):
+    program = script("""
+        def slow(x):
+            time.sleep(30)
+        f = build(slow)
+        def leave(*args):
+            synk.close()
+            sys.exit(5)
+        signal.signal(signal.SIGTERM, leave)
+        synk.fork(3)
+        synk.distribute()
+        say("now")
+        f(np.arange(6.0))""")
+    program.until("now")
+    time.sleep(0.1)
+    os.kill(program.pid, signal.SIGTERM)
+    began = time.monotonic()
+    assert program.finish() == (5, "", "")
+    assert time.monotonic() - began < 4
+
+
+def test_alarms_that_raise_at_any_moment(script):
+    """Exceptions out of a signal handler, again and again, for two seconds: never a hang, never a wrong answer."""
+    program = script("""
+        class Alarm(Exception):
+            pass
+        def ring(*args):
+            raise Alarm
+        signal.signal(signal.SIGALRM, ring)
+        f = build(updates=False)
+        until, rung, done = time.monotonic() + 2, 0, 0
+        random = np.random.RandomState(0)
+        while time.monotonic() < until:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.03))
+                if not synk.is_forked():
+                    synk.fork(2)
+                for _ in range(5):
+                    assert f(np.arange(5.0)) == 2.0
+                    done += 1
+                if random.rand() < 0.2:
+                    synk.close()
+                time.sleep(1)
+            except Alarm:
+                rung += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if not synk.is_forked():
+            synk.fork(2)
+        works()
+        say(rung > 30, done > 5)""")
+    assert program.finish() == (0, "True True\n", "")
+    assert not program.wait_others()
