@@ -105,8 +105,9 @@ def divide(size: int, root: int, n_rows: Optional[int] = None, lengths: Optional
         if num_slices > 1 and batch_s is None:
             for rank, of_rank in enumerate(lengths):
                 if len(set(of_rank)) > 1:
-                    raise ValueError("num_slices: sliceable shared variables that are sliced together must have the same "
-                                     "length, got %s on rank %d; select rows with batch_s" % (list(of_rank), rank))
+                    raise ValueError("num_slices: sliceable shared variables that are sliced together must have the "
+                                     "same length, got %s on rank %d; select rows with batch_s" % (
+                                         list(of_rank), rank))
     weights = counts if rows is None else rows
     if num_slices > 1:
         if weights is None:
