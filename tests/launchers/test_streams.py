@@ -13,7 +13,6 @@ import synkhronos as synk
 from synkhronos.engines import numpy as engine
 from synkhronos.launchers.streams import EMPTY_AFTER, Streams
 
-
 ROOT = Path(__file__).parents[2]
 
 
