@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from .rendezvous import Rendezvous
@@ -68,12 +69,15 @@ class RankContext:
 
     def forget(self, things: Iterable[Tuple[str, int]]) -> None:
         """Drop functions and shared variables that the program has dropped."""
+        things = list(things)
         for kind, number in things:
             if kind == "function":
                 self.functions.pop(number, None)
             else:
                 self.shareds.pop(number, None)
             self.transport.forget((kind, number))
+        if things and self.rank != self.root:
+            gc.collect()  # graphs are cycles, and a rank may make too little garbage to have them collected by itself
 
     def abort(self) -> None:
         """Free the peers that wait for this rank."""

@@ -101,7 +101,11 @@ def close() -> None:
 
 
 def is_forked() -> bool:
-    """Tell whether a session is open.
+    """Tell whether a session is open: after `fork`, until `close` or the death of a rank.
+
+    Returns
+    -------
+    bool
 
     Examples
     --------
@@ -115,16 +119,32 @@ def is_forked() -> bool:
 def size() -> int:
     """Return the number of ranks, the master included.
 
+    Returns
+    -------
+    int
+
     Raises
     ------
     StateError
         Before `fork`, or after `close`.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.fork(3)
+    3
+    >>> synk.size()
+    3
     """
     return PROGRAM.current().size
 
 
 def get_n_gpu() -> int:
     """Return the number of GPUs on this machine, without touching CUDA in this process.
+
+    Returns
+    -------
+    int
 
     Examples
     --------

@@ -122,6 +122,7 @@ class Session:
             finally:
                 self._running = False
                 self._trouble = None  # it holds the frames it came through
+                self.launcher.forward(idle=True)
 
     def check(self) -> None:
         """Raise `StateError` where no command can be run: the session is closed, or one runs. Call with the lock."""
@@ -221,6 +222,7 @@ class Session:
 
     def _look(self) -> Optional[SynkhronosError]:
         """Return the error to raise where waiting for the command in progress has become pointless."""
+        self.launcher.forward()
         if self._trouble is None:
             if self.closed:  # from a signal handler, or at the program's exit
                 self._trouble = StateError("the session was closed (%s) in the middle of %s" % (

@@ -36,6 +36,19 @@ class Data:
     ----------
     name : str or None
         Stands in messages.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> d = synk.data([1.0, 2.0, 3.0], oversize=2, name="d")
+    >>> d[0] = 5
+    >>> d[d.data > 2]
+    array([5., 3.])
+    >>> d.alloc_size
+    6
+    >>> d.set_length(6)                             # moves nothing
+    >>> d.data
+    array([5., 2., 3., 0., 0., 0.])
     """
 
     def __init__(
@@ -181,6 +194,7 @@ class Data:
         Parameters
         ----------
         value : array_like, Data, np.memmap or path
+            Of a dtype that converts without loss, as for `data`.
         force_cast : bool
             Convert any dtype to that of this Data, also where that loses something; see `data`.
         oversize : float
@@ -194,6 +208,14 @@ class Data:
             The number of dimensions does not fit; or the value is larger than memory with a name (`share_as`).
         SharedMemoryError
             The memory cannot be had. After every error this Data is unchanged.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> d = synk.data([1.0, 2.0, 3.0])
+        >>> d.set_value([4, 5])
+        >>> d
+        <Data: float64 (2,)>
         """
         oversize = _oversize(oversize)
         array, typed = _as_array(value)
@@ -206,7 +228,24 @@ class Data:
         Parameters
         ----------
         n : int
+            The rows that were there and are beyond go; those that are new are 0.
         oversize : float
+            In [1, 2]: where new memory is needed, take so many times of it.
+
+        Raises
+        ------
+        ValueError
+            No dimensions, a negative length, or more than memory with a name (`share_as`) holds.
+        SharedMemoryError
+            The memory cannot be had. After every error this Data is unchanged.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> d = synk.data([1.0, 2.0])
+        >>> d.set_length(3)
+        >>> d.data
+        array([1., 2., 0.])
         """
         if not self._shape:
             raise ValueError("a Data of 0 dimensions has no rows")
@@ -228,6 +267,14 @@ class Data:
             Other number of dimensions, a negative size, or more than memory with a name (`share_as`) holds.
         SharedMemoryError
             The memory cannot be had. After every error this Data is unchanged.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> d = synk.data([[1, 2], [3, 4]])
+        >>> d.set_shape((1, 3))
+        >>> d.data
+        array([[1, 2, 0]])
         """
         sizes, oversize = as_shape(shape), _oversize(oversize)
         if len(sizes) != self.ndim:
@@ -257,7 +304,9 @@ class Data:
         Parameters
         ----------
         value : array_like, Data, np.memmap or path
+            As for `set_value`.
         force_cast : bool
+            Convert any dtype, also where that loses something.
 
         Returns
         -------
@@ -268,6 +317,13 @@ class Data:
         ------
         TypeError, ValueError
             As `set_value`.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> d = synk.data([1.0, 2.0], dtype="float32")
+        >>> d.condition_data([3, 4])
+        array([3., 4.], dtype=float32)
         """
         array, typed = _as_array(value)
         self._check(array, typed, force_cast)
@@ -423,7 +479,8 @@ def data(
 
     Examples
     --------
-    >>> x = data([[1, 2], [3, 4]], dtype="float32", name="x")
+    >>> import synkhronos as synk
+    >>> x = synk.data([[1, 2], [3, 4]], dtype="float32", name="x")
     >>> x
     <Data 'x': float32 (2, 2)>
     >>> x.set_length(3)

@@ -39,7 +39,18 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
 
     Examples
     --------
-    >>> synk.all_gather(samples)                                                # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> x = theano.shared(np.zeros(0), "x")
+    >>> total = synk.function([], x.sum())
+    >>> synk.scatter(x, [1., 2., 3.])
+    >>> synk.get_lengths(x)
+    [2, 1]
+    >>> synk.all_gather(x)
+    >>> x.get_value(), synk.get_lengths(x)
+    (array([1., 2., 3.]), [3, 3])
     """
     variables = Variables(shared_vars)
     variables.check_rows("use gather to see every rank's value")

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..command import Command
 from ..context import RankContext
-from ..functions.distribute import catalogue_of
 from ..functions.function import Function
 from ..reduce_op import ReduceOp
 from ..session import Session
@@ -54,7 +53,26 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
 
     Examples
     --------
-    >>> synk.all_reduce([W, b], op="avg", weights=train_fn)                     # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.all_reduce(w, op="avg")
+    >>> w.get_value()
+    array([1., 3.])
+
+    Ranks that took more rows of an uneven batch count for more:
+
+    >>> x = theano.tensor.dvector("x")
+    >>> learn = synk.function([x], x.mean(), updates=[(w, w + x.mean())])
+    >>> learn([1., 2., 6.])                     # two rows for rank 0, one for rank 1
+    array(3.)
+    >>> synk.all_reduce(w, weights=learn)
+    >>> w.get_value()                           # 1 and 3, plus the mean of all three rows
+    array([4., 6.])
     """
     variables = Variables(shared_vars)
     parsed = variables.check_op(op)
@@ -68,10 +86,11 @@ def parse_weights(weights: Any, op: ReduceOp, session: Session) -> Optional[List
     if op.name != "avg":
         raise ValueError("weights: only op 'avg' has weights, got op %r" % str(op))
     if isinstance(weights, Function):
-        if weights.last_rows is None or weights not in catalogue_of(session):
+        rows_taken = weights.rows_taken(session)
+        if rows_taken is None:
             raise ValueError("weights: the function has not been called in this session, so no rank has taken rows: "
                              "call it first, or give numbers")
-        return [float(rows) for rows in weights.last_rows]
+        return [float(rows) for rows in rows_taken]
     if not isinstance(weights, (list, tuple, np.ndarray)) or isinstance(weights, np.ndarray) and weights.ndim != 1:
         raise TypeError("weights: expected one number per rank or a synkhronos Function, got %r" % (weights,))
     if len(weights) != session.size:

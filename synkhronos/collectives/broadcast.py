@@ -56,7 +56,15 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
 
     Examples
     --------
-    >>> synk.broadcast(W, np.zeros((3, 4), "float32"))                          # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.broadcast(w, [3., 4.])
+    >>> synk.get_value(1, w)
+    array([3., 4.])
     """
     variables = Variables(shared_vars)
     with variables.session.lock:

@@ -59,8 +59,18 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
 
     Examples
     --------
-    >>> synk.gather(W).shape                                                    # doctest: +SKIP
-    (2, 3, 4)
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.gather(w)
+    array([[0., 0.],
+           [2., 6.]])
+    >>> synk.gather(w, nd_up=0)
+    array([0., 0., 2., 6.])
     """
     if isinstance(nd_up, bool) or nd_up not in (0, 1):
         raise ValueError("nd_up must be 1 (stack) or 0 (concatenate), got %r" % (nd_up,))

@@ -47,7 +47,15 @@ def get_value(rank: int, shared_vars: Any) -> Any:
 
     Examples
     --------
-    >>> W_on_rank_1 = synk.get_value(1, W)                                      # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.get_value(0, w), synk.get_value(1, w)
+    (array([0., 0.]), array([2., 6.]))
     """
     variables = Variables(shared_vars)
     rank = variables.check_rank(rank)

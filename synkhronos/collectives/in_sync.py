@@ -53,9 +53,10 @@ def first_difference(a: np.ndarray, b: np.ndarray) -> Optional[str]:
     """Tell where two arrays first differ in their bits; None where they do not. (NaN is the same as itself.)"""
     if a.shape != b.shape or a.dtype != b.dtype:
         return "in shape: %s %s instead of %s %s" % (b.dtype, b.shape, a.dtype, a.shape)
-    different = (_bytes(a) != _bytes(b)).any(axis=1)
-    if not different.any():
+    different_bytes = _bytes(a) != _bytes(b)
+    if not different_bytes.any():  # several times as fast as asking element by element
         return None
+    different = different_bytes.any(axis=1)
     index = np.unravel_index(int(different.argmax()), a.shape) if a.ndim else ()
     return "from index %s on (%d of %d elements): %r instead of %r" % (
         tuple(map(int, index)), different.sum(), a.size, b[index], a[index])
@@ -89,8 +90,19 @@ def in_sync(shared_vars: Any) -> SyncReport:
 
     Examples
     --------
-    >>> if not synk.in_sync(params):                                            # doctest: +SKIP
-    ...     synk.broadcast(params)
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [0., 6.])
+    >>> synk.in_sync(w)
+    not in sync: w differs on rank 1 from index (1,) on (1 of 2 elements): 6.0 instead of 0.0
+    >>> if not synk.in_sync(w):
+    ...     synk.broadcast(w)
+    >>> synk.in_sync(w)
+    in sync
     """
     variables = Variables(shared_vars)
     session = variables.session

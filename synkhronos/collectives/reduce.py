@@ -58,7 +58,18 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
 
     Examples
     --------
-    >>> total = synk.reduce(counts, op="sum", in_place=False)                   # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.reduce(w, op="sum", in_place=False)
+    array([2., 6.])
+    >>> synk.reduce(w)                          # the average, into the master's variable
+    >>> w.get_value(), synk.get_value(1, w)
+    (array([1., 3.]), array([2., 6.]))
     """
     variables = Variables(shared_vars)
     session = variables.session

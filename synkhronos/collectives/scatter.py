@@ -52,7 +52,17 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
 
     Examples
     --------
-    >>> synk.scatter([X, y], [X_train, y_train], batch=shuffled)                # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> x = theano.shared(np.zeros(0), "x")
+    >>> total = synk.function([], (x.sum(), "gather"))
+    >>> synk.scatter(x, [1., 2., 3., 4., 5.])
+    >>> synk.gather(x)
+    [array([1., 2., 3.]), array([4., 5.])]
+    >>> total()
+    array([6., 9.])
     """
     variables = Variables(shared_vars)
     session = variables.session

@@ -51,7 +51,16 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
 
     Examples
     --------
-    >>> synk.set_value(1, W, np.ones((3, 4), "float32"))                        # doctest: +SKIP
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> total = synk.function([], w.sum())
+    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.gather(w)
+    array([[0., 0.],
+           [2., 6.]])
     """
     variables = Variables(shared_vars)
     rank = variables.check_rank(rank)

@@ -45,8 +45,15 @@ def get_shapes(shared_vars: Any) -> Any:
 
     Examples
     --------
-    >>> synk.get_shapes(X)                                                      # doctest: +SKIP
-    [(5, 784), (5, 784)]
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> x = theano.shared(np.zeros((0, 4)), "x")
+    >>> total = synk.function([], x.sum())
+    >>> synk.scatter(x, np.ones((5, 4)))
+    >>> synk.get_shapes(x)
+    [(3, 4), (2, 4)]
     """
     variables = Variables(shared_vars)
     by_rank = variables.session.run(GetShapes(variables.numbers))
@@ -75,8 +82,15 @@ def get_lengths(shared_vars: Any) -> Any:
 
     Examples
     --------
-    >>> synk.get_lengths(X)                                                     # doctest: +SKIP
-    [5, 5]
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano
+    >>> synk.fork(2)
+    2
+    >>> x = theano.shared(np.zeros((0, 4)), "x")
+    >>> total = synk.function([], x.sum())
+    >>> synk.scatter(x, np.ones((5, 4)))
+    >>> synk.get_lengths(x)
+    [3, 2]
     """
     variables = Variables(shared_vars)
     variables.check_rows("use get_shapes")

@@ -163,6 +163,109 @@ class Engine(ABC):
         """Return a copy of the function, made as the engine's own ``copy`` makes it."""
         raise TypeError("copy: functions of the engine %r cannot be copied; build another one" % self.name)
 
+    # -- other graphs of the same function -----------------------------------------------------------------------
+
+    @abstractmethod
+    def given_pairs(self, givens: Any) -> List[Tuple[Any, Any]]:
+        """Return the givens as pairs of variables.
+
+        What is no variable there (an array) becomes a shared variable here, so that all graphs of a function that are
+        made with these pairs have it in common.
+        """
+
+    @abstractmethod
+    def snapshot(self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any,
+                 **kwargs: Any) -> Any:
+        """Keep the graph of a function as it is now, before any optimisation, for `variant`; compiles nothing.
+
+        The givens are put in and the default updates collected, so whatever becomes of them and of the program's
+        variables later, a variant is another graph of the function that `compile` makes now.
+
+        Parameters
+        ----------
+        inputs, outputs, updates, givens, **kwargs
+            As `compile` takes them; it has found no fault in them.
+        """
+
+    @abstractmethod
+    def updated_in(self, snapshot: Any) -> List[Any]:
+        """Return the shared variables that a call changes, default updates included, in a fixed order."""
+
+    @abstractmethod
+    def variant(self, snapshot: Any, sliced: bool, as_inputs: Sequence[Any]) -> Any:
+        """Compile another graph of the function.
+
+        Its inputs are those of the function, in the same order and with the same properties, and one more for each of
+        ``as_inputs``. Its outputs, a list, are those of the function in the order of `outputs`.
+
+        Parameters
+        ----------
+        snapshot
+            From `snapshot`.
+        sliced
+            Compute updates, but leave them to the caller: the new values of all shared variables in `updated_in` that
+            are not `is_random` are further outputs, in that order, computed from the values before the call. Only
+            random states advance. No output shares memory with a shared variable, with another output or with
+            anything that the next call writes to.
+        as_inputs
+            Shared variables whose value the caller gives: wherever the graph or a new value refers to one of them,
+            the input takes its place. One that is updated is still updated itself.
+
+        Returns
+        -------
+        compiled
+            As from `compile`.
+        """
+
+    # -- random streams ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def is_random(self, shared: Any) -> bool:
+        """Tell whether the shared variable holds the state of a random number generator."""
+
+    @abstractmethod
+    def jumped(self, shared: Any, value: Any, jumps: int) -> Any:
+        """Return the state ``jumps`` long jumps further on the same sequence; ``value`` itself is not changed.
+
+        A long jump is further than any program draws. Jumps add up, and draws before and after a jump are the same
+        numbers of the sequence.
+
+        Parameters
+        ----------
+        shared
+            The variable, which is `is_random`.
+        value
+            A state that it holds, on whichever rank.
+        jumps
+            How many; 0 returns an equal state.
+
+        Raises
+        ------
+        TypeError
+            Where nobody knows how to jump a state of that kind; names the variable.
+        """
+
+    @abstractmethod
+    def reseeded(self, shared: Any, value: Any, seed: int, index: int) -> Any:
+        """Return the state that the variable starts from as the ``index``-th random stream of a program.
+
+        Parameters
+        ----------
+        shared
+            The variable, which is `is_random`.
+        value
+            A state that it holds; dtype and shape are taken from it.
+        seed
+            The program's seed, not negative.
+        index
+            How many random streams the program has made before.
+
+        Raises
+        ------
+        TypeError
+            Where the state is of an unknown kind; names the variable.
+        """
+
     # -- travel --------------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -13,13 +13,14 @@ array([0.5, 0.5, 0.5])
 
 from __future__ import annotations
 
+import copy
 import inspect
 import operator
 from typing import Any, Callable, Dict, Hashable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from . import travel
+from . import random_states, travel
 from .base import ArrayType, Engine, Input, Output
 
 # -- graphs ------------------------------------------------------------------------------------------------------------
@@ -153,6 +154,32 @@ def dot(x: Any, y: Any) -> Apply:
     return apply(np.dot, x, y)
 
 
+def random_stream(seed: int, name: Optional[str] = None) -> Shared:
+    """Return a shared variable that holds the state of a random number generator; see `uniform`."""
+    return shared(np.random.RandomState(seed), name)
+
+
+def uniform(stream: Shared, shape: Any, ndim: Optional[int] = None) -> Apply:
+    """Return numbers from [0, 1), other ones at every call: the stream's default update is its state after them.
+
+    Parameters
+    ----------
+    stream
+        From `random_stream`. What is drawn from it a second time follows upon the first.
+    shape
+        A tuple, or an expression for an array of integers; then with ``ndim``.
+    """
+    before = stream if stream.default_update is None else stream.default_update
+    drawn = Apply(_draw, (before, shape), None)
+    stream.default_update = Apply(operator.itemgetter(1), (drawn,), None)
+    return apply(operator.itemgetter(0), drawn, dtype="float64", ndim=len(shape) if ndim is None else ndim)
+
+
+def _draw(state: np.random.RandomState, shape: Any) -> Tuple[np.ndarray, np.random.RandomState]:
+    after = copy.deepcopy(state)
+    return np.asarray(after.random_sample(tuple(shape))), after
+
+
 def _type(dtype: Any, ndim: int, broadcastable: Optional[Sequence[bool]] = None) -> ArrayType:
     return ArrayType(np.dtype(dtype), ndim, tuple(map(bool, broadcastable or (False,) * ndim)))
 
@@ -192,22 +219,32 @@ def _substituted(roots: Sequence[Any], givens: Sequence[Tuple[Variable, Any]]) -
     return [new.get(id(root), root) for root in roots]
 
 
+class Graph(NamedTuple):
+    """A function before it is compiled; the givens are put in, the default updates collected."""
+
+    inputs: List[In]
+    outputs: List[Any]
+    updates: List[Tuple[Shared, Any]]
+    keys: Optional[List[str]]
+    single: bool
+    name: Optional[str]
+    inplace: bool
+
+
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
 class Function:
     """A compiled function; call it as one of Theano's."""
 
-    def __init__(self, order: List[Variable], inputs: List[In], outputs: List[Any], updates: List[Tuple[Shared, Any]],
-                 keys: Optional[List[str]], single: bool, name: Optional[str], inplace: bool) -> None:
+    def __init__(self, graph: Graph) -> None:
+        order = _ordered(graph.outputs + [new for _, new in graph.updates])
+        order += [target for target, _ in graph.updates if not any(target is node for node in order)]
+        for node in order:
+            if type(node) is Variable and not any(node is given.variable for given in graph.inputs):
+                raise ValueError("inputs: expected every variable of the graph, %r is missing" % node)
         self.order = order  # pickled first, so that pickling does not go deep
-        self.inputs = inputs
-        self.outputs = outputs
-        self.updates = updates
-        self.keys = keys
-        self.single = single
-        self.name = name
-        self.inplace = inplace
+        self.inputs, self.outputs, self.updates, self.keys, self.single, self.name, self.inplace = graph
 
     def __call__(self, *args: Any, output_subset: Optional[Sequence[Any]] = None, **kwargs: Any) -> Any:
         parameters = [inspect.Parameter("_%d" % i if given.name is None else given.name,
@@ -241,7 +278,9 @@ class Function:
                 value = node.function(*[known.get(id(arg), arg) for arg in node.args])
                 known[id(node)] = value if node.type is None else np.asarray(value, node.type.dtype)
         leaves = [known[id(node)] for node in self.order if not isinstance(node, Apply) and id(node) in known]
-        results = [_own(known.get(id(node), node), leaves) for node in wanted]
+        results: List[Any] = []
+        for node in wanted:
+            results.append(_own(known.get(id(node), node), leaves + results))
         self._update([known.get(id(node), node) for node in new_values], leaves)
         for given, value in zip(self.inputs, values):
             if given.mutable and isinstance(value, np.ndarray):
@@ -352,12 +391,21 @@ class NumpyEngine(Engine):
         inplace
             Write updates into the arrays that the shared variables hold, where the shape allows it.
         """
+        return Function(self.snapshot(inputs, outputs, updates, givens, name, inplace, no_default_updates))
+
+    def given_pairs(self, givens: Any) -> List[Tuple[Any, Any]]:
+        pairs = givens.items() if isinstance(givens, dict) else givens or ()
+        return [(old, new if isinstance(new, Variable) else shared(new)) for old, new in pairs]
+
+    def snapshot(self, inputs: Sequence[Any], outputs: Any,  # type: ignore[override]
+                 updates: Sequence[Tuple[Any, Any]], givens: Any, name: Optional[str] = None,
+                 inplace: bool = False, no_default_updates: bool = False) -> Graph:
         wrapped = [given if isinstance(given, In) else In(given) for given in inputs]
         wrapped = [given._replace(name=given.name or given.variable.name) for given in wrapped]
         keys = sorted(outputs) if isinstance(outputs, dict) else None
         single = isinstance(outputs, Variable)
         flat = [outputs] if single else [outputs[key] for key in keys] if keys is not None else list(outputs or ())
-        replaced = list(givens.items() if isinstance(givens, dict) else givens or ())
+        replaced = self.given_pairs(givens)
         for index, output in enumerate(flat):
             if not isinstance(output, Variable):
                 raise TypeError("outputs[%d]: expected a variable, got %r" % (index, output))
@@ -384,11 +432,32 @@ class NumpyEngine(Engine):
             targets += more
             new_values += _substituted([node.default_update for node in more], replaced)
             order = _ordered(flat + new_values)
-        order += [target for target in targets if not any(target is node for node in order)]
-        for node in order:
-            if type(node) is Variable and not any(node is given.variable for given in wrapped):
-                raise ValueError("inputs: expected every variable of the graph, %r is missing" % node)
-        return Function(order, wrapped, flat, list(zip(targets, new_values)), keys, single, name, inplace)
+        return Graph(wrapped, flat, list(zip(targets, new_values)), keys, single, name, inplace)
+
+    def updated_in(self, snapshot: Graph) -> List[Any]:
+        return [target for target, _ in snapshot.updates]
+
+    def variant(self, snapshot: Graph, sliced: bool, as_inputs: Sequence[Any]) -> Function:
+        replaced = [(shared, Variable(shared.type, shared.name)) for shared in as_inputs]
+        outputs, updates = snapshot.outputs, snapshot.updates
+        if sliced:
+            outputs = outputs + [new for target, new in updates if not self.is_random(target)]
+            updates = [(target, new) for target, new in updates if self.is_random(target)]
+        new_values = _substituted([new for _, new in updates], replaced)
+        # Nameless, because a function's inputs cannot have one name twice.
+        return Function(snapshot._replace(
+            inputs=snapshot.inputs + [In(variable) for _, variable in replaced],
+            outputs=_substituted(outputs, replaced),
+            updates=[(target, new) for (target, _), new in zip(updates, new_values)], keys=None, single=False))
+
+    def is_random(self, shared: Any) -> bool:
+        return isinstance(shared.storage[0], np.random.RandomState)
+
+    def jumped(self, shared: Any, value: Any, jumps: int) -> Any:
+        return random_states.jumped_random_state(value, jumps)
+
+    def reseeded(self, shared: Any, value: Any, seed: int, index: int) -> Any:
+        return random_states.seeded_random_state(seed, index)
 
     def inputs(self, compiled: Any) -> List[Input]:
         return [Input(given.variable, given.name, given.variable.type, given.mutable, given.value is not None,

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import pickle
 import sys
-from typing import Any, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Dict, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import numpy as np
 import theano
 from theano.compile.function_module import Function, alias_root, convert_function_input
 from theano.compile.io import SymbolicInput, SymbolicOutput
+from theano.compile.mode import get_mode
 from theano.compile.ops import FromFunctionOp
+from theano.compile.pfunc import rebuild_collect_shared
 from theano.compile.sharedvalue import SharedVariable
 from theano.gof import Constant, Container, Variable, compilelock, vm
 from theano.tensor import TensorType
+from theano.tensor.raw_random import RandomStateType
 
-from . import travel
+from . import random_states, travel
 from .base import ArrayType, Engine, Input, Output
 
 # The only linkers whose functions take an output_subset (CVM is missing where Theano has no C++ compiler).
@@ -32,6 +36,15 @@ class Blueprint(NamedTuple):
     strict: bool
     allow_downcast: Optional[bool]
     is_rng: bool
+
+
+class Snapshot(NamedTuple):
+    """A function before it is compiled, for which its givens and default updates do not exist any more."""
+
+    inputs: List[theano.In]
+    outputs: List[theano.Out]
+    updates: List[Tuple[Any, Any]]
+    settings: Dict[str, Any]  # the keywords of theano.function that are left
 
 
 class TheanoEngine(Engine):
@@ -183,6 +196,78 @@ class TheanoEngine(Engine):
             setattr(copied, attribute, getattr(compiled, attribute))
             setattr(copied.maker, attribute, getattr(compiled.maker, attribute))
         return copied
+
+    # -- other graphs of the same function -----------------------------------------------------------------------
+
+    def given_pairs(self, givens: Any) -> List[Tuple[Any, Any]]:
+        pairs = givens.items() if isinstance(givens, dict) else givens or ()
+        return [(old, new if isinstance(new, Variable) else theano.shared(new)) for old, new in pairs]
+
+    def snapshot(self, inputs: Sequence[Any], outputs: Any,  # type: ignore[override]
+                 updates: Sequence[Tuple[Any, Any]], givens: Any, mode: Any = None, name: Optional[str] = None,
+                 allow_input_downcast: Optional[bool] = None, no_default_updates: Any = False,
+                 rebuild_strict: bool = True, accept_inplace: bool = False, profile: Any = None,
+                 on_unused_input: Any = None) -> Snapshot:
+        wrapped = []
+        for given in inputs:
+            if isinstance(given, Variable):
+                given = theano.In(given, allow_downcast=allow_input_downcast)
+            wrapped.append(copy.copy(convert_function_input(given)))
+        if isinstance(outputs, dict):
+            outputs = [outputs[key] for key in sorted(outputs)]
+        elif not isinstance(outputs, (list, tuple)):
+            outputs = [] if outputs is None else [outputs]
+        # As theano.function does. Inputs, constants and shared variables stay what they are, all else is copied.
+        _, cloned, (_, new_values, collected, _) = rebuild_collect_shared(
+            list(outputs), [given.variable for given in wrapped], givens, list(updates or ()), rebuild_strict,
+            copy_inputs_over=True, no_default_updates=no_default_updates)
+        return Snapshot(
+            wrapped, [output if isinstance(output, SymbolicOutput) else theano.Out(output) for output in cloned],
+            [(target, new_values[target]) for target, _ in collected],
+            dict(mode=get_mode(mode), name=name or _place_of_call(), accept_inplace=accept_inplace, profile=profile))
+
+    def updated_in(self, snapshot: Snapshot) -> List[Any]:
+        return [target for target, _ in snapshot.updates]
+
+    def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
+        replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
+        # Nameless, because a function's inputs cannot have one name twice.
+        inputs = snapshot.inputs + [theano.In(variable, autoname=False) for _, variable in replaced]
+        outputs, updates = snapshot.outputs, snapshot.updates
+        if sliced:
+            # What is borrowed, the next call may overwrite: with slices it is still needed then.
+            outputs = [theano.Out(output.variable) for output in outputs]
+            outputs += [theano.Out(new) for target, new in updates if not self.is_random(target)]
+            updates = [(target, new) for target, new in updates if self.is_random(target)]
+        label = ", ".join(["sliced"] * sliced + ["%s as input" % self.label(shared) for shared in as_inputs])
+        name = snapshot.settings["name"]
+        settings = dict(snapshot.settings, name="%s (%s)" % (name, label) if label else name)
+        return theano.function(inputs, outputs, updates=updates, givens=replaced, no_default_updates=True,
+                               on_unused_input="ignore", **settings)
+
+    # -- random streams ------------------------------------------------------------------------------------------
+
+    def is_random(self, shared: Any) -> bool:
+        return bool(getattr(shared.tag, "is_rng", False)) or isinstance(shared.type, RandomStateType)
+
+    def jumped(self, shared: Any, value: Any, jumps: int) -> Any:
+        if isinstance(shared.type, RandomStateType):
+            return random_states.jumped_random_state(value, jumps)
+        return shared.type.filter(random_states.jumped_mrg(self._mrg_state(shared, value), jumps))
+
+    def reseeded(self, shared: Any, value: Any, seed: int, index: int) -> Any:
+        if isinstance(shared.type, RandomStateType):
+            return random_states.seeded_random_state(seed, index)
+        return shared.type.filter(random_states.seeded_mrg(self._mrg_state(shared, value), seed, index))
+
+    def _mrg_state(self, shared: Any, value: Any) -> np.ndarray:
+        state = np.asarray(value)  # it may be on a GPU
+        if state.dtype != np.int32 or state.ndim != 2 or state.shape[1] != 6:
+            raise TypeError("random state %s: expected one of MRG_RandomStreams (int32 with shape (rows, 6)) or of "
+                            "RandomStreams, got %s; use one of these, or delete its tag.is_rng"
+                            % (self.label(shared), type(value).__name__ if state.dtype == object
+                               else "an array of %s with shape %s" % (state.dtype, state.shape)))
+        return state
 
     # -- travel --------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import cloudpickle
 import numpy as np
@@ -10,7 +10,9 @@ import numpy as np
 from ..command import Command
 from ..context import RankContext
 from ..reduce_op import ReduceOp
-from ..selection import Indices, Rows, Selection
+from ..selection import Indices, Rows
+from .division import Division
+from .slicing import in_slices
 
 
 class Argument(NamedTuple):
@@ -31,7 +33,7 @@ class CallFunction(Command):
     Parameters
     ----------
     number : int
-        The function's, in the ranks' tables.
+        The function's (or its variant's), in the ranks' tables.
     name : str
         How messages call it.
     arguments : list of Argument
@@ -39,19 +41,24 @@ class CallFunction(Command):
     selection : Selection or handle, optional
         The rows of the whole data set that the call is about, before they are divided (a handle: of a long list of
         indices in shared memory).
-    bounds : tuple of (begin, end), optional
-        Every rank's part of them; None where no input is scattered.
+    division : Division
+        Which rows every rank takes; its ``shared_rows`` may be handles, too.
     subset : list of int, optional
         The outputs that are wanted.
     ops : list of ReduceOp
         One per wanted output.
+    sliceable : list of int
+        The shared variables whose rows are further inputs.
+    updates : list of (int, ReduceOp or None)
+        Of a call in slices: the shared variables whose new values are further outputs, and how slices are combined.
     """
 
-    def __init__(self, number: int, name: str, arguments: List[Argument], selection: Any,
-                 bounds: Optional[Tuple[Tuple[int, int], ...]], subset: Optional[List[int]],
-                 ops: List[ReduceOp]) -> None:
+    def __init__(self, number: int, name: str, arguments: List[Argument], selection: Any, division: Division,
+                 subset: Optional[List[int]], ops: List[ReduceOp], sliceable: Sequence[int] = (),
+                 updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()) -> None:
         self.number, self.name, self.arguments, self.selection = number, name, arguments, selection
-        self.bounds, self.subset, self.ops = bounds, subset, ops
+        self.division, self.subset, self.ops = division, subset, ops
+        self.sliceable, self.updates = sliceable, updates
 
     @property
     def title(self) -> str:
@@ -59,57 +66,102 @@ class CallFunction(Command):
 
     def run(self, context: RankContext) -> Optional[List[Any]]:
         engine, compiled = context.functions[self.number]
-        if self._has_part(context.rank):
-            outputs = engine.call(compiled, self._take_arguments(context), self.subset)
+        if not self.division.takes_part(context.rank):
+            outputs: List[Any] = [None] * len(self.ops)
+        elif self.division.num_slices == 1:
+            arguments = _Arguments(self, context)
+            outputs = engine.call(compiled, arguments.of_slice(self.division.pieces(context.rank)[0]), self.subset)
         else:
-            outputs = [None] * len(self.ops)
+            outputs = self._in_slices(context, engine, compiled)
         return self._reduce(context, engine, compiled, outputs)
 
-    def _has_part(self, rank: int) -> bool:
-        """Tell whether the rank makes the call: ranks without rows do not, but all do where there are none at all."""
-        if self.bounds is None or self.bounds[-1][1] == 0:
-            return True
-        begin, end = self.bounds[rank]
-        return end > begin
-
-    def _take_arguments(self, context: RankContext) -> List[Any]:
-        selection = self.selection
-        if selection is not None and not isinstance(selection, (Rows, Indices)):
-            selection = Indices(context.pools.attach(selection))
-        begin, end = self.bounds[context.rank] if self.bounds is not None else (0, 0)
-        part: Optional[Selection] = None if selection is None else selection.part(begin, end)
-        taken = []
-        for argument in self.arguments:
-            if argument.kind == "value":
-                taken.append(cloudpickle.loads(argument.value))
-                continue
-            value = array = context.pools.attach(argument.value)
-            if argument.kind == "selected" and part is not None:
-                value = part.take(array)
-            elif argument.kind != "whole":
-                value = array[begin:end]
-            if argument.mutable and np.may_share_memory(value, array):
-                value = value.copy()
-            taken.append(value)
-        return taken
+    def _in_slices(self, context: RankContext, engine: Any, compiled: Any) -> List[Any]:
+        """Call the function slice by slice, and apply the accumulated updates."""
+        n_outputs = len(engine.outputs(compiled)) - len(self.updates)
+        wanted = list(range(n_outputs)) if self.subset is None else self.subset
+        wanted = wanted + list(range(n_outputs, n_outputs + len(self.updates)))
+        pieces = self.division.pieces(context.rank)
+        arguments = _Arguments(self, context)
+        targets = [context.shareds[number][1] for number, _ in self.updates]
+        outputs, news = in_slices(
+            lambda i: engine.call(compiled, arguments.of_slice(pieces[i]), wanted), [weight for weight, _, _ in pieces],
+            self.ops, [(engine.label(target), op) for target, (_, op) in zip(targets, self.updates)])
+        conformed = [engine.conform(target, new, "the update of %s" % engine.label(target))
+                     for target, new in zip(targets, news)]
+        for target, new in zip(targets, conformed):
+            engine.put(target, new)
+        return outputs
 
     def _reduce(self, context: RankContext, engine: Any, compiled: Any, outputs: List[Any]) -> Optional[List[Any]]:
         """Reduce the outputs over the ranks; on the master, return all of them."""
         moving = [i for i, op in enumerate(self.ops) if op.name is not None]
         if moving:
             positions = [i if self.subset is None else self.subset[i] for i in moving]
-            weights = None
-            if self.bounds is not None and self.bounds[-1][1] > 0:
-                weights = [end - begin for begin, end in self.bounds]
             reduced = context.transport.reduce(
                 [("function", self.number, position) for position in positions], [outputs[i] for i in moving],
-                [self.ops[i] for i in moving], weights,
+                [self.ops[i] for i in moving], self.division.weights,
                 lambda i: "%s of function %s" % (engine.outputs(compiled)[positions[i]].label, self.name),
                 keep_dtype=False)
             if reduced is not None:
                 for i, result in zip(moving, reduced):
                     outputs[i] = result
         return outputs if context.rank == context.root else None
+
+
+class _Arguments:
+    """What a rank gives to the function, slice by slice."""
+
+    def __init__(self, call: CallFunction, context: RankContext) -> None:
+        self._arguments = [
+            (argument, cloudpickle.loads(argument.value) if argument.kind == "value"
+             else context.pools.attach(argument.value)) for argument in call.arguments]
+        self._selection = _attached(call.selection, context)
+        self._shared_rows, self._shareds = None, []
+        if call.division.shared_rows is not None:
+            self._shared_rows = _attached(call.division.shared_rows[context.rank], context)
+            for number in call.sliceable:
+                engine, shared = context.shareds[number]
+                self._shareds.append(engine.get(shared))
+
+    def of_slice(self, piece: Tuple[int, Tuple[int, int], Tuple[int, int]]) -> List[Any]:
+        """Return the arguments for a slice: what `Division.pieces` says of it."""
+        _, (begin, end), shared_part = piece
+        part = None if self._selection is None else self._selection.part(begin, end)
+        taken = []
+        for argument, array in self._arguments:
+            value = array
+            if argument.kind == "selected" and part is not None:
+                value = part.take(array)
+            elif argument.kind in ("selected", "batch"):
+                value = array[begin:end]
+            if argument.mutable and argument.kind != "value" and np.may_share_memory(value, array):
+                value = value.copy()
+            taken.append(value)
+        if self._shared_rows is not None:
+            rows = self._shared_rows.part(*shared_part)
+            taken += [rows.take(array) for array in self._shareds]
+        return taken
+
+
+def _attached(selection: Any, context: RankContext) -> Any:
+    """Return the selection, which may be a handle of its indices."""
+    if selection is None or isinstance(selection, (Rows, Indices)):
+        return selection
+    return Indices(context.pools.attach(selection))
+
+
+class SharedLengths(Command):
+    """Tell how many rows shared variables have on every rank."""
+
+    def __init__(self, numbers: List[Any]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> List[int]:
+        lengths = []
+        for number in self.numbers:
+            engine, shared = context.shareds[number]
+            lengths.append(len(engine.get(shared)))
+        return lengths
 
 
 class FreeFunction(Command):

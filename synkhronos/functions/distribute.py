@@ -243,3 +243,33 @@ def catalogue_of(session: Session) -> Catalogue:
     if session.catalogue is None:
         session.catalogue = Catalogue(session, lambda: PROGRAM.functions)
     return session.catalogue
+
+
+def distribute() -> None:
+    """Send every function built so far, and the shared variables that they use, to all ranks.
+
+    Optional: it happens by itself at the first call. May be called again after more functions have been built;
+    what the ranks hold already is not sent again, and keeps its values.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+    TypeError
+        Where something cannot travel; names the function and the object. All other functions have been sent.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> import theano.tensor as T
+    >>> synk.fork(2)
+    2
+    >>> x = T.dvector("x")
+    >>> f = synk.function([x], x.mean())
+    >>> synk.distribute()
+    >>> f([1., 2., 6.])
+    array(3.)
+    """
+    session = PROGRAM.current()
+    with session.lock:
+        catalogue_of(session).ensure(PROGRAM.functions)

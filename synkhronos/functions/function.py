@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
+import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-import cloudpickle
-import numpy as np
-
-from .. import engines, selection
-from ..partition import split_rows
+from .. import engines
 from ..program import PROGRAM, Program
-from ..reduce_op import MISSING, ReduceOp, check_dtype
+from ..reduce_op import MISSING, ReduceOp
+from ..session import Session
 from ..shared_data import Data
 from . import spec
-from .binding import bind
-from .call import Argument, CallFunction, FreeFunction
-from .distribute import catalogue_of
-
-#: Lists of indices up to this length travel in the command, longer ones through shared memory.
-SHORT = 256
+from .arguments import Arguments
+from .call import CallFunction, FreeFunction, SharedLengths
+from .distribute import Catalogue, catalogue_of
+from .division import Division, divide
+from .variants import Variants
 
 
 class Function:
@@ -42,37 +38,68 @@ class Function:
     """
 
     def __init__(self, program: Program, engine: Any, compiled: Any, form: spec.Form, output_ops: List[ReduceOp],
-                 update_ops: List[Any], n_scattered: int) -> None:
+                 updates: List[Tuple[Any, Any]], n_scattered: int, variants: Optional[Variants]) -> None:
         self.program, self.engine, self.compiled, self.name = program, engine, compiled, compiled.name
-        self._form, self._output_ops, self._update_ops, self._n_scattered = form, output_ops, update_ops, n_scattered
-        self._inputs = engine.inputs(compiled)
-        self._labels = [_label(i, given) for i, given in enumerate(self._inputs)]
-        self._scattered = [i < n_scattered and _has_rows(given) for i, given in enumerate(self._inputs)]
+        self._form, self._output_ops, self._updates, self._n_scattered = form, output_ops, updates, n_scattered
+        self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
         self._shareds = engine.shareds(compiled)
-        self._staging: Dict[int, np.ndarray] = {}  # shared memory that calls use again, by input
+        self._variants = variants
         self.last_rows: Optional[List[int]] = None
+        self._called_in: Any = None  # reference to the session of the last call
         program.add(self)
 
     def __repr__(self) -> str:
         return "<synkhronos.Function %s: %d inputs, outputs %s>" % (
-            self.name or "without a name", len(self._inputs), self.output_modes)
+            self.name or "without a name", len(self._arguments.inputs), self.output_modes)
 
     @property
     def output_modes(self) -> List[Optional[str]]:
-        """The op of every output, as given (or ``avg``)."""
+        """The op of every output, a list of (str or None): as given, or ``avg``."""
         return [_mode(op) for op in self._output_ops]
 
     @property
     def update_modes(self) -> List[Optional[str]]:
-        """The op of every update, as given."""
-        return [_mode(op) for op in self._update_ops]
+        """The op of every update, a list of (str or None): as given, or ``avg`` for floats."""
+        return [_mode(op) for _, op in self._updates]
 
     def get_shared(self) -> List[Any]:
-        """Return the shared variables that the function uses, those with default updates included."""
+        """Return the shared variables that the function uses, those with default updates included.
+
+        Returns
+        -------
+        list of shared variables
+            What collectives take.
+        """
         return list(self._shareds)
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function on the master only, as the engine itself would; `Data` may be given, too."""
+        """Call the function on the master only, as plain Theano would.
+
+        Its updates change the master's own shared variables alone.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As Theano's own function takes them; `Data` may be given, too.
+
+        Returns
+        -------
+        array, list or dict
+            As Theano's own function returns it; ops have no meaning here.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> x = T.dvector("x")
+        >>> f = synk.function([x], (x.sum(), "max"))
+        >>> f.as_theano([1., 2., 6.])               # before `fork`, too
+        array(9.)
+        >>> synk.fork(2)
+        2
+        >>> f([1., 2., 6.])                         # the largest of 1 + 2 and 6
+        array(6.)
+        """
         return self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
 
     def build_inputs(self, *args: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False,
@@ -90,14 +117,35 @@ class Function:
         -------
         Data or tuple of Data
             One per input; a single one alone.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Where a value is missing or does not suit its input, or an input is no dense array.
+        SharedMemoryError
+            Where the memory cannot be had.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> x, y = T.fmatrix("x"), T.ivector("y")
+        >>> f = synk.function([x, y], (x.sum() * y).sum())
+        >>> f.build_inputs([[1, 2], [3, 4]], [0, 1])
+        (<Data 'x': float32 (2, 2)>, <Data 'y': int32 (2,)>)
         """
-        values = bind(self._inputs, self._labels, self.name, args, kwargs)
-        for given, label in zip(self._inputs, self._labels):
+        values = self._arguments.bind(self.name, args, kwargs)
+        inputs = self._arguments.inputs
+        for given, label in zip(inputs, self._arguments.labels):
             if given.type is None:
                 raise TypeError("%s is no dense array, so it cannot be a Data: pass it to the call" % label)
         made = [Data(self.program.pool, value, var=given.type, minibatch=minibatch, force_cast=force_cast,
-                     oversize=oversize, name=given.name) for given, value in zip(self._inputs, values)]
+                     oversize=oversize, name=given.name) for given, value in zip(inputs, values)]
         return made[0] if len(made) == 1 else tuple(made)
+
+    def rows_taken(self, session: Session) -> Optional[List[int]]:
+        """Return the rows that every rank took in the last call in this session; None where there was none."""
+        return self.last_rows if self._called_in is not None and self._called_in() is session else None
 
     # -- what the engine's functions have, too -------------------------------------------------------------------
 
@@ -122,8 +170,9 @@ class Function:
     __iter__ = None  # or __getitem__ would make one
 
     def __reduce__(self) -> Any:
-        return _restore, (self.engine.name, self.compiled, self._form, self._output_ops, self._update_ops,
-                          self._n_scattered)
+        variants = self._variants and (self._variants.snapshot, self._variants.sliceable)
+        return _restore, (self.engine.name, self.compiled, self._form, self._output_ops, self._updates,
+                          self._n_scattered, variants)
 
     @property
     def trust_input(self) -> bool:
@@ -157,7 +206,8 @@ class Function:
         compiled = self.engine.copy(self.compiled, share_memory=share_memory, swap=swap, delete_updates=delete_updates,
                                     name=name, profile=profile)
         return Function(self.program, self.engine, compiled, self._form, self._output_ops,
-                        [] if delete_updates else self._update_ops, self._n_scattered)
+                        [] if delete_updates else self._updates, self._n_scattered,
+                        None if swap or delete_updates else self._variants)
 
     def free(self) -> None:
         """Free the memory that the function keeps for intermediate results, on all ranks that hold it."""
@@ -174,7 +224,7 @@ class Function:
 
     # -- the call ------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, output_subset: Any = None, batch: Any = None, batch_s: None = None,
+    def __call__(self, *args: Any, output_subset: Any = None, batch: Any = None, batch_s: Any = None,
                  num_slices: int = 1, timeout: Optional[float] = None, **kwargs: Any) -> Any:
         """Call the function on all ranks: scatter the rows of its inputs, reduce its outputs.
 
@@ -188,8 +238,13 @@ class Function:
         batch : int, slice, list, tuple or 1-D integer array, optional
             The rows of the whole data set that the call is about; an int ``n`` means the first n. They are selected
             before they are divided over the ranks.
-        batch_s, num_slices
-            Reserved for slices.
+        batch_s : slice, list of int or array, or list with one of these per rank, optional
+            The rows of the ``sliceable_shareds`` that the call is about, on each rank: of what the rank has.
+        num_slices : int
+            Every rank makes so many calls (at most as many as it has rows) on pieces of its rows, to save memory.
+            Outputs and updates are accumulated by their ops; updates are computed from the original values and
+            applied once, at the end, except random states, which advance. The first call in slices, and the first
+            with ``batch_s``, compiles another graph.
         timeout : float, optional
             Seconds that the call may take; what `fork` was given by default.
 
@@ -208,113 +263,98 @@ class Function:
             Where the call failed on another rank; where it failed on the master, its own exception is raised.
         WorkerDied, WorkerTimeout
             Where a rank ended or did not answer in time; the session is closed then.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> synk.fork(2)
+        2
+        >>> x, y = T.dvector("x"), T.dvector("y")
+        >>> f = synk.function([x, y], [(x * y).mean(), (y, "gather")])
+        >>> f([1., 2., 3.], y=[1., 1., 2.])
+        [array(3.), array([1., 1., 2.])]
+        >>> f([1., 2., 3.], [1., 1., 2.], batch=[2, 0], output_subset=[1])
+        [array([2., 1.])]
         """
-        if batch_s is not None or num_slices != 1:
-            raise ValueError("batch_s and num_slices are not available in this version: leave them out")
         if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < float("inf")):
             raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
         subset = spec.output_indices(output_subset, self._form.keys, len(self._output_ops))
-        values = bind(self._inputs, self._labels, self.name, args, kwargs)
+        values = self._arguments.bind(self.name, args, kwargs)
         session = self.program.current()
         with session.lock:
             session.check()  # before anything is written: a command in progress may be reading it
             catalogue = catalogue_of(session)
             catalogue.ensure([self])
-            arguments, chosen, n_rows = self._prepare(values, batch)
-            bounds = None if n_rows is None else split_rows(n_rows, session.size, session.root)
-            ops = self._output_ops if subset is None else [self._output_ops[i] for i in subset]
-            if n_rows == 0:
-                ops = [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
-            results = session.run(CallFunction(catalogue.number(self), self.name or "without a name", arguments,
-                                               chosen, bounds, subset, ops), timeout)
-            self.last_rows = [1] * session.size if bounds is None else [end - begin for begin, end in bounds]
+            arguments, chosen, n_rows = self._arguments.prepare(session.pool, values, batch)
+            lengths = self._lengths(session, catalogue)
+            division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
+            ops = self._ops(division, subset)
+            number, sliceable, updates = self._graph_for(division, catalogue)
+            results = session.run(CallFunction(
+                number, self.name or "without a name", arguments, chosen, self._packed(division, session), subset, ops,
+                sliceable, updates), timeout)
+            self.last_rows = [1] * session.size if division.weights is None else division.weights
+            self._called_in = weakref.ref(session)
         return self._form.wrap(results[session.root], subset)
 
-    def _prepare(self, values: Sequence[Any], batch: Any) -> Tuple[List[Argument], Any, Optional[int]]:
-        """Check the arguments and bring them into shared memory.
+    def _lengths(self, session: Session, catalogue: Catalogue) -> Optional[List[List[int]]]:
+        """Return, by rank, the lengths of the sliceable shared variables; None where there are none."""
+        if self._variants is None or not self._variants.sliceable:
+            return None
+        return session.run(SharedLengths([catalogue.find(self.engine, shared) for shared in self._variants.sliceable]))
 
-        Returns
-        -------
-        arguments : list of Argument
-        chosen : Selection, handle or None
-            The rows that ``batch`` selects, as `CallFunction` takes it.
-        n_rows : int or None
-            Rows to divide over the ranks; None where no input is scattered.
-        """
-        arrays: List[Any] = []
-        for given, label, value in zip(self._inputs, self._labels, values):
-            if isinstance(value, Data):
-                if given.type is None:
-                    raise TypeError("%s is no dense array, so it cannot take a Data" % label)
-                self.engine.check(given, value.dtype, value.shape, label)
-                arrays.append(value)
-            else:
-                arrays.append(self.engine.convert(given, value, label))
-        chosen, n_rows = self._select(arrays, batch)
-        arguments = []
-        for i, (given, array) in enumerate(zip(self._inputs, arrays)):
-            if given.type is None:
-                arguments.append(Argument("value", _pickled(array, self._labels[i])))
-            elif isinstance(array, Data):
-                kind = "whole" if not self._scattered[i] else "batch" if array.minibatch else "selected"
-                arguments.append(Argument(kind, array.handle(), given.mutable))
-            elif self._scattered[i]:
-                arguments.append(Argument("batch", self._stage(i, array, chosen), given.mutable))
-            else:
-                arguments.append(Argument("whole", self._stage(i, array), given.mutable))
-        if isinstance(chosen, selection.Indices) and len(chosen) > SHORT:
-            chosen = self._stage(-1, chosen.array)
-        return arguments, chosen, n_rows
+    def _ops(self, division: Division, subset: Optional[Sequence[int]]) -> List[ReduceOp]:
+        """Return the ops of the wanted outputs; refuse those that the call has no meaning for."""
+        positions = range(len(self._output_ops)) if subset is None else subset
+        ops = [self._output_ops[i] for i in positions]
+        for i, op in zip(positions, ops):
+            if op.name is None and division.num_slices > 1:
+                raise ValueError("num_slices: output %d has op None, which takes one result, and slices give several: "
+                                 "give it another op, or leave it out with output_subset" % i)
+        _check_weights(division, ops)
+        if division.is_empty:
+            return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
+        return ops
 
-    def _select(self, arrays: Sequence[Any], batch: Any) -> Tuple[Any, Optional[int]]:
-        """Return the rows that ``batch`` selects, and how many rows there are to divide."""
-        lengths = {i: len(array) for i, array in enumerate(arrays) if self._scattered[i]}
-        if not lengths:
-            if batch is not None:
-                raise ValueError("batch was given, but no input of the function is scattered")
-            return None, None
-        if batch is None:
-            if len(set(lengths.values())) > 1:
-                raise ValueError("scattered inputs must have the same length, got %s" % ", ".join(
-                    "%d of %s" % (length, self._labels[i]) for i, length in lengths.items()))
-            return None, next(iter(lengths.values()))
-        minibatch = {i for i in lengths if isinstance(arrays[i], Data) and arrays[i].minibatch}
-        whole = [length for i, length in lengths.items() if i not in minibatch]
-        # Where all inputs hold just the batch, the data set that the indices are about is not there to check them.
-        chosen = selection.parse(batch, min(whole) if whole else np.iinfo(np.intp).max)
-        for i in minibatch:
-            if lengths[i] < len(chosen):
-                raise ValueError("%s is a minibatch of %d rows, but batch selects %d: write the selected rows to "
-                                 "it first" % (self._labels[i], lengths[i], len(chosen)))
-        return chosen, len(chosen)
+    def _graph_for(self, division: Division, catalogue: Catalogue) -> Tuple[int, List[int], List[Any]]:
+        """Return the number of the graph that the call needs, and of the variables that the graph leaves to us."""
+        sliced = division.num_slices > 1
+        if not sliced and division.shared_rows is None:
+            return catalogue.number(self), [], []
+        if self._variants is None:
+            raise ValueError("num_slices and batch_s: a copy with other shared variables or without updates has no "
+                             "graph for them; build it with synkhronos.function")
+        updates = []
+        if sliced:
+            ops = {self.engine.identity(shared): op for shared, op in self._updates}
+            for shared in self._variants.accumulated():
+                type_ = self.engine.shared_type(shared)
+                if type_ is None:
+                    raise ValueError("num_slices: the function updates %s, which is no dense array, so its values on "
+                                     "different slices cannot be combined" % self.engine.label(shared))
+                default = ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
+                op = ops.get(self.engine.identity(shared), default)
+                updates.append((catalogue.find(self.engine, shared), None if op is MISSING else op))
+            _check_weights(division, [op for _, op in updates if op is not None])
+        graph = self._variants.get(sliced)
+        catalogue.ensure([graph])
+        sliceable = [catalogue.find(self.engine, shared) for shared in self._variants.sliceable]
+        return catalogue.number(graph), sliceable, updates
 
-    def _stage(self, i: int, array: np.ndarray, chosen: Any = None) -> Any:
-        """Copy an array, or its chosen rows, into shared memory that is used again; return its handle."""
-        pool = self.program.pool
-        shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
-        nbytes = array.itemsize * math.prod(shape)
-        buffer = self._staging.get(i)
-        if buffer is None or buffer.nbytes < nbytes or not pool.owns(buffer):
-            buffer = self._staging[i] = None  # type: ignore[assignment]  # given back before the new one is taken
-            buffer = self._staging[i] = pool.allocate((max(1, nbytes),), np.uint8)
-        staged: np.ndarray = np.ndarray(shape, array.dtype, buffer)
-        if chosen is None:
-            np.copyto(staged, array)
-        else:
-            chosen.take(array, out=staged)
-        return pool.handle(staged)
+    def _packed(self, division: Division, session: Session) -> Division:
+        """Return the division as it travels: long lists of indices as handles."""
+        if division.shared_rows is None:
+            return division
+        return division._replace(shared_rows=[
+            self._arguments.pack(session.pool, -2 - rank, rows) for rank, rows in enumerate(division.shared_rows)])
 
 
-def _label(position: int, given: Any) -> str:
-    return "input %r (argument %d)" % (given.name, position) if given.name else "input %d" % position
-
-
-def _has_rows(given: Any) -> bool:
-    """Tell whether an input is divided by rows: not one of 0 dimensions, nor one whose rows are broadcastable."""
-    if given.type is None:
-        raise TypeError("inputs: %s is no dense array, so its rows cannot be scattered; pass it in bcast_inputs" %
-                        (given.name or given.variable))
-    return given.type.ndim > 0 and not given.type.broadcastable[0]
+def _check_weights(division: Division, ops: Sequence[ReduceOp]) -> None:
+    """Refuse averages where nobody can say what rows weigh."""
+    if division.rows_differ and any(op.name == "avg" for op in ops):
+        raise ValueError("op 'avg' has no weights here: scattered inputs and sliceable shared variables have different "
+                         "numbers of rows on some rank; select as many rows of both, or use other ops")
 
 
 def _mode(op: Any) -> Optional[str]:
@@ -325,135 +365,9 @@ def _array(value: Any) -> Any:
     return value.data if isinstance(value, Data) else value
 
 
-def _pickled(value: Any, label: str) -> bytes:
-    try:
-        return cloudpickle.dumps(value)
-    except Exception as error:
-        raise TypeError("%s cannot be sent to the other ranks: expected a value that pickles, got %s (%s: %s)" % (
-            label, type(value).__name__, type(error).__name__, error)) from error
-
-
-def _restore(engine: str, compiled: Any, *rest: Any) -> Function:
+def _restore(engine: str, compiled: Any, form: Any, output_ops: Any, updates: Any, n_scattered: int,
+             variants: Any) -> Function:
     """Return the function of a pickle."""
-    return Function(PROGRAM, engines.get(engine), compiled, *rest)
-
-
-def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[Sequence[Any]] = None,
-             updates: Any = None, givens: Any = None, sliceable_shareds: None = None, **kwargs: Any) -> Function:
-    """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
-
-    Parameters
-    ----------
-    inputs : list of variables (or ``theano.In``)
-        Their values are scattered: rank r is given its share of the rows (dimension 0). Those of 0 dimensions, or
-        with broadcastable rows, go whole to every rank.
-    outputs : variable, list or dict, optional
-        Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (the default for
-        floats; weighted by rows, so that it is what the serial program gives), ``sum``, ``prod``, ``min``, ``max``,
-        ``gather`` (concatenated in rank order) or None (the master's own result); with the prefix ``c_`` the CPU
-        transport is used.
-    bcast_inputs : list of variables, optional
-        More inputs, after ``inputs``; their values go whole to every rank.
-    updates : dict or list, optional
-        ``(shared, expression)`` or ``(shared, expression, op)``. Every rank updates its own copy; the op is for
-        slices.
-    sliceable_shareds
-        Reserved for slices.
-    givens, **kwargs
-        Passed to the engine's own ``function``.
-
-    Returns
-    -------
-    Function
-
-    Raises
-    ------
-    TypeError, ValueError
-        Where an op does not exist or does not suit the output's dtype, or a name is reserved.
-
-    Examples
-    --------
-    >>> import theano.tensor as T                                               # doctest: +SKIP
-    >>> x = T.matrix("x")                                                       # doctest: +SKIP
-    >>> f = synk.function([x], [x.mean(), (x.max(), "max")])                    # doctest: +SKIP
-    """
-    if sliceable_shareds is not None:
-        raise ValueError("sliceable_shareds is not available in this version: leave it out")
-    inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
-    parsed = spec.parse_outputs(outputs)
-    engine = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
-    pairs, update_ops = spec.parse_updates(updates, engine.label)
-    for shared, _ in pairs:
-        if not engine.is_shared(shared):
-            raise TypeError("updates: expected a shared variable to update, got %r" % (shared,))
-    ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
-    update_ops = [op if op is MISSING else ReduceOp.parse(op, "the op of the update of %s" % engine.label(shared),
-                                                          ("avg", "sum", "prod", "min", "max"))
-                  for op, (shared, _) in zip(update_ops, pairs)]
-    compiled = engine.compile(list(inputs) + list(bcast_inputs), parsed.variables, pairs, givens, **kwargs)
-    for given in engine.inputs(compiled):
-        if given.name in spec.RESERVED:
-            raise ValueError("an input is called %r, which is a keyword of the call itself (reserved: %s): give it "
-                             "another name" % (given.name, ", ".join(spec.RESERVED)))
-    output_ops = [_output_op(op, output) for op, output in zip(ops, engine.outputs(compiled))]
-    update_ops = [_update_op(op, shared, engine) for op, (shared, _) in zip(update_ops, pairs)]
-    return Function(PROGRAM, engine, compiled, parsed.form, output_ops, update_ops, len(inputs))
-
-
-def _as_list(variables: Any, argument: str) -> Sequence[Any]:
-    if variables is None:
-        return []
-    if not isinstance(variables, (list, tuple)):
-        raise TypeError("%s must be a list of variables, got %s" % (argument, type(variables).__name__))
-    return variables
-
-
-def _variables(inputs: Sequence[Any], bcast_inputs: Sequence[Any], outputs: spec.Outputs, updates: Any) -> List[Any]:
-    found = list(inputs) + list(bcast_inputs)
-    form = outputs.variables
-    found += list(form.values()) if isinstance(form, dict) else form if isinstance(form, list) else [form]
-    if isinstance(updates, dict):
-        found += list(updates)
-    elif isinstance(updates, (list, tuple)):
-        found += [entry[0] for entry in updates if isinstance(entry, (list, tuple)) and entry]
-    return found
-
-
-def _output_op(op: Any, output: Any) -> ReduceOp:
-    if output.type is None:
-        if op is MISSING or op.name is not None:
-            raise TypeError("%s is no dense array, so it cannot be reduced: give it as (variable, None) to have the "
-                            "master's own" % output.label)
-        return op
-    return ReduceOp.for_output(op, output.type.dtype, output.label)
-
-
-def _update_op(op: Any, shared: Any, engine: Any) -> Any:
-    """Check the op of an update; integers and what is no array have none by default: slices must agree."""
-    type_ = engine.shared_type(shared)
-    if type_ is None:
-        if op is not MISSING:
-            raise TypeError("the update of %s can have no op: it is no dense array" % engine.label(shared))
-        return op
-    if op is MISSING:
-        return ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
-    check_dtype(op, type_.dtype, "the update of %s" % engine.label(shared))
-    return op
-
-
-def distribute() -> None:
-    """Send every function built so far, and the shared variables that they use, to all ranks.
-
-    Optional: it happens by itself at the first call. May be called again after more functions have been built;
-    what the ranks hold already is not sent again, and keeps its values.
-
-    Raises
-    ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError
-        Where something cannot travel; names the function and the object. All other functions have been sent.
-    """
-    session = PROGRAM.current()
-    with session.lock:
-        catalogue_of(session).ensure(PROGRAM.functions)
+    found = engines.get(engine)
+    return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered,
+                    variants and Variants(found, *variants))

@@ -8,9 +8,6 @@ import numpy as np
 
 from ..reduce_op import Accumulator, ReduceOp
 
-#: The outputs and the new values that one slice gives.
-Values = Sequence[Any]
-
 
 class Agreement:
     """Accumulate values that must be the same on every slice: updates of integers, which have no average."""
@@ -29,7 +26,7 @@ class Agreement:
         """
         if self._value is None:
             self._value = np.array(value)
-        elif self._value.shape != np.shape(value) or not np.array_equal(self._value, value):
+        elif not np.array_equal(self._value, value):
             raise ValueError("the update of %s has different values on different slices, and integers have no average: "
                              "give the update an op, (shared, expression, 'sum') for example" % self._name)
 
@@ -38,10 +35,9 @@ class Agreement:
         return self._value, None
 
 
-def in_slices(call: Callable[[int, int], Values], pieces: Sequence[Tuple[int, int]], weigh: bool,
-              output_ops: Sequence[ReduceOp], updates: Sequence[Tuple[str, Optional[ReduceOp]]]) -> Tuple[
-                  List[Any], List[Any]]:
-    """Call a function on every piece of a rank's rows and accumulate its outputs and its updates.
+def in_slices(call: Callable[[int], Sequence[Any]], weights: Sequence[int], output_ops: Sequence[ReduceOp],
+              updates: Sequence[Tuple[str, Optional[ReduceOp]]]) -> Tuple[List[Any], List[Any]]:
+    """Call a function on every slice of a rank's rows and accumulate its outputs and its updates.
 
     Updates are computed on every slice from the original values, since nothing is applied here: that is the caller's,
     once, at the end.
@@ -49,11 +45,9 @@ def in_slices(call: Callable[[int, int], Values], pieces: Sequence[Tuple[int, in
     Parameters
     ----------
     call : callable
-        From the begin and the end of a piece to the outputs, followed by the new values of the updated variables.
-    pieces : sequence of (begin, end)
-        See `partition.split_slices`.
-    weigh : bool
-        Whether ``avg`` weighs slices by their rows; else all slices count the same.
+        From the position of a slice to the outputs, followed by the new values of the updated variables.
+    weights : sequence of int
+        The rows of every slice.
     output_ops : sequence of ReduceOp
         One per output.
     updates : sequence of (name, ReduceOp or None)
@@ -66,9 +60,9 @@ def in_slices(call: Callable[[int, int], Values], pieces: Sequence[Tuple[int, in
     """
     outputs = [Accumulator(op) for op in output_ops]
     news: List[Any] = [Agreement(name) if op is None else Accumulator(op, keep_dtype=True) for name, op in updates]
-    for begin, end in pieces:
-        values = call(begin, end)
+    for i, weight in enumerate(weights):
+        values = call(i)
         for accumulator, value in zip(outputs + news, values):
-            accumulator.add(value, end - begin if weigh else 1)
-        del values  # or the next slice is computed beside the outputs of this one
+            accumulator.add(value, weight)
+        del values  # or the next slice is computed beside the results of this one
     return [accumulator.finish()[0] for accumulator in outputs], [accumulator.finish()[0] for accumulator in news]

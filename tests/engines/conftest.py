@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from peer import Master, Peer, prepare_theano
 
@@ -23,6 +24,12 @@ class NumpyLanguage:
 
         self.In, self.shared, self.dot, self.mean = module.In, module.shared, module.dot, module.mean
         self.variable = module.variable
+        self._module = module
+
+    def stream(self, seed: int) -> Any:
+        """Return a random state and three numbers drawn from it."""
+        state = self._module.random_stream(seed, "state")
+        return state, self._module.uniform(state, (3,))
 
     def clone(self, shared: Any) -> Any:
         return shared.clone()
@@ -54,6 +61,12 @@ class TheanoLanguage:
 
     def variable(self, name: str, dtype: str, ndim: int = 0, broadcastable: Any = None) -> Any:
         return self.theano.tensor.TensorType(dtype, broadcastable or (False,) * ndim)(name)
+
+    def stream(self, seed: int) -> Any:
+        from theano.tensor.shared_randomstreams import RandomStreams
+
+        drawn = RandomStreams(seed).uniform((3,), dtype="float64")
+        return drawn.rng, drawn
 
     def clone(self, shared: Any) -> Any:
         return self.theano.clone(shared, share_inputs=False)
@@ -96,9 +109,20 @@ def _peers():
             peers[name] = Peer(name)
         return peers[name]
 
+    get.made = peers
     yield get
     for peer in peers.values():
         peer.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(_peers):
+    """After every test: no process but those that were there before, and the peers, which stay for the session."""
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    peers = {peer.process.pid for peer in _peers.made.values()}
+    after = set(psutil.Process().children(recursive=True)) - before
+    assert not [process for process in after if process.pid not in peers]
 
 
 @pytest.fixture

@@ -130,6 +130,22 @@ def test_constants_as_updates():
     np.testing.assert_array_equal(a.get_value(), [0, 0])
 
 
+def test_random_numbers_follow_numpys():
+    state, x = engine.random_stream(3, "state"), variable("x", "float64", 2)
+    first = engine.uniform(state, (2,))
+    second = engine.uniform(state, apply(np.shape, x), ndim=2)
+    assert (second.type.dtype, second.type.ndim) == ("float64", 2)
+    truth = np.random.RandomState(3)
+    f = ENGINE.compile([x], [first, second], [], None)
+    for shape in ((2, 3), (0, 1), (1, 4)):
+        one, other = f(np.ones(shape))
+        np.testing.assert_array_equal(one, truth.random_sample(2))
+        np.testing.assert_array_equal(other, truth.random_sample(shape))
+    g = ENGINE.compile([], first, [], None, no_default_updates=True)
+    np.testing.assert_array_equal(g(), g())
+    np.testing.assert_array_equal(g(), truth.random_sample(2))
+
+
 def test_bad_arguments_of_compile():
     x, w = variable("x", "float64", 1), shared(1.0, "w")
     with pytest.raises(ValueError, match="expected every variable of the graph, x is missing"):

@@ -48,6 +48,7 @@ class TheanoWords:
 
     def function(self, *args, **kwargs):
         kwargs.setdefault("mode", self.mode)
+        kwargs.setdefault("on_unused_input", "ignore")
         return synk.function(*args, **kwargs)
 
 

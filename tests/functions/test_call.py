@@ -140,17 +140,23 @@ def test_0d_and_broadcastable_inputs_go_whole(world, words):
         words.function([s], s)(1.0, batch=1)
 
 
-def test_mutable_inputs_leave_the_users_data_alone(make_world, theano_words):
-    for launcher in ("threads", "fork"):
-        make_world(launcher, 2, engine="theano")
-        x = theano_words.variable("x")
-        f = theano_words.function([theano_words.In(x, mutable=True)], [(x * 2, "gather"), (x.sum(), "sum")])
-        data, array = synk.data(ROWS), ROWS.copy()
-        for value in (data, array, data, array):
-            for batch in (None, [0, 1, 2], slice(0, 4)):
-                np.testing.assert_array_equal(f(value, batch=batch)[0], selected(ROWS, batch) * 2)
-        np.testing.assert_array_equal(data, ROWS)
-        np.testing.assert_array_equal(array, ROWS)
+@pytest.mark.parametrize("engine", ["numpy", "theano"])
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+def test_mutable_inputs_leave_the_users_data_alone(make_world, words_of, launcher, engine):
+    make_world(launcher, 2, engine=engine)
+    words = words_of(engine)
+    x = words.variable("x")
+    options = {} if engine == "numpy" else {"mode": words.theano.Mode(words.mode.linker, "fast_run")}  # works in place
+    f = words.function([words.In(x, mutable=True)], [(x * 2, "gather")], **options)
+    mine = ROWS.copy()
+    f.as_theano(mine)
+    assert not np.array_equal(mine, ROWS)  # so it is destroyed, where nobody prevents that
+    data, array = synk.data(ROWS), ROWS.copy()
+    for value in (data, array, data, array):
+        for batch in (None, [0, 1, 2], slice(0, 4)):
+            np.testing.assert_array_equal(f(value, batch=batch)[0], selected(ROWS, batch) * 2)
+    np.testing.assert_array_equal(data, ROWS)
+    np.testing.assert_array_equal(array, ROWS)
 
 
 def test_inputs_that_are_no_arrays_travel_whole(make_world, theano_words):
@@ -261,8 +267,8 @@ def test_a_minibatch_that_is_too_short(world, words):
     x, y = words.variable("x"), words.variable("y")
     f = words.function([x, y], (words.sum(x * y), "sum"))
     data, minibatch = synk.data(ROWS), synk.data(np.ones(3), minibatch=True)
-    with pytest.raises(ValueError, match=r"input 'y' \(argument 1\) is a minibatch of 3 rows, but batch selects 4: write "
-                                         "the selected rows to it first"):
+    with pytest.raises(ValueError, match=r"input 'y' \(argument 1\) is a minibatch of 3 rows, but batch selects 4: "
+                                         "write the selected rows to it first"):
         f(data, minibatch, batch=[0, 1, 2, 3])
     assert f(data, minibatch, batch=[6, 5]) == 13
 
@@ -270,8 +276,8 @@ def test_a_minibatch_that_is_too_short(world, words):
 def test_lengths_must_be_equal(world, words):
     x, y = words.variable("x"), words.variable("y")
     f = words.function([x, y], (words.sum(x) + words.sum(y), "sum"))
-    with pytest.raises(ValueError, match=r"scattered inputs must have the same length, got 7 of input 'x' \(argument 0\),"
-                                         r" 6 of input 'y' \(argument 1\)"):
+    with pytest.raises(ValueError, match=r"scattered inputs must have the same length, got 7 of input 'x' "
+                                         r"\(argument 0\), 6 of input 'y' \(argument 1\)"):
         f(ROWS, ROWS[:6])
     assert f(ROWS, ROWS[:6], batch=6) == 2 * ROWS[:6].sum()
 

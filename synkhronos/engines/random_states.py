@@ -1,0 +1,150 @@
+"""The states of random number generators: further along their sequence, or at its beginning.
+
+Every rank must draw numbers of its own, so its streams start *long jumps*
+apart. A stream that has been jumped stays on the one sequence of its
+generator, so two ranks meet only after as many draws as the jump is long;
+streams that were seeded anew would only probably not meet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+# MRG31k3p, the generator of Theano's MRG_RandomStreams: two recurrences of order 3,
+#     x[n] = 2^22 x[n-2] + (2^7 + 1) x[n-3]     mod M1
+#     y[n] = 2^15 y[n-1] + (2^15 + 1) y[n-3]    mod M2
+# (P. L'Ecuyer, R. Touzin, "Fast combined multiple recursive generators with multipliers of the form a = +/-2^q +/-2^r",
+# Winter Simulation Conference 2000). A state is (x[n], x[n-1], x[n-2], y[n], y[n-1], y[n-2]).
+M1, M2 = 2 ** 31 - 1, 2 ** 31 - 21069
+STEP1 = np.array([[0, 2 ** 22, 2 ** 7 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
+STEP2 = np.array([[2 ** 15, 0, 2 ** 15 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
+#: log2 of the steps between two rows of one state, and between two streams (Theano's rng_mrg.py).
+ROW, STREAM = 72, 134
+#: log2 of the steps of a long jump.
+JUMP = 166
+
+
+def jumped_mrg(state: np.ndarray, jumps: int) -> np.ndarray:
+    """Return the state ``jumps`` times 2^166 steps further.
+
+    A step multiplies each half of a row by a matrix, so 2^k steps multiply it by the matrix's 2^k-th power modulo M1
+    or M2 (P. L'Ecuyer, R. Simard, E. J. Chen, W. D. Kelton, "An object-oriented random-number package with many long
+    streams and substreams", Operations Research 50(6), 2002). The period is about 2^185. Theano puts the rows of a
+    state 2^72 steps apart and the streams of a program 2^134; with ranks 2^166 apart there is room for 2^32 streams
+    per rank and for 2^19 ranks.
+
+    Parameters
+    ----------
+    state : int array with shape (rows, 6)
+        Is not changed.
+    jumps : int
+        How many; 0 returns a copy.
+
+    Returns
+    -------
+    array
+        Of the same dtype and shape.
+
+    Examples
+    --------
+    >>> state = np.array([[1, 2, 3, 4, 5, 6]], "int32")
+    >>> bool((jumped_mrg(jumped_mrg(state, 2), 3) == jumped_mrg(state, 5)).all())
+    True
+    """
+    return _advanced(state, JUMP, jumps)
+
+
+def seeded_mrg(like: np.ndarray, seed: int, index: int) -> np.ndarray:
+    """Return the state that the ``index``-th stream of ``MRG_RandomStreams(seed)`` starts from.
+
+    Parameters
+    ----------
+    like : int array with shape (rows, 6)
+        What dtype and shape are taken from.
+    seed : int
+        Where Theano would refuse it (0, or too large), six numbers are derived from it.
+    index : int
+        How many streams the program has made before.
+
+    Returns
+    -------
+    array
+    """
+    first = np.full(6, seed) if 0 < seed < M2 else np.random.SeedSequence(seed).generate_state(6) % (M2 - 1) + 1
+    rows = _advanced(first[np.newaxis], STREAM, index)
+    while len(rows) < len(like):  # row i is i * 2^72 steps after the first
+        rows = np.concatenate([rows, _advanced(rows, ROW, len(rows))])
+    return rows[:len(like)].astype(like.dtype)
+
+
+def _advanced(state: np.ndarray, log2: int, times: int) -> np.ndarray:
+    """Return the state ``times * 2^log2`` steps further."""
+    halves = [(state[:, :3], STEP1, M1), (state[:, 3:], STEP2, M2)]
+    return np.concatenate([_product(half, _power(step, times << log2, modulus).T, modulus)
+                           for half, step, modulus in halves], axis=1).astype(state.dtype)
+
+
+def _power(matrix: np.ndarray, exponent: int, modulus: int) -> np.ndarray:
+    result = np.eye(3, dtype=np.uint64)
+    while exponent:
+        if exponent & 1:
+            result = _product(result, matrix, modulus)
+        matrix = _product(matrix, matrix, modulus)
+        exponent >>= 1
+    return result
+
+
+def _product(one: np.ndarray, other: np.ndarray, modulus: int) -> np.ndarray:
+    # Numbers below 2^31: three products of them fit into 64 bits without a sign, not into 63.
+    return one.astype(np.uint64) @ other.astype(np.uint64) % np.uint64(modulus)
+
+
+def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.RandomState:
+    """Return a RandomState ``jumps`` times 2^128 numbers further, by ``numpy.random.MT19937.jumped``.
+
+    Parameters
+    ----------
+    state : numpy.random.RandomState
+        Is not changed.
+    jumps : int
+        How many; 0 returns a copy. Further on, the second number of a pair of normal ones, which RandomState keeps for
+        the next call, is forgotten.
+
+    Returns
+    -------
+    numpy.random.RandomState
+
+    Raises
+    ------
+    TypeError
+        Where the RandomState draws from a generator other than its own, MT19937.
+
+    Examples
+    --------
+    >>> state = np.random.RandomState(1)
+    >>> further = jumped_random_state(state, 1)
+    >>> bool(state.rand() == further.rand())
+    False
+    """
+    whole: Any = state.get_state(legacy=False)
+    if whole["bit_generator"] != "MT19937":
+        raise TypeError("expected a RandomState over MT19937, got one over %s; make it by RandomState(seed)"
+                        % whole["bit_generator"])
+    words, position = whole["state"]["key"], whole["state"]["pos"]
+    # NumPy's jump takes the words for a ring that begins at the position and leaves such a ring, while RandomState
+    # draws from them as from a block that is made anew as a whole: given to it as it is, the state would come out next
+    # to the sequence. The words of a block are a ring that begins at 0.
+    generator: Any = np.random.MT19937()
+    generator.state = dict(whole, state={"key": words, "pos": len(words)})
+    ring = generator.jumped(jumps).state["state"]
+    result = np.random.RandomState(0)
+    result.set_state(dict(whole, state={"key": np.roll(ring["key"], -ring["pos"]), "pos": position},
+                          has_gauss=0 if jumps else whole["has_gauss"]))
+    return result
+
+
+def seeded_random_state(seed: int, index: int) -> np.random.RandomState:
+    """Return the RandomState that the ``index``-th stream of a program starts from."""
+    return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, index])))

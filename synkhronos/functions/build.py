@@ -1,0 +1,145 @@
+"""`synkhronos.function`: from what a user gives to a `Function`."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence
+
+from .. import engines
+from ..program import PROGRAM
+from ..reduce_op import MISSING, ReduceOp, check_dtype
+from . import spec
+from .function import Function
+from .variants import Variants
+
+
+def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[Sequence[Any]] = None,
+             updates: Any = None, givens: Any = None, sliceable_shareds: Optional[Sequence[Any]] = None,
+             **kwargs: Any) -> Function:
+    """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
+
+    Parameters
+    ----------
+    inputs : list of variables (or ``theano.In``)
+        Their values are scattered: rank r is given its share of the rows (dimension 0). Those of 0 dimensions, or
+        with broadcastable rows, go whole to every rank.
+    outputs : variable, list or dict, optional
+        Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (the default for
+        floats; weighted by rows, so that it is what the serial program gives), ``sum``, ``prod``, ``min``, ``max``,
+        ``gather`` (concatenated in rank order) or None (the master's own result); with the prefix ``c_`` the CPU
+        transport is used.
+    bcast_inputs : list of variables, optional
+        More inputs, after ``inputs``; their values go whole to every rank.
+    updates : dict or list, optional
+        ``(shared, expression)`` or ``(shared, expression, op)``. Every rank updates its own copy; the op is for
+        slices.
+    sliceable_shareds : list of shared variables, optional
+        Data that lives in shared variables, of at least 1 dimension: calls select rows of them with ``batch_s``, and
+        ``num_slices`` slices them, on every rank.
+    givens, **kwargs
+        Passed to the engine's own ``function``.
+
+    Returns
+    -------
+    Function
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where an op does not exist or does not suit the output's dtype, or a name is reserved.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> import theano.tensor as T
+    >>> synk.fork(2)
+    2
+    >>> x = T.dvector("x")
+    >>> f = synk.function([x], [x.mean(), (x.max(), "max"), (x ** 2, "gather")])
+    >>> f([1., 2., 6.])                         # rank 0 has two rows, rank 1 has one
+    [array(3.), array(6.), array([ 1.,  4., 36.])]
+    """
+    inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
+    parsed = spec.parse_outputs(outputs)
+    engine = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
+    pairs, update_ops = spec.parse_updates(updates, engine.label)
+    for shared, _ in pairs:
+        if not engine.is_shared(shared):
+            raise TypeError("updates: expected a shared variable to update, got %r" % (shared,))
+    ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
+    update_ops = [op if op is MISSING else ReduceOp.parse(op, "the op of the update of %s" % engine.label(shared),
+                                                          ("avg", "sum", "prod", "min", "max"))
+                  for op, (shared, _) in zip(update_ops, pairs)]
+    givens = engine.given_pairs(givens)
+    variables = list(inputs) + list(bcast_inputs)
+    compiled = engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
+    for given in engine.inputs(compiled):
+        if given.name in spec.RESERVED:
+            raise ValueError("an input is called %r, which is a keyword of the call itself (reserved: %s): give it "
+                             "another name" % (given.name, ", ".join(spec.RESERVED)))
+    output_ops = [_output_op(op, output) for op, output in zip(ops, engine.outputs(compiled))]
+    given_updates = [(shared, _update_op(op, shared, engine)) for op, (shared, _) in zip(update_ops, pairs)]
+    sliceable = _sliceable(sliceable_shareds, engine, compiled)
+    snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
+    return Function(PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs),
+                    Variants(engine, snapshot, sliceable))
+
+
+def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
+    """Check the shared variables of which calls may select rows."""
+    used = [engine.identity(shared) for shared in engine.shareds(compiled)]
+    found = list(_as_list(shareds, "sliceable_shareds"))
+    for i, shared in enumerate(found):
+        if not engine.is_shared(shared):
+            raise TypeError("sliceable_shareds: expected shared variables, got %r" % (shared,))
+        label, type_ = engine.label(shared), engine.shared_type(shared)
+        if type_ is None or engine.is_random(shared):
+            raise TypeError("sliceable_shareds: %s is no dense array of data, so it has no rows to select" % label)
+        if type_.ndim == 0 or type_.broadcastable[0]:
+            raise ValueError("sliceable_shareds: expected rows to select, but %s has %s" % (
+                label, "0 dimensions" if type_.ndim == 0 else "broadcastable rows"))
+        if engine.identity(shared) not in used:
+            raise ValueError("sliceable_shareds: the function does not use %s" % label)
+        if any(shared is other for other in found[:i]):
+            raise ValueError("sliceable_shareds: %s stands twice" % label)
+    return found
+
+
+def _as_list(variables: Any, argument: str) -> Sequence[Any]:
+    if variables is None:
+        return []
+    if not isinstance(variables, (list, tuple)):
+        raise TypeError("%s must be a list of variables, got %s" % (argument, type(variables).__name__))
+    return variables
+
+
+def _variables(inputs: Sequence[Any], bcast_inputs: Sequence[Any], outputs: spec.Outputs, updates: Any) -> List[Any]:
+    found = list(inputs) + list(bcast_inputs)
+    form = outputs.variables
+    found += list(form.values()) if isinstance(form, dict) else form if isinstance(form, list) else [form]
+    if isinstance(updates, dict):
+        found += list(updates)
+    elif isinstance(updates, (list, tuple)):
+        found += [entry[0] for entry in updates if isinstance(entry, (list, tuple)) and entry]
+    return found
+
+
+def _output_op(op: Any, output: Any) -> ReduceOp:
+    if output.type is None:
+        if op is MISSING or op.name is not None:
+            raise TypeError("%s is no dense array, so it cannot be reduced: give it as (variable, None) to have the "
+                            "master's own" % output.label)
+        return op
+    return ReduceOp.for_output(op, output.type.dtype, output.label)
+
+
+def _update_op(op: Any, shared: Any, engine: Any) -> Any:
+    """Check the op of an update; integers and what is no array have none by default: slices must agree."""
+    type_ = engine.shared_type(shared)
+    if type_ is None:
+        if op is not MISSING:
+            raise TypeError("the update of %s can have no op: it is no dense array" % engine.label(shared))
+        return op
+    if op is MISSING:
+        return ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
+    check_dtype(op, type_.dtype, "the update of %s" % engine.label(shared))
+    return op

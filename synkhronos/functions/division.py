@@ -1,0 +1,120 @@
+"""Who does what in a call: which rows every rank takes, in how many slices, and what its results weigh. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..partition import split_rows, split_slices
+from ..selection import Selection, parse_per_rank
+
+
+class Division(NamedTuple):
+    """What the master has decided for all ranks.
+
+    Attributes
+    ----------
+    bounds : sequence of (begin, end), optional
+        Every rank's part of the (selected) rows of the scattered inputs; None where there are none.
+    shared_rows : list of Selection, optional
+        The rows that every rank takes of its sliceable shared variables; None where they are used as they are. While
+        it travels, a handle may stand for a long list of indices.
+    shared_counts : list of int, optional
+        How many these are.
+    num_slices : int
+        The most calls that a rank makes.
+    weights : list of int, optional
+        What the results of every rank weigh in an average; None: all the same.
+    rows_differ : bool
+        Whether scattered inputs and sliceable shared variables disagree on the rows, so that there is no average.
+    """
+
+    bounds: Optional[Sequence[Tuple[int, int]]]
+    shared_rows: Optional[List[Selection]]
+    shared_counts: Optional[List[int]]
+    num_slices: int
+    weights: Optional[List[int]]
+    rows_differ: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no rows at all: then every rank makes the call, and the master's result counts."""
+        return self.weights is not None and not any(self.weights)
+
+    def takes_part(self, rank: int) -> bool:
+        """Tell whether a rank makes the call: one without rows does not, while others have some."""
+        return self.weights is None or self.is_empty or self.weights[rank] > 0
+
+    def pieces(self, rank: int) -> List[Tuple[int, Tuple[int, int], Tuple[int, int]]]:
+        """Return a rank's slices: what each weighs, its part of the rank's rows, and of its shared rows."""
+        rows = 0 if self.bounds is None else self.bounds[rank][1] - self.bounds[rank][0]
+        shared = 0 if self.shared_counts is None else self.shared_counts[rank]
+        present = [n for n, there in ((rows, self.bounds), (shared, self.shared_counts)) if there is not None]
+        n_pieces = max(1, min([self.num_slices] + present))
+        of_rows, of_shared = split_slices(rows, n_pieces), split_slices(shared, n_pieces)
+        begin = 0 if self.bounds is None else self.bounds[rank][0]
+        pieces = []
+        for i in range(n_pieces):
+            low, high = of_rows[i] if rows else (0, 0)
+            shared_part = of_shared[i] if shared else (0, 0)
+            weight = high - low if self.bounds is not None else shared_part[1] - shared_part[0]
+            pieces.append((weight, (begin + low, begin + high), shared_part))
+        return pieces
+
+
+def divide(size: int, root: int, n_rows: Optional[int] = None, lengths: Optional[Sequence[Sequence[int]]] = None,
+           batch_s: Any = None, num_slices: Any = 1) -> Division:
+    """Decide who does what.
+
+    Parameters
+    ----------
+    size, root : int
+        Number of ranks, and the master's.
+    n_rows : int, optional
+        Rows of the scattered inputs, after ``batch`` has selected; None where no input is scattered.
+    lengths : sequence of sequence of int, optional
+        For every rank, the length of each of its sliceable shared variables; None where the function has none.
+    batch_s, num_slices
+        As the user gave them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where ``batch_s`` or ``num_slices`` is wrong.
+
+    Examples
+    --------
+    >>> divide(2, 0, n_rows=3).bounds
+    ((0, 2), (2, 3))
+    >>> divide(2, 0, n_rows=3).weights
+    [2, 1]
+    """
+    if isinstance(num_slices, (bool, np.bool_)) or not isinstance(num_slices, (int, np.integer)):
+        raise TypeError("num_slices must be an int, got %r of type %s" % (num_slices, type(num_slices).__name__))
+    if num_slices < 1:
+        raise ValueError("num_slices must be at least 1, got %d" % num_slices)
+    if batch_s is not None and lengths is None:
+        raise ValueError("batch_s was given, but the function has no sliceable_shareds to select from")
+    bounds = None if n_rows is None else split_rows(n_rows, size, root)
+    rows = None if bounds is None else [end - begin for begin, end in bounds]
+    selections, counts = None, None
+    if lengths is not None:
+        selections = parse_per_rank(batch_s, [min(of_rank) for of_rank in lengths])
+        counts = [len(selection) for selection in selections]
+        if num_slices > 1 and batch_s is None:
+            for rank, of_rank in enumerate(lengths):
+                if len(set(of_rank)) > 1:
+                    raise ValueError("num_slices: sliceable shared variables that are sliced together must have the "
+                                     "same length, got %s on rank %d; select rows with batch_s" % (
+                                         list(of_rank), rank))
+    weights = counts if rows is None else rows
+    if num_slices > 1:
+        if weights is None:
+            raise ValueError("num_slices is %d, but there is nothing to slice: no input of the function is scattered, "
+                             "and it has no sliceable_shareds" % num_slices)
+        if num_slices > sum(weights):
+            raise ValueError("num_slices is %d, but there are only %d rows" % (num_slices, sum(weights)))
+    selected = batch_s is not None or num_slices > 1
+    return Division(bounds, selections if selected else None, counts if selected else None, int(num_slices), weights,
+                    rows is not None and counts is not None and rows != counts)

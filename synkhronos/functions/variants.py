@@ -1,0 +1,60 @@
+"""The other graphs of a function: for calls in slices, and for calls that select rows of shared variables.
+
+`function` compiles one graph. Another is compiled when a call first needs it,
+from the graph as it was at `function`, and then kept:
+
+=====================  ==================  =======================================
+call                   updates             sliceable shared variables
+=====================  ==================  =======================================
+``f(...)``             in the graph        as they are: no other graph is needed
+``batch_s=``           in the graph        their selected rows are given as inputs
+``num_slices=``        accumulated by us   each slice's rows are given as inputs
+=====================  ==================  =======================================
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence
+
+
+class Graph:
+    """One compiled graph, as the ranks hold it."""
+
+    def __init__(self, engine: Any, compiled: Any) -> None:
+        self.engine, self.compiled = engine, compiled
+        self._shareds = engine.shareds(compiled)
+
+    def get_shared(self) -> List[Any]:
+        """Return the shared variables that the graph uses."""
+        return self._shareds
+
+
+class Variants:
+    """The graphs of one function beside the first.
+
+    Parameters
+    ----------
+    engine : Engine
+    snapshot
+        The function's graph; see `Engine.snapshot`.
+    sliceable : sequence of shared variables
+        What calls may select rows of.
+    """
+
+    def __init__(self, engine: Any, snapshot: Any, sliceable: Sequence[Any]) -> None:
+        self.engine, self.snapshot, self.sliceable = engine, snapshot, list(sliceable)
+        self._graphs: Dict[bool, Graph] = {}
+
+    def __iter__(self) -> Any:
+        """Iterate over the graphs that have been compiled."""
+        return iter(list(self._graphs.values()))
+
+    def get(self, sliced: bool) -> Graph:
+        """Return the graph for calls in slices, or for calls that only select rows; compile it at its first use."""
+        if sliced not in self._graphs:
+            self._graphs[sliced] = Graph(self.engine, self.engine.variant(self.snapshot, sliced, self.sliceable))
+        return self._graphs[sliced]
+
+    def accumulated(self) -> List[Any]:
+        """Return the shared variables whose new values a call in slices gives as outputs, in that order."""
+        return [shared for shared in self.engine.updated_in(self.snapshot) if not self.engine.is_random(shared)]

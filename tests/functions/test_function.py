@@ -1,0 +1,393 @@
+"""`function`: every form in which Theano takes inputs, outputs and updates, and what else its functions offer."""
+
+import copy
+import pickle
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+
+pytestmark = pytest.mark.theano
+theano = pytest.importorskip("theano")
+T = theano.tensor
+
+ROWS = np.arange(6.0) + 1
+
+
+@pytest.fixture(params=[("threads", 3), ("fork", 2)], ids=lambda param: "%s-%d" % param)
+def two(request, make_world):
+    """A world of threads and one of processes."""
+    return make_world(*request.param, engine="theano")
+
+
+@pytest.fixture
+def one(make_world):
+    """A world of threads."""
+    return make_world("threads", 2, engine="theano")
+
+
+def describe(result):
+    """Return what two results of a call must have in common."""
+    if isinstance(result, dict):
+        return type(result), [(key, describe(value)) for key, value in result.items()]
+    if isinstance(result, (list, tuple)):
+        return type(result), [describe(value) for value in result]
+    return type(result), result.dtype, result.ndim
+
+
+# -- inputs --------------------------------------------------------------------------------------------------------
+
+
+def test_every_form_of_inputs(two, theano_words):
+    x, y, z = T.dvector("x"), T.dscalar("y"), T.dscalar()
+    In = theano.In
+    total = ((x * y).sum() + z * x.size, "sum")
+    plain = theano_words.function([x], total, bcast_inputs=[y, z])
+    with pytest.raises(TypeError, match="input 2 is missing"):  # it has no name
+        plain(y=2, x=ROWS)
+    assert plain(ROWS, 2, 1) == 48
+    named = theano_words.function([In(x, name="rows")], total,
+                                  bcast_inputs=[In(y, value=2.0), In(z, value=1.0, name="z")])
+    assert named(ROWS) == 48 and named(rows=ROWS, z=2) == 54 and named(ROWS, y=3) == 69 and named(ROWS, 1, 0) == 21
+    tuples = theano_words.function([x, (y, 2.0), ("last", z, 1.0)], total)  # Theano's older form
+    assert tuples(ROWS) == 48 and tuples(ROWS, last=2) == 54
+    assert named(synk.data(ROWS), batch=[0, 1]) == (1 + 2) * 2 + 2
+    rows = theano_words.function([In(x, value=ROWS)], total, bcast_inputs=[y, In(z, name="z")])
+    assert rows(y=2, z=1) == 48
+    with pytest.raises(TypeError, match=r"input 'z' \(argument 2\) is missing"):
+        rows(y=2)
+
+
+@pytest.mark.parametrize("kwargs,value,right", [
+    (dict(strict=True), np.ones(4, "float32"), np.ones(4)),
+    (dict(strict=True), [1.0, 1.0, 1.0, 1.0], np.ones(4)),
+    (dict(), np.ones(4, "complex128"), np.ones(4, "float32")),
+    (dict(), np.ones((4, 1)), [1, 1, 1, 1]),
+    (dict(), ["a"], np.ones(4, "int8")),
+    (dict(allow_downcast=False, variable="fvector"), [0.1, 0.2], np.ones(4, "float32")),
+    (dict(variable="fvector"), np.ones(4), np.ones(4, "float32")),
+    (dict(variable="ivector"), [1.5], [1, 1, 1, 1]),
+])
+def test_inputs_refuse_what_theano_refuses(one, theano_words, kwargs, value, right):
+    x = getattr(T, kwargs.pop("variable", "dvector"))("x")
+    f = theano_words.function([theano.In(x, **kwargs)], (x.sum(), "sum"))
+    with pytest.raises((TypeError, ValueError)) as serial:
+        f.as_theano(value)
+    with pytest.raises((TypeError, ValueError), match=r"^input 'x' \(argument 0\): expected .*, got ") as parallel:
+        f(value)
+    assert parallel.type is serial.type
+    if isinstance(value, np.ndarray):
+        with pytest.raises(TypeError, match=r"^input 'x' \(argument 0\): expected .*, got an array of .*; cast or"):
+            f(synk.data(value))
+    assert f(right) == 4 == f(synk.data(right, var=x))
+
+
+def test_downcasting_inputs(two, theano_words):
+    x = T.fvector("x")
+    for f in (theano_words.function([theano.In(x, allow_downcast=True)], (x, "gather")),
+              theano_words.function([x], (x, "gather"), allow_input_downcast=True)):
+        for value in (ROWS, synk.data(ROWS), ROWS.tolist(), ROWS.astype(int)):
+            result = f(value)
+            assert result.dtype == "float32" and result.tolist() == ROWS.tolist()
+
+
+def test_in_with_a_state_is_refused(theano_words):
+    x, s = T.dvector("x"), T.dscalar("s")
+    with pytest.raises(ValueError, match=r"inputs\[1\] \(s\): expected an input without state, got In\(update=...\); "
+                                         r"make it a shared variable, theano.shared\(value\), and pass updates="):
+        theano_words.function([x, theano.In(s, value=0.0, update=s + 1)], x.sum())
+
+
+@pytest.mark.parametrize("reserved", ["batch", "batch_s", "num_slices", "output_subset", "timeout"])
+def test_reserved_names(theano_words, reserved):
+    x, y = T.dvector("x"), T.dvector(reserved)
+    for given, output in ((y, y), (theano.In(x, name=reserved), x), ((reserved, x, [1.0]), x)):
+        with pytest.raises(ValueError, match="an input is called '%s', which is a keyword of the call" % reserved):
+            theano_words.function([given], output * 2)
+
+
+def test_wrong_arguments_of_a_call(one, theano_words):
+    x, y = T.dvector("x"), T.dvector("y")
+    f = theano_words.function([x, y], (x + y, "gather"), name="f")
+    for args, kwargs, message in [
+            ((ROWS,), {}, r"function f: input 'y' \(argument 1\) is missing"),
+            ((ROWS, ROWS, ROWS), {}, "function f takes at most 2 inputs, got 3"),
+            ((ROWS,), {"z": ROWS}, r"function f has no input called 'z' \(inputs: 'x', 'y'\)"),
+            ((ROWS, ROWS), {"x": ROWS}, r"function f: input 'x' \(argument 0\) is given twice"),
+            ((ROWS, synk.data(ROWS.reshape(3, 2))), {}, r"input 'y' \(argument 1\): expected .*got an array of")]:
+        with pytest.raises(TypeError, match=message):
+            f(*args, **kwargs)
+        np.testing.assert_array_equal(f(ROWS, y=ROWS), 2 * ROWS)
+    freed = synk.data(ROWS)
+    freed.free_memory()
+    with pytest.raises(synk.StateError, match="holds nothing since free_memory"):
+        f(freed, [])
+    with pytest.raises(ValueError, match="num_slices is 7, but there are only 6 rows"):
+        f(ROWS, ROWS, num_slices=7)
+    np.testing.assert_array_equal(f(ROWS, ROWS, batch_s=None, num_slices=1), 2 * ROWS)
+
+
+# -- outputs -------------------------------------------------------------------------------------------------------
+
+
+def test_results_have_the_form_that_theano_returns(two, theano_words):
+    x = T.dmatrix("x")
+    mean, rows, top = x.mean(), x * 2, T.cast(x.max(), "float32")
+    forms = [None, [], mean, [mean], (mean, rows), [mean, rows, top], {"b": mean, "a": rows},
+             OrderedDict(z=top, y=mean), theano.Out(mean, borrow=True), [theano.Out(rows, borrow=True), mean]]
+    value = np.arange(12.0).reshape(6, 2)
+    for form in forms:
+        def with_op(output):
+            variable = output.variable if isinstance(output, theano.Out) else output
+            return (output, "gather") if variable is rows else (output, "max") if variable is top else output
+
+        ours = {key: with_op(output) for key, output in form.items()} if isinstance(form, dict) else \
+            list(map(with_op, form)) if isinstance(form, (list, tuple)) else form
+        f = theano_words.function([x], ours)
+        plain = theano.function([x], form, mode=theano_words.mode, on_unused_input="ignore")
+        subsets = [None]
+        if form not in (None, []):
+            subsets += [sorted(form)[:1]] if isinstance(form, dict) else [[0], []]
+        for subset in subsets:
+            result, truth = f(value, output_subset=subset), plain(value, output_subset=subset)
+            assert describe(result) == describe(truth)
+            np.testing.assert_equal(result, truth)
+
+
+def test_ops_of_integers_and_bools(one, theano_words):
+    i, b = T.lvector("i"), T.TensorType("bool", (False,))("flags")
+    with pytest.raises(TypeError, match=r"outputs\[1\] \(count\) has the type int64, which has no average \('avg' is "
+                                        "the default op\\): give the op 'sum', .*, or cast .* to a float"):
+        count = i.sum()
+        count.name = "count"
+        theano_words.function([i], [T.cast(i.sum(), "float64"), count])
+    with pytest.raises(TypeError, match=r"output has the type bool, which has no average"):
+        theano_words.function([b], (b.any(), "avg"))
+    f = theano_words.function([i, b], [(i.sum(), "sum"), (i.max(), "max"), (i, "gather"), (b.sum(), "sum"),
+                                       (T.any(b), "max"), (T.any(b), "sum")])
+    results = f([1, 2, 3, 4, 5, 6], np.array([1, 0, 0, 0, 0, 1], bool))
+    assert [result.tolist() for result in results] == [21, 6, [1, 2, 3, 4, 5, 6], 2, True, 2]
+    assert [result.dtype for result in results] == ["int64"] * 4 + ["bool", "int64"]
+
+
+@pytest.mark.parametrize("output,error,message", [
+    ("mean", ValueError, "the op of an output must be 'avg', 'sum', 'prod', 'min', 'max', 'gather', None .*got 'mean'"),
+    ("c_", ValueError, "the op of an output must be"),
+    (3, TypeError, "the op of an output must be .*, got 3 of type int"),
+])
+def test_unknown_ops(theano_words, output, error, message):
+    x = T.dvector("x")
+    for form in ([(x, output)], {"a": (x, output)}):
+        with pytest.raises(error, match=message):
+            theano_words.function([x], form)
+
+
+# -- updates -------------------------------------------------------------------------------------------------------
+
+
+def test_every_form_of_updates(two, theano_words):
+    x = T.dvector("x")
+    w, c = theano.shared(np.zeros(()), "w"), theano.shared(0, "c")
+    forms = [[(w, w + 1), (c, c + 1)], ((w, w + 1), (c, c + 1)), OrderedDict([(w, w + 1), (c, c + 1)]),
+             {w: w + 1, c: c + 1}, [(w, w + 1, "avg"), (c, c + 1, "sum")], {w: (w + 1, "max"), c: c + 1},
+             [[w, w + 1], (c, c + 1, "min")]]
+    modes = [["avg", None]] * 4 + [["avg", "sum"], ["max", None], ["avg", "min"]]
+    for i, (form, mode) in enumerate(zip(forms, modes)):
+        f = theano_words.function([x], updates=form)
+        assert f.update_modes == mode and f.get_shared() and set(f.get_shared()) == {w, c}
+        assert f(ROWS) == []
+        assert [float(value) for value in two.values(w) + two.values(c)] == [i + 1.0] * 2 * two.n
+
+
+@pytest.mark.parametrize("update,error,message", [
+    (lambda w, c, s: [(w, w + 1, "gather")], ValueError, "the op of the update of w must be .*, got 'gather'"),
+    (lambda w, c, s: [(w, w + 1, None)], ValueError, "the op of the update of w must be"),
+    (lambda w, c, s: [(c, c + 1, "avg")], TypeError, "the update of c has the type int64, which has no average"),
+    (lambda w, c, s: [(w * 2, w)], TypeError, "updates: expected a shared variable to update, got"),
+    (lambda w, c, s: [(w, w + 1), (w, w + 2)], ValueError, r"updates\[1\]: w is updated twice"),
+    (lambda w, c, s: [(s, s * 2, "sum")], TypeError, "the update of s can have no op: it is no dense array"),
+    (lambda w, c, s: 5, TypeError, "updates must be a dict or a list"),
+])
+def test_wrong_updates(theano_words, update, error, message):
+    import scipy.sparse
+    import theano.sparse
+
+    w, c = theano.shared(1.0, "w"), theano.shared(1, "c")
+    s = theano.shared(scipy.sparse.csr_matrix((2, 2)), "s")
+    with pytest.raises(error, match=message):
+        theano_words.function([], updates=update(w, c, s))
+
+
+# -- other keywords ------------------------------------------------------------------------------------------------
+
+
+def test_givens_and_other_keywords_of_theano(two, theano_words):
+    x, y, unused = T.dvector("x"), T.dvector("y"), T.dvector("unused")
+    w = theano.shared(np.full((), 3.0), "w")
+    for givens in ([(y, x * w)], {y: x * w}, OrderedDict([(y, x * w)])):
+        f = theano_words.function([x], (y, "gather"), givens=givens, name="tripled")
+        np.testing.assert_array_equal(f(ROWS), 3 * ROWS)
+        assert f.name == "tripled" and f.get_shared() == [w]
+    f = theano_words.function([x, unused], (x, "gather"), on_unused_input="ignore")
+    np.testing.assert_array_equal(f(ROWS, ROWS), ROWS)
+    with pytest.raises(theano.compile.UnusedInputError):
+        synk.function([x, unused], x, on_unused_input="raise")
+    f = theano_words.function([x], (x * 2, "gather"), profile=True)
+    np.testing.assert_array_equal(f(ROWS), 2 * ROWS)
+    assert f.profile.fct_callcount == 1
+    debug = theano.compile.DebugMode(check_c_code=False, optimizer="None")
+    for mode in ("FAST_COMPILE", theano.Mode("py", None), debug):
+        f = theano_words.function([x], (x * 2, "gather"), mode=mode, rebuild_strict=False, accept_inplace=True)
+        np.testing.assert_array_equal(f(ROWS), 2 * ROWS)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mod'"):
+        theano_words.function([x], x, mod="FAST_RUN")
+    with pytest.raises(TypeError, match="inputs must be a list of variables, got TensorVariable"):
+        theano_words.function(x, x)
+    with pytest.raises(ValueError, match="sliceable_shareds: expected rows to select, but w has 0 dimensions"):
+        theano_words.function([x], x, sliceable_shareds=[w])
+    theano_words.function([x], x, sliceable_shareds=None)
+
+
+def test_a_function_without_a_name_is_called_after_its_place(one, theano_words):
+    x = T.dvector("x")
+    f = synk.function([x], x.sum(), mode=theano_words.mode)
+    assert f.name == f.compiled.name and "test_function.py:" in f.name and f.name in repr(f)
+
+
+# -- on the master -------------------------------------------------------------------------------------------------
+
+
+def test_as_theano(two, theano_words):
+    x, y = T.dmatrix("x"), T.dvector("y")
+    w = theano.shared(np.zeros(()), "w")
+    f = theano_words.function([x, y], [x.sum() + w, (y, None)], updates=[(w, w + 1)])
+    matrix, vector = np.arange(6.0).reshape(3, 2), np.arange(4.0)  # the lengths need not agree
+    for xs, ys in ((matrix, vector), (synk.data(matrix), synk.data(vector)), (matrix.tolist(), vector.tolist())):
+        before = float(w.get_value())
+        results = f.as_theano(xs, y=ys)
+        assert describe(results) == describe(f.compiled(matrix, vector))
+        assert results[0] == 15 + before and results[1].tolist() == vector.tolist()
+    assert f.as_theano(matrix, vector, output_subset=[1])[0].tolist() == vector.tolist()
+    f(matrix, vector[:3])
+    assert [float(value) for value in two.values(w)] == [8.0] * two.n  # sent after 7 calls on the master
+    f.as_theano(matrix, vector)
+    assert [float(value) for value in two.values(w)] == [8.0 + (rank == two.root) for rank in range(two.n)]
+
+
+def test_build_inputs(two, theano_words):
+    x, y, a = T.fmatrix("x"), T.ivector("y"), T.dscalar("a")
+    f = theano_words.function([x, y], (x.sum() + y.sum() + a * y.size, "sum"), bcast_inputs=[theano.In(a, value=1.0)])
+    made = f.build_inputs(np.ones((4, 2), "float32"), y=[1, 2, 3, 4])
+    assert type(made) is tuple and [(d.name, str(d.dtype), d.shape) for d in made] == [
+        ("x", "float32", (4, 2)), ("y", "int32", (4,)), ("a", "float64", ())]
+    assert f(*made) == 8 + 10 + 4 and f(*made, batch=[0, 0, 3]) == 6 + 6 + 3
+    with pytest.raises(TypeError, match="x.*expected dtype float32 .*got float64.*force_cast=True"):
+        f.build_inputs(np.ones((4, 2)), [1])
+    xs, ys, _ = f.build_inputs(np.ones((4, 2)), [1.7, 2.2, 3.1, 4.9], force_cast=True, oversize=1.5, minibatch=True)
+    assert xs.alloc_size == 12 and ys[:].tolist() == [1, 2, 3, 4] and xs.minibatch and ys.minibatch
+    with pytest.raises(ValueError, match="oversize must be from 1 to 2, got 2.5"):
+        f.build_inputs(np.ones((4, 2), "float32"), [1], oversize=2.5)
+    with pytest.raises(ValueError, match="expected 2 dimensions, got 1"):
+        f.build_inputs(np.ones(4, "float32"), [1])
+    with pytest.raises(TypeError, match=r"input 'y' \(argument 1\) is missing"):
+        f.build_inputs(np.ones((4, 2), "float32"))
+    alone = theano_words.function([y], (y.sum(), "sum")).build_inputs([1, 2])
+    assert type(alone) is synk.Data and alone[:].tolist() == [1, 2]
+    assert theano_words.function([], (a, None), givens={a: T.constant(1.0)}).build_inputs() == ()
+    copies = f.build_inputs(*made)
+    copies[0][:] = 5
+    assert made[0][:].tolist() == [[1, 1]] * 4
+
+
+def test_a_data_of_a_wrong_dtype(two, theano_words):
+    x = T.fvector("x")
+    f = theano_words.function([x], (x.sum(), "sum"))
+    with pytest.raises(TypeError, match=r"input 'x' \(argument 0\): expected TensorType\(float32, vector\), got an "
+                                        r"array of float64 with shape \(6,\); cast or reshape it"):
+        f(synk.data(ROWS))
+    assert f(synk.data(ROWS, dtype="float32", force_cast=True)) == 21 == f(synk.data([1, 2, 3, 4, 5, 6], dtype="int8"))
+
+
+# -- what else Theano's functions offer ------------------------------------------------------------------------------
+
+
+def test_attributes_are_those_of_the_masters_function(one, theano_words):
+    x, w = T.dvector("x"), theano.shared(np.full((), 2.0), "w")
+    f = theano_words.function([x, theano.In(T.dscalar("a"), value=5.0)], (x * w, "gather"))
+    assert f.maker is f.compiled.maker and f.fn is f.compiled.fn and f.input_storage is f.compiled.input_storage
+    assert f["a"] == 5 and f[w] == 2 and f["w"] == 2 and "a" in f and w in f and "b" not in f
+    for refused in (lambda: f.value, lambda: f.container):
+        with pytest.raises(AttributeError, match="keeps no values of inputs between calls"):
+            refused()
+    with pytest.raises(TypeError, match=r"f\[a\] = value: a synkhronos Function keeps no values of inputs between "
+                                        "calls; pass it to the call, or use a shared variable"):
+        f["a"] = 3.0
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        f.no_such_thing()
+    with pytest.raises(TypeError):
+        iter(f)
+    f.trust_input = True
+    assert f.trust_input and f.compiled.trust_input
+    with pytest.raises(TypeError, match="input 'x'"):
+        f(np.ones((2, 2)))
+    np.testing.assert_array_equal(f(ROWS), 2 * ROWS)
+
+
+def test_copies(two, theano_words):
+    for form in (lambda output: output, lambda output: [output], lambda output: {"a": output}):
+        x, w, v = T.dvector("x"), theano.shared(np.zeros(()), "w"), theano.shared(np.full((), 50.0), "v")
+        output = form((x + w, "gather"))
+        f = theano_words.function([x], output, updates=[(w, w + 1)], name="f")
+        first = f(ROWS)
+        same, other = f.copy(), f.copy(swap={w: v}, name="other")
+        still = f.copy(delete_updates=True)
+        assert (same.name, other.name, same.update_modes, still.update_modes) == ("f copy", "other", ["avg"], [])
+        assert describe(same(ROWS)) == describe(first) == describe(other(ROWS)) == describe(still.as_theano(ROWS))
+
+        def value(result):
+            return np.asarray(result["a"] if isinstance(result, dict) else result).ravel().tolist()
+
+        assert value(first) == ROWS.tolist()
+        assert value(still(ROWS)) == value(still(ROWS)) == value(f(ROWS)) == (ROWS + 2).tolist()  # f, same
+        assert value(other(ROWS)) == (ROWS + 51).tolist() and value(same(ROWS)) == (ROWS + 3).tolist()
+    shared = f.copy(share_memory=True)
+    assert value(f(ROWS)) == (ROWS + 4).tolist() and value(shared(ROWS)) == (ROWS + 5).tolist()
+    with pytest.raises(TypeError, match="swap: expected shared variables of the same type, got"):
+        f.copy(swap={w: theano.shared(np.zeros(3))})
+
+
+def test_functions_can_be_pickled(two, theano_words):
+    x, w = T.dvector("x"), theano.shared(np.full((), 2.0), "w")
+    f = theano_words.function([x], {"a": (x * w, "gather"), "m": x.mean()}, updates=[(w, w + 1)], name="f")
+    f(ROWS)
+    for again in (pickle.loads(pickle.dumps(f)), copy.deepcopy(f)):
+        before = float(w.get_value())
+        assert again.output_modes == ["gather", "avg"] and again.name == "f"
+        result = again(ROWS)
+        assert result["a"].tolist() == (3 * ROWS).tolist() and result["m"] == 3.5
+        assert again(ROWS, output_subset=["a"])["a"].tolist() == (4 * ROWS).tolist()
+        assert w.get_value() == before  # it has its own
+    assert f(ROWS)["a"].tolist() == (3 * ROWS).tolist()
+
+
+def test_free_reaches_all_ranks(one, theano_words):
+    x = T.dvector("x")
+    mode = theano.Mode(theano.gof.vm.VM_Linker(use_cloop=False, allow_gc=False), None)
+    f = theano_words.function([x], ((x * 2).sum() + (x * 3).sum(), "sum"), mode=mode)
+    f.free()  # not yet distributed
+    assert f(ROWS) == 105
+    contexts = [one.session.context] + list(one.session.launcher.contexts.values())
+    compiled = [context.functions[max(context.functions)][1] for context in contexts]
+
+    def kept():
+        return [sum(isinstance(cell[0], np.ndarray) and variable.owner is not None
+                    for variable, cell in each.fn.storage_map.items()) for each in compiled]
+
+    assert min(kept()) > 0
+    f.free()
+    assert max(kept()) == 0 and f(ROWS) == 105
+    synk.close()
+    f.free()
+    assert f.as_theano(ROWS) == 105
