@@ -87,7 +87,7 @@ def test_what_is_no_variable_of_the_ranks(three, refused, call):
 def test_sparse_and_random_variables_are_refused_by_name(make_world, refused, call):
     theano = pytest.importorskip("theano")
     import scipy.sparse
-    import theano.sandbox.rng_mrg
+    from theano.sandbox.rng_mrg import MRG_RandomStreams
     from theano.tensor.shared_randomstreams import RandomStreams
 
     world = make_world("threads", 1, engine="theano")
@@ -96,7 +96,7 @@ def test_sparse_and_random_variables_are_refused_by_name(make_world, refused, ca
     function = synk.function([], [(matrix, None)], updates=[(state, state)], mode="FAST_COMPILE")
     assert RandomStreams  # registers the type of random states
     refused(world, TypeError, ["matrix is no dense array but csr_matrix"], lambda: call(matrix))
-    mrg = theano.sandbox.rng_mrg.MRG_RandomStreams(1)
+    mrg = MRG_RandomStreams(1)
     numbers = mrg.uniform((2,), nstreams=4)
     mrg_state = mrg.state_updates[0][0]
     mrg_state.name = "mrg"

@@ -310,8 +310,8 @@ def test_only_that_rank_is_set(make_world):
     for rank in range(3):
         state = synk.get_value(rank, stream)
         assert state.random_sample() == np.random.RandomState(rank + 10).random_sample()
-    synk.set_value(1, stream, np.random.RandomState(99))
-    expected = [np.random.RandomState(seed).random_sample(3) for seed in (10, 99, 12)]
+    synk.set_value(2, stream, np.random.RandomState(99))
+    expected = [np.random.RandomState(seed).random_sample(3) for seed in (10, 11, 99)]
     np.testing.assert_array_equal(f().reshape(3, 3), expected)
 
 
