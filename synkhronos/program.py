@@ -42,6 +42,7 @@ class Program:
         self._functions: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
         self._built = itertools.count()
         self._pool: Optional[Pool] = None
+        self._inherited: List[Pool] = []  # in a process that the user forked: of the Data made before
         self._keeper: Optional[Keeper] = None
         self._lock = threading.Lock()
 
@@ -49,7 +50,7 @@ class Program:
     def pool(self) -> Pool:
         """The shared memory of this process: Data, plain arguments, and the master's share of variables."""
         if self._pool is None:
-            self._pool = Pool(-1)
+            self._pool = Pool(-1 - len(self._inherited))
         return self._pool
 
     @property
@@ -128,7 +129,8 @@ class Program:
             for rank in range(size):
                 if rank != root:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
-            pools[self.pool.ident] = self.pool
+            for pool in [*self._inherited, self.pool]:
+                pools[pool.ident] = pool
             configs = [RankConfig(
                 rank, size, root, groups[rank], threads, budget, list(sys.path), os.getcwd(), dict(os.environ),
                 _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
@@ -147,9 +149,9 @@ class Program:
                                       "/dev/shm" % (size, error)) from error
             raise
         finally:
-            for pool in pools.values():
-                if isinstance(pool, int):
-                    os.close(pool)
+            for each in pools.values():
+                if isinstance(each, int):
+                    os.close(each)
 
     def close(self, patience: float = -1) -> None:
         """Close the session, if one is open; the keeper stays for the next. For ``patience`` see `Session.close`."""
@@ -173,6 +175,8 @@ class Program:
             self._keeper.disown()
         if self.session is not None:
             self.session.placement.release()
+        if self._pool is not None:
+            self._inherited.append(self._pool)
         self._keeper, self.session, self._pool = None, None, None
         self._lock = threading.Lock()
 
