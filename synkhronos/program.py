@@ -83,7 +83,8 @@ class Program:
         return session
 
     def open(self, size: int, root: int, *, timeout: Optional[float] = None, pin: bool = True,
-             threads: Optional[int] = None, profile: bool = False, launcher: str = "fork") -> Session:
+             threads: Optional[int] = None, profile: bool = False, seed: Optional[int] = None, random: str = "split",
+             launcher: str = "fork") -> Session:
         """Start a session; the arguments are those of `fork`, checked."""
         with self._lock:
             if self.inside_rank:
@@ -94,7 +95,8 @@ class Program:
             session = None
             try:
                 with Undisturbed():  # or a process could be left that nobody knows of
-                    session = self._start(size, root, timeout, pin, threads, profile, launcher == "fork")
+                    session = self._start(size, root, timeout, pin, threads, profile, launcher == "fork", seed,
+                                          random)
                 session.run(Start(), START)
             except BaseException:
                 if session is not None:
@@ -104,7 +106,7 @@ class Program:
             return session
 
     def _start(self, size: int, root: int, timeout: Optional[float], pin: bool, threads: Optional[int], profile: bool,
-               processes: bool) -> Session:
+               processes: bool, seed: Optional[int], random: str) -> Session:
         budget = machine.core_budget()
         claims = CoreClaims()
         groups: List[List[int]] = [[]] * size
@@ -135,7 +137,7 @@ class Program:
             patience = Patience.of_processes(size, budget) if processes else Patience.of_threads()
             placement = MasterPlacement(groups[root], threads if processes and size > 1 else None, claims)
             return Session(size, root, starter, block, self.pool, pools, patience, placement, timeout,
-                           _profile_path(root) if profile else None)
+                           _profile_path(root) if profile else None, seed, random)
         except BaseException as error:
             starter.kill()
             claims.release()
