@@ -112,9 +112,9 @@ class Recipe:
     default_updates : list of Update
         Hang on the shared variables while the function is built.
     givens : dict
-        From the name of a variable of ``DATA``'s or ``FIXED``'s type, by ``like``, to the formula that replaces it.
+        From the names of variables to the formulas that replace them.
     like : dict
-        From the names of the givens to the shared variables whose type they have.
+        From the names of these variables to the shared variables whose type they have.
     sliceable : str
         Names of shared variables.
     form : {"list", "single", "dict"}
@@ -179,7 +179,7 @@ RECIPES = [
                                 Output(lambda v, y: v.max(y), "sum"), Output(lambda v, y: v.min(y), "prod"),
                                 Output(lambda v, y: v.max(y), "avg")]),
     Recipe("column means", "x", [Output(lambda v, x: v.mean(x, 0), "avg"), Output(lambda v, x: v.max(x, 0), "c_max")]),
-    Recipe("identity of the rows' length", "x", [Output(lambda v, x: v.length(x), "sum"),
+    Recipe("number of rows", "x", [Output(lambda v, x: v.length(x), "sum"),
                                                  Output(lambda v, x: v.length(x), "gather")]),
     # dtypes
     Recipe("float32", "z", [mean(lambda v, z: z), each(lambda v, z: z * z), largest(lambda v, z: z)]),
@@ -199,7 +199,7 @@ RECIPES = [
     Recipe("3 inputs", "x y i", [total(lambda v, x, y: v.max(x, 1) * y), each(lambda v, i: i * 2),
                                  total(lambda v, y, i: y * i)]),
     Recipe("4 inputs", "z t o b", [each(lambda v, z, o: v.at(z, (slice(None), 0)) * o), each(lambda v, t: v.sum(t, 1)),
-                                   largest(lambda v, o, b: v.where(b, o, 0 * o))]),
+                                   largest(lambda v, o, b: v.where(b, o, o - o))]),
     Recipe("an input nobody uses", "y i", [mean(lambda v, y: y)]),
     Recipe("inputs that may be destroyed", "x y", [each(lambda v, x: x + 1), total(lambda v, y: y)], mutable=True),
     Recipe("class of each row", "x", [each(lambda v, x: v.argmax(x, 1)), Output(lambda v, x: v.argmax(v.sum(x, 1)), "gather")]),
@@ -296,13 +296,7 @@ BY_NAME = {recipe.name: recipe for recipe in RECIPES}
 
 
 def fresh(name, rows, random, whole_numbers):
-    """Return a value for an input or a shared variable; of 0 to 6 where ``whole_numbers``, else real.
-
-    Examples
-    --------
-    >>> fresh("y", 3, np.random.RandomState(0), True)
-    array([ 1.,  2., -3.])
-    """
+    """Return a value for an input or a shared variable: small whole numbers, whose sums are exact, or real ones."""
     if name in INPUTS or name in DATA:
         dtype, shape = (INPUTS if name in INPUTS else DATA)[name]
         shape = (rows,) + shape

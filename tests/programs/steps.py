@@ -200,14 +200,14 @@ class Draw:
             forms = ["array", "data", "array", "data", "view", "list"]
             if name in scattered[1:] and "batch" in options:
                 n += self.random.choice([0, 0, 0, 2])
-                forms += ["minibatch"] * 2
+                forms += ["minibatch"] * 4
             given[name] = self.given(name, n, forms)
             if given[name].form == "minibatch" and not n:
                 given[name].form = "array"
         n_rows = len(selected(options.get("batch"), rows)) if scattered else None
         if recipe.sliceable and (self.chance(60) or recipe.scattered):
             options["batch_s"] = self.batch_s(model, recipe, n_rows)
-        if self.chance(35):
+        if self.chance(35 if scattered or recipe.sliceable else 3):
             most = n_rows or min(len(model.values[name][0]) for name in (recipe.sliceable or "table").split()) * model.n
             options["num_slices"] = self.random.choice([1, 2, 2, 3, 3, 4, 5, max(1, most), most + 1])
         if recipe.outputs and self.chance(25):
@@ -268,9 +268,9 @@ class Draw:
     # -- collectives -------------------------------------------------------------------------------------------------
 
     def collective(self, model):
-        name = self.random.choice(["broadcast", "scatter", "scatter", "gather", "all_gather", "reduce", "all_reduce",
-                                   "all_reduce", "set_value", "set_value", "get_value", "get_shapes", "get_lengths",
-                                   "in_sync"])
+        name = self.random.choice(["broadcast", "broadcast", "scatter", "scatter", "gather", "all_gather", "reduce",
+                                   "all_reduce", "all_reduce", "set_value", "set_value", "get_value", "get_shapes",
+                                   "get_lengths", "in_sync"])
         alone = self.chance(50)
         if name in ("scatter", "all_gather"):
             among = list(DATA)

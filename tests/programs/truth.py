@@ -6,7 +6,7 @@ returns what the call of that name must return, and changes its own record of ev
 
 import numpy as np
 from recipes import DEFAULT, INPUTS, SHARED, evaluate
-from vocabulary import Arrays
+from vocabulary import Arrays, precision
 
 
 class NoAnswer(Exception):
@@ -18,26 +18,34 @@ class Refused(Exception):
 
 
 class Expected:
-    """A value, and how far from it a right one may be: not at all, or by the rounding of a number of additions."""
+    """A value, and how far from it a right one may be.
 
-    def __init__(self, value, exact, size=1.0):
-        self.value, self.exact = np.asarray(value), exact or np.asarray(value).dtype.kind != "f"
-        self.size = size
+    Parameters
+    ----------
+    value : array
+    rounding : float
+        0: it must be exactly this value. Else the precision to which its terms are known.
+    size : float
+        What bounds the sum of the magnitudes of its terms.
+    """
+
+    def __init__(self, value, rounding=0.0, size=1.0):
+        self.value, self.size = np.asarray(value), size
+        self.rounding = max(rounding, precision(value)) if rounding else 0.0
 
     def __repr__(self):
-        return "%s%r" % ("" if self.exact else "about ", self.value)
+        return "%s%r" % ("about " if self.rounding else "", self.value)
 
     def differs(self, actual):
         """Return how an actual value differs, or None."""
         value = self.value
         if not isinstance(actual, np.ndarray) or actual.dtype != value.dtype or actual.shape != value.shape:
             return "expected %r of %s, got %r" % (self, value.dtype, actual)
-        if self.exact:
-            same = np.array_equal(actual, value)
-        else:
-            largest = np.max(np.abs(value), initial=0.0)
-            bound = np.finfo(value.dtype).eps * (self.size + 256 * float(largest))
+        if self.rounding and value.dtype.kind == "f":
+            bound = self.rounding * (self.size + 256 * float(np.max(np.abs(value), initial=0.0)))
             same = np.all(np.abs(actual - value) <= bound)
+        else:
+            same = np.array_equal(actual, value)
         return None if same else "expected %r, got %r" % (self, actual)
 
 
@@ -55,8 +63,11 @@ def selected(batch, length):
     if batch is None:
         return np.arange(length)
     if isinstance(batch, (int, np.integer)):
-        return np.arange(batch)
-    return np.arange(length)[batch if isinstance(batch, slice) else np.array(list(batch), int)]
+        batch = range(batch)
+    try:
+        return np.arange(length)[batch if isinstance(batch, slice) else np.array(list(batch), int)]
+    except IndexError as error:
+        raise Refused(str(error)) from None
 
 
 def selected_per_rank(batch_s, lengths):
@@ -77,6 +88,11 @@ def reduced(op, values, weights=None):
     dtype = stack.dtype if stack.dtype != bool else {"sum": np.dtype(int), "prod": np.dtype(int)}.get(op, stack.dtype)
     ufunc = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
     return ufunc.reduce(stack, axis=0, dtype=dtype)
+
+
+def rounding_of(op, value):
+    """Return the precision that is left after an op, whatever the order of evaluation."""
+    return precision(value) if op in ("avg", "sum", "prod") else 0.0
 
 
 def reduced_in_type(op, values, weights=None):
@@ -175,7 +191,7 @@ class Model:
         return calls
 
     def _evaluate(self, recipe, value, values):
-        """Return the value of an output or update, and whether it is exact whatever the order of additions."""
+        """Return the value of an output or update, and the precision to which it is known."""
         words = Arrays()
         values = dict(values)
         try:
@@ -184,21 +200,21 @@ class Model:
             result = value(words, values)
         except ValueError as error:
             raise NoAnswer(str(error)) from None
-        return np.asarray(result), not words.rounded
+        return np.asarray(result), words.rounding
 
     def _output(self, recipe, output, op, calls, size):
         evaluated = [(rank, weight) + self._evaluate(recipe, output.value, values) for rank, weight, values in calls]
-        exact = all(entry[3] for entry in evaluated)
+        rounding = max(entry[3] for entry in evaluated)
         if op is None:
             of_root = [value for rank, _, value, _ in evaluated if rank == self.root]
             if not of_root:
                 raise NoAnswer("the master makes no call")
-            return Expected(of_root[0], exact, size)
+            return Expected(of_root[0], rounding, size)
         try:
             value = reduced(op, [value for _, _, value, _ in evaluated], [weight for _, weight, _, _ in evaluated])
         except ValueError as error:
             raise NoAnswer(str(error)) from None
-        return Expected(value, exact and op not in ("avg", "sum", "prod"), size)
+        return Expected(value, max(rounding, rounding_of(op, value)), size)
 
     def _updates(self, recipe):
         """Return (update, op) of all updates; op None where slices must agree."""
@@ -215,13 +231,13 @@ class Model:
         after = {}
         for update, op in updates:
             target = update.target
-            after[target] = [Expected(value, True) for value in self.values[target]]
+            after[target] = [Expected(value) for value in self.values[target]]
             for rank in range(self.n):
                 evaluated = [(weight,) + self._evaluate(recipe, update.value, values)
                              for caller, weight, values in calls if caller == rank]
                 if not evaluated:
                     continue
-                exact = all(entry[2] for entry in evaluated)
+                rounding = max(entry[2] for entry in evaluated)
                 values = [value for _, value, _ in evaluated]
                 if num_slices > 1 and op is None:
                     if any(not np.array_equal(value, values[0]) for value in values):
@@ -229,10 +245,10 @@ class Model:
                     result = values[0]
                 elif num_slices > 1:
                     result = reduced_in_type(op, values, [weight for weight, _, _ in evaluated])
-                    exact = exact and (len(values) == 1 or op not in ("avg", "sum", "prod"))
+                    rounding = max(rounding, rounding_of(op, result) if len(values) > 1 else 0)
                 else:
                     result = values[0]
-                after[target][rank] = Expected(result.astype(self.values[target][0].dtype), exact, size)
+                after[target][rank] = Expected(result, rounding, size)
         return after
 
     def _check_serial(self, recipe, outputs, ops, results, given, scattered, parts, whole):
@@ -275,7 +291,7 @@ class Model:
     # -- collectives -----------------------------------------------------------------------------------------------
 
     def broadcast(self, names, values=None):
-        return None, {name: [Expected(self.values[name][self.root] if values is None else values[i].array, True)] * self.n
+        return None, {name: [Expected(self.values[name][self.root] if values is None else values[i].array)] * self.n
                       for i, name in enumerate(names)}
 
     def scatter(self, names, values, batch=None):
@@ -283,38 +299,38 @@ class Model:
         after = {}
         for i, name in enumerate(names):
             rows = np.arange(len(values[i].array)) if batch is None else chosen
-            after[name] = [Expected(values[i].array[rows[share]], True) for share in shares(len(rows), self.n, self.root)]
+            after[name] = [Expected(values[i].array[rows[share]]) for share in shares(len(rows), self.n, self.root)]
         return None, after
 
     def _rows_of(self, values, batch):
         return selected(batch, min(len(value.array) for value in values))
 
     def set_value(self, rank, names, values, batch=None):
-        after = {name: [Expected(value, True) for value in self.values[name]] for name in names}
+        after = {name: [Expected(value) for value in self.values[name]] for name in names}
         for i, name in enumerate(names):
             array = values[i].array
-            after[name][rank] = Expected(array if batch is None else array[self._rows_of(values, batch)], True)
+            after[name][rank] = Expected(array if batch is None else array[self._rows_of(values, batch)])
         return None, after
 
     def get_value(self, rank, names):
-        return [Expected(self.values[name][rank], True) for name in names], {}
+        return [Expected(self.values[name][rank]) for name in names], {}
 
     def gather(self, names, nd_up=1):
         results = []
         for name in names:
             parts = self.values[name]
             if nd_up == 1 and len({part.shape for part in parts}) == 1:
-                results.append(Expected(np.stack(parts), True))
+                results.append(Expected(np.stack(parts)))
             elif nd_up == 0:
-                results.append(Expected(reduced("gather", parts), True))
+                results.append(Expected(reduced("gather", parts)))
             else:
-                results.append([Expected(part, True) for part in parts])
+                results.append([Expected(part) for part in parts])
         return results, {}
 
     def all_gather(self, names):
         if any(sum(map(len, self.values[name])) > 1000 for name in names):
             raise NoAnswer("values would grow without end")
-        return None, {name: [Expected(np.concatenate(self.values[name]), True)] * self.n for name in names}
+        return None, {name: [Expected(np.concatenate(self.values[name]))] * self.n for name in names}
 
     def _reduced(self, names, op, weights=None):
         op = op.replace("c_", "")
@@ -328,7 +344,7 @@ class Model:
             largest = max(float(np.max(np.abs(part.astype(float)), initial=1)) for part in parts)
             if op in ("sum", "prod") and largest > 1e3 and parts[0].dtype.kind == "f":
                 raise NoAnswer("values would grow without end")
-            results.append(Expected(reduced_in_type(op, parts, weights), op in ("min", "max"),
+            results.append(Expected(reduced_in_type(op, parts, weights), rounding_of(op, parts[0]),
                                     8 * largest ** (self.n if op == "prod" else 1)))
         return results
 
@@ -336,7 +352,7 @@ class Model:
         results = self._reduced(names, op)
         if not in_place:
             return results, {}
-        after = {name: [Expected(value, True) for value in self.values[name]] for name in names}
+        after = {name: [Expected(value) for value in self.values[name]] for name in names}
         for name, result in zip(names, results):
             after[name][self.root] = result
         return None, after
@@ -362,6 +378,6 @@ class Model:
 
     def put(self, name, value):
         """The program gives the master's own variable a value."""
-        after = [Expected(of_rank, True) for of_rank in self.values[name]]
-        after[self.root] = Expected(value.array, True)
+        after = [Expected(of_rank) for of_rank in self.values[name]]
+        after[self.root] = Expected(value.array)
         return None, {name: after}

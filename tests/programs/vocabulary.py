@@ -26,17 +26,23 @@ def cast(x, dtype):
     return np.asarray(x).astype(dtype)
 
 
+def precision(x):
+    """The relative distance between two numbers of the type of ``x``; 0 where it is no float."""
+    dtype = np.asarray(x).dtype
+    return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
+
+
 class Arrays:
     """The words as plain NumPy: the truth.
 
     Attributes
     ----------
-    rounded : bool
-        Whether anything since it was last reset may depend on the order of additions.
+    rounding : float
+        The precision to which what was computed with these words is known, whatever the order of additions; 0: exactly.
     """
 
     def __init__(self):
-        self.rounded = False
+        self.rounding = 0.0
 
     def __getattr__(self, word):
         function = {"length": length, "cast": cast, **FUNCTIONS}[word]
@@ -44,7 +50,7 @@ class Arrays:
             return function
 
         def rounding(x, *args):
-            self.rounded |= np.asarray(x).dtype.kind == "f"
+            self.rounding = max(self.rounding, precision(x))
             if word == "mean" and not np.size(x):
                 raise ValueError("the mean of nothing")
             return function(x, *args)
