@@ -57,13 +57,17 @@ class Session:
         Seconds that a command may take.
     profile : str, optional
         Where to write the master's cProfile file.
+    seed, random
+        How random streams begin; see `fork`.
     """
 
     def __init__(self, size: int, root: int, launcher: Launcher, block: ControlBlock, pool: Pool,
                  pools: Dict[int, Any], patience: Patience, placement: MasterPlacement,
-                 timeout: Optional[float] = None, profile: Optional[str] = None) -> None:
+                 timeout: Optional[float] = None, profile: Optional[str] = None, seed: Optional[int] = None,
+                 random: str = "split") -> None:
         self.size, self.root, self.launcher, self.block = size, root, launcher, block
         self.timeout, self.placement = timeout, placement
+        self.seed, self.random = seed, random
         self.others = [rank for rank in range(size) if rank != root]
         self.pool, self.pools = pool, PoolMap()
         for ident, each in pools.items():
@@ -122,6 +126,7 @@ class Session:
             finally:
                 self._running = False
                 self._trouble = None  # it holds the frames it came through
+                self.launcher.forward(idle=True)
 
     def check(self) -> None:
         """Raise `StateError` where no command can be run: the session is closed, or one runs. Call with the lock."""
@@ -221,6 +226,7 @@ class Session:
 
     def _look(self) -> Optional[SynkhronosError]:
         """Return the error to raise where waiting for the command in progress has become pointless."""
+        self.launcher.forward()
         if self._trouble is None:
             if self.closed:  # from a signal handler, or at the program's exit
                 self._trouble = StateError("the session was closed (%s) in the middle of %s" % (

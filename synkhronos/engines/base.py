@@ -159,8 +159,8 @@ class Engine(ABC):
         input, with what a shared variable holds or held, or with what the function writes to in its next call.
         """
 
-    def copy(self, compiled: Any, **kwargs: Any) -> Any:
-        """Return a copy of the function, made as the engine's own ``copy`` makes it."""
+    def copy(self, compiled: Any, snapshot: Any, **kwargs: Any) -> Tuple[Any, Any]:
+        """Return a copy of the function, made as the engine's own ``copy`` makes it, and the copy's snapshot."""
         raise TypeError("copy: functions of the engine %r cannot be copied; build another one" % self.name)
 
     # -- other graphs of the same function -----------------------------------------------------------------------

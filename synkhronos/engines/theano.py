@@ -185,8 +185,9 @@ class TheanoEngine(Engine):
         return [_own(compiled.maker.fgraph.outputs[index], outputs[index].borrow, value)
                 for index, value in zip(chosen, result)]
 
-    def copy(self, compiled: Any, **kwargs: Any) -> Any:
-        for old, new in dict(kwargs.get("swap") or {}).items():
+    def copy(self, compiled: Any, snapshot: Snapshot, **kwargs: Any) -> Tuple[Any, Snapshot]:
+        swap = dict(kwargs.get("swap") or {})
+        for old, new in swap.items():
             if not (self.is_shared(old) and self.is_shared(new) and old.type == new.type):
                 raise TypeError("swap: expected shared variables of the same type, got %r (%s) for %r (%s)" % (
                     new, getattr(new, "type", None), old, getattr(old, "type", None)))
@@ -195,7 +196,16 @@ class TheanoEngine(Engine):
         for attribute in ("unpack_single", "output_keys"):
             setattr(copied, attribute, getattr(compiled, attribute))
             setattr(copied.maker, attribute, getattr(compiled.maker, attribute))
-        return copied
+        updates = [] if kwargs.get("delete_updates") else snapshot.updates
+        expressions = [output.variable for output in snapshot.outputs] + [new for _, new in updates]
+        _, cloned, _ = rebuild_collect_shared(expressions, [given.variable for given in snapshot.inputs], swap,
+                                              copy_inputs_over=True, no_default_updates=True)
+        n_outputs = len(snapshot.outputs)
+        return copied, Snapshot(
+            snapshot.inputs,
+            [theano.Out(new, output.borrow) for new, output in zip(cloned, snapshot.outputs)],
+            [(swap.get(target, target), new) for (target, _), new in zip(updates, cloned[n_outputs:])],
+            dict(snapshot.settings, name=copied.name, profile=copied.profile))
 
     # -- other graphs of the same function -----------------------------------------------------------------------
 

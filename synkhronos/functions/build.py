@@ -86,7 +86,7 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
 
 def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
     """Check the shared variables of which calls may select rows."""
-    used = [engine.identity(shared) for shared in engine.shareds(compiled)]
+    used = engine.shareds(compiled)
     found = list(_as_list(shareds, "sliceable_shareds"))
     for i, shared in enumerate(found):
         if not engine.is_shared(shared):
@@ -97,7 +97,7 @@ def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
         if type_.ndim == 0 or type_.broadcastable[0]:
             raise ValueError("sliceable_shareds: expected rows to select, but %s has %s" % (
                 label, "0 dimensions" if type_.ndim == 0 else "broadcastable rows"))
-        if engine.identity(shared) not in used:
+        if not any(shared is other for other in used):  # (a clone with the same storage would not be replaced)
             raise ValueError("sliceable_shareds: the function does not use %s" % label)
         if any(shared is other for other in found[:i]):
             raise ValueError("sliceable_shareds: %s stands twice" % label)

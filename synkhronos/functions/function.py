@@ -38,7 +38,7 @@ class Function:
     """
 
     def __init__(self, program: Program, engine: Any, compiled: Any, form: spec.Form, output_ops: List[ReduceOp],
-                 updates: List[Tuple[Any, Any]], n_scattered: int, variants: Optional[Variants]) -> None:
+                 updates: List[Tuple[Any, Any]], n_scattered: int, variants: Variants) -> None:
         self.program, self.engine, self.compiled, self.name = program, engine, compiled, compiled.name
         self._form, self._output_ops, self._updates, self._n_scattered = form, output_ops, updates, n_scattered
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
@@ -170,9 +170,8 @@ class Function:
     __iter__ = None  # or __getitem__ would make one
 
     def __reduce__(self) -> Any:
-        variants = self._variants and (self._variants.snapshot, self._variants.sliceable)
         return _restore, (self.engine.name, self.compiled, self._form, self._output_ops, self._updates,
-                          self._n_scattered, variants)
+                          self._n_scattered, self._variants.snapshot, self._variants.sliceable)
 
     @property
     def trust_input(self) -> bool:
@@ -203,24 +202,32 @@ class Function:
         -------
         Function
         """
-        compiled = self.engine.copy(self.compiled, share_memory=share_memory, swap=swap, delete_updates=delete_updates,
-                                    name=name, profile=profile)
-        return Function(self.program, self.engine, compiled, self._form, self._output_ops,
-                        [] if delete_updates else self._updates, self._n_scattered,
-                        None if swap or delete_updates else self._variants)
+        compiled, snapshot = self.engine.copy(
+            self.compiled, self._variants.snapshot, share_memory=share_memory, swap=swap,
+            delete_updates=delete_updates, name=name, profile=profile)
+        new = {id(old): new for old, new in dict(swap or {}).items()}
+        updates = [] if delete_updates else [(new.get(id(shared), shared), op) for shared, op in self._updates]
+        sliceable = [new.get(id(shared), shared) for shared in self._variants.sliceable]
+        return Function(self.program, self.engine, compiled, self._form, self._output_ops, updates, self._n_scattered,
+                        Variants(self.engine, snapshot, sliceable))
 
     def free(self) -> None:
         """Free the memory that the function keeps for intermediate results, on all ranks that hold it."""
         session = self.program.session
+        graphs = self._graphs()
         if session is None or session.closed:
-            self.compiled.free()
+            for graph in graphs:
+                graph.compiled.free()
             return
         with session.lock:
             catalogue = catalogue_of(session)
-            if self in catalogue:
-                session.run(FreeFunction(catalogue.number(self)))
-            else:
-                self.compiled.free()
+            session.run(FreeFunction([catalogue.number(graph) for graph in graphs if graph in catalogue]))
+            for graph in graphs:
+                graph.compiled.free()  # those that the ranks do not hold
+
+    def _graphs(self) -> List[Any]:
+        """Return the function itself, and its other graphs that have been compiled."""
+        return [self, *self._variants]
 
     # -- the call ------------------------------------------------------------------------------------------------
 
@@ -300,7 +307,7 @@ class Function:
 
     def _lengths(self, session: Session, catalogue: Catalogue) -> Optional[List[List[int]]]:
         """Return, by rank, the lengths of the sliceable shared variables; None where there are none."""
-        if self._variants is None or not self._variants.sliceable:
+        if not self._variants.sliceable:
             return None
         return session.run(SharedLengths([catalogue.find(self.engine, shared) for shared in self._variants.sliceable]))
 
@@ -310,8 +317,9 @@ class Function:
         ops = [self._output_ops[i] for i in positions]
         for i, op in zip(positions, ops):
             if op.name is None and division.num_slices > 1:
-                raise ValueError("num_slices: output %d has op None, which takes one result, and slices give several: "
-                                 "give it another op, or leave it out with output_subset" % i)
+                raise ValueError("num_slices: %s has op None, which takes one result, and slices give several: give it "
+                                 "another op, or leave it out with output_subset" % (
+                                     self.engine.outputs(self.compiled)[i].label))
         _check_weights(division, ops)
         if division.is_empty:
             return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
@@ -322,9 +330,6 @@ class Function:
         sliced = division.num_slices > 1
         if not sliced and division.shared_rows is None:
             return catalogue.number(self), [], []
-        if self._variants is None:
-            raise ValueError("num_slices and batch_s: a copy with other shared variables or without updates has no "
-                             "graph for them; build it with synkhronos.function")
         updates = []
         if sliced:
             ops = {self.engine.identity(shared): op for shared, op in self._updates}
@@ -365,9 +370,9 @@ def _array(value: Any) -> Any:
     return value.data if isinstance(value, Data) else value
 
 
-def _restore(engine: str, compiled: Any, form: Any, output_ops: Any, updates: Any, n_scattered: int,
-             variants: Any) -> Function:
+def _restore(engine: str, compiled: Any, form: Any, output_ops: Any, updates: Any, n_scattered: int, snapshot: Any,
+             sliceable: Any) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
     return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered,
-                    variants and Variants(found, *variants))
+                    Variants(found, snapshot, sliceable))

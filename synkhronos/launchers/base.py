@@ -49,6 +49,10 @@ class Launcher(ABC):
         """Tell what ranks are doing: their Python stacks, of those that can answer in that time."""
 
     @abstractmethod
+    def forward(self, idle: bool = False) -> None:
+        """Pass on what ranks have printed; ``idle`` where none of them is in a command."""
+
+    @abstractmethod
     def join(self, seconds: float) -> bool:
         """Wait at most so long until all ranks have ended; tell whether they have."""
 

@@ -14,6 +14,7 @@ from .base import Launcher, RankConfig
 from .keeper import Keeper
 from .obituary import describe_state
 from .process import ASK_FOR_STACKS, last_words
+from .streams import Streams
 
 
 class ForkLauncher(Launcher):
@@ -24,13 +25,15 @@ class ForkLauncher(Launcher):
         self._pids: Dict[int, int] = {}
         self._block: Any = None
         self._stacks = -1  # while the ranks live, a file for their stacks
+        self._streams = Streams([])
 
     def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Any]) -> None:
         self._block = block
         if configs:
             self._stacks = nameless_file("stacks", 0)
             try:
-                pids = self.keeper.spawn(configs, block, self._stacks, {
+                self._streams = Streams(config.rank for config in configs)
+                pids = self.keeper.spawn(configs, block, self._stacks, self._streams.fds(), {
                     ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()})
             except BaseException:
                 self._tidy()
@@ -89,7 +92,11 @@ class ForkLauncher(Launcher):
                 time.sleep(0.0005)
         self._tidy()
 
+    def forward(self, idle: bool = False) -> None:
+        self._streams.forward(idle)
+
     def _tidy(self) -> None:
+        self._streams.close()
         if self._stacks >= 0:
             os.close(self._stacks)
             self._stacks = -1

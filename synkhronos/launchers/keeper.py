@@ -28,6 +28,7 @@ from ..rendezvous import STEP
 from . import descriptors
 from .base import RankConfig
 from .process import FAILED, die_with_parent, leave_last_words, rank_main, take_default_signals
+from .streams import redirect
 
 #: Seconds in which the keeper must have killed and buried all ranks, and have forked one.
 PATIENCE = 3.0
@@ -75,9 +76,10 @@ class Keeper:
     def __repr__(self) -> str:
         return "Keeper(pid=%d, %s)" % (self.pid, "alive" if self.alive() else "ended")
 
-    def spawn(self, configs: List[RankConfig], block: ControlBlock, stacks: int, pools: Dict[int, int]) -> List[int]:
+    def spawn(self, configs: List[RankConfig], block: ControlBlock, stacks: int, streams: List[int],
+              pools: Dict[int, int]) -> List[int]:
         """Fork one rank per config; return their process ids."""
-        answer = self._ask(("spawn", configs, block.size, list(pools)), [block.fd, stacks, *pools.values()],
+        answer = self._ask(("spawn", configs, block.size, list(pools)), [block.fd, stacks, *streams, *pools.values()],
                            PATIENCE * (1 + len(configs)))
         if isinstance(answer, str):
             raise SynkhronosError(answer)
@@ -195,18 +197,20 @@ class _Watch:
         self.kill([])
         block = self.block = ControlBlock(size, fds[0])
         block.fd = -1  # it is closed with the others that came
-        for config in configs:
+        streams, pools = fds[2:2 + 2 * len(configs)], fds[2 + 2 * len(configs):]
+        for i, config in enumerate(configs):
             try:
                 pid = os.fork()
             except OSError as error:
                 self.kill([])
                 return "rank %d of %d could not be started: %s; see ulimit -u" % (config.rank, size, error)
             if pid == 0:
-                self._become(config, block, fds, idents)
+                self._become(config, block, fds[1], streams, i, dict(zip(idents, pools)))
             self.ranks[pid] = config.rank
         return list(self.ranks)
 
-    def _become(self, config: RankConfig, block: ControlBlock, fds: List[int], idents: List[int]) -> None:
+    def _become(self, config: RankConfig, block: ControlBlock, stacks: int, streams: List[int], position: int,
+                pools: Dict[int, int]) -> None:
         """Be a rank, and never return."""
         status = FAILED
         try:
@@ -217,7 +221,10 @@ class _Watch:
             signal.signal(signal.SIGINT, lambda *_: None)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.socket.close()
-            rank_main(config, block, fds[1], dict(zip(idents, fds[2:])), keeper)
+            redirect(streams[2 * position:2 * position + 2])
+            for fd in streams:
+                os.close(fd)
+            rank_main(config, block, stacks, pools, keeper)
             status = 0
         except BaseException as error:
             leave_last_words(block, config.rank, error)

@@ -84,6 +84,9 @@ class ThreadsLauncher(Launcher):
         return {rank: "".join(traceback.format_stack(frames[thread.ident])).rstrip() if thread.ident in frames
                 else "gone" for rank, thread in threads.items()}
 
+    def forward(self, idle: bool = False) -> None:
+        pass  # threads print to the streams of the process
+
     def join(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         for thread in self._threads.values():

@@ -140,17 +140,23 @@ def test_0d_and_broadcastable_inputs_go_whole(world, words):
         words.function([s], s)(1.0, batch=1)
 
 
-def test_mutable_inputs_leave_the_users_data_alone(make_world, theano_words):
-    for launcher in ("threads", "fork"):
-        make_world(launcher, 2, engine="theano")
-        x = theano_words.variable("x")
-        f = theano_words.function([theano_words.In(x, mutable=True)], [(x * 2, "gather"), (x.sum(), "sum")])
-        data, array = synk.data(ROWS), ROWS.copy()
-        for value in (data, array, data, array):
-            for batch in (None, [0, 1, 2], slice(0, 4)):
-                np.testing.assert_array_equal(f(value, batch=batch)[0], selected(ROWS, batch) * 2)
-        np.testing.assert_array_equal(data, ROWS)
-        np.testing.assert_array_equal(array, ROWS)
+@pytest.mark.parametrize("engine", ["numpy", "theano"])
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+def test_mutable_inputs_leave_the_users_data_alone(make_world, words_of, launcher, engine):
+    make_world(launcher, 2, engine=engine)
+    words = words_of(engine)
+    x = words.variable("x")
+    options = {} if engine == "numpy" else {"mode": words.theano.Mode(words.mode.linker, "fast_run")}  # works in place
+    f = words.function([words.In(x, mutable=True)], [(x * 2, "gather")], **options)
+    mine = ROWS.copy()
+    f.as_theano(mine)
+    assert not np.array_equal(mine, ROWS)  # so it is destroyed, where nobody prevents that
+    data, array = synk.data(ROWS), ROWS.copy()
+    for value in (data, array, data, array):
+        for batch in (None, [0, 1, 2], slice(0, 4)):
+            np.testing.assert_array_equal(f(value, batch=batch)[0], selected(ROWS, batch) * 2)
+    np.testing.assert_array_equal(data, ROWS)
+    np.testing.assert_array_equal(array, ROWS)
 
 
 def test_inputs_that_are_no_arrays_travel_whole(make_world, theano_words):
