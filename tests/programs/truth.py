@@ -145,6 +145,8 @@ class Model:
         ops = ["avg" if output.op == DEFAULT else output.op and output.op.replace("c_", "") for output in outputs]
         if num_slices > 1 and None in ops:
             raise Refused("op None in slices")
+        if weights and any(weights) and not weights[self.root] and None in ops:
+            raise Refused("op None, and the master makes no call")
         updates = self._updates(recipe)
         averaging = "avg" in ops or num_slices > 1 and any(op == "avg" for _, op in updates)
         if averaging and None not in counts and counts[0] != counts[1]:
@@ -206,10 +208,8 @@ class Model:
         evaluated = [(rank, weight) + self._evaluate(recipe, output.value, values) for rank, weight, values in calls]
         rounding = max(entry[3] for entry in evaluated)
         if op is None:
-            of_root = [value for rank, _, value, _ in evaluated if rank == self.root]
-            if not of_root:
-                raise NoAnswer("the master makes no call")
-            return Expected(of_root[0], rounding, size)
+            of_root = next(value for rank, _, value, _ in evaluated if rank == self.root)
+            return Expected(of_root, rounding, size)
         try:
             value = reduced(op, [value for _, _, value, _ in evaluated], [weight for _, weight, _, _ in evaluated])
         except ValueError as error:
