@@ -6,7 +6,6 @@ functions find it here and pass on what they need.
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
 import sys
@@ -189,5 +188,4 @@ def _profile_path(rank: int) -> str:
 
 
 PROGRAM = Program()
-atexit.register(PROGRAM.shut_down)
 os.register_at_fork(after_in_child=PROGRAM.disown)

@@ -199,3 +199,27 @@ def test_the_programs_keeper_stays_between_sessions():
     assert PROGRAM.keeper_pid == pid
     synk.close()
     assert psutil.Process(pid).children() == []
+
+
+def test_keeper_that_dies_while_it_forks(monkeypatch, tmp_path):
+    """A rank whose keeper is gone before it has looked for it ends at once."""
+    path = tmp_path / "pids"
+    fork = os.fork
+
+    def fork_and_die():
+        pid = fork()
+        if pid:
+            os.kill(os.getpid(), signal.SIGKILL)  # the keeper
+        with open(str(path), "a") as file:
+            file.write("%d\n" % os.getpid())
+        time.sleep(0.1)
+        return pid
+
+    synk.close()
+    keeper = Keeper(lambda: setattr(os, "fork", fork_and_die))
+    with pytest.raises(SynkhronosError, match="keeper"):
+        start(keeper, 2)
+    wait_for(path.exists)
+    pid = int(path.read_text())
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    keeper.end()
