@@ -57,6 +57,15 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
     >>> f = synk.function([x], [x.mean(), (x.max(), "max"), (x ** 2, "gather")])
     >>> f([1., 2., 6.])                         # rank 0 has two rows, rank 1 has one
     [array(3.), array(6.), array([ 1.,  4., 36.])]
+
+    Data that lives in a shared variable:
+
+    >>> import theano
+    >>> s = theano.shared([0.])
+    >>> g = synk.function([], [s.mean(), (s, "gather")], sliceable_shareds=[s])
+    >>> synk.scatter(s, [1., 2., 6., 7.])
+    >>> g(batch_s=[-1])                         # the last row of each rank
+    [array(4.5), array([2., 7.])]
     """
     inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
     parsed = spec.parse_outputs(outputs)

@@ -182,3 +182,14 @@ class FreeFunction(Command):
         for number in self.numbers:
             _, compiled = context.functions[number]
             compiled.free()
+
+
+class Profile(Command):
+    """Tell what the engine's profiler has counted of functions on every rank."""
+
+    def __init__(self, numbers: List[int]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> Any:
+        functions = [context.functions[number] for number in self.numbers]
+        return functions[0][0].profile([compiled for _, compiled in functions])

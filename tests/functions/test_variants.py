@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import io
 import os
 import pickle
 import subprocess
@@ -238,9 +239,8 @@ def test_scan_and_ifelse(two, theano_words):
 
 @pytest.mark.theano
 def test_sparse_inputs_and_sparse_shared_variables(two, theano_words):
-    sparse = pytest.importorskip("scipy.sparse")
-    theano = theano_words.theano
-    import theano.sparse
+    sparse, theano = pytest.importorskip("scipy.sparse"), theano_words.theano
+    pytest.importorskip("theano.sparse")
 
     x, a = theano_words.variable("x", 2), theano.sparse.csr_matrix("a")
     held = theano.shared(sparse.csr_matrix(np.array([[0.0, 2.0], [3.0, 0.0]])), "held")
@@ -277,6 +277,40 @@ def test_debug_mode_and_transfer(two, theano_words):
         assert mean == 1.5
         np.testing.assert_allclose(np.array(two.values(w)) - before, [
             2 * part.mean() for part in np.array_split(ROWS[:2 * two.n], two.n)])
+
+
+@pytest.mark.theano
+def test_the_profile_is_of_all_graphs_and_all_ranks(two, theano_words):
+    theano, x, s = theano_words.theano, theano_words.variable("x"), two.shared(ROWS, "s")
+    given = theano.compile.ProfileStats(atexit_print=False, message="given")
+    for profile in (True, "name", given):
+        f = theano_words.function([x], ((x * 2).sum() + 0 * s.sum(), "sum"), profile=profile, sliceable_shareds=[s])
+        node = f.maker.fgraph.toposort()[0]
+        assert f.profile.fct_callcount == 0 and f.as_theano(ROWS) == 56 and f.profile.fct_callcount == 1
+        f(ROWS)
+        f([1.0])
+        assert f.profile.fct_callcount == 1 + two.n + 1 == f.profile.apply_callcount[node]
+        assert f.profile.apply_time[node] >= f.compiled.profile.apply_time[node] > 0
+        seconds = f.profile.fct_call_time
+        f(ROWS, batch_s=[0])
+        f(ROWS[:two.n * 2], batch_s=[0, 1], num_slices=2)
+        assert f.profile.fct_callcount == 2 + two.n + two.n + 2 * two.n
+        assert f.profile.apply_callcount[node] == two.n + 2  # that graph's
+        assert sum(f.profile.op_callcount().values()) >= f.profile.fct_callcount
+        assert f.profile.fct_call_time > seconds and f.profile.vm_call_time > 0
+        shown = io.StringIO()
+        f.profile.summary(file=shown)
+        assert "Time in %d calls to Function.__call__" % f.profile.fct_callcount in shown.getvalue()
+    assert given.fct_callcount == 6  # the master's own part
+    if two.launcher == "threads":  # counts are added up by the position of a node
+        for number, (_, here) in two.session.context.functions.items():
+            for context in two.session.launcher.contexts.values():
+                there = context.functions[number][1]
+                assert list(map(str, there.maker.fgraph.toposort())) == list(map(str, here.maker.fgraph.toposort()))
+    session = two.session
+    synk.close()
+    assert session.closed and f.profile.fct_callcount == 6 and f.profile.message == "given"
+    assert theano_words.function([x], x.sum()).profile is None
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
