@@ -20,12 +20,14 @@ class Undisturbed:
 
     Examples
     --------
+    >>> before = signal.signal(signal.SIGALRM, lambda *_: print("called"))
     >>> with Undisturbed():
-    ...     signal.raise_signal(signal.SIGINT)
-    ...     print("still here")
-    Traceback (most recent call last):
-        ...
-    KeyboardInterrupt
+    ...     signal.raise_signal(signal.SIGALRM)
+    ...     print("still undisturbed")
+    still undisturbed
+    called
+    >>> signal.signal(signal.SIGALRM, before) is not None
+    True
     """
 
     def __init__(self) -> None:

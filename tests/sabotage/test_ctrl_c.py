@@ -2,6 +2,7 @@
 
 import os
 import signal
+import textwrap
 import time
 
 import pytest
@@ -74,13 +75,22 @@ SITUATIONS = {
 
 #: The session is usable, or gone; and the program ends by itself with nothing to say.
 PROGRAM = """
+def swallowed(what):  # Python itself drops what is raised in the callback of a weak reference: once more, then
+    if what.exc_type is KeyboardInterrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+    else:
+        sys.__unraisablehook__(what)
+sys.unraisablehook = swallowed
 try:
+    try:
 %s
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 except KeyboardInterrupt:
     pass
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 say("interrupted")
 flag[0] = 0
-signal.signal(signal.SIGINT, signal.SIG_IGN)
 for _ in range(2):
     if not synk.is_forked():
         synk.fork(3)
@@ -93,7 +103,7 @@ say("works")
 def indented(code):
     lines = code.strip("\n").split("\n")
     margin = len(lines[0]) - len(lines[0].lstrip())
-    return "\n".join("    " + line[margin if line[:margin].isspace() or not margin else 0:] for line in lines)
+    return "\n".join("        " + line[margin if line[:margin].isspace() or not margin else 0:] for line in lines)
 
 
 @pytest.mark.parametrize("times, to", [(1, "group"), (1, "master"), (2, "group")])
@@ -118,7 +128,7 @@ def test_ctrl_c(situation, times, to, script):
 
 @pytest.mark.parametrize("situation", ["idle", "call", "collective", "fork", "many collectives"])
 def test_ctrl_c_that_nobody_catches(situation, script):
-    program = script(indented(SITUATIONS[situation]).replace("\n    ", "\n").replace("    ", "", 1))
+    program = script(textwrap.dedent(indented(SITUATIONS[situation])))
     program.until("now")
     time.sleep(0.1)
     os.killpg(program.pid, signal.SIGINT)
@@ -132,7 +142,7 @@ def test_ctrl_c_that_nobody_catches(situation, script):
     ("idle", signal.SIGTERM), ("call", signal.SIGTERM), ("call", signal.SIGSEGV)])
 def test_master_is_killed(situation, number, script):
     before = set(os.listdir("/dev/shm"))
-    program = script(indented(SITUATIONS[situation]).replace("\n    ", "\n").replace("    ", "", 1))
+    program = script(textwrap.dedent(indented(SITUATIONS[situation])))
     program.until("now")
     time.sleep(0.1)
     os.kill(program.pid, number)
