@@ -159,9 +159,25 @@ class Engine(ABC):
         input, with what a shared variable holds or held, or with what the function writes to in its next call.
         """
 
-    def copy(self, compiled: Any, **kwargs: Any) -> Any:
-        """Return a copy of the function, made as the engine's own ``copy`` makes it."""
+    def copy(self, compiled: Any, snapshot: Any, **kwargs: Any) -> Tuple[Any, Any]:
+        """Return a copy of the function, made as the engine's own ``copy`` makes it, and the copy's snapshot."""
         raise TypeError("copy: functions of the engine %r cannot be copied; build another one" % self.name)
+
+    def profile(self, compiled: Sequence[Any]) -> Any:
+        """Return what the engine's profiler has counted of some functions, picklable; None where it does not run."""
+        return None
+
+    def merged_profile(self, compiled: Sequence[Any], counts: Sequence[Any]) -> Any:
+        """Return a profile of the engine's own kind.
+
+        Parameters
+        ----------
+        compiled
+            The functions, here.
+        counts
+            What `profile` has returned, on every rank, for its replicas of them (or of the first of them).
+        """
+        raise TypeError("profile: functions of the engine %r are not profiled" % self.name)
 
     # -- other graphs of the same function -----------------------------------------------------------------------
 

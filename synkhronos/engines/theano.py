@@ -15,6 +15,7 @@ from theano.compile.io import SymbolicInput, SymbolicOutput
 from theano.compile.mode import get_mode
 from theano.compile.ops import FromFunctionOp
 from theano.compile.pfunc import rebuild_collect_shared
+from theano.compile.profiling import ProfileStats
 from theano.compile.sharedvalue import SharedVariable
 from theano.gof import Constant, Container, Variable, compilelock, vm
 from theano.tensor import TensorType
@@ -45,6 +46,15 @@ class Snapshot(NamedTuple):
     outputs: List[theano.Out]
     updates: List[Tuple[Any, Any]]
     settings: Dict[str, Any]  # the keywords of theano.function that are left
+
+
+class Counts(NamedTuple):
+    """What profiles of functions have counted, without their graphs."""
+
+    calls: int
+    call_time: float
+    vm_time: float
+    nodes: List[List[Tuple[float, int, bool]]]  # by function and node: time, executions, whether in C
 
 
 class TheanoEngine(Engine):
@@ -185,8 +195,9 @@ class TheanoEngine(Engine):
         return [_own(compiled.maker.fgraph.outputs[index], outputs[index].borrow, value)
                 for index, value in zip(chosen, result)]
 
-    def copy(self, compiled: Any, **kwargs: Any) -> Any:
-        for old, new in dict(kwargs.get("swap") or {}).items():
+    def copy(self, compiled: Any, snapshot: Snapshot, **kwargs: Any) -> Tuple[Any, Snapshot]:
+        swap = dict(kwargs.get("swap") or {})
+        for old, new in swap.items():
             if not (self.is_shared(old) and self.is_shared(new) and old.type == new.type):
                 raise TypeError("swap: expected shared variables of the same type, got %r (%s) for %r (%s)" % (
                     new, getattr(new, "type", None), old, getattr(old, "type", None)))
@@ -195,7 +206,41 @@ class TheanoEngine(Engine):
         for attribute in ("unpack_single", "output_keys"):
             setattr(copied, attribute, getattr(compiled, attribute))
             setattr(copied.maker, attribute, getattr(compiled.maker, attribute))
-        return copied
+        updates = [] if kwargs.get("delete_updates") else snapshot.updates
+        expressions = [output.variable for output in snapshot.outputs] + [new for _, new in updates]
+        _, cloned, _ = rebuild_collect_shared(expressions, [given.variable for given in snapshot.inputs], swap,
+                                              copy_inputs_over=True, no_default_updates=True)
+        n_outputs = len(snapshot.outputs)
+        return copied, Snapshot(
+            snapshot.inputs,
+            [theano.Out(new, output.borrow) for new, output in zip(cloned, snapshot.outputs)],
+            [(swap.get(target, target), new) for (target, _), new in zip(updates, cloned[n_outputs:])],
+            dict(snapshot.settings, name=copied.name, profile=copied.profile))
+
+    def profile(self, compiled: Sequence[Any]) -> Optional[Counts]:
+        profiles = {id(one.profile): one.profile for one in compiled if one.profile}  # functions may share one
+        if not compiled[0].profile:
+            return None
+        nodes = [[(one.profile.apply_time[node], one.profile.apply_callcount[node], one.profile.apply_cimpl[node])
+                  if one.profile and node in one.profile.apply_time else (0.0, 0, False) for node in one.maker.fgraph.toposort()]
+                 for one in compiled]
+        stats = profiles.values()
+        return Counts(sum(each.fct_callcount for each in stats), sum(each.fct_call_time for each in stats),
+                      sum(each.vm_call_time for each in stats), nodes)
+
+    def merged_profile(self, compiled: Sequence[Any], counts: Sequence[Counts]) -> ProfileStats:
+        merged = copy.copy(compiled[0].profile)
+        merged.fct_callcount = sum(each.calls for each in counts)
+        merged.fct_call_time = sum(each.call_time for each in counts)
+        merged.vm_call_time = sum(each.vm_time for each in counts)
+        merged.apply_time, merged.apply_callcount, merged.apply_cimpl = {}, {}, {}
+        for each in counts:
+            for one, of_nodes in zip(compiled, each.nodes):
+                for node, (time, executions, in_c) in zip(one.maker.fgraph.toposort(), of_nodes):
+                    merged.apply_time[node] = merged.apply_time.get(node, 0.0) + time
+                    merged.apply_callcount[node] = merged.apply_callcount.get(node, 0) + executions
+                    merged.apply_cimpl[node] = merged.apply_cimpl.get(node, False) or in_c
+        return merged
 
     # -- other graphs of the same function -----------------------------------------------------------------------
 
@@ -358,7 +403,13 @@ def _reduce(thing: Any) -> Any:
         return _restore, (thing.maker, thing.name, thing.trust_input)
     if type(thing) is FromFunctionOp:
         return _reduce_from_function(thing)
+    if type(thing) is ProfileStats:
+        return _new_profile, (thing.message, thing.flag_time_thunks)  # each rank counts its own calls
     return NotImplemented
+
+
+def _new_profile(message: Optional[str], flag_time_thunks: bool) -> ProfileStats:
+    return ProfileStats(False, flag_time_thunks, gpu_checks=False, message=message)
 
 
 def _reduce_from_function(op: FromFunctionOp) -> Any:

@@ -73,7 +73,7 @@ class Arguments:
         arguments = []
         for i, (given, array) in enumerate(zip(self.inputs, arrays)):
             if given.type is None:
-                arguments.append(Argument("value", _pickled(array, self.labels[i])))
+                arguments.append(Argument("value", _pickled(array, self.labels[i]), given.mutable))
             elif isinstance(array, Data):
                 kind = "whole" if not self._scattered[i] else "batch" if array.minibatch else "selected"
                 arguments.append(Argument(kind, array.handle(), given.mutable))

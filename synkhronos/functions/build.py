@@ -57,6 +57,15 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
     >>> f = synk.function([x], [x.mean(), (x.max(), "max"), (x ** 2, "gather")])
     >>> f([1., 2., 6.])                         # rank 0 has two rows, rank 1 has one
     [array(3.), array(6.), array([ 1.,  4., 36.])]
+
+    Data that lives in a shared variable:
+
+    >>> import theano
+    >>> s = theano.shared([0.])
+    >>> g = synk.function([], [s.mean(), (s, "gather")], sliceable_shareds=[s])
+    >>> synk.scatter(s, [1., 2., 6., 7.])
+    >>> g(batch_s=[-1])                         # the last row of each rank
+    [array(4.5), array([2., 7.])]
     """
     inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
     parsed = spec.parse_outputs(outputs)
@@ -86,7 +95,7 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
 
 def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
     """Check the shared variables of which calls may select rows."""
-    used = [engine.identity(shared) for shared in engine.shareds(compiled)]
+    used = engine.shareds(compiled)
     found = list(_as_list(shareds, "sliceable_shareds"))
     for i, shared in enumerate(found):
         if not engine.is_shared(shared):
@@ -97,7 +106,7 @@ def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
         if type_.ndim == 0 or type_.broadcastable[0]:
             raise ValueError("sliceable_shareds: expected rows to select, but %s has %s" % (
                 label, "0 dimensions" if type_.ndim == 0 else "broadcastable rows"))
-        if engine.identity(shared) not in used:
+        if not any(shared is other for other in used):  # (a clone with the same storage would not be replaced)
             raise ValueError("sliceable_shareds: the function does not use %s" % label)
         if any(shared is other for other in found[:i]):
             raise ValueError("sliceable_shareds: %s stands twice" % label)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+import functools
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import cloudpickle
 import numpy as np
@@ -66,18 +67,24 @@ class CallFunction(Command):
 
     def run(self, context: RankContext) -> Optional[List[Any]]:
         engine, compiled = context.functions[self.number]
+        changes: List[Callable[[], object]] = []
         if not self.division.takes_part(context.rank):
             outputs: List[Any] = [None] * len(self.ops)
         elif self.division.num_slices == 1:
             arguments = _Arguments(self, context)
             outputs = engine.call(compiled, arguments.of_slice(self.division.pieces(context.rank)[0]), self.subset)
         else:
-            outputs = self._in_slices(context, engine, compiled)
-        return self._reduce(context, engine, compiled, outputs)
+            outputs, changes = self._in_slices(context, engine, compiled)
+        results = self._reduce(context, engine, compiled, outputs)
+        if self.updates:  # on all ranks or on none: slices may disagree on one rank alone
+            context.commit(*changes)
+        return results
 
-    def _in_slices(self, context: RankContext, engine: Any, compiled: Any) -> List[Any]:
-        """Call the function slice by slice, and apply the accumulated updates."""
-        n_outputs = len(engine.outputs(compiled)) - len(self.updates)
+    def _in_slices(self, context: RankContext, engine: Any,
+                   compiled: Any) -> Tuple[List[Any], List[Callable[[], object]]]:
+        """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
+        labels = [output.label for output in engine.outputs(compiled)]
+        n_outputs = len(labels) - len(self.updates)
         wanted = list(range(n_outputs)) if self.subset is None else self.subset
         wanted = wanted + list(range(n_outputs, n_outputs + len(self.updates)))
         pieces = self.division.pieces(context.rank)
@@ -85,12 +92,11 @@ class CallFunction(Command):
         targets = [context.shareds[number][1] for number, _ in self.updates]
         outputs, news = in_slices(
             lambda i: engine.call(compiled, arguments.of_slice(pieces[i]), wanted), [weight for weight, _, _ in pieces],
-            self.ops, [(engine.label(target), op) for target, (_, op) in zip(targets, self.updates)])
+            [(labels[i], op) for i, op in zip(wanted, self.ops)],
+            [(engine.label(target), op) for target, (_, op) in zip(targets, self.updates)])
         conformed = [engine.conform(target, new, "the update of %s" % engine.label(target))
                      for target, new in zip(targets, news)]
-        for target, new in zip(targets, conformed):
-            engine.put(target, new)
-        return outputs
+        return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, conformed)]
 
     def _reduce(self, context: RankContext, engine: Any, compiled: Any, outputs: List[Any]) -> Optional[List[Any]]:
         """Reduce the outputs over the ranks; on the master, return all of them."""
@@ -134,7 +140,9 @@ class _Arguments:
                 value = part.take(array)
             elif argument.kind in ("selected", "batch"):
                 value = array[begin:end]
-            if argument.mutable and argument.kind != "value" and np.may_share_memory(value, array):
+            if argument.mutable and argument.kind == "value":
+                value = cloudpickle.loads(argument.value)  # another one for every slice
+            elif argument.mutable and np.may_share_memory(value, array):
                 value = value.copy()
             taken.append(value)
         if self._shared_rows is not None:
@@ -165,11 +173,23 @@ class SharedLengths(Command):
 
 
 class FreeFunction(Command):
-    """Free what a function keeps between calls for its intermediate results."""
+    """Free what a function, in all its graphs, keeps between calls for its intermediate results."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, numbers: List[int]) -> None:
+        self.numbers = numbers
 
     def run(self, context: RankContext) -> None:
-        _, compiled = context.functions[self.number]
-        compiled.free()
+        for number in self.numbers:
+            _, compiled = context.functions[number]
+            compiled.free()
+
+
+class Profile(Command):
+    """Tell what the engine's profiler has counted of functions on every rank."""
+
+    def __init__(self, numbers: List[int]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> Any:
+        functions = [context.functions[number] for number in self.numbers]
+        return functions[0][0].profile([compiled for _, compiled in functions])

@@ -12,7 +12,7 @@ from ..session import Session
 from ..shared_data import Data
 from . import spec
 from .arguments import Arguments
-from .call import CallFunction, FreeFunction, SharedLengths
+from .call import CallFunction, FreeFunction, Profile, SharedLengths
 from .distribute import Catalogue, catalogue_of
 from .division import Division, divide
 from .variants import Variants
@@ -22,7 +22,7 @@ class Function:
     """What `synkhronos.function` returns: called like a Theano function, it runs on all ranks.
 
     What else Theano's functions have is the master's own: ``f[input]`` and ``input in f`` look at its values,
-    `copy`, `free` and `trust_input` are as described there, all other attributes (``maker``, ``fn``, ``profile``,
+    `copy`, `free`, `profile` and `trust_input` are as described there, all other attributes (``maker``, ``fn``,
     ``input_storage``, ...) are those of the function that `as_theano` calls. ``f[input] = value``, ``f.value`` and
     ``f.container`` are refused, because only shared variables keep values between calls on all ranks. A function can
     be pickled where Theano's can: it comes back with its own copies of the shared variables, and is distributed anew.
@@ -38,7 +38,7 @@ class Function:
     """
 
     def __init__(self, program: Program, engine: Any, compiled: Any, form: spec.Form, output_ops: List[ReduceOp],
-                 updates: List[Tuple[Any, Any]], n_scattered: int, variants: Optional[Variants]) -> None:
+                 updates: List[Tuple[Any, Any]], n_scattered: int, variants: Variants) -> None:
         self.program, self.engine, self.compiled, self.name = program, engine, compiled, compiled.name
         self._form, self._output_ops, self._updates, self._n_scattered = form, output_ops, updates, n_scattered
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
@@ -170,9 +170,8 @@ class Function:
     __iter__ = None  # or __getitem__ would make one
 
     def __reduce__(self) -> Any:
-        variants = self._variants and (self._variants.snapshot, self._variants.sliceable)
         return _restore, (self.engine.name, self.compiled, self._form, self._output_ops, self._updates,
-                          self._n_scattered, variants)
+                          self._n_scattered, self._variants.snapshot, self._variants.sliceable)
 
     @property
     def trust_input(self) -> bool:
@@ -203,24 +202,55 @@ class Function:
         -------
         Function
         """
-        compiled = self.engine.copy(self.compiled, share_memory=share_memory, swap=swap, delete_updates=delete_updates,
-                                    name=name, profile=profile)
-        return Function(self.program, self.engine, compiled, self._form, self._output_ops,
-                        [] if delete_updates else self._updates, self._n_scattered,
-                        None if swap or delete_updates else self._variants)
+        compiled, snapshot = self.engine.copy(
+            self.compiled, self._variants.snapshot, share_memory=share_memory, swap=swap,
+            delete_updates=delete_updates, name=name, profile=profile)
+        new = {id(old): new for old, new in dict(swap or {}).items()}
+        updates = [] if delete_updates else [(new.get(id(shared), shared), op) for shared, op in self._updates]
+        sliceable = [new.get(id(shared), shared) for shared in self._variants.sliceable]
+        return Function(self.program, self.engine, compiled, self._form, self._output_ops, updates, self._n_scattered,
+                        Variants(self.engine, snapshot, sliceable))
 
     def free(self) -> None:
         """Free the memory that the function keeps for intermediate results, on all ranks that hold it."""
         session = self.program.session
+        graphs = self._graphs()
         if session is None or session.closed:
-            self.compiled.free()
+            for graph in graphs:
+                graph.compiled.free()
             return
         with session.lock:
             catalogue = catalogue_of(session)
-            if self in catalogue:
-                session.run(FreeFunction(catalogue.number(self)))
-            else:
-                self.compiled.free()
+            session.run(FreeFunction([catalogue.number(graph) for graph in graphs if graph in catalogue]))
+            for graph in graphs:
+                graph.compiled.free()  # those that the ranks do not hold
+
+    @property
+    def profile(self) -> Any:
+        """What the engine's profiler has counted, of all graphs of the function and on all ranks of this session.
+
+        A Theano ``ProfileStats``, for functions that were built with ``profile=True``: its ``summary()`` shows the
+        times of all ranks added up. It is made anew whenever it is looked at.
+        """
+        graphs = self._graphs()
+        counts = [self.engine.profile([graph.compiled for graph in graphs])]
+        if counts == [None]:
+            return self.compiled.profile
+        session = self.program.session
+        if session is not None and not session.closed:
+            with session.lock:
+                catalogue = catalogue_of(session)
+                if self in catalogue:
+                    # In the order of the graphs; what the ranks do not hold was not called there.
+                    graphs.sort(key=lambda graph: graph not in catalogue)
+                    of_ranks = session.run(Profile([catalogue.number(graph) for graph in graphs if graph in catalogue]))
+                    of_ranks[session.root] = self.engine.profile([graph.compiled for graph in graphs])
+                    counts = of_ranks
+        return self.engine.merged_profile([graph.compiled for graph in graphs], counts)
+
+    def _graphs(self) -> List[Any]:
+        """Return the function itself, and its other graphs that have been compiled."""
+        return [self, *self._variants]
 
     # -- the call ------------------------------------------------------------------------------------------------
 
@@ -276,6 +306,8 @@ class Function:
         [array(3.), array([1., 1., 2.])]
         >>> f([1., 2., 3.], [1., 1., 2.], batch=[2, 0], output_subset=[1])
         [array([2., 1.])]
+        >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 calls twice: it has two rows
+        [array(3.), array([1., 1., 2.])]
         """
         if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < float("inf")):
             raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
@@ -289,7 +321,7 @@ class Function:
             arguments, chosen, n_rows = self._arguments.prepare(session.pool, values, batch)
             lengths = self._lengths(session, catalogue)
             division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
-            ops = self._ops(division, subset)
+            ops = self._ops(division, subset, session.root)
             number, sliceable, updates = self._graph_for(division, catalogue)
             results = session.run(CallFunction(
                 number, self.name or "without a name", arguments, chosen, self._packed(division, session), subset, ops,
@@ -300,18 +332,24 @@ class Function:
 
     def _lengths(self, session: Session, catalogue: Catalogue) -> Optional[List[List[int]]]:
         """Return, by rank, the lengths of the sliceable shared variables; None where there are none."""
-        if self._variants is None or not self._variants.sliceable:
+        if not self._variants.sliceable:
             return None
         return session.run(SharedLengths([catalogue.find(self.engine, shared) for shared in self._variants.sliceable]))
 
-    def _ops(self, division: Division, subset: Optional[Sequence[int]]) -> List[ReduceOp]:
+    def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
         """Return the ops of the wanted outputs; refuse those that the call has no meaning for."""
         positions = range(len(self._output_ops)) if subset is None else subset
         ops = [self._output_ops[i] for i in positions]
         for i, op in zip(positions, ops):
             if op.name is None and division.num_slices > 1:
-                raise ValueError("num_slices: output %d has op None, which takes one result, and slices give several: "
-                                 "give it another op, or leave it out with output_subset" % i)
+                raise ValueError("num_slices: %s has op None, which takes one result, and slices give several: give it "
+                                 "another op, or leave it out with output_subset" % (
+                                     self.engine.outputs(self.compiled)[i].label))
+            if op.name is None and not division.takes_part(root):
+                raise ValueError("%s has op None, which takes the master's own result, but the master (rank %d) has no "
+                                 "rows of the sliceable shared variables, so it makes no call: select some there too, "
+                                 "or leave the output out with output_subset" % (
+                                     self.engine.outputs(self.compiled)[i].label, root))
         _check_weights(division, ops)
         if division.is_empty:
             return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
@@ -322,9 +360,6 @@ class Function:
         sliced = division.num_slices > 1
         if not sliced and division.shared_rows is None:
             return catalogue.number(self), [], []
-        if self._variants is None:
-            raise ValueError("num_slices and batch_s: a copy with other shared variables or without updates has no "
-                             "graph for them; build it with synkhronos.function")
         updates = []
         if sliced:
             ops = {self.engine.identity(shared): op for shared, op in self._updates}
@@ -365,9 +400,9 @@ def _array(value: Any) -> Any:
     return value.data if isinstance(value, Data) else value
 
 
-def _restore(engine: str, compiled: Any, form: Any, output_ops: Any, updates: Any, n_scattered: int,
-             variants: Any) -> Function:
+def _restore(engine: str, compiled: Any, form: Any, output_ops: Any, updates: Any, n_scattered: int, snapshot: Any,
+             sliceable: Any) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
     return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered,
-                    variants and Variants(found, *variants))
+                    Variants(found, snapshot, sliceable))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -12,8 +13,7 @@ from ..reduce_op import Accumulator, ReduceOp
 class Agreement:
     """Accumulate values that must be the same on every slice: updates of integers, which have no average."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._value: Any = None
 
     def add(self, value: Any, weight: Any = 1) -> None:
@@ -27,16 +27,16 @@ class Agreement:
         if self._value is None:
             self._value = np.array(value)
         elif not np.array_equal(self._value, value):
-            raise ValueError("the update of %s has different values on different slices, and integers have no average: "
-                             "give the update an op, (shared, expression, 'sum') for example" % self._name)
+            raise ValueError("integers have no average: give the update an op, (shared, expression, 'sum') for example")
 
     def finish(self) -> Tuple[Any, Any]:
         """Return the value, or None if there were no slices."""
         return self._value, None
 
 
-def in_slices(call: Callable[[int], Sequence[Any]], weights: Sequence[int], output_ops: Sequence[ReduceOp],
-              updates: Sequence[Tuple[str, Optional[ReduceOp]]]) -> Tuple[List[Any], List[Any]]:
+def in_slices(call: Callable[[int], Sequence[Any]], weights: Sequence[int],
+              outputs: Sequence[Tuple[str, ReduceOp]], updates: Sequence[Tuple[str, Optional[ReduceOp]]],
+              ) -> Tuple[List[Any], List[Any]]:
     """Call a function on every slice of a rank's rows and accumulate its outputs and its updates.
 
     Updates are computed on every slice from the original values, since nothing is applied here: that is the caller's,
@@ -48,21 +48,43 @@ def in_slices(call: Callable[[int], Sequence[Any]], weights: Sequence[int], outp
         From the position of a slice to the outputs, followed by the new values of the updated variables.
     weights : sequence of int
         The rows of every slice.
-    output_ops : sequence of ReduceOp
-        One per output.
+    outputs : sequence of (name, ReduceOp)
+        How messages name every output, and its op.
     updates : sequence of (name, ReduceOp or None)
-        One per updated variable; slices must agree where the op is None.
+        The same of every updated variable; slices must agree where the op is None.
 
     Returns
     -------
     outputs, new_values : list
-        In the order of the ops.
+        In the order of the names.
+
+    Raises
+    ------
+    ValueError
+        Where what slices give cannot be combined; names the output or variable.
     """
-    outputs = [Accumulator(op) for op in output_ops]
-    news: List[Any] = [Agreement(name) if op is None else Accumulator(op, keep_dtype=True) for name, op in updates]
+    names = [name for name, _ in outputs] + ["the update of " + name for name, _ in updates]
+    accumulators: List[Any] = [Accumulator(op) for _, op in outputs]
+    accumulators += [Agreement() if op is None else Accumulator(op, keep_dtype=True) for _, op in updates]
     for i, weight in enumerate(weights):
-        values = call(i)
-        for accumulator, value in zip(outputs + news, values):
+        _add(names, accumulators, call(i), weight)
+    results = []
+    for name, accumulator in zip(names, accumulators):
+        with _named(name):
+            results.append(accumulator.finish()[0])
+    return results[:len(outputs)], results[len(outputs):]
+
+
+def _add(names: Sequence[str], accumulators: Sequence[Any], values: Sequence[Any], weight: int) -> None:
+    """Add the values of a slice. When this returns nobody refers to them: the next slice needs the memory."""
+    for name, accumulator, value in zip(names, accumulators, values):
+        with _named(name):
             accumulator.add(value, weight)
-        del values  # or the next slice is computed beside the results of this one
-    return [accumulator.finish()[0] for accumulator in outputs], [accumulator.finish()[0] for accumulator in news]
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError("%s differs between slices: %s" % (name, error)) from error

@@ -1,0 +1,155 @@
+"""Who does what in a call: every row is taken once, by the right rank, in the right slice; truth is NumPy."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synkhronos.functions.division import divide
+
+
+def pieces(division, size):
+    """Return every rank's slices as lists of row numbers: (weight, rows of the inputs, rows of the shared ones)."""
+    return [[(weight, list(range(*rows)), list(range(*shared))) for weight, rows, shared in division.pieces(rank)]
+            for rank in range(size) if division.takes_part(rank)]
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size,root,n_rows,k,expected", [
+    (1, 0, 5, 1, [[[0, 1, 2, 3, 4]]]),
+    (1, 0, 5, 2, [[[0, 1, 2], [3, 4]]]),
+    (2, 0, 5, 2, [[[0, 1], [2]], [[3], [4]]]),
+    (2, 1, 5, 5, [[[0], [1], [2]], [[3], [4]]]),
+    (3, 2, 2, 2, [[[0]], [[1]]]),  # two ranks have one row each, and so one slice each
+    (3, 1, 1, 1, [[[0]]]),
+    (3, 0, 0, 1, [[[]], [[]], [[]]]),  # no rows at all: every rank makes a call
+])
+def test_slices_of_scattered_rows(size, root, n_rows, k, expected):
+    division = divide(size, root, n_rows=n_rows, num_slices=k)
+    assert [[rows for _, rows, _ in rank] for rank in pieces(division, size)] == expected
+    assert [[weight for weight, _, _ in rank] for rank in pieces(division, size)] == [
+        [len(rows) for rows in rank] for rank in expected]
+    assert division.shared_rows is None and division.shared_counts is None and not division.rows_differ
+
+
+def test_who_takes_part():
+    division = divide(3, 1, n_rows=1)
+    assert [division.takes_part(rank) for rank in range(3)] == [False, True, False] and division.weights == [0, 1, 0]
+    assert divide(3, 1, n_rows=0).is_empty and not division.is_empty
+    nothing = divide(3, 1)
+    assert nothing.weights is None and not nothing.is_empty and all(map(nothing.takes_part, range(3)))
+    assert nothing.bounds is None and nothing.pieces(2) == [(0, (0, 0), (0, 0))]
+
+
+def test_rows_of_shared_variables():
+    lengths = [[4, 4], [3, 3], [0, 0]]
+    whole = divide(3, 0, lengths=lengths)
+    assert whole.shared_rows is None and whole.weights == [4, 3, 0]  # used as they are, and weighed by their rows
+    assert not whole.takes_part(2)
+    sliced = divide(3, 0, lengths=lengths, num_slices=2)
+    assert pieces(sliced, 3) == [[(2, [], [0, 1]), (2, [], [2, 3])], [(2, [], [0, 1]), (1, [], [2])]]
+    chosen = divide(3, 0, lengths=lengths, batch_s=[[3, 0, 0], slice(1, None), []], num_slices=2)
+    assert chosen.weights == chosen.shared_counts == [3, 2, 0]
+    assert [list(rows.take(np.arange(4))) for rows in chosen.shared_rows[:2]] == [[3, 0, 0], [1, 2]]
+    assert [[shared for _, _, shared in rank] for rank in pieces(chosen, 3)] == [[[0, 1], [2]], [[0], [1]]]
+    assert divide(2, 0, lengths=[[2, 5], [3, 1]]).weights == [2, 1]  # the shortest, as far as nobody selects
+
+
+def test_scattered_inputs_weigh_where_there_are_both():
+    same = divide(2, 0, n_rows=5, lengths=[[3], [2]], num_slices=3)
+    assert same.weights == [3, 2] and not same.rows_differ
+    assert pieces(same, 2) == [[(1, [0], [0]), (1, [1], [1]), (1, [2], [2])], [(1, [3], [0]), (1, [4], [1])]]
+    other = divide(2, 0, n_rows=5, lengths=[[3], [3]], batch_s=slice(0, 2), num_slices=3)
+    assert other.weights == [3, 2] and other.rows_differ
+    assert pieces(other, 2) == [[(2, [0, 1], [0]), (1, [2], [1])], [(1, [3], [0]), (1, [4], [1])]]
+    assert divide(2, 0, n_rows=5, lengths=[[3], [3]]).rows_differ
+    few = divide(2, 0, n_rows=1, lengths=[[3], [3]], batch_s=[[0], []])
+    assert [few.takes_part(rank) for rank in range(2)] == [True, False] and not few.rows_differ
+    none = divide(2, 0, n_rows=4, lengths=[[3], [3]], batch_s=[], num_slices=2)  # rows to slice, but none selected
+    assert pieces(none, 2) == [[(2, [0, 1], [])], [(2, [2, 3], [])]]
+
+
+# -- properties ----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 7), st.data())
+def test_every_row_once_and_in_order(size, data):
+    root = data.draw(st.integers(0, size - 1))
+    n_rows = data.draw(st.integers(1, 40))
+    k = data.draw(st.integers(1, n_rows))
+    division = divide(size, root, n_rows=n_rows, num_slices=k)
+    ranks = pieces(division, size)
+    assert [row for rank in ranks for _, rows, _ in rank for row in rows] == list(range(n_rows))
+    for rank in ranks:
+        counts = [len(rows) for _, rows, _ in rank]
+        assert 1 <= len(rank) == min(k, sum(counts)) and max(counts) - min(counts) <= 1 and min(counts) >= 1
+        assert counts == [weight for weight, _, _ in rank]
+    assert division.takes_part(root) and sum(division.weights) == n_rows
+    totals = [sum(weight for weight, _, _ in rank) for rank in ranks]
+    assert max(totals) - min(totals) <= 1
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.data())
+def test_every_selected_row_of_shared_variables_once_and_in_order(lengths, data):
+    def selections(length):
+        indices = st.lists(st.integers(-length, length - 1), max_size=12) if length else st.just([])
+        ends = st.none() | st.integers(-12, 12)
+        return st.one_of(indices, indices.map(lambda rows: np.array(rows, int)),
+                         st.builds(slice, ends, ends, st.sampled_from([None, 1, 2, -1, -3])))
+
+    given_rows = [data.draw(selections(length)) for length in lengths]
+    truth = [np.arange(length)[rows if isinstance(rows, slice) else np.array(rows, int)]
+             for length, rows in zip(lengths, given_rows)]
+    total = sum(map(len, truth))
+    k = data.draw(st.integers(1, max(1, total)))
+    size = len(lengths)
+    division = divide(size, 0, lengths=[[length, length + 3] for length in lengths], batch_s=given_rows, num_slices=k)
+    assert division.weights == division.shared_counts == list(map(len, truth))
+    for rank in range(size):
+        parts = [division.shared_rows[rank].part(*shared).take(np.arange(20)) for _, _, shared in division.pieces(rank)]
+        np.testing.assert_array_equal(np.concatenate(parts), truth[rank])
+        assert len(parts) == max(1, min(k, len(truth[rank])))
+        assert [len(part) for part in parts] == [weight for weight, _, _ in division.pieces(rank)]
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kwargs,error,message", [
+    (dict(n_rows=4, num_slices=True), TypeError, "num_slices must be an int, got True of type bool"),
+    (dict(n_rows=4, num_slices=np.bool_(1)), TypeError, "num_slices must be an int, got True of type bool_?"),
+    (dict(n_rows=4, num_slices=2.0), TypeError, "num_slices must be an int, got 2.0 of type float"),
+    (dict(n_rows=4, num_slices="2"), TypeError, "num_slices must be an int, got '2' of type str"),
+    (dict(n_rows=4, num_slices=None), TypeError, "num_slices must be an int, got None of type NoneType"),
+    (dict(n_rows=4, num_slices=np.array(2)), TypeError, r"num_slices must be an int, got array\(2\) of type ndarray"),
+    (dict(n_rows=4, num_slices=0), ValueError, "num_slices must be at least 1, got 0"),
+    (dict(n_rows=4, num_slices=-2), ValueError, "num_slices must be at least 1, got -2"),
+    (dict(n_rows=4, num_slices=5), ValueError, "num_slices is 5, but there are only 4 rows"),
+    (dict(n_rows=0, num_slices=2), ValueError, "num_slices is 2, but there are only 0 rows"),
+    (dict(lengths=[[2], [1]], num_slices=4), ValueError, "num_slices is 4, but there are only 3 rows"),
+    (dict(lengths=[[9], [9]], batch_s=[0], num_slices=3), ValueError, "num_slices is 3, but there are only 2 rows"),
+    (dict(num_slices=2), ValueError, "num_slices is 2, but there is nothing to slice: no input of the function is "
+                                     "scattered, and it has no sliceable_shareds"),
+    (dict(lengths=[[2, 2], [2, 3]], num_slices=2), ValueError,
+     r"num_slices: sliceable shared variables that are sliced together must have the same length, got \[2, 3\] on "
+     "rank 1; select rows with batch_s"),
+    (dict(n_rows=4, batch_s=[0]), ValueError, "batch_s was given, but the function has no sliceable_shareds"),
+    (dict(lengths=[[3], [2]], batch_s=[2]), ValueError,
+     "batch_s has index 2 but the shortest sliceable shared variable of rank 1 has length 2"),
+    (dict(lengths=[[3, 2], [3, 3]], batch_s=[[-3], []]), ValueError,
+     r"batch_s\[0\] has index -3 but the shortest sliceable shared variable of rank 0 has length 2"),
+    (dict(lengths=[[3], [3]], batch_s=[slice(1), slice(1), slice(1)]), ValueError,
+     "batch_s must have one slice, list or array for each of the 2 ranks, or be a single one for all of them; got 3"),
+    (dict(lengths=[[3], [3]], batch_s=[slice(1)]), ValueError, "for each of the 2 ranks, .* got 1"),
+    (dict(lengths=[[3], [3]], batch_s=2), TypeError, "batch_s must be a slice, a list of integers or an integer array"),
+    (dict(lengths=[[3], [3]], batch_s=[[0], 1]), TypeError, "got both in one list: 1 stands among selections"),
+    (dict(lengths=[[3], [3]], batch_s=[0.5]), TypeError, "batch_s must be .*; got a list with 0.5"),
+    (dict(lengths=[[3], [3]], batch_s=np.ones(3, bool)), TypeError, r"np.flatnonzero\(mask\)"),
+    (dict(lengths=[[3], [3]], batch_s=np.zeros((2, 2), int)), ValueError, r"got an array of shape \(2, 2\)"),
+])
+def test_what_is_refused(kwargs, error, message):
+    with pytest.raises(error, match=message) as raised:
+        divide(2, 0, **kwargs)
+    assert raised.type is error
