@@ -72,7 +72,6 @@ class Variables:
                                 "cannot combine them" % (name, type(self.engine.get(variable)).__name__))
         with self.session.lock:
             catalogue = catalogue_of(self.session)
-            self._held = catalogue.hold()  # as long as this object lives, the ranks keep what it is about
             self.numbers = [self._number(catalogue, variable, name)
                             for variable, name in zip(self.variables, self.names)]
         names: Dict[int, str] = {}
@@ -87,8 +86,11 @@ class Variables:
             identity = self.engine.identity(variable)
             users = [function for function in PROGRAM.functions if function.engine is self.engine and any(
                 self.engine.identity(shared) == identity for shared in function.get_shared())]
-            catalogue.ensure(users)
-            self._held += users
+            try:
+                catalogue.ensure(users)
+            except TypeError:  # one of them cannot travel
+                if catalogue.find(self.engine, variable) is None:
+                    raise
             number = catalogue.find(self.engine, variable)
         if number is None:
             raise ValueError("shared_vars: no synkhronos function uses %s, so the other ranks do not have it; build "

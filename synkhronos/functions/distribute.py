@@ -78,19 +78,56 @@ def jumped_from(begins: int, engine: Any, shared: Any, state: Any, rank: int, si
 
 
 class Entry:
-    """A shared variable that the ranks hold."""
+    """A shared variable that the ranks hold; the program's own is known weakly.
 
-    def __init__(self, number: int, shared: Any, engine: Any, base: Optional[Entry]) -> None:
-        self.number, self.shared, self.engine = number, shared, engine
-        self.base = base  # the first variable with the same storage, if this is another
+    Parameters
+    ----------
+    number : int
+        Under which the ranks know it.
+    shared, engine
+        The variable.
+    base : Entry, optional
+        The first variable with the same storage, if this is another; it lives as long as this one.
+    dropped : callable
+        Called when the program has dropped the variable.
+    """
+
+    def __init__(self, number: int, shared: Any, engine: Any, base: Optional[Entry],
+                 dropped: Callable[[Tuple[str, int]], None]) -> None:
+        self.number, self.engine, self.base = number, engine, base
+        self.key, self.identity = id(shared), engine.identity(shared)
+        self._shared = weakref.ref(shared, lambda _: dropped(("shared", number)))
+        self._keep = base and base.shared
         self.before: Any = None  # the master's state of a random stream, while it is being sent
+
+    @property
+    def shared(self) -> Any:
+        """The variable, or None where the program has dropped it."""
+        return self._shared()
+
+
+class MasterFunctions(Dict[int, Any]):
+    """The master's table of functions: the program's own, which it does not keep alive."""
+
+    def __getitem__(self, number: int) -> Tuple[Any, Any]:
+        function = super().__getitem__(number)()
+        return function.engine, function.compiled
+
+
+class MasterShareds(Dict[int, Any]):
+    """The master's table of shared variables: the program's own, which it does not keep alive."""
+
+    def __getitem__(self, number: int) -> Tuple[Any, Any]:
+        entry = super().__getitem__(number)
+        return entry.engine, entry.shared
 
 
 class Catalogue:
     """Everything that the ranks of one session hold, by number.
 
-    Functions are known by identity and held weakly: when the program drops one, the ranks drop it with the next
-    command, and with it the shared variables that no function uses any more.
+    Functions and shared variables are known by identity and held weakly: when the program drops one, the ranks drop it
+    with the next command. A variable that the program still has keeps its values on all ranks, whether or not a
+    function uses it at the moment.
 
     Parameters
     ----------
@@ -103,11 +140,15 @@ class Catalogue:
         self.session, self._living = session, living
         self._next = 0
         self._functions: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
-        self._entries: Dict[int, Entry] = {}  # by id of the variable, which the entry keeps alive
+        self._entries: Dict[int, Entry] = {}  # by id of the variable
         self._storages: Dict[Hashable, Entry] = {}  # the first variable with that storage
-        self._dropped: Deque[int] = deque()  # filled by finalizers, which run at any time and so touch nothing else
+        self._numbers: Dict[int, Entry] = {}
+        # Filled by finalizers, which run at any time and so touch nothing else: until it is looked at, an entry of a
+        # dead variable may stand in the tables, and its id may be another object's.
+        self._dropped: Deque[Tuple[str, int]] = deque()
         self._stray: List[Tuple[str, int]] = []  # what the ranks may drop
         self._streams = RandomStreams(session.seed, session.random == "split", session.root)
+        session.context.functions, session.context.shareds = MasterFunctions(), MasterShareds()
 
     def __contains__(self, function: Any) -> bool:
         return function in self._functions
@@ -118,8 +159,16 @@ class Catalogue:
 
     def find(self, engine: Any, shared: Any) -> Optional[int]:
         """Return the number of a shared variable that the ranks hold (of the first one with its storage), or None."""
-        entry = self._storages.get(engine.identity(shared))
+        entry = self._base_of(engine, shared)
         return None if entry is None else entry.number
+
+    def _entry_of(self, shared: Any) -> Optional[Entry]:
+        entry = self._entries.get(id(shared))
+        return entry if entry is not None and entry.shared is shared else None
+
+    def _base_of(self, engine: Any, shared: Any) -> Optional[Entry]:
+        entry = self._storages.get(engine.identity(shared))
+        return entry if entry is not None and entry.shared is not None else None
 
     def ensure(self, functions: Iterable[Any]) -> None:
         """Give the ranks the functions that they do not hold yet.
@@ -152,11 +201,12 @@ class Catalogue:
     def _send(self, new: List[Any]) -> None:
         """Give the ranks new functions, all or none."""
         self.session.check()  # before anything is moved: a command in progress may be using it
+        self._collect()
         added: List[Entry] = []
         numbers: List[int] = []
         try:
             travelling = [self._enter(function.engine, shared, added) for function in new
-                          for shared in function.get_shared() if id(shared) not in self._entries]
+                          for shared in function.get_shared() if self._entry_of(shared) is None]
             variables = _dumps(travelling)
             by_engine: Dict[str, List[Any]] = {}
             for function in new:
@@ -164,9 +214,12 @@ class Catalogue:
             sorted_new = [function for some in by_engine.values() for function in some]
             payloads = []
             for name, some in by_engine.items():
-                data = some[0].engine.dumps([function.compiled for function in some],
-                                            {identity: entry.number for identity, entry in self._storages.items()},
-                                            {key: entry.number for key, entry in self._entries.items()})
+                used = {id(shared): shared for function in some for shared in function.get_shared()}
+                data = some[0].engine.dumps(
+                    [function.compiled for function in some],
+                    {engine.identity(shared): self.find(engine, shared) for engine in [some[0].engine]
+                     for shared in used.values()},
+                    {key: self._entries[key].number for key in used})
                 own = [self._take_number() for _ in some]
                 numbers += own
                 payloads.append((name, own, data))
@@ -183,17 +236,11 @@ class Catalogue:
         context = self.session.context
         for entry in added:
             entry.before = None
-            context.shareds[entry.number] = (entry.engine, entry.shared)
+            context.shareds[entry.number] = entry
         for function, number in zip(sorted_new, numbers):
             self._functions[function] = number
-            context.functions[number] = (function.engine, function.compiled)
-            weakref.finalize(function, self._dropped.append, number).atexit = False
-
-    def hold(self) -> List[Any]:
-        """Return the functions that the program has: as long as the caller keeps them, the ranks drop nothing more."""
-        held = list(self._living())
-        self._collect()
-        return held
+            context.functions[number] = weakref.ref(function)
+            weakref.finalize(function, self._dropped.append, ("function", number)).atexit = False
 
     def sweep(self) -> List[Tuple[str, int]]:
         """Return what the ranks may drop, because the program has; it is forgotten here."""
@@ -202,17 +249,11 @@ class Catalogue:
         return stray
 
     def _collect(self) -> None:
-        if not self._dropped:
-            return
         while self._dropped:
-            self._stray.append(("function", self._dropped.popleft()))
-        used = {id(shared) for function in self._living() for shared in function.get_shared()}
-        kept = {entry for key, entry in self._entries.items() if key in used}
-        kept |= {entry.base for entry in kept if entry.base is not None}
-        for entry in list(self._entries.values()):
-            if entry not in kept:
-                self._leave(entry)
-                self._stray.append(("shared", entry.number))
+            kind, number = self._dropped.popleft()
+            self._stray.append((kind, number))
+            if kind == "shared" and number in self._numbers:
+                self._leave(self._numbers[number])
 
     def _take_number(self) -> int:
         self._next += 1
@@ -220,8 +261,9 @@ class Catalogue:
 
     def _enter(self, engine: Any, shared: Any, added: List[Entry]) -> Variable:
         """Make an entry, and return what travels; brings the master's value to where all ranks can read it."""
-        number, base = self._take_number(), self._storages.get(engine.identity(shared))
-        entry = self._entries[id(shared)] = Entry(number, shared, engine, base)
+        number, base = self._take_number(), self._base_of(engine, shared)
+        entry = self._entries[id(shared)] = self._numbers[number] = Entry(
+            number, shared, engine, base, self._dropped.append)
         added.append(entry)
         handle = value = begins = None
         if base is None:
@@ -241,9 +283,11 @@ class Catalogue:
                         begins)
 
     def _leave(self, entry: Entry) -> None:
-        del self._entries[id(entry.shared)]
-        if entry.base is None:
-            del self._storages[entry.engine.identity(entry.shared)]
+        del self._numbers[entry.number]
+        if self._entries.get(entry.key) is entry:
+            del self._entries[entry.key]
+        if self._storages.get(entry.identity) is entry:
+            del self._storages[entry.identity]
 
 
 def _dumps(variables: List[Variable]) -> bytes:

@@ -227,14 +227,35 @@ def test_dropped_functions_free_the_ranks_memory(world, words):
     assert tables(world) == [(functions + 2, shareds + 2) for functions, shareds in before]
     used = [entry[2] for entry in world.session.run(Tables())]
     del g
+    assert tables(world) == [(functions + 1, shareds + 2) for functions, shareds in before]  # the program still has b
+    del b
+    gc.collect()
     assert tables(world) == [(functions + 1, shareds + 1) for functions, shareds in before]
     freed = [old - entry[2] for old, entry in zip(used, world.session.run(Tables()))]
     assert all(n >= 800000 for rank, n in enumerate(freed) if rank != world.root)
     assert f(ROWS) == 0
-    g = words.function([x], (words.sum(x * a) + words.sum(b), "sum"))
-    assert g(ROWS) == 0
-    del f, g
+    del f, a
+    gc.collect()
     assert tables(world) == before
+
+
+def test_a_variable_without_functions_keeps_its_values(world, words):
+    x, w, other = words.variable("x"), words.shared(np.zeros(()), "w"), words.shared(np.zeros(()), "other")
+    keep = words.function([x], (words.sum(x * other), "sum"))
+
+    def step():
+        f = words.function([x], updates=[(w, w + words.sum(x))])
+        f(ROWS)
+
+    step()
+    expected = [value.copy() for value in world.values(w)]
+    assert len({float(value) for value in expected}) == world.n  # every rank has its own
+    gc.collect()
+    keep(ROWS)  # takes along what was dropped
+    np.testing.assert_array_equal(world.values(w), expected)
+    np.testing.assert_array_equal(synk.gather(w), expected)
+    read = words.function([], (w * 1, "sum"))
+    np.testing.assert_allclose(read(), sum(expected))
 
 
 def test_variables_of_clones_go_with_the_last_of_them(world, words):
@@ -246,8 +267,11 @@ def test_variables_of_clones_go_with_the_last_of_them(world, words):
     g(ROWS)
     assert tables(world) == [(functions + 2, shareds + 2) for functions, shareds in before]
     del f  # the storage is still in use, through the clone
+    del w
+    gc.collect()
     assert tables(world) == [(functions + 1, shareds + 2) for functions, shareds in before]
     del g
+    gc.collect()
     assert tables(world) == before
 
 

@@ -129,7 +129,7 @@ def test_what_a_dropped_function_had_goes_with_it(make_world, numpy_words):
         f(ROWS, batch_s=[0])
         f(ROWS[:2], output_subset=[], batch_s=[0], num_slices=2)
         assert held() == [(3, 2)] * 2
-        del f
+        del f, w, s
         assert held() == [(0, 0)] * 2
 
 
@@ -196,7 +196,7 @@ def test_free_reaches_all_graphs(make_world, theano_words):
     f = theano_words.function([x], ((x * 2).sum() + (x * 3).sum(), "sum"), mode=mode)
     assert f(ROWS, num_slices=2) == 140 == f(ROWS)
     contexts = [world.session.context] + list(world.session.launcher.contexts.values())
-    compiled = [entry[1] for context in contexts for entry in context.functions.values()]
+    compiled = [context.functions[number][1] for context in contexts for number in context.functions]
     assert len(compiled) == 4
 
     def kept():
@@ -303,7 +303,8 @@ def test_the_profile_is_of_all_graphs_and_all_ranks(two, theano_words):
         assert "Time in %d calls to Function.__call__" % f.profile.fct_callcount in shown.getvalue()
     assert given.fct_callcount == 6  # the master's own part
     if two.launcher == "threads":  # counts are added up by the position of a node
-        for number, (_, here) in two.session.context.functions.items():
+        for number in two.session.context.functions:
+            here = two.session.context.functions[number][1]
             for context in two.session.launcher.contexts.values():
                 there = context.functions[number][1]
                 assert list(map(str, there.maker.fgraph.toposort())) == list(map(str, here.maker.fgraph.toposort()))
@@ -316,7 +317,7 @@ def test_the_profile_is_of_all_graphs_and_all_ranks(two, theano_words):
 # -- memory --------------------------------------------------------------------------------------------------------
 
 PEAK = """
-    import resource, sys
+    import sys
     import synkhronos as synk
     import numpy as np, theano, theano.tensor as T
 
@@ -333,10 +334,16 @@ PEAK = """
     f(np.ones((16, 64)), num_slices=k)
     X = synk.data(shape=(120000, 64), dtype="float64")
     X[:] = 0.5
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def status(key):
+        with open("/proc/self/status") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith(key))
+
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak so far is forgotten (getrusage would begin with that of the parent process)
+    before = status("VmRSS")
     result = f(X, num_slices=k)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(after - before, float(result), float(w.get_value()[0]))
+    print(status("VmHWM") - before, float(result), float(w.get_value()[0]))
 """
 
 
