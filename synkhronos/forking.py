@@ -12,6 +12,9 @@ from .program import PROGRAM
 
 logger = logging.getLogger("synkhronos")
 
+#: Open files that a rank takes in the master: its pool and what it prints.
+DESCRIPTORS_PER_RANK = 4
+
 
 def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, master_rank: int = 0,
          profile_workers: bool = False, max_n_var: Any = None, max_dim: Any = None, *,
@@ -77,6 +80,10 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
     """
     if devices is not None:
         raise ValueError("devices: GPU ranks are not available in this version; leave it out for CPU processes")
+    for argument, value in (("use_gpu", use_gpu), ("profile_workers", profile_workers), ("pin", pin)):
+        if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
+            raise TypeError("%s must be True or False%s, got %r of type %s" % (
+                argument, ", or None" if argument == "use_gpu" else "", value, type(value).__name__))
     if use_gpu:
         raise ValueError("use_gpu=True: GPU ranks are not available in this version (this machine has %d GPUs); "
                          "use_gpu=None or False starts CPU processes" % machine.count_gpus())
@@ -86,7 +93,12 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
     root = _integer("master_rank", master_rank)
     if not 0 <= root < size:
         raise ValueError("master_rank must be from 0 to %d (there are %d ranks), got %d" % (size - 1, size, root))
-    if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < float("inf")):
+    most = machine.descriptor_limit() // DESCRIPTORS_PER_RANK
+    if size > max(1, most):
+        raise ValueError("n_parallel must be at most %d (the limit of open files, ulimit -n, is %d, and every rank "
+                         "takes %d), got %d" % (most, machine.descriptor_limit(), DESCRIPTORS_PER_RANK, size))
+    if timeout is not None and (isinstance(timeout, bool) or not (
+            isinstance(timeout, (int, float)) and 0 < timeout < float("inf"))):
         raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
     if random not in ("split", "same"):
         raise ValueError("random must be 'split' or 'same', got %r" % (random,))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple
@@ -24,6 +25,32 @@ def usable_cores() -> List[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def descriptor_limit() -> int:
+    """Return how many files this process may have open at a time.
+
+    Examples
+    --------
+    >>> descriptor_limit() > 10
+    True
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20
+
+
+def working_directory() -> str:
+    """Return the working directory, or "" where it has been deleted.
+
+    Examples
+    --------
+    >>> working_directory() == os.getcwd()
+    True
+    """
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def core_budget(root: str = "/") -> int:

@@ -131,8 +131,8 @@ class Program:
             for pool in [*self._inherited, self.pool]:
                 pools[pool.ident] = pool
             configs = [RankConfig(
-                rank, size, root, groups[rank], threads, budget, list(sys.path), os.getcwd(), dict(os.environ),
-                _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
+                rank, size, root, groups[rank], threads, budget, list(sys.path), machine.working_directory(),
+                dict(os.environ), _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
             starter.start(configs, block, pools)
             patience = Patience.of_processes(size, budget) if processes else Patience.of_threads()
             placement = MasterPlacement(groups[root], threads if processes and size > 1 else None, claims)
@@ -153,11 +153,18 @@ class Program:
                     os.close(each)
 
     def close(self, patience: float = -1) -> None:
-        """Close the session, if one is open; the keeper stays for the next. For ``patience`` see `Session.close`."""
+        """Close the session, if one is open, and take back the names of shared Data; the keeper stays for the next.
+
+        For ``patience`` see `Session.close`.
+        """
         session = self.session
-        if session is not None:
-            session.close(patience=patience)
-            self.session = None
+        try:
+            if session is not None:
+                session.close(patience=patience)
+                self.session = None
+        finally:
+            if self._pool is not None:
+                self._pool.unshare()
 
     def shut_down(self) -> None:
         """Close the session and end the keeper: nothing of ours runs any more."""

@@ -146,7 +146,7 @@ class ReduceOp:
 _AVG = ReduceOp("avg")
 
 
-def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str) -> None:
+def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str, allowed: Collection[Optional[str]] = NAMES) -> None:
     """Refuse an op that a type does not have: ``avg`` of integers and bools, arithmetic of what is no number.
 
     Parameters
@@ -157,6 +157,8 @@ def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str) -> None:
         The type of the values.
     label : str
         What the error message calls them.
+    allowed : collection of (str or None)
+        The names of ops that it may advise.
 
     Raises
     ------
@@ -169,9 +171,12 @@ def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str) -> None:
     """
     dtype = np.dtype(dtype)
     if op.name == "avg" and dtype.kind in "biu":
+        others = [repr(name) for name in allowed if name not in ("avg", None)]
+        if None in allowed:
+            others.append("None (the master's own value)")
         raise TypeError(
-            f"{label} has the type {dtype}, which has no average ('avg' is the default op): give the op 'sum', 'prod',"
-            f" 'min', 'max', 'gather' or None (the master's own value), or cast {label} to a float"
+            f"{label} has the type {dtype}, which has no average ('avg' is the default op): give the op"
+            f" {', '.join(others[:-1])} or {others[-1]}, or cast {label} to a float"
         )
     if op.name in ("avg", *_UFUNCS) and dtype.kind not in "biufc":
         raise TypeError(

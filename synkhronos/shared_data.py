@@ -113,6 +113,18 @@ class Data:
             notes += f", shared as {self._named.name}"
         return f"<Data{name}: {self._dtype} {self._shape}{notes}>"
 
+    def __copy__(self) -> Data:
+        """Return another Data that holds a copy of the value, in memory of its own."""
+        return Data(self._pool, np.array(self.data), minibatch=self._minibatch, name=self.name)
+
+    def __deepcopy__(self, memo: Any) -> Data:
+        return self.__copy__()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} cannot be pickled, because its memory is this program's: pickle np.array(data) instead"
+        )
+
     # --- as an array ---
 
     @property
@@ -538,7 +550,12 @@ def _as_array(value: Any) -> Tuple[np.ndarray, bool]:
     """Return the value as an array, and whether it came with a dtype of its own."""
     if isinstance(value, Data):
         return value.data, True
-    if isinstance(value, os.PathLike) or (isinstance(value, str) and value.endswith(".npy")):
+    if isinstance(value, (str, os.PathLike)):
+        if isinstance(value, str) and not value.endswith(".npy"):
+            raise ValueError(
+                f"value: expected an array or the path of a .npy file, got {value!r}; save it with np.save, or give "
+                "np.array(value) to hold a string"
+            )
         return _open(value), True
     if isinstance(value, np.memmap):
         return value, True
@@ -567,4 +584,7 @@ def _converts(array: np.ndarray, typed: bool, dtype: np.dtype) -> bool:
     if array.dtype.kind in "iu" and dtype.kind in "iu":
         limits = np.iinfo(dtype)
         return bool(limits.min <= array.min() and array.max() <= limits.max)
-    return array.dtype.kind in "iufc" and dtype.kind in "fc" and np.can_cast(array.dtype, dtype, "same_kind")
+    if not (array.dtype.kind in "iufc" and dtype.kind in "fc" and np.can_cast(array.dtype, dtype, "same_kind")):
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(array.astype(dtype))[np.isfinite(array)].all())  # 1e300 is no float32

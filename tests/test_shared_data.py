@@ -1,7 +1,9 @@
 """Data against NumPy arrays that get the same treatment."""
 
+import copy
 import gc
 import os
+import pickle
 import random
 import uuid
 
@@ -103,7 +105,7 @@ def test_every_dtype_shape_and_layout(pool, dtype, shape):
     assert pool.used == 0
 
 
-@pytest.mark.parametrize("value", [3, 2.5, True, 1j, [1, 2], [[1.5], [2.5]], (), [], range(3), "abc", ["a", "bcd"]])
+@pytest.mark.parametrize("value", [3, 2.5, True, 1j, [1, 2], [[1.5], [2.5]], (), [], range(3), ["a", "bcd"]])
 def test_python_values_become_what_numpy_makes_of_them(pool, value):
     same(Data(pool, value), np.asarray(value))
 
@@ -783,3 +785,40 @@ def test_published_function_takes_everything_by_name_and_by_place():
     with pytest.raises(TypeError, match="positional"):
         synk.data([[1.5]], None, "float32", 2, (1, 1), True, True, 2, "x", "/name")
     assert synk.data(value=3).shape == ()
+
+
+# --- what is easily taken for something else ---
+
+
+@pytest.mark.parametrize("text", ["train.npz", "typo.np", "/no/where/file.dat", "words"])
+def test_a_string_that_is_no_npy_path(pool, text):
+    with pytest.raises(ValueError, match=r"expected an array or the path of a .npy file, got %r; save it with np.save" % text):
+        Data(pool, text)
+    same(Data(pool, np.array(text)), np.array(text))
+
+
+@pytest.mark.parametrize("value, dtype", [([1e300], "f4"), (1e300, "f4"), ([1.0, -1e6], "f2"), ([1e300 + 1j], "c8")])
+def test_python_numbers_that_are_too_large(pool, value, dtype):
+    with pytest.raises(TypeError, match="or one that converts to it without loss"):
+        Data(pool, value, dtype=dtype)
+    same(Data(pool, [np.inf, np.nan, 0.1], dtype="f4"), np.array([np.inf, np.nan, 0.1], "f4"))
+
+
+def test_copies_have_memory_of_their_own(pool):
+    data = Data(pool, np.arange(4.0), name="d", minibatch=True)
+    for copied in (copy.copy(data), copy.deepcopy(data)):
+        assert (copied.name, copied.minibatch) == ("d", True)
+        copied.set_length(2)
+        copied.set_length(4)
+        copied[0] = 7
+        same(data, np.arange(4.0))
+    with pytest.raises(TypeError, match=r"cannot be pickled.*pickle np.array\(data\) instead"):
+        pickle.dumps(data)
+
+
+def test_close_takes_the_names_back():
+    data = synk.data(np.ones(3), share_as="/synk-test-close")
+    assert os.path.exists("/dev/shm/synk-test-close")
+    synk.close()
+    assert not os.path.exists("/dev/shm/synk-test-close")
+    np.testing.assert_array_equal(data, np.ones(3))

@@ -101,7 +101,7 @@ class Variables:
         """Return the op, where it suits all variables."""
         parsed = ReduceOp.parse(op, "op", OPS)
         for type_, name in zip(self.types, self.names):
-            check_dtype(parsed, type_.dtype, name)
+            check_dtype(parsed, type_.dtype, name, OPS)
         return parsed
 
     def check_rows(self, instead: str) -> None:

@@ -11,6 +11,9 @@ from . import spec
 from .function import Function
 from .variants import Variants
 
+#: The ops by which the updates of slices can be accumulated.
+UPDATE_OPS = ("avg", "sum", "prod", "min", "max")
+
 
 def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[Sequence[Any]] = None,
              updates: Any = None, givens: Any = None, sliceable_shareds: Optional[Sequence[Any]] = None,
@@ -76,7 +79,7 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
             raise TypeError("updates: expected a shared variable to update, got %r" % (shared,))
     ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
     update_ops = [op if op is MISSING else ReduceOp.parse(op, "the op of the update of %s" % engine.label(shared),
-                                                          ("avg", "sum", "prod", "min", "max"))
+                                                          UPDATE_OPS)
                   for op, (shared, _) in zip(update_ops, pairs)]
     givens = engine.given_pairs(givens)
     variables = list(inputs) + list(bcast_inputs)
@@ -150,5 +153,5 @@ def _update_op(op: Any, shared: Any, engine: Any) -> Any:
         return op
     if op is MISSING:
         return ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
-    check_dtype(op, type_.dtype, "the update of %s" % engine.label(shared))
+    check_dtype(op, type_.dtype, "the update of %s" % engine.label(shared), UPDATE_OPS)
     return op

@@ -12,7 +12,7 @@ from typing import Any, Callable, Deque, Dict, Hashable, Iterable, List, NamedTu
 import cloudpickle
 import numpy as np
 
-from .. import engines
+from .. import engines, machine
 from ..command import Command
 from ..context import RankContext
 from ..program import PROGRAM
@@ -42,14 +42,14 @@ class Distribute(Command):
 
     def __init__(self, variables: bytes, functions: List[Tuple[str, List[int], bytes]]) -> None:
         self.variables, self.functions = variables, functions
-        self.path, self.directory = list(sys.path), os.getcwd()
+        self.path, self.directory = list(sys.path), machine.working_directory()
 
     def run(self, context: RankContext) -> None:
         if context.rank == context.root:
             return
         if sys.path != self.path:
             sys.path[:] = self.path
-        if os.getcwd() != self.directory:
+        if self.directory and machine.working_directory() != self.directory:
             os.chdir(self.directory)
         made: Dict[int, Any] = {}
         for variable in pickle.loads(self.variables):

@@ -16,7 +16,7 @@ class RankConfig(NamedTuple):
     threads: int  # of BLAS and OpenMP
     budget: int  # cores that all ranks share
     path: List[str]  # sys.path
-    directory: str  # working directory
+    directory: str  # working directory; empty where it has been deleted
     environment: Dict[str, str]
     profile: Optional[str]  # where to write a cProfile file at the end
 

@@ -79,7 +79,8 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     os.environ.clear()
     os.environ.update(config.environment)
     sys.path[:] = config.path
-    os.chdir(config.directory)
+    if config.directory:
+        os.chdir(config.directory)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     # The handler is C code: it also answers while an operation holds the interpreter.
