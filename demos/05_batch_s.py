@@ -48,7 +48,8 @@ def main(n_parallel=None):
             chosen = np.concatenate([part[row] for part, row in zip(parts, rows)])
             np.testing.assert_allclose(parallel, serial(X[chosen], Y[chosen]), rtol=1e-12, err_msg=what)
             np.testing.assert_allclose(w.get_value(), w_serial.get_value(), rtol=1e-12, err_msg=what)
-            print("{:24s} num_slices={}: {:3d} rows, loss {:.4f}".format(what, num_slices, len(chosen), float(parallel)))
+            print("{:24s} num_slices={}: {:3d} rows, loss {:.4f}".format(
+                what, num_slices, len(chosen), float(parallel)))
     print("all as in plain Theano")
     synk.close()
 
