@@ -1,4 +1,4 @@
-# make install | demo | test | check | docs | clean.  PYTHON=python3.9 chooses the interpreter of .venv.
+# make install | demo | test | check | prove | docs | clean.  PYTHON=python3.9 chooses the interpreter of .venv.
 VENV := .venv
 BIN := $(VENV)/bin/python
 BOOT := $(or $(PYTHON),python3)
@@ -6,9 +6,9 @@ BOOT := $(or $(PYTHON),python3)
 # Modules whose every function is typed (those that exist yet).
 TYPED := $(wildcard $(patsubst %,synkhronos/%.py,errors reduce_op partition selection machine nameless_file semaphores \
 	interrupts shared_array control_block placement messages rendezvous command context session program runner doctor \
-	engines/base engines/random_states engines/theano_setup))
+	engines/base engines/random_states engines/theano_setup functions/random_streams))
 
-.PHONY: install demo test check docs clean
+.PHONY: install demo test check prove docs clean
 
 # Returns at once when nothing changed: tools/install.py compares what it installed with what is asked for.
 install:
@@ -26,6 +26,10 @@ check: install
 	$(BIN) -m ruff check .
 	$(BIN) -m mypy $(TYPED)
 	$(BIN) -m pytest --doctest-modules synkhronos tests/test_imports.py
+
+# 100,000 draws of random programs: minutes. The result goes into docs/reliability.md.
+prove: install
+	$(BIN) tools/prove.py
 
 docs: install
 	$(BIN) -m sphinx -W -q -b html docs docs/_build/html

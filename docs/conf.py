@@ -26,6 +26,8 @@ default_role = "py:obj"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
+# The extensions import Theano, which pages about them do not need.
+autodoc_mock_imports = ["theano"]
 # The docstrings say what an argument may be; the annotations are for mypy.
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"

@@ -4,6 +4,8 @@ The published names are loaded at their first use: ``python -m synkhronos progra
 program has begun, and what the program sets up before its own first import of NumPy must still have its effect.
 """
 
+import atexit
+import sys
 from importlib import import_module
 
 from .engines.theano_setup import prepare
@@ -55,6 +57,13 @@ def __getattr__(name):
 def __dir__():
     """List the published names, loaded or not."""
     return sorted(set(globals()) | set(__all__))
+
+
+@atexit.register  # now, and not with the first use: exit handlers that are registered in between find the session open
+def _shut_down():
+    program = sys.modules.get(__name__ + ".program")
+    if program is not None:
+        program.PROGRAM.shut_down()
 
 
 prepare()

@@ -34,8 +34,15 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
         Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, into the working directory at `close`.
     max_n_var, max_dim
         Ignored; there are no such limits.
-    devices, seed, random
-        Reserved for GPUs and random streams.
+    devices
+        Reserved for GPUs.
+    seed : int, optional
+        Not negative. The random streams of the program begin anew by it, each when it is first sent to the ranks: the
+        same seed gives the same numbers at the same number of ranks. Streams are numbered in the order in which the
+        functions that use them were built. By default they begin where the master's are then.
+    random : {"split", "same"}
+        "split": rank 0 draws what plain Theano would, and rank r from the same sequence so far ahead that no two ranks
+        meet. "same": all ranks draw the same numbers, if they draw equally many.
     timeout : float, optional
         Seconds that a command may take before `WorkerTimeout` is raised; without end by default.
     pin : bool
@@ -64,6 +71,9 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
     >>> synk.fork(2)
     2
     >>> synk.close()
+    >>> synk.fork(2, master_rank=1, seed=123, random="same")
+    2
+    >>> synk.close()
     """
     if devices is not None:
         raise ValueError("devices: GPU ranks are not available in this version; leave it out for CPU processes")
@@ -81,10 +91,13 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
     if random not in ("split", "same"):
         raise ValueError("random must be 'split' or 'same', got %r" % (random,))
     if seed is not None:
-        _integer("seed", seed)
+        seed = _integer("seed", seed)
+        if seed < 0:
+            raise ValueError("seed must not be negative, got %d" % seed)
     if threads is not None:
         _positive("threads", threads)
-    return PROGRAM.open(size, root, timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers)).size
+    return PROGRAM.open(size, root, timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers),
+                        seed=seed, random=random).size
 
 
 def close() -> None:

@@ -6,7 +6,6 @@ functions find it here and pass on what they need.
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
 import sys
@@ -42,6 +41,7 @@ class Program:
         self._functions: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
         self._built = itertools.count()
         self._pool: Optional[Pool] = None
+        self._inherited: List[Pool] = []  # in a process that the user forked: of the Data made before
         self._keeper: Optional[Keeper] = None
         self._lock = threading.Lock()
 
@@ -49,7 +49,7 @@ class Program:
     def pool(self) -> Pool:
         """The shared memory of this process: Data, plain arguments, and the master's share of variables."""
         if self._pool is None:
-            self._pool = Pool(-1)
+            self._pool = Pool(-1 - len(self._inherited))
         return self._pool
 
     @property
@@ -83,7 +83,8 @@ class Program:
         return session
 
     def open(self, size: int, root: int, *, timeout: Optional[float] = None, pin: bool = True,
-             threads: Optional[int] = None, profile: bool = False, launcher: str = "fork") -> Session:
+             threads: Optional[int] = None, profile: bool = False, seed: Optional[int] = None, random: str = "split",
+             launcher: str = "fork") -> Session:
         """Start a session; the arguments are those of `fork`, checked."""
         with self._lock:
             if self.inside_rank:
@@ -94,7 +95,8 @@ class Program:
             session = None
             try:
                 with Undisturbed():  # or a process could be left that nobody knows of
-                    session = self._start(size, root, timeout, pin, threads, profile, launcher == "fork")
+                    session = self._start(size, root, timeout, pin, threads, profile, launcher == "fork", seed,
+                                          random)
                 session.run(Start(), START)
             except BaseException:
                 if session is not None:
@@ -104,7 +106,7 @@ class Program:
             return session
 
     def _start(self, size: int, root: int, timeout: Optional[float], pin: bool, threads: Optional[int], profile: bool,
-               processes: bool) -> Session:
+               processes: bool, seed: Optional[int], random: str) -> Session:
         budget = machine.core_budget()
         claims = CoreClaims()
         groups: List[List[int]] = [[]] * size
@@ -126,7 +128,8 @@ class Program:
             for rank in range(size):
                 if rank != root:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
-            pools[self.pool.ident] = self.pool
+            for pool in [*self._inherited, self.pool]:
+                pools[pool.ident] = pool
             configs = [RankConfig(
                 rank, size, root, groups[rank], threads, budget, list(sys.path), os.getcwd(), dict(os.environ),
                 _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
@@ -134,7 +137,7 @@ class Program:
             patience = Patience.of_processes(size, budget) if processes else Patience.of_threads()
             placement = MasterPlacement(groups[root], threads if processes and size > 1 else None, claims)
             return Session(size, root, starter, block, self.pool, pools, patience, placement, timeout,
-                           _profile_path(root) if profile else None)
+                           _profile_path(root) if profile else None, seed, random)
         except BaseException as error:
             starter.kill()
             claims.release()
@@ -145,9 +148,9 @@ class Program:
                                       "/dev/shm" % (size, error)) from error
             raise
         finally:
-            for pool in pools.values():
-                if isinstance(pool, int):
-                    os.close(pool)
+            for each in pools.values():
+                if isinstance(each, int):
+                    os.close(each)
 
     def close(self, patience: float = -1) -> None:
         """Close the session, if one is open; the keeper stays for the next. For ``patience`` see `Session.close`."""
@@ -171,6 +174,8 @@ class Program:
             self._keeper.disown()
         if self.session is not None:
             self.session.placement.release()
+        if self._pool is not None:
+            self._inherited.append(self._pool)
         self._keeper, self.session, self._pool = None, None, None
         self._lock = threading.Lock()
 
@@ -183,5 +188,4 @@ def _profile_path(rank: int) -> str:
 
 
 PROGRAM = Program()
-atexit.register(PROGRAM.shut_down)
 os.register_at_fork(after_in_child=PROGRAM.disown)

@@ -57,13 +57,17 @@ class Session:
         Seconds that a command may take.
     profile : str, optional
         Where to write the master's cProfile file.
+    seed, random
+        How random streams begin; see `fork`.
     """
 
     def __init__(self, size: int, root: int, launcher: Launcher, block: ControlBlock, pool: Pool,
                  pools: Dict[int, Any], patience: Patience, placement: MasterPlacement,
-                 timeout: Optional[float] = None, profile: Optional[str] = None) -> None:
+                 timeout: Optional[float] = None, profile: Optional[str] = None, seed: Optional[int] = None,
+                 random: str = "split") -> None:
         self.size, self.root, self.launcher, self.block = size, root, launcher, block
         self.timeout, self.placement = timeout, placement
+        self.seed, self.random = seed, random
         self.others = [rank for rank in range(size) if rank != root]
         self.pool, self.pools = pool, PoolMap()
         for ident, each in pools.items():

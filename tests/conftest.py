@@ -19,9 +19,9 @@ gc.freeze()  # every test collects garbage: it need not look at all that was imp
 @pytest.fixture
 def make_world():
     """Open sessions; the last one is closed at the end of the test."""
-    def make(launcher="threads", n=2, root=0, engine="numpy"):
+    def make(launcher="threads", n=2, root=0, engine="numpy", **options):
         synk.close()
-        return World(launcher, n, root, engine)
+        return World(launcher, n, root, engine, **options)
 
     yield make
     synk.close()

@@ -183,7 +183,7 @@ def run(program, *arguments, **environment):
 @pytest.mark.theano
 @pytest.mark.parametrize("program, n_parallel", [
     ("01_functions.py", "3"), ("02_data.py", "3"), ("03_shared_variables.py", "3"), ("03_shared_variables.py", "1"),
-    ("04_batch.py", "3"), ("05_batch_s.py", "3"),
+    ("04_batch.py", "3"), ("05_batch_s.py", "3"), ("06_random_streams.py", "3"), ("06_random_streams.py", "1"),
 ])
 def test_short_demo(program, n_parallel):
     pytest.importorskip("theano")

@@ -122,6 +122,17 @@ def test_docstring_of_class(name):
     assert getattr(synk, name).__doc__ and members == []
 
 
+@pytest.mark.theano
+def test_docstrings_of_update_rules():
+    pytest.importorskip("theano")
+    from synkhronos.extensions import updates
+
+    for name in updates.__all__:
+        rule = getattr(updates, name)
+        assert faults(rule) == [], name
+        assert {"Returns", "Raises"} < set(sections(rule.__doc__)) and ":=" in rule.__doc__.split("Parameters")[0], name
+
+
 def test_faults_of_docstrings_are_found():
     def good(a, *b):
         """Do it.

@@ -51,12 +51,14 @@ class World:
     launcher : "threads" or "fork"
     n, root : int
     engine : module, with ``shared``, ``variable`` and what the tests of that engine need
+    **options
+        What else `Program.open` takes.
     """
 
-    def __init__(self, launcher, n, root, engine="numpy"):
+    def __init__(self, launcher, n, root, engine="numpy", **options):
         self.launcher, self.n, self.root = launcher, n, root
         self.engine_name = engine
-        self.session = PROGRAM.open(n, root, launcher=launcher)
+        self.session = PROGRAM.open(n, root, launcher=launcher, **options)
         self._functions = []
 
     def __repr__(self):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+import copy
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
@@ -12,15 +13,17 @@ from .variables import Variables, keys_and_arrays
 
 
 class GetValue(Command):
-    """Copy one rank's values to the master."""
+    """Copy one rank's values to the master: arrays through shared memory, random states in the rank's answer."""
 
-    def __init__(self, rank: int, numbers: List[int]) -> None:
-        self.rank, self.numbers = rank, numbers
+    def __init__(self, rank: int, numbers: List[int], states: List[int]) -> None:
+        self.rank, self.numbers, self.states = rank, numbers, states
 
-    def run(self, context: RankContext) -> Optional[List[np.ndarray]]:
+    def run(self, context: RankContext) -> Tuple[Optional[List[np.ndarray]], List[Any]]:
         keys, arrays = keys_and_arrays(context, self.numbers)
         gathered = context.transport.gather(keys, arrays)
-        return None if gathered is None else [parts[self.rank].copy() for parts in gathered]
+        values = None if gathered is None else [parts[self.rank].copy() for parts in gathered]
+        held = [context.shareds[number] for number in self.states] if context.rank == self.rank else []
+        return values, [copy.deepcopy(engine.get(variable)) for engine, variable in held]
 
 
 def get_value(rank: int, shared_vars: Any) -> Any:
@@ -31,11 +34,11 @@ def get_value(rank: int, shared_vars: Any) -> Any:
     rank : int
         Whose.
     shared_vars : shared variable, or list or tuple of them
-        Which.
+        Which; the states of random streams may be among them.
 
     Returns
     -------
-    array or list of arrays
+    array (or random state), or list of these
         For a variable alone its value alone.
 
     Raises
@@ -57,7 +60,11 @@ def get_value(rank: int, shared_vars: Any) -> Any:
     >>> synk.get_value(0, w), synk.get_value(1, w)
     (array([0., 0.]), array([2., 6.]))
     """
-    variables = Variables(shared_vars)
+    variables = Variables(shared_vars, states=True)
     rank = variables.check_rank(rank)
     session = variables.session
-    return variables.one_or_list(session.run(GetValue(rank, variables.numbers))[session.root])
+    numbers, states = ([number for number, random in zip(variables.numbers, variables.random) if random is wanted]
+                       for wanted in (False, True))
+    answers = session.run(GetValue(rank, numbers, states))
+    values, held = iter(answers[session.root][0]), iter(answers[rank][1])
+    return variables.one_or_list([next(held if random else values) for random in variables.random])

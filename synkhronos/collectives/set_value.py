@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, Dict, List
 
 from ..command import Command
 from ..context import RankContext
@@ -10,15 +10,31 @@ from .variables import Variables, keep
 
 
 class SetValue(Command):
-    """Overwrite variables on one rank."""
+    """Overwrite variables on one rank.
 
-    def __init__(self, rank: int, numbers: List[int], handles: List[Any], selections: List[Any]) -> None:
-        self.rank, self.numbers, self.handles, self.selections = rank, numbers, handles, selections
+    Parameters
+    ----------
+    rank : int
+        Whose.
+    numbers : list of int
+        The variables.
+    handles, selections : list
+        The values in shared memory, and their rows that are meant (None: all).
+    states : dict of int to random state
+        The values that are not in shared memory, by position.
+    """
+
+    def __init__(self, rank: int, numbers: List[int], handles: List[Any], selections: List[Any],
+                 states: Dict[int, Any]) -> None:
+        self.rank, self.numbers, self.handles, self.selections, self.states = rank, numbers, handles, selections, states
 
     def run(self, context: RankContext) -> None:
         results: List[Any] = [None] * len(self.numbers)
         if context.rank == self.rank:
             for i, (number, handle, selection) in enumerate(zip(self.numbers, self.handles, self.selections)):
+                if i in self.states:
+                    results[i] = self.states[i]
+                    continue
                 key, values = ("shared", number), context.pools.attach(handle)
                 if selection is None:
                     results[i] = context.transport.store(key, values)
@@ -36,7 +52,7 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
     rank : int
         Whose.
     shared_vars : shared variable, or list or tuple of them
-        What is to be overwritten.
+        What is to be overwritten; the states of random streams may be among them.
     values : Data or array, or list of them
         One per variable (alone for a variable alone); whatever the variable's own ``set_value`` takes.
     batch : int, slice, list, tuple or 1-D integer array, optional
@@ -62,7 +78,7 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
     array([[0., 0.],
            [2., 6.]])
     """
-    variables = Variables(shared_vars)
+    variables = Variables(shared_vars, states=True)
     rank = variables.check_rank(rank)
     with variables.session.lock:
         staged = variables.stage(values, batch)
@@ -70,4 +86,5 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
             if value.rows is not None:
                 variables.check_count(i, len(value.rows), "the selected rows of the values for")
         variables.session.run(SetValue(rank, variables.numbers, [value.handle for value in staged],
-                                       [value.rows for value in staged]))
+                                       [value.rows for value in staged],
+                                       {i: value.array for i, value in enumerate(staged) if value.handle is None}))

@@ -26,6 +26,8 @@ class Variables:
     ----------
     shared_vars : shared variable, or list or tuple of them
         As the user gave them.
+    states : bool
+        Whether random states may be among them, too: one rank's can be read and written, but not combined with others.
 
     Attributes
     ----------
@@ -35,16 +37,18 @@ class Variables:
         Under which the ranks know them.
     single : bool
         Whether one alone was given, so that one result is returned alone.
+    random : list of bool
+        Which of the variables are random states.
 
     Raises
     ------
     StateError
         Where no session is open.
     TypeError, ValueError
-        Where something is no shared variable, is no dense array, stands twice, or no function uses it.
+        Where something is no shared variable, is no dense array of data, stands twice, or no function uses it.
     """
 
-    def __init__(self, shared_vars: Any) -> None:
+    def __init__(self, shared_vars: Any, states: bool = False) -> None:
         self.session: Session = PROGRAM.current()
         self.single = not isinstance(shared_vars, (list, tuple))
         self.variables: List[Any] = [shared_vars] if self.single else list(shared_vars)
@@ -57,8 +61,13 @@ class Variables:
                     variable, type(variable).__name__))
         self.names = [self.engine.label(variable) for variable in self.variables]
         self.types = [self.engine.shared_type(variable) for variable in self.variables]
-        for variable, name, type_ in zip(self.variables, self.names, self.types):
-            if type_ is None:
+        self.random = [self.engine.is_random(variable) for variable in self.variables]
+        for variable, name, type_, random in zip(self.variables, self.names, self.types, self.random):
+            if random and not states:
+                raise TypeError("shared_vars: %s is the state of a random stream (%s); every rank draws from its own, "
+                                "which get_value and set_value read and write, and collectives cannot combine them" % (
+                                    name, type(self.engine.get(variable)).__name__))
+            if type_ is None and not random:
                 raise TypeError("shared_vars: %s is no dense array but %s; every rank has its own, and collectives "
                                 "cannot combine them" % (name, type(self.engine.get(variable)).__name__))
         with self.session.lock:
@@ -131,12 +140,17 @@ class Variables:
                 len(self.variables), "%d" % len(values) if isinstance(values, (list, tuple)) else
                 type(values).__name__))
         arrays = []  # as the user gave them, and as the variables would hold them
-        for variable, name, value in zip(self.variables, self.names, values):
+        for variable, name, value, random in zip(self.variables, self.names, values, self.random):
+            if random and batch is not None:
+                raise ValueError("batch: %s is the state of a random stream, which has no rows; leave out batch" % name)
             array = np.asarray(value.data) if isinstance(value, Data) else value  # without the class np.memmap
             arrays.append((array, self.engine.conform(variable, array, "values for %s" % name)))
         chosen = None if batch is None else self._select(values, [conformed for _, conformed in arrays], batch)
         staged = []
-        for value, (array, conformed) in zip(values, arrays):
+        for variable, value, (array, conformed), random in zip(self.variables, values, arrays, self.random):
+            if random:
+                staged.append(Staged(None, None, self.engine.jumped(variable, conformed, 0)))  # a copy, of a known kind
+                continue
             whole = chosen is None or isinstance(value, Data) and value.minibatch  # as far as it is taken
             if not isinstance(value, Data) or conformed is not array:
                 rows = conformed if whole else chosen.take(conformed)
@@ -168,9 +182,9 @@ class Variables:
 class Staged(NamedTuple):
     """A value where all ranks can read it."""
 
-    handle: Any
+    handle: Any  # None for a random state, which is not there but travels pickled
     rows: Optional[Selection]  # the rows of it that are meant; None for a value of 0 dimensions
-    array: np.ndarray  # keeps the memory
+    array: Any  # keeps the memory
 
 
 def describe(context: RankContext, numbers: Sequence[int]) -> Callable[[int], str]:

@@ -370,6 +370,8 @@ class NumpyEngine(Engine):
         shared.storage[0] = value
 
     def conform(self, shared: Any, value: Any, argument: str) -> np.ndarray:
+        if self.is_random(shared) and not isinstance(value, np.random.RandomState):
+            raise TypeError("%s: expected a RandomState, got %s" % (argument, type(value).__name__))
         return _convert(shared.type, value, argument)
 
     def blueprint(self, shared: Any) -> Any:

@@ -221,11 +221,9 @@ class TheanoEngine(Engine):
         profiles = {id(one.profile): one.profile for one in compiled if one.profile}  # functions may share one
         if not compiled[0].profile:
             return None
-        nodes = []
-        for one in compiled:
-            times = one.profile.apply_time if one.profile else {}
-            nodes.append([(times[node], one.profile.apply_callcount[node], one.profile.apply_cimpl[node])
-                          if node in times else (0.0, 0, False) for node in one.maker.fgraph.toposort()])
+        nodes = [[(one.profile.apply_time[node], one.profile.apply_callcount[node], one.profile.apply_cimpl[node])
+                  if one.profile and node in one.profile.apply_time else (0.0, 0, False)
+                  for node in one.maker.fgraph.toposort()] for one in compiled]
         stats = profiles.values()
         return Counts(sum(each.fct_callcount for each in stats), sum(each.fct_call_time for each in stats),
                       sum(each.vm_call_time for each in stats), nodes)

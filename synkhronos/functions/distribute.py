@@ -17,6 +17,7 @@ from ..command import Command
 from ..context import RankContext
 from ..program import PROGRAM
 from ..session import Session
+from .random_streams import RandomStreams
 
 
 class Variable(NamedTuple):
@@ -28,6 +29,7 @@ class Variable(NamedTuple):
     handle: Any  # of its value, where that is a dense array
     value: Any  # else the value itself, pickled
     storage_of: Optional[int]  # the number of the variable whose storage it shares
+    begins: Optional[int] = None  # the rank whose state the value is, where others begin long jumps further on
 
 
 class Distribute(Command):
@@ -56,7 +58,10 @@ class Distribute(Command):
             if variable.handle is not None:
                 value = context.transport.place(("shared", variable.number), context.pools.attach(variable.handle))
             storage_of = None if variable.storage_of is None else {**context.shareds, **made}[variable.storage_of][1]
-            made[variable.number] = (engine, engine.build(variable.blueprint, value, storage_of))
+            replica = engine.build(variable.blueprint, value, storage_of)
+            if variable.begins is not None:
+                engine.put(replica, jumped_from(variable.begins, engine, replica, value, context.rank, context.size))
+            made[variable.number] = (engine, replica)
         replicas = {number: shared for number, (_, shared) in {**context.shareds, **made}.items()}
         loaded: Dict[int, Any] = {}
         for name, numbers, data in self.functions:
@@ -67,12 +72,18 @@ class Distribute(Command):
         context.functions.update(loaded)
 
 
+def jumped_from(begins: int, engine: Any, shared: Any, state: Any, rank: int, size: int) -> Any:
+    """Return a rank's state of a random stream, of which another rank begins at ``state``."""
+    return engine.jumped(shared, state, (rank - begins) % size)
+
+
 class Entry:
     """A shared variable that the ranks hold."""
 
     def __init__(self, number: int, shared: Any, engine: Any, base: Optional[Entry]) -> None:
         self.number, self.shared, self.engine = number, shared, engine
         self.base = base  # the first variable with the same storage, if this is another
+        self.before: Any = None  # the master's state of a random stream, while it is being sent
 
 
 class Catalogue:
@@ -96,6 +107,7 @@ class Catalogue:
         self._storages: Dict[Hashable, Entry] = {}  # the first variable with that storage
         self._dropped: Deque[int] = deque()  # filled by finalizers, which run at any time and so touch nothing else
         self._stray: List[Tuple[str, int]] = []  # what the ranks may drop
+        self._streams = RandomStreams(session.seed, session.random == "split", session.root)
 
     def __contains__(self, function: Any) -> bool:
         return function in self._functions
@@ -161,12 +173,16 @@ class Catalogue:
             self.session.run(Distribute(variables, payloads))
         except BaseException:
             for entry in added:
+                if entry.before is not None:
+                    entry.engine.put(entry.shared, entry.before)
+                    self._streams.undo(entry.shared)
                 self._leave(entry)
             self._stray += [("shared", entry.number) for entry in added] + [("function", n) for n in numbers]
             raise
         self.session.placement.look()
         context = self.session.context
         for entry in added:
+            entry.before = None
             context.shareds[entry.number] = (entry.engine, entry.shared)
         for function, number in zip(sorted_new, numbers):
             self._functions[function] = number
@@ -207,16 +223,22 @@ class Catalogue:
         number, base = self._take_number(), self._storages.get(engine.identity(shared))
         entry = self._entries[id(shared)] = Entry(number, shared, engine, base)
         added.append(entry)
-        handle = value = None
+        handle = value = begins = None
         if base is None:
+            context = self.session.context
             self._storages[engine.identity(shared)] = entry
             value = engine.get(shared)
-            if engine.shared_type(shared) is not None and isinstance(value, np.ndarray):
-                context = self.session.context
+            if engine.is_random(shared):
+                entry.before = value
+                value, begins = self._streams.begin(engine, shared, self._living())
+                engine.put(shared, value if begins is None else jumped_from(
+                    begins, engine, shared, value, context.rank, context.size))
+            elif engine.shared_type(shared) is not None and isinstance(value, np.ndarray):
                 placed = context.transport.place(("shared", number), value)
                 engine.put(shared, placed)
                 handle, value = context.pool.handle(placed), None
-        return Variable(number, engine.name, engine.blueprint(shared), handle, value, base and base.number)
+        return Variable(number, engine.name, engine.blueprint(shared), handle, value, base and base.number,
+                        begins)
 
     def _leave(self, entry: Entry) -> None:
         del self._entries[id(entry.shared)]

@@ -321,7 +321,7 @@ class Function:
             arguments, chosen, n_rows = self._arguments.prepare(session.pool, values, batch)
             lengths = self._lengths(session, catalogue)
             division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
-            ops = self._ops(division, subset)
+            ops = self._ops(division, subset, session.root)
             number, sliceable, updates = self._graph_for(division, catalogue)
             results = session.run(CallFunction(
                 number, self.name or "without a name", arguments, chosen, self._packed(division, session), subset, ops,
@@ -336,7 +336,7 @@ class Function:
             return None
         return session.run(SharedLengths([catalogue.find(self.engine, shared) for shared in self._variants.sliceable]))
 
-    def _ops(self, division: Division, subset: Optional[Sequence[int]]) -> List[ReduceOp]:
+    def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
         """Return the ops of the wanted outputs; refuse those that the call has no meaning for."""
         positions = range(len(self._output_ops)) if subset is None else subset
         ops = [self._output_ops[i] for i in positions]
@@ -345,6 +345,11 @@ class Function:
                 raise ValueError("num_slices: %s has op None, which takes one result, and slices give several: give it "
                                  "another op, or leave it out with output_subset" % (
                                      self.engine.outputs(self.compiled)[i].label))
+            if op.name is None and not division.takes_part(root):
+                raise ValueError("%s has op None, which takes the master's own result, but the master (rank %d) has no "
+                                 "rows of the sliceable shared variables, so it makes no call: select some there too, "
+                                 "or leave the output out with output_subset" % (
+                                     self.engine.outputs(self.compiled)[i].label, root))
         _check_weights(division, ops)
         if division.is_empty:
             return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts

@@ -144,6 +144,7 @@ class _Watch:
 
     def __init__(self, sock: socket.socket, master: int) -> None:
         self.socket, self.master = sock, master
+        self.pid = os.getpid()  # for ranks; one that asked for its parent's could be too late, and live on for ever
         self.block: Optional[ControlBlock] = None
         self.ranks: Dict[int, int] = {}  # rank by pid
 
@@ -214,8 +215,7 @@ class _Watch:
         """Be a rank, and never return."""
         status = FAILED
         try:
-            keeper = os.getppid()
-            die_with_parent(keeper)
+            die_with_parent(self.pid)
             signal.set_wakeup_fd(-1)
             # Ctrl-C is the master's affair. Not SIG_IGN, which the programs that a rank starts would inherit.
             signal.signal(signal.SIGINT, lambda *_: None)
@@ -224,7 +224,7 @@ class _Watch:
             redirect(streams[2 * position:2 * position + 2])
             for fd in streams:
                 os.close(fd)
-            rank_main(config, block, stacks, pools, keeper)
+            rank_main(config, block, stacks, pools, self.pid)
             status = 0
         except BaseException as error:
             leave_last_words(block, config.rank, error)

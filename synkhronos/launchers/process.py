@@ -57,7 +57,7 @@ def leave_last_words(block: ControlBlock, rank: int, error: BaseException) -> No
 
 def last_words(block: ControlBlock, rank: int) -> str:
     """Return what a rank left that ended with the exit code `FAILED`."""
-    return bytes(block.ack_slots[rank][:max(0, block.ack_length[rank])]).decode("utf-8", "replace")
+    return bytes(block.ack_slots[rank][:max(0, block.ack_length[rank])]).decode("utf-8", "ignore")
 
 
 def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[int, int], keeper: int) -> None:

@@ -87,6 +87,7 @@ def test_what_is_no_variable_of_the_ranks(three, refused, call):
 def test_sparse_and_random_variables_are_refused_by_name(make_world, refused, call):
     theano = pytest.importorskip("theano")
     import scipy.sparse
+    from theano.sandbox.rng_mrg import MRG_RandomStreams
     from theano.tensor.shared_randomstreams import RandomStreams
 
     world = make_world("threads", 1, engine="theano")
@@ -95,8 +96,17 @@ def test_sparse_and_random_variables_are_refused_by_name(make_world, refused, ca
     function = synk.function([], [(matrix, None)], updates=[(state, state)], mode="FAST_COMPILE")
     assert RandomStreams  # registers the type of random states
     refused(world, TypeError, ["matrix is no dense array but csr_matrix"], lambda: call(matrix))
-    refused(world, TypeError, ["stream is no dense array but RandomState"], lambda: call([state]))
-    del function
+    mrg = MRG_RandomStreams(1)
+    numbers = mrg.uniform((2,), nstreams=4)
+    mrg_state = mrg.state_updates[0][0]
+    mrg_state.name = "mrg"
+    another = synk.function([], (numbers, None), mode="FAST_COMPILE")
+    if call not in (CALLS["get_value"], CALLS["set_value"]):  # of one rank; see functions/test_random_streams.py
+        refused(world, TypeError, ["stream is the state of a random stream (RandomState)", "get_value"],
+                lambda: call([state]))
+        refused(world, TypeError, ["mrg is the state of a random stream (ndarray)", "get_value"],
+                lambda: call(mrg_state))
+    del function, another
 
 
 def test_no_engine_is_imported_to_refuse_what_is_no_variable(make_world, monkeypatch, refused):

@@ -157,6 +157,20 @@ def test_a_rank_whose_data_is_empty_makes_no_call(make_world, words_of):
         assert [float(value) for value in world.values(w)] == [3, 1, 4]
 
 
+def test_a_master_without_rows_has_no_result_of_its_own(make_world, numpy_words):
+    world = make_world("threads", 2, 1)
+    s, w = world.shared(np.arange(3.0), "s"), world.shared(np.zeros(()), "w")
+    f = synk.function([], [(s, None), (numpy_words.sum(s), "sum")], updates=[(w, w + 1)], sliceable_shareds=[s])
+    with pytest.raises(ValueError, match=r"outputs\[0\] \(s\) has op None, which takes the master's own result, but the master "
+                                         r"\(rank 1\) has no rows of the sliceable shared variables"):
+        f(batch_s=[[0, 1], []])
+    assert [float(value) for value in world.values(w)] == [0, 0]
+    assert f(batch_s=[[0, 1], []], output_subset=[1]) == [1]
+    rows, total = f(batch_s=[[], [2]])
+    assert rows.tolist() == [2] and total == 2
+    np.testing.assert_array_equal(f(batch_s=[])[0], [])  # no rows at all: every rank makes the call
+
+
 # -- with scattered inputs -----------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,8 @@
 """Exceptions on any rank, of any kind, at any command: told, and the session goes on."""
 
+import os
 import pickle
+import signal
 import sys
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.command import Command
 from synkhronos.errors import RemoteTraceback, WorkerError
+from synkhronos.program import PROGRAM
 
 
 class TwoArguments(Exception):
@@ -216,6 +219,49 @@ def test_commands_that_do_not_travel(launcher, make_world):
         with pytest.raises(WorkerError) as caught:
             world.session.run(Carry(Result("unpickling", how)))
         assert sorted(caught.value.remote_tracebacks) == [1, 2] and text in str(caught.value)
+        check_alive(world)
+
+
+def crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave():
+    os._exit(3)
+
+
+class AtEnd:
+    """Does something when it is collected as garbage."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def __del__(self):
+        if not PROGRAM.keeper_pid:  # not on the master
+            self.how()
+
+
+@pytest.mark.parametrize("how, text", [(crash, "was killed by SIGSEGV"), (leave, "ended with exit code 3")])
+@pytest.mark.parametrize("where", ["unpickling", "pickling", "garbage"])
+def test_objects_that_end_the_rank(where, how, text, make_world):
+    world = make_world("fork", 3, 0)
+    if where == "unpickling":
+        command = Carry(Result("unpickling", how))
+    elif where == "pickling":
+        command = Return([1, 2], "pickling", how)
+    else:
+        command = Carry(AtEnd(how))
+    with pytest.raises(synk.WorkerDied, match=text) as caught:
+        world.session.run(command)
+        world.session.run(Raise({}, 0))  # where it happened after the answer
+    assert caught.value.rank in (1, 2)
+    check_alive(make_world("fork", 3, 0))
+
+
+def test_garbage_that_raises_does_not_matter(make_world):
+    world = make_world("fork", 3, 0)
+    for how in (raise_error, raise_exit):
+        world.session.run(Carry(AtEnd(how)))
         check_alive(world)
 
 

@@ -24,6 +24,12 @@ atexit.register(lambda: say(f(np.arange(6.0)), synk.size(), w.get_value()[0]))""
     "atexit that closes": ("""
 import atexit
 atexit.register(synk.close)""", 0, ""),
+    "child of its own, atexit": ("""
+import atexit
+atexit.register(lambda: say(os.getpid() == MASTER and f(np.arange(6.0)), synk.is_forked()))
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()""", 0, ""),
     "thread that goes on": ("""
 def work():
     time.sleep(0.2)
@@ -54,7 +60,7 @@ last = Last()
 last.self = last
 synk.close  # loaded: at that time nothing can be imported""", 0, ""),
 }
-SAYS = {"atexit": "2.5 3 2.0\n", "thread that goes on": "2.5\n", "child of its own": "2.5\n"}
+SAYS = {"child of its own, atexit": "False False\n2.5 True\n", "atexit": "2.5 3 2.0\n", "thread that goes on": "2.5\n", "child of its own": "2.5\n"}
 
 
 @pytest.mark.parametrize("road", ROADS)
@@ -81,6 +87,17 @@ def test_launched_otherwise(how, script, tmp_path):
     program = script(launch=launch, stdin=path.read_text() if how == "stdin" else None)
     assert program.finish() == (0, "works\n", "")
     assert not program.wait_others()
+
+
+def test_exit_handler_from_before_the_first_use(script, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("""
+import atexit
+import synkhronos
+atexit.register(lambda: print(synkhronos.is_forked(), synkhronos.size()))
+synkhronos.fork(2)
+""")
+    assert script(launch=[sys.executable, str(path)]).finish() == (0, "True 2\n", "")
 
 
 def test_output_is_written_once(script, tmp_path):

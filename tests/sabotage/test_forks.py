@@ -1,6 +1,5 @@
 """Processes that the user forks while a session is open do not disturb it."""
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -71,6 +70,32 @@ def test_child_with_a_session_of_its_own(works):
     works()
 
 
+def test_child_with_a_session_over_the_parents_data(works):
+    """Its pool is another: the handles of both must not be confused."""
+    x = engine.variable("x", "float64", 1)
+    function = synk.function([x], (x, "gather"))
+    data = synk.data(np.arange(8.0))
+    assert np.array_equal(function(data), np.arange(8.0))
+
+    def grandchild():
+        own = synk.data(np.arange(5.0))
+        synk.fork(2)
+        assert np.array_equal(function(data), np.arange(8.0))
+        assert np.array_equal(function(own), np.arange(5.0))
+        assert np.array_equal(function(np.arange(3.0)), np.arange(3.0))
+        with pytest.raises(synk.StateError, match="a forked child cannot allocate"):
+            data.set_length(100)
+        synk.close()
+
+    def child():
+        grandchild()
+        assert in_child(grandchild) == 0
+
+    assert in_child(child) == 0
+    works()
+    assert np.array_equal(function(data), np.arange(8.0))
+
+
 def test_child_that_forgets_to_close(works):
     def work():
         synk.fork(2)
@@ -81,23 +106,18 @@ def test_child_that_forgets_to_close(works):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing(works, method):
-    if method == "forkserver":
-        pytest.importorskip("multiprocessing.forkserver")
-    context = multiprocessing.get_context(method)
-    with context.Pool(2) as pool:
-        assert pool.map(abs, range(-5, 0)) == [5, 4, 3, 2, 1]
+def test_multiprocessing(method, script):
+    program = script("""
+        import multiprocessing
+        synk.fork(3)
         works()
-    works()
-    if method == "forkserver":
-        from multiprocessing import forkserver, resource_tracker
-
-        forkserver._forkserver._stop()
-        resource_tracker._resource_tracker._stop()
-    elif method == "spawn":
-        from multiprocessing import resource_tracker
-
-        resource_tracker._resource_tracker._stop()
+        with multiprocessing.get_context("%s").Pool(2) as pool:
+            assert pool.map(abs, range(-5, 0)) == [5, 4, 3, 2, 1]
+            works()
+        works()
+        say("works")""" % method)
+    assert program.finish() == (0, "works\n", "")
+    assert not program.wait_others()
 
 
 def test_subprocess(works):

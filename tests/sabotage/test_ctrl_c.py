@@ -96,8 +96,7 @@ def indented(code):
     return "\n".join("    " + line[margin if line[:margin].isspace() or not margin else 0:] for line in lines)
 
 
-@pytest.mark.parametrize("to", ["group", "master"])
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times, to", [(1, "group"), (1, "master"), (2, "group")])
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_ctrl_c(situation, times, to, script):
     program = script(PROGRAM % indented(SITUATIONS[situation]))
@@ -129,12 +128,9 @@ def test_ctrl_c_that_nobody_catches(situation, script):
     assert not program.wait_others()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-@pytest.mark.parametrize("situation", ["idle", "call", "own part", "collective", "many collectives", "fork",
-                                       "distribute", "close"])
+@pytest.mark.parametrize("situation, number", [(situation, signal.SIGKILL) for situation in SITUATIONS] + [
+    ("idle", signal.SIGTERM), ("call", signal.SIGTERM), ("call", signal.SIGSEGV)])
 def test_master_is_killed(situation, number, script):
-    if number != signal.SIGKILL and situation not in ("idle", "call"):
-        pytest.skip("like SIGKILL")
     before = set(os.listdir("/dev/shm"))
     program = script(indented(SITUATIONS[situation]).replace("\n    ", "\n").replace("    ", "", 1))
     program.until("now")

@@ -1,0 +1,69 @@
+"""The gradients of all parameters, and the flat vectors that hold them while ranks average them."""
+
+from collections import OrderedDict
+
+import numpy as np
+import theano
+import theano.tensor as T
+
+from .parameters import check_params, describe, device_of, label, shape_of
+
+
+def flat_gradients(loss_or_grads, params):
+    """Return the updates of one flat vector per dtype, pairs of parameter and view of its gradient, and the vectors."""
+    params = check_params(params)
+    grads = gradients_of(loss_or_grads, params)
+    dtypes = list(OrderedDict.fromkeys(param.dtype for param in params))
+    grad_updates, views = OrderedDict(), {}
+    for dtype in dtypes:
+        group = [(param, grad, shape_of(param)) for param, grad in zip(params, grads) if param.dtype == dtype]
+        sizes = [int(np.prod(shape)) for _, _, shape in group]
+        flat = theano.shared(np.zeros(sum(sizes), dtype), "gradients" if len(dtypes) == 1 else "gradients." + dtype,
+                             target=device_of(params[0]))
+        # To a length that is known, not to -1: a gradient of the user's that has not its parameter's shape must not
+        # move all those behind it.
+        pieces = [T.reshape(grad, (size,)) for (_, grad, _), size in zip(group, sizes)]
+        grad_updates[flat] = T.patternbroadcast(T.concatenate(pieces), (False,))
+        begin = 0
+        for (param, _, shape), size in zip(group, sizes):
+            view = T.reshape(flat[begin : begin + size], shape)
+            views[param] = T.patternbroadcast(view, param.broadcastable)
+            begin += size
+    shared = list(grad_updates)
+    return grad_updates, [(param, views[param]) for param in params], shared if len(shared) > 1 else shared[0]
+
+
+def gradients_of(loss_or_grads, params):
+    """Return one gradient per parameter, of its dtype and pattern."""
+    for i, param in enumerate(params):
+        if device_of(param) != device_of(params[0]):
+            raise ValueError("%s is on device %s, but %s on device %s; expected all on one: give theano.shared one "
+                             "target" % (label(i, param), device_of(param), label(0, params[0]), device_of(params[0])))
+    if isinstance(loss_or_grads, (list, tuple)):
+        grads = list(loss_or_grads)
+        if len(grads) != len(params):
+            raise ValueError("loss_or_grads: expected one gradient for each of %d params, got %d" % (
+                len(params), len(grads)))
+        advice = "remove it from params, and its gradient"
+    else:
+        loss = loss_or_grads
+        if not isinstance(loss, theano.Variable) or getattr(loss, "dtype", None) not in T.float_dtypes or loss.ndim:
+            raise TypeError("loss_or_grads: expected a floating-point expression of 0 dimensions, or a list of "
+                            "gradients, got %s; average the losses of the rows" % describe(loss))
+        grads = theano.grad(loss, params, disconnected_inputs="ignore", return_disconnected="None")
+        advice = "remove it from params, or make the loss depend on it"
+    return [_like(grad, i, param, advice) for i, (grad, param) in enumerate(zip(grads, params))]
+
+
+def _like(grad, i, param, advice):
+    """Return a gradient as an expression of its parameter's dtype and pattern, where it can be that."""
+    if grad is None or isinstance(getattr(grad, "type", None), theano.gradient.DisconnectedType):
+        raise ValueError("%s: the loss does not depend on it; %s" % (label(i, param), advice))
+    if not isinstance(grad, theano.Variable) or getattr(grad, "ndim", None) != param.ndim or (
+            grad.dtype in T.complex_dtypes):
+        raise TypeError("%s: expected a real gradient expression of %d dimensions, as the parameter, got %s" % (
+            label(i, param), param.ndim, describe(grad)))
+    grad = T.cast(grad, param.dtype)
+    if any(theirs and not ours for theirs, ours in zip(grad.broadcastable, param.broadcastable)):
+        grad = T.alloc(grad, *shape_of(param))
+    return T.patternbroadcast(grad, param.broadcastable)

@@ -1,0 +1,225 @@
+"""The keeper and the processes that it forks, and the launcher that makes ranks of them."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+import synkhronos as synk
+from synkhronos.control_block import ControlBlock
+from synkhronos.errors import SynkhronosError
+from synkhronos.launchers.base import RankConfig
+from synkhronos.launchers.fork import ForkLauncher
+from synkhronos.launchers.keeper import Keeper
+from synkhronos.nameless_file import nameless_file
+from synkhronos.program import PROGRAM
+
+
+@pytest.fixture
+def keeper():
+    synk.close()
+    keeper = Keeper(lambda: None)
+    yield keeper
+    keeper.end()
+    assert not psutil.pid_exists(keeper.pid)
+
+
+def start(keeper, size, root=0):
+    """Start ranks that wait for a command; return the launcher and the block."""
+    launcher, block = ForkLauncher(keeper), ControlBlock(size)
+    pools = {rank: nameless_file("pool", 0) for rank in range(size)}
+    configs = [RankConfig(rank, size, root, [], 1, 1, [], os.getcwd(), dict(os.environ), None)
+               for rank in range(size) if rank != root]
+    try:
+        launcher.start(configs, block, pools)
+    finally:
+        for fd in pools.values():
+            os.close(fd)
+        block.close()
+    return launcher, block
+
+
+def wait_for(condition, seconds=10):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_ranks_are_children_of_the_keeper(keeper):
+    launcher, block = start(keeper, 4, root=2)
+    pids = [launcher.pid(rank) for rank in (0, 1, 3)]
+    assert sorted(pids) == sorted(child.pid for child in psutil.Process(keeper.pid).children())
+    launcher.check()
+    launcher.kill()
+    assert [block.ended[rank] for rank in range(4)] == [1, 1, 0, 1]
+    assert [block.status[rank] for rank in (0, 1, 3)] == [-9] * 3
+    assert not any(map(psutil.pid_exists, pids))
+    launcher.kill()
+    assert keeper.alive()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_says_how_a_rank_ended_and_wakes_who_waits(keeper, number):
+    launcher, block = start(keeper, 3)
+    assert not block.deaths
+    os.kill(launcher.pid(2), number)
+    assert block.acks[2].acquire(10) and block.arrivals.acquire(10)
+    assert block.deaths == 1 and (block.ended[2], block.status[2]) == (1, -number) and not block.ended[1]
+    launcher.kill()
+
+
+def test_join(keeper):
+    launcher, block = start(keeper, 2)
+    began = time.monotonic()
+    assert not launcher.join(0.1) and time.monotonic() - began < 2
+    os.kill(launcher.pid(1), signal.SIGKILL)
+    assert launcher.join(10)
+
+
+def test_a_new_session_ends_the_ranks_of_one_that_was_given_up(keeper):
+    first, _ = start(keeper, 3)
+    pids = [first.pid(1), first.pid(2)]
+    second, block = start(keeper, 2)
+    assert not any(map(psutil.pid_exists, pids))
+    assert [child.pid for child in psutil.Process(keeper.pid).children()] == [second.pid(1)]
+    assert not block.ended[1]
+    first.kill()  # kills whatever there is
+    second.kill()
+
+
+def test_rank_that_cannot_start_leaves_its_words(keeper):
+    launcher, block = ForkLauncher(keeper), ControlBlock(2)
+    pool = nameless_file("pool", 0)
+    launcher.start([RankConfig(1, 2, 0, [], 1, 1, [], "/nowhere/at/all", {}, None)], block, {1: pool})
+    wait_for(lambda: block.ended[1])
+    assert block.status[1] == 70
+    assert "FileNotFoundError" in launcher.last_words(1) and "/nowhere/at/all" in launcher.last_words(1)
+    launcher.kill()
+    os.close(pool)
+    block.close()
+
+
+def test_inspect(keeper):
+    launcher, block = start(keeper, 3)
+    wait_for(lambda: psutil.Process(launcher.pid(1)).status() == "sleeping")
+    os.kill(launcher.pid(2), signal.SIGSTOP)
+    wait_for(lambda: psutil.Process(launcher.pid(2)).status() == "stopped")
+    time.sleep(0.1)  # they have to be ranks by then
+    began = time.monotonic()
+    found = launcher.inspect([1, 2], 0.5)
+    assert time.monotonic() - began < 1
+    assert found[1].startswith("S (sleeping)") and "in serve" in found[1] and 'semaphores.py", line' in found[1]
+    assert found[2].startswith("T (stopped)") and "\n" not in found[2]
+    assert launcher.inspect([1], 0.5)[1].count("in serve") == 1  # each asks anew
+    launcher.kill()
+
+
+def test_a_keeper_that_is_gone(keeper):
+    launcher, block = start(keeper, 3)
+    pids = [launcher.pid(1), launcher.pid(2)]
+    os.kill(keeper.pid, signal.SIGKILL)
+    wait_for(lambda: not keeper.alive())
+    assert repr(keeper) == "Keeper(pid=%d, ended)" % keeper.pid
+    with pytest.raises(SynkhronosError, match="keeper process .* is gone: killed by signal 9"):
+        launcher.check()
+    launcher.kill()
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+    with pytest.raises(SynkhronosError, match="keeper"):
+        start(keeper, 2)
+
+
+def test_keeper_that_does_not_answer_is_ended(keeper, monkeypatch):
+    monkeypatch.setattr("synkhronos.launchers.keeper.PATIENCE", 0.2)
+    launcher, block = start(keeper, 2)
+    os.kill(keeper.pid, signal.SIGSTOP)
+    launcher.kill()
+    assert not keeper.alive() and not psutil.pid_exists(keeper.pid)
+
+
+def test_ends_with_its_socket(keeper):
+    launcher, block = start(keeper, 3)
+    pids = [launcher.pid(1), launcher.pid(2)]
+    keeper._socket.close()
+    wait_for(lambda: not keeper.alive())
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_holds_nothing_of_the_programs_files(tmp_path):
+    synk.close()
+    read, write = os.pipe()
+    file = open(str(tmp_path / "file"), "w")
+    keeper = Keeper(lambda: None)
+    try:
+        start(keeper, 2)[0]
+        os.close(write)
+        assert os.read(read, 1) == b""  # nobody else holds the other end
+        for process in [psutil.Process(keeper.pid)] + psutil.Process(keeper.pid).children():
+            assert not any(str(tmp_path) in os.readlink("/proc/%d/fd/%s" % (process.pid, fd))
+                           for fd in os.listdir("/proc/%d/fd" % process.pid))
+    finally:
+        keeper.kill()
+        keeper.end()
+        file.close()
+        os.close(read)
+
+
+def test_enter_is_called_in_the_new_process(tmp_path):
+    synk.close()
+    path = tmp_path / "pid"
+    keeper = Keeper(lambda: path.write_text(str(os.getpid())))
+    wait_for(lambda: path.exists() and path.read_text())
+    assert int(path.read_text()) == keeper.pid
+    keeper.end()
+    keeper.end()
+
+
+def test_keeper_is_small_and_idle(keeper):
+    """Sessions leave no descriptor in it, and it sleeps while nothing happens."""
+    counts = set()
+    for _ in range(10):
+        launcher, _ = start(keeper, 3)
+        launcher.kill()
+        time.sleep(0.005)  # it closes its answer
+        counts.add(psutil.Process(keeper.pid).num_fds())
+    assert max(counts) - min(counts) <= 1, counts
+    before = psutil.Process(keeper.pid).cpu_times()
+    time.sleep(0.3)
+    after = psutil.Process(keeper.pid).cpu_times()
+    assert after.user + after.system - before.user - before.system < 0.1
+
+
+def test_the_programs_keeper_stays_between_sessions():
+    synk.fork(2)
+    pid = PROGRAM.keeper_pid
+    synk.close()
+    synk.fork(3)
+    assert PROGRAM.keeper_pid == pid
+    synk.close()
+    assert psutil.Process(pid).children() == []
+
+
+def test_keeper_that_dies_while_it_forks(monkeypatch, tmp_path):
+    """A rank whose keeper is gone before it has looked for it ends at once."""
+    path = tmp_path / "pids"
+    fork = os.fork
+
+    def fork_and_die():
+        pid = fork()
+        if pid:
+            os.kill(os.getpid(), signal.SIGKILL)  # the keeper
+        with open(str(path), "a") as file:
+            file.write("%d\n" % os.getpid())
+        time.sleep(0.1)
+        return pid
+
+    synk.close()
+    keeper = Keeper(lambda: setattr(os, "fork", fork_and_die))
+    with pytest.raises(SynkhronosError, match="keeper"):
+        start(keeper, 2)
+    wait_for(path.exists)
+    pid = int(path.read_text())
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    keeper.end()

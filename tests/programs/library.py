@@ -1,0 +1,92 @@
+"""The recipes as functions of one engine, built once; and the ranks' values, looked at without any collective."""
+
+import numpy as np
+from recipes import INPUTS, RECIPES, SHARED, WHOLE, evaluate
+from vocabulary import WORDS
+
+import synkhronos as synk
+from synkhronos.command import Command
+from synkhronos.functions.distribute import catalogue_of
+
+
+class Peek(Command):
+    """Return copies of this rank's values of shared variables."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def run(self, context):
+        return [np.array(engine.get(variable)) for engine, variable in map(context.shareds.get, self.numbers)]
+
+
+class Library:
+    """All functions and shared variables of the random programs.
+
+    Attributes
+    ----------
+    engine : str
+    functions : dict
+        From the names of recipes to synk Functions.
+    variables : dict
+        From the names of shared variables to themselves.
+    """
+
+    def __init__(self, engine, recipes=RECIPES):
+        self.engine, self.words = engine, WORDS[engine]()
+        self.variables = {name: self.words.shared(np.ones([2 if length is None else length for length in shape], dtype),
+                                                  name=name) for name, (dtype, shape) in SHARED.items()}
+        # The ranks shall hold all variables from the first step on.
+        self._all = synk.function([], [(variable, None) for variable in self.variables.values()], **self.words.options)
+        self.functions = {recipe.name: self._build(recipe) for recipe in recipes}
+
+    def _build(self, recipe):
+        words, values = self.words, dict(self.variables)
+        for name in recipe.inputs:
+            dtype, shape, broadcastable = WHOLE[name] if name in WHOLE else INPUTS[name] + (None,)
+            values[name] = words.variable(name, dtype, len(shape) + (name in INPUTS), broadcastable)
+        for name, of in recipe.like.items():
+            values[name] = words.variable(name, SHARED[of][0], len(SHARED[of][1]))
+        givens = {values[name]: evaluate(formula, words, values) for name, formula in recipe.givens.items()}
+        outputs = [(output.value(words, values),) + (() if output.op == "default" else (output.op,))
+                   for output in recipe.outputs]
+        outputs = [output if len(output) == 2 else output[0] for output in outputs]
+        if recipe.form == "single":
+            outputs = outputs[0]
+        elif recipe.form == "dict":
+            outputs = dict(zip(recipe.keys, outputs))
+        updates = [(values[update.target], update.value(words, values)) + (
+            () if update.op == "default" else (update.op,)) for update in recipe.updates]
+        options = dict(words.options, name=recipe.name.replace(" ", "_"))
+        if recipe.inplace and self.engine == "numpy":
+            options["inplace"] = True
+        for update in recipe.default_updates:
+            values[update.target].default_update = update.value(words, values)
+        try:
+            return synk.function(
+                [self._input(recipe, values[name]) for name in recipe.scattered.split()], outputs,
+                [values[name] for name in recipe.whole.split()], updates, givens,
+                [values[name] for name in recipe.sliceable.split()], **options)
+        finally:
+            for update in recipe.default_updates:
+                values[update.target].default_update = None
+
+    def _input(self, recipe, variable):
+        return self.words.In(variable, mutable=True) if recipe.mutable else variable
+
+    def start(self, initial):
+        """Give the master's variables their first values, before the ranks have any."""
+        for name, value in initial.items():
+            self.variables[name].set_value(value)
+
+    def distribute(self, session):
+        """Give the ranks the variables; functions follow when they are called."""
+        catalogue_of(session).ensure([self._all])
+
+    def values(self, session):
+        """Return, for every shared variable by name, all ranks' values."""
+        from synkhronos import engines
+
+        engine, catalogue = engines.get(self.engine), catalogue_of(session)
+        by_rank = session.run(Peek([catalogue.find(engine, variable) for variable in self.variables.values()]))
+        return {name: list(of_ranks) for name, of_ranks in zip(self.variables, zip(*by_rank))}
+

@@ -1,0 +1,178 @@
+"""Random programs, step by step against the truth; and from a wrong one to the shortest that is still wrong."""
+
+import random
+import time
+
+import numpy as np
+from recipes import SHARED
+from steps import Draw
+from truth import Expected, Model, NoAnswer, Refused
+
+import synkhronos as synk
+from synkhronos.program import PROGRAM
+
+
+class Wrong(AssertionError):
+    """A step has not done what the serial program does."""
+
+
+class Program:
+    """A session, and the steps that were taken in it.
+
+    Parameters
+    ----------
+    library : Library
+    launcher : {"threads", "fork"}
+    n, root : int
+    initial : dict
+        The first value of every shared variable.
+    """
+
+    def __init__(self, library, launcher, n, root, initial):
+        self.library, self.launcher, self.n, self.root, self.initial = library, launcher, n, root, initial
+        self.steps = []
+        synk.close()
+        library.start(initial)
+        self.session = PROGRAM.open(n, root, launcher=launcher)
+        library.distribute(self.session)
+        self.model = Model(n, root, initial)
+
+    def __repr__(self):
+        """The program as it would be written down."""
+        lines = ["%d ranks (%s), root %d, engine %s" % (
+            self.n, self.launcher, self.root, self.library.engine)]
+        return "\n".join(lines + ["%3d. %r" % (i + 1, step) for i, step in enumerate(self.steps)])
+
+    def take(self, step):
+        """Take a step, and compare results and all variables on all ranks; return whether it had a meaning.
+
+        Raises
+        ------
+        Wrong
+        """
+        refused = None
+        try:
+            with np.errstate(all="ignore"):
+                results, after = step.truth(self.model)
+        except NoAnswer:
+            return False
+        except Refused as reason:
+            refused, results, after = reason, None, {}
+        self.steps.append(step)
+        try:
+            actual = step.run(self.library)
+        except Exception as error:
+            if refused is None or not isinstance(error, ValueError):
+                raise Wrong("%r\nraised %s: %s" % (self, type(error).__name__, error)) from error
+        else:
+            if refused is not None:
+                raise Wrong("%r\nwas not refused: %s" % (self, refused))
+            self._compare("result", actual, results)
+        self._compare_values(after)
+        return True
+
+    def _compare(self, what, actual, expected):
+        if isinstance(expected, Expected):
+            difference = expected.differs(actual)
+        elif isinstance(expected, list) and len(expected) and not isinstance(expected[0], (int, tuple)):
+            if not isinstance(actual, list) or len(actual) != len(expected):
+                raise Wrong("%r\n%s: expected a list of %d, got %r" % (self, what, len(expected), actual))
+            for i, (one, other) in enumerate(zip(actual, expected)):
+                self._compare("%s %d" % (what, i), one, other)
+            return
+        else:
+            difference = None if actual == expected else "expected %r, got %r" % (expected, actual)
+        if difference is not None:
+            raise Wrong("%r\n%s: %s" % (self, what, difference))
+
+    def _compare_values(self, after):
+        """Compare all ranks' variables; what is right but for rounding becomes what the next step starts from."""
+        actual = self.library.values(self.session)
+        for name, of_ranks in self.model.values.items():
+            for rank in range(self.n):
+                expected = after[name][rank] if name in after else Expected(of_ranks[rank])
+                self._compare("%s on rank %d" % (name, rank), actual[name][rank], expected)
+        for name in after:
+            if after[name][0] is after[name][-1] and self.n > 1:  # one value for all ranks: the same bits
+                self._compare("the bits of %s" % name, len({value.tobytes() for value in actual[name]}), 1)
+        self.model.values = actual
+
+
+def random_program(choices, library, launcher, n_steps, sizes=(1, 2, 2, 3, 3, 4), on_step=lambda step: None):
+    """Draw and run a program.
+
+    Parameters
+    ----------
+    choices : random.Random, or what behaves as one
+    library : Library
+    launcher : {"threads", "fork"}
+    n_steps : int
+    sizes : sequence of int
+        Numbers of ranks to draw from.
+    on_step : callable
+        Called with every step that has been taken.
+
+    Raises
+    ------
+    Wrong
+    """
+    draw = Draw(choices, library.functions)
+    n = choices.choice(sizes)
+    program = Program(library, launcher, n, choices.randrange(n), draw.initial(SHARED))
+    taken = 0
+    while taken < n_steps:
+        step = draw.step(program.model)
+        try:
+            meant = program.take(step)
+        except Wrong as wrong:
+            wrong.program = program
+            raise
+        if meant:
+            taken += 1
+            on_step(step)
+
+
+def seeded_program(seed, library, launcher, n_steps, **options):
+    """Draw and run a program from a seed, anything that can be hashed by `random.seed`; a wrong one is made short.
+
+    Hypothesis draws a tenth as fast, and small choices much more often than others, so that it takes long to come to
+    all functions. It serves for the few draws of the tests; this, for the many.
+
+    Raises
+    ------
+    Wrong
+        With the shortest program, also as its attribute ``program``.
+    """
+    try:
+        random_program(random.Random(seed), library, launcher, n_steps, **options)
+    except Wrong as wrong:
+        program, shown = shortest(wrong.program, wrong)
+        shown.program = program
+        raise shown from wrong
+
+
+def replay(program, steps):
+    """Run steps in a session like that of ``program``; return the wrong program, or None."""
+    again = Program(program.library, program.launcher, program.n, program.root, program.initial)
+    try:
+        for step in steps:
+            again.take(step)
+    except Wrong as wrong:
+        return again, wrong
+    return None
+
+
+def shortest(program, wrong, seconds=60.0):
+    """Leave out steps of a wrong program as long as it stays wrong; return it, and what is wrong with it."""
+    until = time.monotonic() + seconds
+    size = max(1, len(program.steps) // 2)
+    while size and time.monotonic() < until:
+        begin = 0
+        while begin < len(program.steps) and time.monotonic() < until:
+            found = replay(program, program.steps[:begin] + program.steps[begin + size:])
+            if found is None:
+                begin += size
+            else:
+                program, wrong = found
+        size //= 2
+    return program, wrong

@@ -1,0 +1,308 @@
+"""The steps of random programs: how one is drawn, what it does, and how it reads."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from recipes import BY_NAME, DATA, FIXED, INPUTS, fresh
+from truth import selected, shares
+
+import synkhronos as synk
+
+
+@dataclass
+class Given:
+    """An array as it is given to a call: plain, as a list, a view with strides, Data, or minibatch Data."""
+
+    array: np.ndarray
+    form: str = "array"
+
+    def __repr__(self):
+        return "%s(%s, %r)" % (self.form, np.array2string(self.array, separator=", ", threshold=50), str(self.array.dtype))
+
+    def offered(self, rows=None):
+        """Return what the call is given; ``rows`` are the selected ones, for a minibatch."""
+        if self.form == "minibatch":
+            batch = self.array[rows]
+            return synk.data(np.concatenate([batch, self.array[:1]]), minibatch=True)  # more rows are ignored
+        if self.form == "list":
+            return self.array.tolist()
+        if self.form == "view":
+            return np.ascontiguousarray(self.array[::-1])[::-1] if self.array.ndim else self.array
+        return synk.data(self.array) if self.form == "data" else self.array.copy()
+
+
+def text(*arguments, **options):
+    """Return how arguments are written in a call; long ones end in dots (they come again from the same seed)."""
+    texts = ["%r" % (argument,) for argument in arguments] + ["%s=%r" % item for item in options.items()]
+    return ", ".join(" ".join(text.split()) if len(text) < 300 else text[:300] + " ..." for text in texts)
+
+
+@dataclass
+class Call:
+    """Call a function on all ranks, or on the master alone (``as_theano``)."""
+
+    recipe: str
+    given: dict
+    options: dict = field(default_factory=dict)
+    how: str = "call"
+
+    def __repr__(self):
+        return "%s[%r](%s)" % (self.how, self.recipe, text(**self.given, **self.options))
+
+    def truth(self, model):
+        return getattr(model, self.how)(BY_NAME[self.recipe], self.given, **self.options)
+
+    def run(self, library):
+        recipe, function = BY_NAME[self.recipe], library.functions[self.recipe]
+        scattered = [value for name, value in self.given.items() if name in INPUTS]
+        rows = None
+        if scattered and self.options.get("batch") is not None:
+            rows = selected(self.options["batch"], min(len(value.array) for value in scattered))
+        given = {name: value.offered(rows) for name, value in self.given.items()}
+        positional = [given[name] for name in recipe.inputs[:len(recipe.inputs) // 2]]
+        named = {name: given[name] for name in recipe.inputs[len(positional):]}
+        results = (function.as_theano if self.how == "as_theano" else function)(*positional, **named, **self.options)
+        for name, value in self.given.items():
+            left_alone = self.how == "call" or not recipe.mutable
+            if left_alone and value.form != "minibatch" and not np.array_equal(np.asarray(given[name]), value.array):
+                raise AssertionError("the call changed its argument %s: %r" % (name, given[name]))
+        if results is None or not recipe.outputs:
+            return []
+        subset = self.options.get("output_subset")
+        if recipe.form == "dict":
+            return [results[key] for key in (recipe.keys if subset is None else subset)]
+        return [results] if recipe.form == "single" and subset is None else list(results)
+
+
+@dataclass
+class Collective:
+    """Call one of the collectives; ``arguments`` are in the order of its parameters."""
+
+    name: str
+    arguments: list
+    options: dict = field(default_factory=dict)
+    alone: bool = False  # whether one variable is given alone, not in a list
+
+    def __repr__(self):
+        return "%s(%s)" % (self.name, text(*self.arguments, **self.options))
+
+    def truth(self, model):
+        return getattr(model, self.name)(*self.arguments, **self.options)
+
+    def run(self, library):
+        arguments, options = [], dict(self.options)
+        batch = options.get("batch")
+        for argument in self.arguments:
+            if isinstance(argument, list) and isinstance(argument[0], str):
+                argument = [library.variables[name] for name in argument]
+            elif isinstance(argument, list):
+                rows = None if batch is None else selected(batch, min(len(value.array) for value in argument))
+                argument = [value.offered(rows) for value in argument]
+            arguments.append(argument[0] if self.alone and isinstance(argument, list) else argument)
+        if isinstance(options.get("weights"), str):
+            options["weights"] = library.functions[options["weights"]]
+        result = getattr(synk, self.name)(*arguments, **options)
+        if self.name == "in_sync":
+            return {name: sorted(ranks) for name, ranks in result.differences.items()}
+        return [result] if self.alone and result is not None else result
+
+
+@dataclass
+class Put:
+    """Give the master's own variable a value, as any program may."""
+
+    name: str
+    value: Given
+
+    def __repr__(self):
+        return "%s.set_value(%r)" % (self.name, self.value)
+
+    def truth(self, model):
+        return model.put(self.name, self.value)
+
+    def run(self, library):
+        library.variables[self.name].set_value(self.value.array)
+
+
+@dataclass
+class Distribute:
+    """Send all functions at once."""
+
+    def __repr__(self):
+        return "distribute()"
+
+    def truth(self, model):
+        return None, {}
+
+    def run(self, library):
+        synk.distribute()
+
+
+class Draw:
+    """Draws steps.
+
+    Parameters
+    ----------
+    random : random.Random, or what behaves as one
+        Where all choices come from: hypothesis's, which can be made smaller, or a plain one.
+    names : sequence of str
+        Of the recipes to draw from.
+    """
+
+    def __init__(self, random, names):
+        self.random, self.names = random, list(names)
+
+    def chance(self, percent):
+        return self.random.randrange(100) < percent
+
+    def initial(self, names):
+        return {name: self.value(name, 4) for name in names}
+
+    def value(self, name, rows):
+        seed = self.random.randrange(1 << 16)
+        return fresh(name, rows, np.random.RandomState(seed), seed % 2)
+
+    def given(self, name, rows, forms=("array", "data", "array", "data", "view", "list")):
+        array = self.value(name, rows)
+        form = self.random.choice(forms)
+        return Given(array, "array" if form == "list" and not array.size else form)
+
+    def step(self, model):
+        """Return a step that may have no meaning; then another one is to be drawn."""
+        kind = self.random.randrange(100)
+        if kind < 62:
+            return self.call(model)
+        if kind < 64:
+            return self.as_theano()
+        if kind < 66:
+            name = self.random.choice(list(FIXED) + list(DATA))
+            return Put(name, self.given(name, self.rows(), ["array"]))
+        if kind < 67:
+            return Distribute()
+        return self.collective(model)
+
+    def rows(self):
+        """Few rows, more than ranks or fewer, or so many that indices travel through shared memory."""
+        return self.random.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 0, 300])
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def call(self, model):
+        recipe = BY_NAME[self.random.choice(self.names)]
+        options = {}
+        rows = self.rows()
+        scattered = [name for name in recipe.scattered.split() if name in INPUTS]
+        if scattered and self.chance(50):
+            options["batch"] = self.batch(rows)
+        given = {}
+        for name in recipe.inputs:
+            n = rows
+            forms = ["array", "data", "array", "data", "view", "list"]
+            if name in scattered[1:] and "batch" in options:
+                n += self.random.choice([0, 0, 0, 2])
+                forms += ["minibatch"] * 4
+            given[name] = self.given(name, n, forms)
+            if given[name].form == "minibatch" and not n:
+                given[name].form = "array"
+        n_rows = len(selected(options.get("batch"), rows)) if scattered else None
+        if recipe.sliceable and (self.chance(60) or recipe.scattered):
+            options["batch_s"] = self.batch_s(model, recipe, n_rows)
+        if self.chance(35 if scattered or recipe.sliceable else 3):
+            most = n_rows or min(len(model.values[name][0]) for name in (recipe.sliceable or "table").split()) * model.n
+            options["num_slices"] = self.random.choice([1, 2, 2, 3, 3, 4, 5, max(1, most), most + 1])
+        if recipe.outputs and self.chance(25):
+            options["output_subset"] = self.random.sample(recipe.keys, self.random.randrange(len(recipe.keys) + 1))
+        return Call(recipe.name, given, {key: value for key, value in options.items() if value is not None})
+
+    def as_theano(self):
+        recipe = BY_NAME[self.random.choice(self.names)]
+        rows = self.rows()
+        return Call(recipe.name, {name: self.given(name, rows) for name in recipe.inputs}, how="as_theano")
+
+    def batch(self, length):
+        """Return any form of ``batch`` that fits."""
+        form = self.random.randrange(6)
+        if form == 0:
+            return self.random.randrange(length + 1)
+        if form < 3:
+            return self.some_slice(length)
+        return self.indices(length, self.random.choice([0, 1, 2, 3, 4, 5, 6, 7, 300] if length else [0]))
+
+    def some_slice(self, length):
+        ends = [None] + list(range(-length - 1, length + 2))
+        return slice(self.random.choice(ends), self.random.choice(ends), self.random.choice([None, None, 1, 2, -1, -2]))
+
+    def indices(self, length, n):
+        """Return n indices: a list, or sometimes a tuple, an array, a range."""
+        low = -length if self.chance(30) else 0
+        some = np.random.RandomState(self.random.randrange(1 << 16)).randint(low, length, n).tolist() if n else []
+        form = self.random.randrange(6)
+        if form == 0:
+            return tuple(some)
+        if form == 1:
+            return np.array(some, "int32" if low or form else "uint8")
+        if form == 2 and n <= length:
+            return range(length - n, length)
+        return some
+
+    def batch_s(self, model, recipe, n_rows):
+        lengths = [min(len(model.values[name][rank]) for name in recipe.sliceable.split()) for rank in range(model.n)]
+        if n_rows is not None and self.chance(70):  # as many rows as of the inputs
+            counts = [len(share) for share in shares(n_rows, model.n, model.root)]
+            if all(length or not count for length, count in zip(lengths, counts)):
+                return [np.array(self.list_of(length, count), int) for length, count in zip(lengths, counts)]
+        form = self.random.randrange(4)
+        if form == 0:
+            return self.some_slice(max(lengths))
+        if form == 1:
+            return self.list_of(min(lengths), self.random.choice([1, 2, 5]))
+        if form == 2:
+            return [self.some_slice(length) for length in lengths]
+        return [self.some_slice(length) if self.chance(30) else
+                self.list_of(length, self.random.choice([0, 1, 2, 3, 7])) if self.chance(50) else
+                np.array(self.list_of(length, self.random.choice([0, 3, 300])), int) for length in lengths]
+
+    def list_of(self, length, n):
+        return np.random.RandomState(self.random.randrange(1 << 16)).randint(0, length, n).tolist() if length else []
+
+    # -- collectives -------------------------------------------------------------------------------------------------
+
+    def collective(self, model):
+        name = self.random.choice(["broadcast", "broadcast", "scatter", "scatter", "gather", "all_gather", "reduce",
+                                   "all_reduce", "all_reduce", "set_value", "set_value", "get_value", "get_shapes",
+                                   "get_lengths", "in_sync"])
+        alone = self.chance(50)
+        if name in ("scatter", "all_gather"):
+            among = list(DATA)
+        elif name in ("reduce", "all_reduce"):
+            among = list(FIXED)
+        else:
+            among = list(FIXED) + list(DATA)
+        names = self.random.sample(among, 1 if alone else self.random.randrange(1, min(5, len(among) + 1)))
+        arguments, options = [names], {}
+        if name in ("set_value", "get_value"):
+            arguments.insert(0, self.random.randrange(model.n))
+        if name in ("scatter", "set_value") or name == "broadcast" and self.chance(50):
+            rows, forms = self.rows(), ["array", "data", "view", "list"]
+            if name != "broadcast" and self.chance(30) and all(variable in DATA for variable in names):
+                options["batch"] = self.batch(rows)
+            arguments.append([self.given(variable, rows, forms) for variable in names])
+            if rows and "batch" in options:
+                for value in arguments[-1][1:]:
+                    value.form = self.random.choice([value.form, "minibatch"])
+        if name == "gather":
+            options["nd_up"] = self.random.randrange(2)
+        if name in ("reduce", "all_reduce"):
+            integers = any(np.dtype(FIXED[variable][0]).kind != "f" for variable in names)
+            options["op"] = self.random.choice((["avg", "c_avg"] if not integers else []) + ["sum", "prod", "min", "c_max"])
+        if name == "reduce":
+            options["in_place"] = self.chance(50)
+        if name == "all_reduce" and options["op"] in ("avg", "c_avg") and self.chance(50):
+            called = [recipe for recipe, rows in model.last_rows.items() if any(rows)]
+            if called and self.chance(50):
+                options["weights"] = self.random.choice(called)
+            else:
+                options["weights"] = [self.random.choice([0, 1, 2, 3.5]) for _ in range(model.n)]
+                options["weights"][self.random.randrange(model.n)] = 1
+        return Collective(name, arguments, options, alone)
+

@@ -1,0 +1,45 @@
+"""The command behind ``make prove``."""
+
+import importlib.util
+from pathlib import Path
+
+import bugs
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def prove():
+    """The module tools/prove.py."""
+    spec = importlib.util.spec_from_file_location("prove", ROOT / "tools" / "prove.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_result_is_written_where_it_belongs(prove, tmp_path, capsys):
+    document = tmp_path / "reliability.md"
+    document.write_text("before\n" + prove.BEGIN + "an older result\n" + prove.END + "after\n")
+    assert prove.main(["--draws", "60", "--only", "threads numpy", "--output", str(document)]) == 0
+    text = document.read_text()
+    assert "| threads | numpy | 60 | 0 |" in text and "older" not in text and "Python 3." in text
+    assert text.startswith("before\n") and text.endswith("after\n")
+    assert "60 of 60 draws" in capsys.readouterr().out
+
+
+def test_a_wrong_program_is_shown_and_nothing_is_written(prove, tmp_path, capsys, monkeypatch):
+    bugs.gather_order(monkeypatch)
+    document = tmp_path / "reliability.md"
+    document.write_text(prove.BEGIN + prove.END)
+    assert prove.main(["--draws", "400", "--only", "threads numpy", "--output", str(document)]) == 1
+    out = capsys.readouterr().out
+    assert "WRONG: seed 1, session threads numpy" in out and "  1. " in out and "expected array" in out
+    assert document.read_text() == prove.BEGIN + prove.END
+    session = out.split("session ")[1].splitlines()[0]
+    assert prove.main(["--repeat", session]) == 1
+    assert capsys.readouterr().out.split("result")[1:] == out.split("result")[1:]
+
+
+def test_document_has_its_place(prove):
+    assert prove.BEGIN in prove.DOCUMENT.read_text() and prove.END in prove.DOCUMENT.read_text()

@@ -1,0 +1,383 @@
+"""The serial program: what every rank must hold, and every call must return, by plain NumPy and by docs/api alone.
+
+Nothing here asks synkhronos. A `Model` has a method for every name of the interface that random programs use; it
+returns what the call of that name must return, and changes its own record of every rank's values.
+"""
+
+import numpy as np
+from recipes import DEFAULT, INPUTS, SHARED, evaluate
+from vocabulary import Arrays, precision
+
+
+class NoAnswer(Exception):
+    """The step has no meaning here (shapes that do not fit, the maximum of nothing, ...): another one is tried."""
+
+
+class Refused(Exception):
+    """The call is wrong, and must be refused by a ValueError before any value changes."""
+
+
+class Expected:
+    """A value, and how far from it a right one may be.
+
+    Parameters
+    ----------
+    value : array
+    rounding : float
+        0: it must be exactly this value. Else the precision to which its terms are known.
+    size : float
+        What bounds the sum of the magnitudes of its terms.
+    """
+
+    def __init__(self, value, rounding=0.0, size=1.0):
+        self.value, self.size = np.asarray(value), size
+        self.rounding = max(rounding, precision(value)) if rounding else 0.0
+
+    def __repr__(self):
+        return "%s%r" % ("about " if self.rounding else "", self.value)
+
+    def differs(self, actual):
+        """Return how an actual value differs, or None."""
+        value = self.value
+        if not isinstance(actual, np.ndarray) or actual.dtype != value.dtype or actual.shape != value.shape:
+            return "expected %r of %s, got %r" % (self, value.dtype, actual)
+        if self.rounding and value.dtype.kind == "f":
+            bound = self.rounding * (self.size + 256 * float(np.max(np.abs(value), initial=0.0)))
+            same = np.all(np.abs(actual - value) <= bound)
+        else:
+            same = np.array_equal(actual, value)
+        return None if same else "expected %r, got %r" % (self, actual)
+
+
+def shares(n_rows, n, root):
+    """Return the rows of every rank: as evenly as possible, in rank order; the root first where there are too few."""
+    rows = np.arange(n_rows)
+    if n_rows >= n:
+        return np.array_split(rows, n)
+    served = sorted(([root] + [rank for rank in range(n) if rank != root])[:n_rows])
+    return [rows[served.index(rank):][:1] if rank in served else rows[:0] for rank in range(n)]
+
+
+def selected(batch, length):
+    """Return the rows that ``batch`` means."""
+    if batch is None:
+        return np.arange(length)
+    if isinstance(batch, (int, np.integer)):
+        batch = range(batch)
+    try:
+        return np.arange(length)[batch if isinstance(batch, slice) else np.array(list(batch), int)]
+    except IndexError as error:
+        raise Refused(str(error)) from None
+
+
+def selected_per_rank(batch_s, lengths):
+    """Return the rows that ``batch_s`` means on every rank."""
+    for_each = isinstance(batch_s, list) and any(isinstance(entry, (slice, list, np.ndarray)) for entry in batch_s)
+    return [selected(batch_s[rank] if for_each else batch_s, length) for rank, length in enumerate(lengths)]
+
+
+def reduced(op, values, weights=None):
+    """Combine values by an op, without looking at ranks: they are all ranks' or all slices'."""
+    if op == "gather":
+        return np.concatenate([np.atleast_1d(value) for value in values])
+    if len({np.shape(value) for value in values}) > 1:
+        raise NoAnswer("shapes differ")
+    stack = np.stack(values)
+    if op == "avg":
+        return np.average(stack.astype("float64"), axis=0, weights=weights).astype(stack.dtype)
+    dtype = stack.dtype if stack.dtype != bool else {"sum": np.dtype(int), "prod": np.dtype(int)}.get(op, stack.dtype)
+    ufunc = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
+    return ufunc.reduce(stack, axis=0, dtype=dtype)
+
+
+def rounding_of(op, value):
+    """Return the precision that is left after an op, whatever the order of evaluation."""
+    return precision(value) if op in ("avg", "sum", "prod") else 0.0
+
+
+def reduced_in_type(op, values, weights=None):
+    """The same for the values of a shared variable, whose type stays."""
+    result = reduced(op, values, weights)
+    if values[0].dtype == bool and op in ("sum", "prod"):
+        return result != 0
+    return np.asarray(result).astype(values[0].dtype)
+
+
+class Model:
+    """All ranks, as one serial program.
+
+    Parameters
+    ----------
+    n, root : int
+    initial : dict
+        The value of every shared variable, by name.
+    """
+
+    def __init__(self, n, root, initial):
+        self.n, self.root = n, root
+        self.values = {name: [value] * n for name, value in initial.items()}
+        self.last_rows = {}  # by function, the rows of every rank in its last call
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def call(self, recipe, given, batch=None, batch_s=None, num_slices=1, output_subset=None):
+        """Return (what is returned, what the ranks hold afterwards), each as `Expected` values."""
+        scattered = [name for name in recipe.scattered.split() if name in INPUTS]  # others have no rows to divide
+        whole = {name: given[name].array for name in recipe.inputs if name not in scattered}
+        parts = shared_rows = None
+        if scattered:
+            if batch is None and len({len(given[name].array) for name in scattered}) > 1:
+                raise Refused("scattered inputs of different lengths")
+            chosen = selected(batch, min(len(given[name].array) for name in scattered))
+            parts = [chosen[share] for share in shares(len(chosen), self.n, self.root)]
+        data = recipe.sliceable.split()
+        if data:
+            lengths = [[len(self.values[name][rank]) for name in data] for rank in range(self.n)]
+            shared_rows = selected_per_rank(batch_s, [min(of_rank) for of_rank in lengths])
+            if num_slices > 1 and batch_s is None and any(len(set(of_rank)) > 1 for of_rank in lengths):
+                raise Refused("data of different lengths in slices")
+        counts = [None if rows is None else [len(of_rank) for of_rank in rows] for rows in (parts, shared_rows)]
+        weights = counts[0] or counts[1]
+        if num_slices > 1 and num_slices > sum(weights or [0]):
+            raise Refused("more slices than rows")
+        positions = range(len(recipe.outputs)) if output_subset is None else map(recipe.keys.index, output_subset)
+        outputs = [recipe.outputs[i] for i in positions]
+        ops = ["avg" if output.op == DEFAULT else output.op and output.op.replace("c_", "") for output in outputs]
+        if num_slices > 1 and None in ops:
+            raise Refused("op None in slices")
+        if weights and any(weights) and not weights[self.root] and None in ops:
+            raise Refused("op None, and the master makes no call")
+        updates = self._updates(recipe)
+        averaging = "avg" in ops or num_slices > 1 and any(op == "avg" for _, op in updates)
+        if averaging and None not in counts and counts[0] != counts[1]:
+            raise Refused("no weights")
+        empty = weights is not None and not any(weights)
+        calls = []  # (rank, weight, values) of every slice of every rank
+        for rank in range(self.n):
+            if weights is None or empty or weights[rank]:
+                calls += self._slices(recipe, rank, given, scattered, whole, parts, shared_rows,
+                                      batch_s is not None or num_slices > 1, num_slices)
+        size = self._size(calls)
+        results = []
+        for output, op in zip(outputs, ops):
+            results.append(self._output(recipe, output, None if empty else op, calls, size))
+        self._check_serial(recipe, outputs, ops, results, given, scattered, parts, whole)
+        after = self._updated(recipe, updates, calls, num_slices, size)
+        self.last_rows[recipe.name] = [1] * self.n if weights is None else weights
+        return results, after
+
+    def _slices(self, recipe, rank, given, scattered, whole, parts, shared_rows, by_rows, num_slices):
+        """Return what a rank computes with, slice by slice."""
+        n_rows = [len(rows[rank]) for rows in (parts, shared_rows if by_rows else None) if rows is not None]
+        n_pieces = max(1, min([num_slices] + n_rows))
+        calls = []
+        for piece in range(n_pieces):
+            values = {name: of_ranks[rank] for name, of_ranks in self.values.items()}
+            values.update(whole)
+            weight, lengths = 1, []
+            if shared_rows is not None:
+                rows = np.array_split(shared_rows[rank], n_pieces)[piece]
+                weight = len(rows)
+                for name in recipe.sliceable.split():
+                    if by_rows:
+                        values[name] = values[name][rows]
+                    lengths.append(len(values[name]))
+            if parts is not None:
+                rows = np.array_split(parts[rank], n_pieces)[piece]
+                weight = len(rows)
+                values.update((name, given[name].array[rows]) for name in scattered)
+                lengths.append(len(rows))
+            if recipe.aligned and len(set(lengths)) > 1:
+                raise NoAnswer("rows do not fit")
+            calls.append((rank, weight, values))
+        return calls
+
+    def _evaluate(self, recipe, value, values):
+        """Return the value of an output or update, and the precision to which it is known."""
+        words = Arrays()
+        values = dict(values)
+        try:
+            for name, formula in recipe.givens.items():
+                values[name] = evaluate(formula, words, values)
+            result = value(words, values)
+        except ValueError as error:
+            raise NoAnswer(str(error)) from None
+        return np.asarray(result), words.rounding
+
+    def _output(self, recipe, output, op, calls, size):
+        evaluated = [(rank, weight) + self._evaluate(recipe, output.value, values) for rank, weight, values in calls]
+        rounding = max(entry[3] for entry in evaluated)
+        if op is None:
+            of_root = next(value for rank, _, value, _ in evaluated if rank == self.root)
+            return Expected(of_root, rounding, size)
+        try:
+            value = reduced(op, [value for _, _, value, _ in evaluated], [weight for _, weight, _, _ in evaluated])
+        except ValueError as error:
+            raise NoAnswer(str(error)) from None
+        return Expected(value, max(rounding, rounding_of(op, value)), size)
+
+    def _updates(self, recipe):
+        """Return (update, op) of all updates; op None where slices must agree."""
+        targets = [update.target for update in recipe.updates]
+        found = []
+        for update in recipe.updates + [more for more in recipe.default_updates if more.target not in targets]:
+            op = update.op
+            if op == DEFAULT:
+                op = "avg" if np.dtype(SHARED[update.target][0]).kind == "f" else None
+            found.append((update, op))
+        return found
+
+    def _updated(self, recipe, updates, calls, num_slices, size):
+        after = {}
+        for update, op in updates:
+            target = update.target
+            after[target] = [Expected(value) for value in self.values[target]]
+            for rank in range(self.n):
+                evaluated = [(weight,) + self._evaluate(recipe, update.value, values)
+                             for caller, weight, values in calls if caller == rank]
+                if not evaluated:
+                    continue
+                rounding = max(entry[2] for entry in evaluated)
+                values = [value for _, value, _ in evaluated]
+                if num_slices > 1 and op is None:
+                    if any(not np.array_equal(value, values[0]) for value in values):
+                        raise NoAnswer("slices disagree")
+                    result = values[0]
+                elif num_slices > 1:
+                    result = reduced_in_type(op, values, [weight for weight, _, _ in evaluated])
+                    rounding = max(rounding, rounding_of(op, result) if len(values) > 1 else 0)
+                else:
+                    result = values[0]
+                after[target][rank] = Expected(result, rounding, size)
+        return after
+
+    def _check_serial(self, recipe, outputs, ops, results, given, scattered, parts, whole):
+        """The formulas over all rows at once must give the same where the ranks' variables are the same."""
+        if parts is None or recipe.sliceable or not sum(map(len, parts)):
+            return
+        shareds = {name: self.values[name] for name in recipe.shareds}
+        if any(value.tobytes() != of_ranks[0].tobytes() for of_ranks in shareds.values() for value in of_ranks):
+            return
+        values = {name: of_ranks[0] for name, of_ranks in shareds.items()}
+        values.update(whole)
+        values.update((name, given[name].array[np.concatenate(parts)]) for name in scattered)
+        for output, op, result in zip(outputs, ops, results):
+            if output.serial and op is not None:
+                serial = self._evaluate(recipe, output.value, values)[0]
+                difference = result.differs(serial.astype(result.value.dtype))
+                assert difference is None, "the model is wrong: %s" % difference
+
+    def _size(self, calls):
+        """Return what bounds the terms of a sum: the number of elements times the largest product."""
+        size = 1.0
+        for _, _, values in calls:
+            arrays = [values[name] for name in values if name != "big"]
+            largest = max(float(np.max(np.abs(array.astype(float)), initial=1)) for array in arrays)
+            size = max(size, largest ** 2 * max(array.size for array in arrays))
+        return size * len(calls)
+
+    def as_theano(self, recipe, given):
+        """The master alone, as plain Theano."""
+        values = {name: of_ranks[self.root] for name, of_ranks in self.values.items()}
+        values.update((name, value.array) for name, value in given.items())
+        lengths = {len(values[name]) for name in recipe.sliceable.split() + recipe.scattered.split() if values[name].ndim}
+        if recipe.aligned and len(lengths) > 1:
+            raise NoAnswer("rows do not fit")
+        calls = [(self.root, 1, values)]
+        updates, size = self._updates(recipe), self._size(calls)
+        return ([self._output(recipe, output, None, calls, size) for output in recipe.outputs],
+                self._updated(recipe, updates, calls, 1, size))
+
+    # -- collectives -----------------------------------------------------------------------------------------------
+
+    def broadcast(self, names, values=None):
+        return None, {name: [Expected(self.values[name][self.root] if values is None else values[i].array)] * self.n
+                      for i, name in enumerate(names)}
+
+    def scatter(self, names, values, batch=None):
+        chosen = self._rows_of(values, batch)
+        after = {}
+        for i, name in enumerate(names):
+            rows = np.arange(len(values[i].array)) if batch is None else chosen
+            after[name] = [Expected(values[i].array[rows[share]]) for share in shares(len(rows), self.n, self.root)]
+        return None, after
+
+    def _rows_of(self, values, batch):
+        return selected(batch, min(len(value.array) for value in values))
+
+    def set_value(self, rank, names, values, batch=None):
+        after = {name: [Expected(value) for value in self.values[name]] for name in names}
+        for i, name in enumerate(names):
+            array = values[i].array
+            after[name][rank] = Expected(array if batch is None else array[self._rows_of(values, batch)])
+        return None, after
+
+    def get_value(self, rank, names):
+        return [Expected(self.values[name][rank]) for name in names], {}
+
+    def gather(self, names, nd_up=1):
+        results = []
+        for name in names:
+            parts = self.values[name]
+            if nd_up == 1 and len({part.shape for part in parts}) == 1:
+                results.append(Expected(np.stack(parts)))
+            elif nd_up == 0:
+                results.append(Expected(reduced("gather", parts)))
+            else:
+                results.append([Expected(part) for part in parts])
+        return results, {}
+
+    def all_gather(self, names):
+        if any(sum(map(len, self.values[name])) > 1000 for name in names):
+            raise NoAnswer("values would grow without end")
+        return None, {name: [Expected(np.concatenate(self.values[name]))] * self.n for name in names}
+
+    def _reduced(self, names, op, weights=None):
+        op = op.replace("c_", "")
+        if isinstance(weights, str):
+            weights = self.last_rows.get(weights, [0])
+            if not any(weights):
+                raise NoAnswer("that function has not been called, or without rows")
+        results = []
+        for name in names:
+            parts = self.values[name]
+            largest = max(float(np.max(np.abs(part.astype(float)), initial=1)) for part in parts)
+            if op in ("sum", "prod") and largest > 1e3 and parts[0].dtype.kind == "f":
+                raise NoAnswer("values would grow without end")
+            results.append(Expected(reduced_in_type(op, parts, weights), rounding_of(op, parts[0]),
+                                    8 * largest ** (self.n if op == "prod" else 1)))
+        return results
+
+    def reduce(self, names, op="avg", in_place=True):
+        results = self._reduced(names, op)
+        if not in_place:
+            return results, {}
+        after = {name: [Expected(value) for value in self.values[name]] for name in names}
+        for name, result in zip(names, results):
+            after[name][self.root] = result
+        return None, after
+
+    def all_reduce(self, names, op="avg", weights=None):
+        return None, {name: [result] * self.n for name, result in zip(names, self._reduced(names, op, weights))}
+
+    def get_shapes(self, names):
+        return [[value.shape for value in self.values[name]] for name in names], {}
+
+    def get_lengths(self, names):
+        if any(not self.values[name][0].ndim for name in names):
+            raise Refused("no rows")
+        return [[len(value) for value in self.values[name]] for name in names], {}
+
+    def in_sync(self, names):
+        different = {name: [rank for rank, value in enumerate(self.values[name]) if value.shape != of_root.shape
+                            or value.tobytes() != of_root.tobytes()]
+                     for name in names for of_root in [self.values[name][self.root]]}
+        return {name: ranks for name, ranks in different.items() if ranks}, {}
+
+    # -- the master alone ------------------------------------------------------------------------------------------
+
+    def put(self, name, value):
+        """The program gives the master's own variable a value."""
+        after = [Expected(of_rank) for of_rank in self.values[name]]
+        after[self.root] = Expected(value.array)
+        return None, {name: after}
