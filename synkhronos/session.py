@@ -208,6 +208,7 @@ class Session:
                     _add_note(own.error, "rank %d raised, too: %s" % (rank, failure.summary))
             raise own.error
         if self._trouble is not None:  # the master gave up because of it, while all others could still answer
+            self._note_others(self._trouble, own)
             self._end(str(self._trouble))
             raise self._trouble
         if not failures:

@@ -102,19 +102,19 @@ def test_rank_that_cannot_start_leaves_its_words(keeper):
     block.close()
 
 
-def test_inspect(keeper):
-    launcher, block = start(keeper, 3)
-    wait_for(lambda: psutil.Process(launcher.pid(1)).status() == "sleeping")
+def test_inspect():
+    synk.fork(3)  # which returns when the ranks are ready
+    launcher = PROGRAM.session.launcher
     os.kill(launcher.pid(2), signal.SIGSTOP)
     wait_for(lambda: psutil.Process(launcher.pid(2)).status() == "stopped")
-    time.sleep(0.1)  # they have to be ranks by then
-    began = time.monotonic()
-    found = launcher.inspect([1, 2], 0.5)
-    assert time.monotonic() - began < 1
-    assert found[1].startswith("S (sleeping)") and "in serve" in found[1] and 'semaphores.py", line' in found[1]
+    found = launcher.inspect([1, 2], 5)
+    assert found[1][0] in "RSD" and "in serve" in found[1] and 'semaphores.py", line' in found[1]
     assert found[2].startswith("T (stopped)") and "\n" not in found[2]
-    assert launcher.inspect([1], 0.5)[1].count("in serve") == 1  # each asks anew
-    launcher.kill()
+    assert launcher.inspect([1], 5)[1].count("in serve") == 1  # each asks anew
+    began = time.monotonic()
+    launcher.inspect([1, 2], 0)
+    assert time.monotonic() - began < 1
+    synk.close()
 
 
 def test_a_keeper_that_is_gone(keeper):
