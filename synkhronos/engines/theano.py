@@ -10,6 +10,7 @@ from typing import Any, Dict, Hashable, Iterator, List, Mapping, NamedTuple, NoR
 
 import numpy as np
 import theano
+from theano.compile.debugmode import DebugMode
 from theano.compile.function_module import Function, alias_root, convert_function_input
 from theano.compile.io import SymbolicInput, SymbolicOutput
 from theano.compile.mode import get_mode
@@ -405,7 +406,18 @@ def _reduce(thing: Any) -> Any:
         return _reduce_from_function(thing)
     if type(thing) is ProfileStats:
         return _new_profile, (thing.message, thing.flag_time_thunks)  # each rank counts its own calls
+    if type(thing) is DebugMode:
+        # Theano's own way forgets what it was told to check.
+        return _debug_mode, (thing.__getstate__(), {name: value for name, value in vars(thing).items()
+                                                    if name.split("_")[0] in ("check", "stability", "require")})
     return NotImplemented
+
+
+def _debug_mode(state: Any, settings: Dict[str, Any]) -> DebugMode:
+    mode = DebugMode.__new__(DebugMode)
+    mode.__setstate__(state)
+    vars(mode).update(settings)
+    return mode
 
 
 def _new_profile(message: Optional[str], flag_time_thunks: bool) -> ProfileStats:

@@ -63,8 +63,8 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
 
     Data that lives in a shared variable:
 
-    >>> import theano
-    >>> s = theano.shared([0.])
+    >>> import numpy as np, theano
+    >>> s = theano.shared(np.zeros(0))
     >>> g = synk.function([], [s.mean(), (s, "gather")], sliceable_shareds=[s])
     >>> synk.scatter(s, [1., 2., 6., 7.])
     >>> g(batch_s=[-1])                         # the last row of each rank

@@ -415,6 +415,18 @@ def test_debug_mode_travels(master):
     both(master, compile([x], x * w, [(w, w + x)], mode=mode), [np.ones(2)], times=2)
 
 
+@pytest.mark.parametrize("checks", [True, False])
+def test_debug_mode_checks_there_what_it_was_told_to(master, checks):
+    x, w = T.vector("x"), theano.shared(np.ones(2), "w")
+    mode = theano.compile.DebugMode(check_c_code=False, check_isfinite=checks, optimizer=None)
+    number = master.send(compile([x], T.log(x) * w, mode=mode))
+    if checks:
+        with pytest.raises(Exception, match="InvalidValueError|finite"):
+            master.peer.call(number, [np.zeros(2)])
+    else:
+        np.testing.assert_array_equal(master.peer.call(number, [np.zeros(2)]), [[-np.inf] * 2])
+
+
 def test_nan_guard_mode_travels_and_still_guards(master):
     x = T.vector("x")
     number = both(master, compile([x], T.log(x), mode=NanGuardMode(True, True, True)), [np.ones(2)], times=1)

@@ -204,6 +204,10 @@ def test_integer_updates_must_agree_between_slices(world, words, shards):
     assert [float(value) for value in world.values(w)] == [1] * world.n
     f(rows)
     assert [int(value) for value in world.values(count)] == [10] * (world.n - 1) + [11]
+    alone = words.function([x], updates=[(count, count + words.max(x)), (w, w + 1.0)])  # no output makes ranks meet
+    with pytest.raises((ValueError, synk.WorkerError), match="the update of count differs between slices"):
+        alone(rows, num_slices=3)
+    assert [float(value) for value in world.values(w)] == [2] * world.n
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
