@@ -158,6 +158,12 @@ def works():
 
 
 @pytest.fixture
+def prelude():
+    """What every program of `script` begins with."""
+    return PRELUDE
+
+
+@pytest.fixture
 def script():
     """Start programs; nothing of them may stay."""
     started = []

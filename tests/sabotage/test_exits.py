@@ -77,11 +77,9 @@ def test_ends(road, script):
 
 
 @pytest.mark.parametrize("how", ["file", "stdin", "module runner"])
-def test_launched_otherwise(how, script, tmp_path):
-    from conftest import PRELUDE
-
+def test_launched_otherwise(how, script, prelude, tmp_path):
     path = tmp_path / "program.py"
-    path.write_text(PRELUDE + OPEN + "works()\nsay('works')\n")
+    path.write_text(prelude + OPEN + "works()\nsay('works')\n")
     launch = {"file": [sys.executable, str(path)], "stdin": [sys.executable, "-"],
               "module runner": [sys.executable, "-m", "synkhronos", str(path)]}[how]
     program = script(launch=launch, stdin=path.read_text() if how == "stdin" else None)

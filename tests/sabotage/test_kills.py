@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import psutil
 import pytest
-from steps import NAMES, Steps
+from kill_steps import NAMES, Steps
 
 import synkhronos as synk
 from synkhronos.engines import numpy as engine
