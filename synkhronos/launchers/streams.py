@@ -55,9 +55,10 @@ class Streams:
         Parameters
         ----------
         idle : bool
-            Whether no rank prints meanwhile, so that what was read can be given back.
+            Whether no rank is in a command: then lines that have no end are passed on, too, and what was read can be
+            given back.
         last : bool
-            Whether lines that have no end are complete, because nothing more can come.
+            Whether nothing more can come.
         """
         for key, fd in self._files.items():
             size, read = os.fstat(fd).st_size, self._read.get(key, 0)
@@ -72,7 +73,7 @@ class Streams:
                 if idle and size > EMPTY_AFTER:
                     os.ftruncate(fd, 0)
                     self._read[key] = 0
-            if last and key in self._begun:
+            if (idle or last) and key in self._begun:
                 _write(key, self._begun.pop(key))
 
     def close(self) -> None:

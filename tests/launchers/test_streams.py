@@ -35,13 +35,14 @@ def test_whole_lines_with_the_rank(streams, capsys):
     assert capsys.readouterr() == ("[rank 1] three\n[rank 1] \n", "")
 
 
-def test_a_line_without_an_end_comes_at_the_end(capsys):
+def test_a_line_without_an_end_comes_at_the_end_of_the_command(capsys):
     streams = Streams([2])
-    os.write(streams.fds()[0], b"last \xff words")
-    streams.forward()
-    assert capsys.readouterr().out == ""
-    streams.close()
-    assert capsys.readouterr().out == "[rank 2] last \ufffd words\n"
+    for end in (lambda: streams.forward(idle=True), streams.close):
+        os.write(streams.fds()[0], b"last \xff words")
+        streams.forward()
+        assert capsys.readouterr().out == ""
+        end()
+        assert capsys.readouterr().out == "[rank 2] last \ufffd words\n"
 
 
 def test_what_was_read_is_given_back(streams, capsys):
@@ -127,6 +128,6 @@ def test_warnings_and_logging_and_what_a_dying_rank_says(tmp_path):
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60,
                           env=dict(os.environ, PYTHONPATH=str(ROOT)))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["[rank 1] no endI go", "3"]
+    assert done.stdout.splitlines() == ["[rank 1] no end", "[rank 1] I go", "3"]
     assert "UserWarning: careful" in done.stderr and "[rank 1] WARNING logged" in done.stderr
     assert all(line.startswith("[rank 1]") for line in done.stderr.splitlines())
