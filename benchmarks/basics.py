@@ -97,6 +97,19 @@ def measure_pipes(n, size, repeats):
     return result
 
 
+def measure_all_reduce(n, size, repeats):
+    """Return the times of all_reduce, by contender."""
+    variable = theano.shared(np.ones(size // 4, "float32"), "v")
+    use = synk.function([], (variable.sum(), "sum"))
+    use()
+    synk.all_reduce(variable, "avg")  # brings the values into their slots
+    ours = median_us(lambda: synk.all_reduce(variable, "max"), repeats)
+    assert synk.in_sync(variable) and variable.get_value(borrow=True)[-1] == 1
+    source, target = np.ones(size // 4, "float32"), np.empty(size // 4, "float32")
+    return {"synkhronos": ours, "one memcpy": median_us(lambda: np.copyto(target, source), repeats),
+            "pipes": measure_pipes(n, size, max(5, repeats // 5))}
+
+
 def main(n_parallel=2, repeats=300):
     """Measure and print; return the rows of the table as (what, size in bytes, times by contender)."""
     print("load before: %.2f %.2f %.2f; %d ranks on %d cores" % (
@@ -110,17 +123,7 @@ def main(n_parallel=2, repeats=300):
     base = median_us(plain, repeats)
     rows.append(("call, no inputs", 0, {"synkhronos": median_us(parallel, repeats) - base, "mp.Barrier pair": barrier}))
     for size in SIZES:
-        times = max(5, min(repeats, (1 << 28) // size))
-        variable = theano.shared(np.ones(size // 4, "float32"), "v%d" % size)
-        use = synk.function([], (variable.sum(), "sum"))
-        use()
-        synk.all_reduce(variable, "avg")  # brings the values into their slots
-        ours = median_us(lambda: synk.all_reduce(variable, "max"), times)
-        assert synk.in_sync(variable) and variable.get_value(borrow=True)[-1] == 1
-        source, target = np.ones(size // 4, "float32"), np.empty(size // 4, "float32")
-        rows.append(("all_reduce", size, {
-            "synkhronos": ours, "one memcpy": median_us(lambda: np.copyto(target, source), times),
-            "pipes": measure_pipes(n_parallel, size, max(5, times // 5))}))
+        rows.append(("all_reduce", size, measure_all_reduce(n_parallel, size, max(5, min(repeats, (1 << 28) // size)))))
     synk.close()
     for what, size, by in rows:
         print("%-16s %9s   %s" % (what, "%d KiB" % (size >> 10) if size else "", "   ".join(

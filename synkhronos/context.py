@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Iterable, List, MutableMapping, Optional, Tuple
 
 from .rendezvous import Rendezvous
 from .shared_array import Pool, PoolMap
@@ -34,8 +34,8 @@ class RankContext:
         self.rank, self.root = rendezvous.rank, rendezvous.root
         self.size = rendezvous.block.size
         self.rendezvous, self.pool, self.pools, self.transport = rendezvous, pool, pools, transport
-        self.functions: Dict[int, Any] = {}
-        self.shareds: Dict[int, Any] = {}
+        self.functions: MutableMapping[int, Any] = {}
+        self.shareds: MutableMapping[int, Any] = {}
         self._changes: List[Callable[[], object]] = []
         self._commitment: Optional[int] = None
 

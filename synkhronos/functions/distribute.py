@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 import weakref
-from collections import deque
+from collections import UserDict, deque
 from typing import Any, Callable, Deque, Dict, Hashable, Iterable, List, NamedTuple, Optional, Tuple
 
 import cloudpickle
@@ -106,19 +106,19 @@ class Entry:
         return self._shared()
 
 
-class MasterFunctions(Dict[int, Any]):
+class MasterFunctions(UserDict):  # (all of whose methods go through __getitem__)
     """The master's table of functions: the program's own, which it does not keep alive."""
 
     def __getitem__(self, number: int) -> Tuple[Any, Any]:
-        function = super().__getitem__(number)()
-        return function.engine, function.compiled
+        function = self.data[number]()
+        return (None, None) if function is None else (function.engine, function.compiled)
 
 
-class MasterShareds(Dict[int, Any]):
+class MasterShareds(UserDict):
     """The master's table of shared variables: the program's own, which it does not keep alive."""
 
     def __getitem__(self, number: int) -> Tuple[Any, Any]:
-        entry = super().__getitem__(number)
+        entry = self.data[number]
         return entry.engine, entry.shared
 
 
