@@ -8,6 +8,7 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from . import machine
+from .errors import SynkhronosError
 from .program import PROGRAM
 
 logger = logging.getLogger("synkhronos")
@@ -95,8 +96,9 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
         raise ValueError("master_rank must be from 0 to %d (there are %d ranks), got %d" % (size - 1, size, root))
     most = machine.descriptor_limit() // DESCRIPTORS_PER_RANK
     if size > max(1, most):
-        raise ValueError("n_parallel must be at most %d (the limit of open files, ulimit -n, is %d, and every rank "
-                         "takes %d), got %d" % (most, machine.descriptor_limit(), DESCRIPTORS_PER_RANK, size))
+        raise SynkhronosError("n_parallel: %d ranks cannot be started, at most %d: the limit of open files (ulimit -n) "
+                              "is %d, and every rank takes %d" % (
+                                  size, most, machine.descriptor_limit(), DESCRIPTORS_PER_RANK))
     if timeout is not None and (isinstance(timeout, bool) or not (
             isinstance(timeout, (int, float)) and 0 < timeout < float("inf"))):
         raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))

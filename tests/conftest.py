@@ -51,6 +51,13 @@ def find_leftovers():
     return leftovers
 
 
+@pytest.fixture(autouse=True, scope="module")
+def settled():
+    """What was made before is not looked at by every garbage collection: the library's own would take most of the time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays(request):
     """After every test: no rank, no name in /dev/shm, no thread of ours."""

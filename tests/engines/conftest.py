@@ -100,7 +100,7 @@ def language(request, _languages):
     return _languages(request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _peers():
     peers: dict = {}
 
@@ -117,7 +117,7 @@ def _peers():
 
 @pytest.fixture(autouse=True)
 def nothing_stays(_peers):
-    """After every test: no process but those that were there before, and the peers, which stay for the session."""
+    """After every test: no process but those that were there before, and the peers, which stay for the module."""
     before = set(psutil.Process().children(recursive=True))
     yield
     peers = {peer.process.pid for peer in _peers.made.values()}
