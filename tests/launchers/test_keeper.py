@@ -148,6 +148,17 @@ def test_ends_with_its_socket(keeper):
     assert not any(map(psutil.pid_exists, pids))
 
 
+def open_names(pid):
+    """Return what stands behind the descriptors of a process, which may close some meanwhile."""
+    names = []
+    for fd in os.listdir("/proc/%d/fd" % pid):
+        try:
+            names.append(os.readlink("/proc/%d/fd/%s" % (pid, fd)))
+        except FileNotFoundError:
+            pass
+    return names
+
+
 def test_holds_nothing_of_the_programs_files(tmp_path):
     synk.close()
     read, write = os.pipe()
@@ -158,8 +169,7 @@ def test_holds_nothing_of_the_programs_files(tmp_path):
         os.close(write)
         assert os.read(read, 1) == b""  # nobody else holds the other end
         for process in [psutil.Process(keeper.pid)] + psutil.Process(keeper.pid).children():
-            assert not any(str(tmp_path) in os.readlink("/proc/%d/fd/%s" % (process.pid, fd))
-                           for fd in os.listdir("/proc/%d/fd" % process.pid))
+            assert not any(str(tmp_path) in name for name in open_names(process.pid))
     finally:
         keeper.kill()
         keeper.end()
