@@ -214,11 +214,11 @@ def check_nccl() -> Finding:
 
 def check_fork() -> Finding:
     """Say what ``synkhronos.fork()`` without arguments would start."""
-    gpus = machine.count_gpus()
+    cores, gpus = machine.core_budget(), machine.count_gpus()
+    text = "would use %d CPU process%s" % (cores, "" if cores == 1 else "es, one per core")
     if gpus:
-        return Finding("fork()", OK, "would use %d GPU process%s" % (gpus, "" if gpus == 1 else "es"))
-    cores = machine.core_budget()
-    return Finding("fork()", OK, "would use %d CPU process%s" % (cores, "" if cores == 1 else "es, one per core"))
+        text += "; the %d GPU%s would not be used, which this version cannot do" % (gpus, "" if gpus == 1 else "s")
+    return Finding("fork()", OK, text)
 
 
 CHECKS: Tuple[Callable[[], Finding], ...] = (

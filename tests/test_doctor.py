@@ -186,7 +186,7 @@ THIS = "%d.%d" % sys.version_info[:2]
         ("pygpu", "no_pygpu", WARN, "no libgpuarray", "apt-get install python3-pygpu"),
         ("nccl", "a_nccl", OK, "version 22105", ""),
         ("nccl", "no_nccl", WARN, "not found", "apt-get install libnccl2"),
-        ("fork", "two_gpus", OK, "2 GPU processes", ""),
+        ("fork", "two_gpus", OK, "the 2 GPUs would not be used, which this version cannot do", ""),
         ("fork", "no_gpus", OK, "8 CPU processes", ""),
         ("fork", "one_core_no_gpu", OK, "1 CPU process", ""),
     ],

@@ -135,8 +135,8 @@ def random_program(choices, library, launcher, n_steps, sizes=(1, 2, 2, 3, 3, 4)
 def seeded_program(seed, library, launcher, n_steps, **options):
     """Draw and run a program from a seed, anything that can be hashed by `random.seed`; a wrong one is made short.
 
-    Hypothesis draws a tenth as fast, and small choices much more often than others, so that it takes long to come to
-    all functions. It serves for the few draws of the tests; this, for the many.
+    Hypothesis draws small choices much more often than others, so that it takes long to come to all functions. It
+    serves for the few draws of the tests; this, for the many.
 
     Raises
     ------
