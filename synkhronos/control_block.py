@@ -115,5 +115,5 @@ class ControlBlock:
     def close(self) -> None:
         """Close the descriptor; the memory lives as long as this object."""
         if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1  # first, so that nothing is closed twice, whatever interrupts
+            os.close(fd)

@@ -79,7 +79,6 @@ class ForkLauncher(Launcher):
             if time.monotonic() > until or not self.keeper.alive():
                 return False
             time.sleep(0.0005)
-        self._tidy()
         return True
 
     def kill(self) -> None:
@@ -98,8 +97,8 @@ class ForkLauncher(Launcher):
     def _tidy(self) -> None:
         self._streams.close()
         if self._stacks >= 0:
-            os.close(self._stacks)
-            self._stacks = -1
+            fd, self._stacks = self._stacks, -1  # first, so that nothing is closed twice, whatever interrupts
+            os.close(fd)
 
 
 def _is_gone(pid: int) -> bool:

@@ -13,6 +13,7 @@ import io
 import logging
 import os
 import sys
+import threading
 from typing import Dict, Iterable, List, Tuple
 
 from ..nameless_file import nameless_file
@@ -33,6 +34,7 @@ class Streams:
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
+        self._lock = threading.RLock()  # a session may be closed in another thread than it runs in
         self._files: Dict[Tuple[int, str], int] = {}
         self._read: Dict[Tuple[int, str], int] = {}  # bytes that have been passed on
         self._begun: Dict[Tuple[int, str], bytes] = {}  # of lines that are not complete
@@ -60,30 +62,36 @@ class Streams:
         last : bool
             Whether nothing more can come.
         """
-        for key, fd in self._files.items():
-            size, read = os.fstat(fd).st_size, self._read.get(key, 0)
-            if size > read:
-                text = self._begun.pop(key, b"") + os.pread(fd, size - read, read)
-                lines, _, rest = text.rpartition(b"\n")
-                if rest:
-                    self._begun[key] = rest
-                if lines or not rest:
-                    _write(key, lines)
-                self._read[key] = size
-                if idle and size > EMPTY_AFTER:
-                    os.ftruncate(fd, 0)
-                    self._read[key] = 0
-            if (idle or last) and key in self._begun:
-                _write(key, self._begun.pop(key))
+        with self._lock:
+            for key in list(self._files):
+                if key in self._files:  # not closed meanwhile, by a signal handler
+                    self._forward(key, idle, last)
+
+    def _forward(self, key: Tuple[int, str], idle: bool, last: bool) -> None:
+        fd = self._files[key]
+        size, read = os.fstat(fd).st_size, self._read.get(key, 0)
+        if size > read:
+            text = self._begun.pop(key, b"") + os.pread(fd, size - read, read)
+            lines, _, rest = text.rpartition(b"\n")
+            if rest:
+                self._begun[key] = rest
+            if lines or not rest:
+                _write(key, lines)
+            self._read[key] = size
+            if idle and size > EMPTY_AFTER:
+                os.ftruncate(fd, 0)
+                self._read[key] = 0
+        if (idle or last) and key in self._begun:
+            _write(key, self._begun.pop(key))
 
     def close(self) -> None:
         """Pass on the rest and close the files."""
-        try:
-            self.forward(last=True)
-        finally:
-            for fd in self._files.values():
-                os.close(fd)
-            self._files.clear()
+        with self._lock:
+            try:
+                self.forward(last=True)
+            finally:
+                while self._files:
+                    os.close(self._files.popitem()[1])
 
 
 def _write(key: Tuple[int, str], lines: bytes) -> None:
