@@ -1,8 +1,8 @@
 """Training functions: everything that one step of synchronous SGD, or of any other first-order rule, does on all ranks.
 
 `make_train_function` builds the pattern that :mod:`synkhronos.extensions.updates` describes (gradients of each rank's
-rows, their mean over all rows by one `synkhronos.all_reduce`, the same step on every rank) into something that is called
-like one function; `make_train_function_theano` builds its serial twin, which is called alike in a single process.
+rows, their mean over all rows by one `synkhronos.all_reduce`, the same step on every rank) into something that is
+called like one function; `make_train_function_theano` builds its serial twin, which is called alike in a single process.
 `average_batch_norm` is for networks with batch normalisation.
 """
 
@@ -178,8 +178,9 @@ class TrainFunction:
             # A rank that got no rows made no call, and must not step: what it has is an earlier gradient.
             param_updates = [(shared, T.switch(self._rows > 0, new, shared)) for shared, new in param_updates]
             param_updates += [(self._total, self._total + self._rows), (self._rows, T.zeros_like(self._rows))]
+        outputs = graph.outputs if len(graph.outputs) > 1 else graph.outputs[0]
         self.gradient_fn = synk.function(
-            graph.inputs, graph.outputs if len(graph.outputs) > 1 else graph.outputs[0], bcast_inputs=list(bcast_inputs),
+            graph.inputs, outputs, bcast_inputs=list(bcast_inputs),
             updates=grad_updates, givens=givens, sliceable_shareds=sliceable_shareds, name=name + " (gradients)",
             **options)
         self.step_fn = synk.function([], updates=param_updates, name=name + " (step)", **options)
