@@ -86,7 +86,7 @@ def test_minibatches_of_shards_are_those_of_the_whole(modules):
 
 
 def test_all_programs_compute_the_same(tmp_path):
-    done = run(FOLDER / "run_all.py", *SMALL, "--epochs", "2", "--n-parallel", "3", "--plot", str(tmp_path / "plot.png"))
+    done = run(FOLDER / "run_all.py", *SMALL, "--epochs", "2", "--warm-up", "1", "--n-parallel", "3", "--plot", str(tmp_path / "plot.png"))
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("synkhronos, data in shared memory, n=3", "synkhronos, data on the devices, n=3",
                  "plain Theano, 1 BLAS thread"):

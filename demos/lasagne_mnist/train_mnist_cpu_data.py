@@ -12,6 +12,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
 
+import numpy as np
 import theano
 import theano.tensor as T
 import train_mnist_theano
@@ -36,9 +37,10 @@ def main(n_parallel=None, **settings):
     network = build_network(settings.model, input_var, settings.seed)
     params = layers.get_all_params(network, trainable=True)
     loss, valid_loss, accuracy = losses_of(network, target_var)
+    rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
 
     train_fn = make_train_function(loss, params, input_var, target_var, updates.nesterov_momentum,
-                                   learning_rate=settings.learning_rate, momentum=0.9)
+                                   learning_rate=rate, momentum=0.9)
     evaluate_fn = synk.function([input_var, target_var], [valid_loss, accuracy])
     first_epoch, losses = training.resume(settings, network, train_fn.state)
     synk.distribute()
@@ -49,6 +51,7 @@ def main(n_parallel=None, **settings):
     run = training.train(
         "synkhronos, {}, n={}".format("data in shared memory", n_ranks), settings, first_epoch,
         minibatches=lambda epoch: iter_minibatch_idxs(len(X_train), settings.batch_size, settings.seed, epoch),
+        set_rate=lambda value: synk.broadcast(rate, value),
         step=lambda idxs: train_fn(X_train, y_train, batch=idxs),
         evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
         mnist=mnist, network=network, state=train_fn.state, losses=losses)

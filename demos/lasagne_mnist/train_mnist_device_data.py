@@ -12,6 +12,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
 
+import numpy as np
 import theano
 import theano.tensor as T
 import train_mnist_theano
@@ -36,12 +37,13 @@ def main(n_parallel=None, **settings):
     network = build_network(settings.model, input_var, settings.seed)
     params = layers.get_all_params(network, trainable=True)
     loss, valid_loss, accuracy = losses_of(network, target_var)
+    rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
 
     # Variables that are not yet there are made of a row or two: every rank gets its own part below.
     X_train = theano.shared(mnist.X_train[:1], "X_train")
     y_train = theano.shared(mnist.y_train[:1], "y_train")
     train_fn = make_train_function(loss, params, None, None, updates.nesterov_momentum,
-                                   learning_rate=settings.learning_rate, momentum=0.9,
+                                   learning_rate=rate, momentum=0.9,
                                    givens={input_var: X_train, target_var: y_train},
                                    sliceable_shareds=[X_train, y_train])
     evaluate_fn = synk.function([input_var, target_var], [valid_loss, accuracy])
@@ -55,6 +57,7 @@ def main(n_parallel=None, **settings):
     run = training.train(
         "synkhronos, {}, n={}".format("data on the devices", n_ranks), settings, first_epoch,
         minibatches=lambda epoch: iter_shard_idxs(lengths, settings.batch_size, settings.seed, epoch),
+        set_rate=lambda value: synk.broadcast(rate, value),
         step=lambda idxs: train_fn(batch_s=list(idxs)),
         evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
         mnist=mnist, network=network, state=train_fn.state, losses=losses)

@@ -41,9 +41,10 @@ def main(blas_threads=None, n_shards=None, **settings):
     network = build_network(settings.model, input_var, settings.seed)
     params = layers.get_all_params(network, trainable=True)
     loss, valid_loss, accuracy = losses_of(network, target_var)
+    rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
 
     train_fn = make_train_function_theano(loss, params, input_var, target_var, updates.nesterov_momentum,
-                                          learning_rate=settings.learning_rate, momentum=0.9)
+                                          learning_rate=rate, momentum=0.9)
     evaluate_fn = theano.function([input_var, target_var], [valid_loss, accuracy])
     first_epoch, losses = training.resume(settings, network, train_fn.state)
 
@@ -58,6 +59,7 @@ def main(blas_threads=None, n_shards=None, **settings):
             "plain Theano, {} BLAS thread{}".format(blas_threads, "s" if blas_threads > 1 else ""), settings,
             first_epoch,
             minibatches=lambda epoch: minibatches(lengths, settings.batch_size, settings.seed, epoch),
+            set_rate=lambda value: rate.set_value(np.asarray(value, settings.floatX)),
             step=lambda idxs: train_fn(mnist.X_train[idxs], mnist.y_train[idxs]),
             evaluate=evaluate_fn, mnist=mnist, network=network, state=train_fn.state, losses=losses)
 

@@ -21,6 +21,7 @@ class Settings(NamedTuple):
     epochs: int = 10
     batch_size: int = 200
     learning_rate: float = 0.05
+    warm_up: int = 0  # epochs in which the learning rate grows to that
     rows: Optional[int] = None  # of the training set; all by default
     seed: int = 0
     floatX: str = "float32"
@@ -55,7 +56,13 @@ def resume(settings, network, state):
     return int(progress["epoch"]), progress["losses"].tolist()
 
 
-def train(name, settings, first, minibatches, step, evaluate, mnist, network, state, losses=()):
+def warmed_up(settings, epoch):
+    """Return the learning rate at a moment of training, in epochs: a tenth at first, growing evenly to all of it."""
+    grown = min(1.0, epoch / settings.warm_up) if settings.warm_up else 1.0
+    return settings.learning_rate * (0.1 + 0.9 * grown)
+
+
+def train(name, settings, first, minibatches, set_rate, step, evaluate, mnist, network, state, losses=()):
     """Run the epochs; the clock runs during the training steps only.
 
     Parameters
@@ -64,6 +71,8 @@ def train(name, settings, first, minibatches, step, evaluate, mnist, network, st
         The epoch to begin with.
     minibatches : function
         From the number of an epoch to its minibatches, in the form that ``step`` takes.
+    set_rate : function
+        Takes the learning rate of the steps that follow.
     step : function
         From a minibatch to its loss.
     evaluate : function
@@ -84,8 +93,11 @@ def train(name, settings, first, minibatches, step, evaluate, mnist, network, st
         n_rows = [sum(map(len, batch)) if isinstance(batch, (list, tuple)) else len(batch) for batch in batches]
         shown = tqdm(batches, "epoch {}".format(epoch + 1), unit="batch", leave=False,
                      disable=None if settings.progress else True)  # None: no bar where nobody watches
-        start = time.perf_counter()
-        batch_losses = [float(step(batch)) for batch in shown]
+        start, batch_losses = time.perf_counter(), []
+        for i, batch in enumerate(shown):
+            if settings.warm_up and epoch <= settings.warm_up:
+                set_rate(warmed_up(settings, epoch + i / len(batches)))
+            batch_losses.append(float(step(batch)))
         seconds.append(time.perf_counter() - start)
         losses.append(float(np.average(batch_losses, weights=n_rows)))
         loss, accuracy = evaluate(mnist.X_valid, mnist.y_valid)
@@ -129,6 +141,8 @@ def parser(description, n_parallel=True):
     parser.add_argument("--epochs", type=int, default=defaults.epochs, help="default: %(default)s")
     parser.add_argument("--batch-size", type=int, default=defaults.batch_size, help="default: %(default)s")
     parser.add_argument("--learning-rate", type=float, default=defaults.learning_rate, help="default: %(default)s")
+    parser.add_argument("--warm-up", type=int, default=defaults.warm_up,
+                        help="epochs in which the learning rate grows; default: %(default)s")
     parser.add_argument("--rows", type=int, help="number of training images; default: all")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="default: %(default)s")
     parser.add_argument("--floatX", choices=["float32", "float64"], default=defaults.floatX,

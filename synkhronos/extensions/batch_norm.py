@@ -8,7 +8,7 @@ import theano.tensor as T
 import synkhronos as synk
 
 
-def average_batch_norm(layers):
+def average_batch_norm(layers) -> None:
     """Average the running statistics of batch normalisation over the ranks: ``m_r := (m_0 + ... + m_{n-1}) / n``.
 
     In training every rank normalises its rows by their own mean and variance, and its running averages of these drift
