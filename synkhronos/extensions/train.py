@@ -2,7 +2,7 @@
 
 `make_train_function` builds the pattern that :mod:`synkhronos.extensions.updates` describes (gradients of each rank's
 rows, their mean over all rows by one `synkhronos.all_reduce`, the same step on every rank) into something that is
-called like one function; `make_train_function_theano` builds its serial twin, which is called alike in a single process.
+called like one function; `make_train_function_theano` builds its serial twin, which is called alike in one process.
 `average_batch_norm` is for networks with batch normalisation.
 """
 
