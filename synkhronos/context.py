@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Any, Callable, Iterable, List, MutableMapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, MutableMapping, Optional, Tuple
 
 from .rendezvous import Rendezvous
 from .shared_array import Pool, PoolMap
@@ -28,6 +28,8 @@ class RankContext:
     functions : dict of int to compiled function
     shareds : dict of int to (Engine, shared variable)
         This rank's replicas; the master's are the user's own.
+    plans : dict of (int, int) to object
+        What calls of functions have in common with earlier ones, by the function's number and another.
     """
 
     def __init__(self, rendezvous: Rendezvous, pool: Pool, pools: PoolMap, transport: Transport) -> None:
@@ -36,6 +38,7 @@ class RankContext:
         self.rendezvous, self.pool, self.pools, self.transport = rendezvous, pool, pools, transport
         self.functions: MutableMapping[int, Any] = {}
         self.shareds: MutableMapping[int, Any] = {}
+        self.plans: Dict[Tuple[int, int], Any] = {}
         self._changes: List[Callable[[], object]] = []
         self._commitment: Optional[int] = None
 
@@ -73,6 +76,8 @@ class RankContext:
         for kind, number in things:
             if kind == "function":
                 self.functions.pop(number, None)
+                for place in [place for place in self.plans if place[0] == number]:
+                    del self.plans[place]
             else:
                 self.shareds.pop(number, None)
             self.transport.forget((kind, number))

@@ -372,6 +372,43 @@ def gather_outputs(parts: Sequence[Optional[NDArray[Any]]]) -> NDArray[Any]:
     return np.concatenate([np.atleast_1d(part) for part in present])
 
 
+def reduce_outputs(
+    op: ReduceOp,
+    parts: Sequence[Optional[NDArray[Any]]],
+    weights: Optional[Sequence[Any]],
+    root: int,
+    out: Optional[NDArray[Any]] = None,
+    keep_dtype: bool = False,
+) -> NDArray[Any]:
+    """Return what the master gets of the ranks' values: combined, gathered, or its own.
+
+    Parameters
+    ----------
+    op : ReduceOp
+        Any.
+    parts, weights, out, keep_dtype
+        As in `combine`.
+    root : int
+        The rank whose value the op None takes; the first value that there is where it has none.
+
+    Returns
+    -------
+    ndarray
+        ``out``, or a new array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `combine` and `gather_outputs`.
+    """
+    if op.name is None:
+        own = parts[root]
+        return np.array(next(part for part in parts if part is not None) if own is None else own)
+    if op.name == "gather":
+        return gather_outputs(parts)
+    return combine(op, parts, weights, out=out, keep_dtype=keep_dtype)
+
+
 class Accumulator:
     """Accumulate the values of one rank's slices, one after the other, in the memory of one value.
 

@@ -78,6 +78,7 @@ class Data:
         self._named: Optional[NamedMemory] = None
         self._file: Optional[FileHandle] = None
         self._array: Optional[np.ndarray] = None  # what is shown; None after free_memory
+        self._handle: Optional[Handle] = None  # of what is shown, once it was asked for
         if value is None:
             if dtype is None:
                 raise TypeError("dtype is not known: give a value, a var, or a dtype")
@@ -347,7 +348,7 @@ class Data:
         The Data has no rows then, and holds nothing until `set_value`, `set_length` or `set_shape`.
         """
         self.unshare()
-        self._array = self._memory = self._named = self._file = None
+        self._array = self._memory = self._named = self._file = self._handle = None
         self._shape = (0,) * min(1, self.ndim) + self._shape[1:]
 
     def unshare(self) -> None:
@@ -365,6 +366,8 @@ class Data:
         ValueError
             The file that is mapped was deleted, replaced or shortened.
         """
+        if self._handle is not None:
+            return self._handle
         array = self.data
         if self._file is not None:
             mapped_file.check(self._file)
@@ -377,7 +380,8 @@ class Data:
             moved: np.ndarray = np.ndarray(array.shape, self._dtype, memory)
             moved[...] = array
             self._show(moved, memory)
-        return self._pool.handle(self.data)
+        self._handle = self._pool.handle(self.data)
+        return self._handle
 
     # --- within ---
 
@@ -411,7 +415,7 @@ class Data:
     def _show(self, array: np.ndarray, memory: Optional[np.ndarray], file: Optional[FileHandle] = None) -> None:
         if memory is not self._memory:
             self._named = None
-        self._array, self._memory, self._file, self._shape = array, memory, file, array.shape
+        self._array, self._memory, self._file, self._shape, self._handle = array, memory, file, array.shape, None
 
     def _memory_for(self, shape: Tuple[int, ...], oversize: float) -> np.ndarray:
         needed = self._nbytes(shape)

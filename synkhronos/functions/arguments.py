@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import cloudpickle
 import numpy as np
@@ -14,8 +14,22 @@ from ..shared_data import Data
 from .binding import bind
 from .call import Argument
 
-#: Lists of indices up to this length travel in the command, longer ones through shared memory.
-SHORT = 256
+
+class Taken(NamedTuple):
+    """A Data that an input has accepted, and what travels of it."""
+
+    handle: Any
+    minibatch: bool
+    argument: Argument
+
+
+class Staged(NamedTuple):
+    """Shared memory that calls use again, and the array that it holds."""
+
+    pool: Pool
+    buffer: np.ndarray
+    array: np.ndarray
+    handle: Any
 
 
 class Arguments:
@@ -34,7 +48,8 @@ class Arguments:
         self.engine, self.inputs = engine, inputs
         self.labels = [_label(i, given) for i, given in enumerate(inputs)]
         self._scattered = [i < n_scattered and _has_rows(given) for i, given in enumerate(inputs)]
-        self._staging: Dict[int, Any] = {}  # shared memory that calls use again, by input (negative: lists of indices)
+        self._taken: Dict[int, Taken] = {}  # by input
+        self._staging: Dict[int, Staged] = {}  # by input (negative: lists of indices)
 
     def bind(self, name: Optional[str], args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
         """Return one value per input; see `binding.bind`."""
@@ -55,47 +70,55 @@ class Arguments:
         Returns
         -------
         arguments : list of Argument
-        chosen : Selection, handle or None
-            The rows that ``batch`` selects, as `CallFunction` takes it.
+        chosen : Rows, handle or None
+            The rows that ``batch`` selects; of a list of them, the handle.
         n_rows : int or None
             Rows to divide over the ranks; None where no input is scattered.
         """
         arrays: List[Any] = []
-        for given, label, value in zip(self.inputs, self.labels, values):
+        for i, value in enumerate(values):
             if isinstance(value, Data):
-                if given.type is None:
-                    raise TypeError("%s is no dense array, so it cannot take a Data" % label)
-                self.engine.check(given, value.dtype, value.shape, label)
+                self._take(i, value)
                 arrays.append(value)
             else:
-                arrays.append(self.engine.convert(given, value, label))
+                arrays.append(self.engine.convert(self.inputs[i], value, self.labels[i]))
         chosen, n_rows = self._select(arrays, batch)
         arguments = []
-        for i, (given, array) in enumerate(zip(self.inputs, arrays)):
-            if given.type is None:
-                arguments.append(Argument("value", _pickled(array, self.labels[i]), given.mutable))
-            elif isinstance(array, Data):
-                kind = "whole" if not self._scattered[i] else "batch" if array.minibatch else "selected"
-                arguments.append(Argument(kind, array.handle(), given.mutable))
+        for i, array in enumerate(arrays):
+            mutable = self.inputs[i].mutable
+            if isinstance(array, Data):
+                arguments.append(self._taken[i].argument)
+            elif self.inputs[i].type is None:
+                arguments.append(Argument("value", _pickled(array, self.labels[i]), mutable))
             elif self._scattered[i]:
-                arguments.append(Argument("batch", self._stage(pool, i, array, chosen), given.mutable))
+                arguments.append(Argument("batch", self._stage(pool, i, array, chosen), mutable))
             else:
-                arguments.append(Argument("whole", self._stage(pool, i, array), given.mutable))
+                arguments.append(Argument("whole", self._stage(pool, i, array), mutable))
         return arguments, self.pack(pool, -1, chosen), n_rows
 
+    def _take(self, i: int, data: Data) -> None:
+        """Check a Data for the i-th input, unless it was the last one there and has not changed."""
+        taken, handle = self._taken.get(i), data.handle()
+        if taken is not None and taken.handle is handle and taken.minibatch is data.minibatch:
+            return
+        given = self.inputs[i]
+        if given.type is None:
+            raise TypeError("%s is no dense array, so it cannot take a Data" % self.labels[i])
+        self.engine.check(given, data.dtype, data.shape, self.labels[i])
+        kind = "whole" if not self._scattered[i] else "batch" if data.minibatch else "selected"
+        self._taken[i] = Taken(handle, data.minibatch, Argument(kind, handle, given.mutable))
+
     def pack(self, pool: Pool, i: int, chosen: Any) -> Any:
-        """Return a selection as it travels: the handle of its indices, where those are many."""
-        if isinstance(chosen, selection.Indices) and len(chosen) > SHORT:
-            return self._stage(pool, i, chosen.array)
-        return chosen
+        """Return a selection as it travels: the handle of its indices, where it is a list of them."""
+        return self._stage(pool, i, chosen.array) if isinstance(chosen, selection.Indices) else chosen
 
     def _select(self, arrays: Sequence[Any], batch: Any) -> Tuple[Any, Optional[int]]:
         """Return the rows that ``batch`` selects, and how many rows there are to divide."""
-        lengths = {i: len(array) for i, array in enumerate(arrays) if self._scattered[i]}
-        if not lengths:
+        if not any(self._scattered):
             if batch is not None:
                 raise ValueError("batch was given, but no input of the function is scattered")
             return None, None
+        lengths = {i: len(array) for i, array in enumerate(arrays) if self._scattered[i]}
         if batch is None:
             if len(set(lengths.values())) > 1:
                 raise ValueError("scattered inputs must have the same length, got %s" % ", ".join(
@@ -114,18 +137,21 @@ class Arguments:
     def _stage(self, pool: Pool, i: int, array: np.ndarray, chosen: Any = None) -> Any:
         """Copy an array, or its chosen rows, into shared memory that is used again; return its handle."""
         shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
-        nbytes = array.itemsize * math.prod(shape)
-        buffer = self._staging.pop(i, None)
-        if buffer is None or buffer.nbytes < nbytes or not pool.owns(buffer):
-            buffer = None  # given back before the new one is taken
-            buffer = pool.allocate((max(1, nbytes),), np.uint8)
-        self._staging[i] = buffer
-        staged: np.ndarray = np.ndarray(shape, array.dtype, buffer)
+        staged = self._staging.get(i)
+        if staged is None or staged.pool is not pool or staged.array.shape != shape or staged.array.dtype != array.dtype:
+            nbytes = array.itemsize * math.prod(shape)
+            buffer = None if staged is None or staged.pool is not pool else staged.buffer
+            if buffer is None or buffer.nbytes < nbytes:
+                self._staging.pop(i, None)
+                staged = buffer = None  # given back before the new one is taken
+                buffer = pool.allocate((max(1, nbytes),), np.uint8)
+            view: np.ndarray = np.ndarray(shape, array.dtype, buffer)
+            staged = self._staging[i] = Staged(pool, buffer, view, pool.handle(view))
         if chosen is None:
-            np.copyto(staged, array)
+            np.copyto(staged.array, array)
         else:
-            chosen.take(array, out=staged)
-        return pool.handle(staged)
+            chosen.take(array, out=staged.array)
+        return staged.handle
 
 
 def _label(position: int, given: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -90,6 +91,8 @@ def divide(size: int, root: int, n_rows: Optional[int] = None, lengths: Optional
     >>> divide(2, 0, n_rows=3).weights
     [2, 1]
     """
+    if lengths is None and batch_s is None and type(num_slices) is int and num_slices == 1:
+        return _whole(size, root, n_rows)
     if isinstance(num_slices, (bool, np.bool_)) or not isinstance(num_slices, (int, np.integer)):
         raise TypeError("num_slices must be an int, got %r of type %s" % (num_slices, type(num_slices).__name__))
     if num_slices < 1:
@@ -118,3 +121,11 @@ def divide(size: int, root: int, n_rows: Optional[int] = None, lengths: Optional
     selected = batch_s is not None or num_slices > 1
     return Division(bounds, selections if selected else None, counts if selected else None, int(num_slices), weights,
                     rows is not None and counts is not None and rows != counts)
+
+
+@lru_cache(maxsize=256)
+def _whole(size: int, root: int, n_rows: Optional[int]) -> Division:
+    """Return the division of a call without slices or sliceable variables: the same object for the same rows."""
+    bounds = None if n_rows is None else split_rows(n_rows, size, root)
+    weights = None if bounds is None else [end - begin for begin, end in bounds]
+    return Division(bounds, None, None, 1, weights)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import engines
 from ..program import PROGRAM, Program
 from ..reduce_op import MISSING, ReduceOp
+from ..selection import Rows
 from ..session import Session
 from ..shared_data import Data
 from . import spec
 from .arguments import Arguments
-from .call import CallFunction, FreeFunction, Profile, SharedLengths
+from .call import Argument, CallFunction, FreeFunction, Plan, Profile, SharedLengths, reduce_answers
 from .distribute import Catalogue, catalogue_of
 from .division import Division, divide
+from .plans import Plans
 from .variants import Variants
 
 
@@ -46,6 +47,7 @@ class Function:
         self._variants = variants
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # reference to the session of the last call
+        self._plans: Optional[Plans] = None
         program.add(self)
 
     def __repr__(self) -> str:
@@ -321,14 +323,34 @@ class Function:
             arguments, chosen, n_rows = self._arguments.prepare(session.pool, values, batch)
             lengths = self._lengths(session, catalogue)
             division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
-            ops = self._ops(division, subset, session.root)
-            number, sliceable, updates = self._graph_for(division, catalogue)
-            results = session.run(CallFunction(
-                number, self.name or "without a name", arguments, chosen, self._packed(division, session), subset, ops,
-                sliceable, updates), timeout)
-            self.last_rows = [1] * session.size if division.weights is None else division.weights
-            self._called_in = weakref.ref(session)
-        return self._form.wrap(results[session.root], subset)
+            if self._plans is None or not self._plans.are_of(session):
+                self._plans = Plans(session)
+            rows, indices = (chosen, None) if isinstance(chosen, Rows) else (None, chosen)
+            found = self._plans.find((arguments, indices, division, subset))
+            if found is None:
+                found = self._plans.add((arguments, indices, division, subset), self._plan(
+                    session, catalogue, arguments, indices, division, subset))
+            results = session.run(CallFunction(found.plan, found.place, found.known, rows), timeout)
+            found.known = True
+            self.last_rows = [1] * session.size if division.weights is None else list(division.weights)
+            self._called_in = found.session
+            outputs = results[session.root]
+            if found.plan.in_answers:
+                outputs = reduce_answers(found.plan, results, session.root)
+        return self._form.wrap(outputs, subset)
+
+    def _plan(self, session: Session, catalogue: Catalogue, arguments: List[Argument], indices: Any,
+              division: Division, subset: Optional[List[int]]) -> Plan:
+        """Return what a call has in common with others of the same arguments, after checking that it has a meaning."""
+        ops = self._ops(division, subset, session.root)
+        number, sliceable, updates = self._graph_for(division, catalogue)
+        outputs = self.engine.outputs(self.compiled)
+        types = [outputs[i].type for i in (range(len(outputs)) if subset is None else subset)]
+        # In slices, what is gathered grows, and updates are applied at a rendezvous anyway.
+        in_answers = division.num_slices == 1 and all(
+            op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types))
+        return Plan(number, self.name or "without a name", arguments, indices, self._packed(division, session), subset,
+                    ops, in_answers, sliceable, updates)
 
     def _lengths(self, session: Session, catalogue: Catalogue) -> Optional[List[List[int]]]:
         """Return, by rank, the lengths of the sliceable shared variables; None where there are none."""

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import pickle
 import sys
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from .. import messages
-from ..reduce_op import ReduceOp, combine, combine_into, gather_outputs
+from ..reduce_op import ReduceOp, combine_into, reduce_outputs
 from ..rendezvous import Rendezvous
 from ..shared_array import Handle, Pool, PoolMap
 from .base import Describe, Key, Transport
@@ -179,14 +180,11 @@ class SharedMemoryTransport(Transport):
                 out.append(results[i] if in_place else results[i].copy())
                 continue
             parts = self._attach([ranks[i] for ranks in handles])
-            if op.name is None:
-                own = parts[self.root]
-                out.append(next(part for part in parts if part is not None).copy() if own is None else own.copy())
-            elif op.name == "gather":
-                out.append(_named(gather_outputs, parts, describe, i))
-            else:
-                spare = self.prepare(keys[i], parts[self.rank].shape, parts[self.rank].dtype) if in_place else None
-                out.append(combine(op, parts, weights, out=spare, keep_dtype=keep_dtype))
+            spare = None
+            if in_place and op.name not in (None, "gather"):
+                spare = self.prepare(keys[i], parts[self.rank].shape, parts[self.rank].dtype)
+            with _named(describe, i):
+                out.append(reduce_outputs(op, parts, weights, self.root, spare, keep_dtype))
         return out
 
     def _worth_sharing(self, handles: Sequence[Optional[Handle]], op: ReduceOp) -> bool:
@@ -243,9 +241,10 @@ def _check_same(handles: Sequence[Optional[Handle]], describe: Describe, i: int,
             "; ".join("%s %s on rank %d" % (handle.dtype, handle.shape, rank) for rank, handle in there)))
 
 
-def _named(function: Any, parts: Any, describe: Describe, i: int) -> np.ndarray:
+@contextmanager
+def _named(describe: Describe, i: int) -> Iterator[None]:
     try:
-        return function(parts)
+        yield
     except ValueError as error:
         raise ValueError("%s: %s" % (describe(i), error)) from None
 

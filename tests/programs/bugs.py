@@ -6,11 +6,11 @@ that calls it, ranks that are threads included. To be planted before functions a
 
 import numpy as np
 
+from synkhronos import reduce_op
 from synkhronos.engines.numpy import Function, NumpyEngine, Shared, _substituted
 from synkhronos.functions import arguments, call, division, slicing
 from synkhronos.functions.variants import Variants
 from synkhronos.reduce_op import ReduceOp
-from synkhronos.transports import shared_memory
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 
@@ -19,6 +19,8 @@ def weights_forgotten(plant):
     right = SharedMemoryTransport.reduce
     plant.setattr(SharedMemoryTransport, "reduce", lambda self, keys, arrays, ops, weights, *args, **kwargs:
                   right(self, keys, arrays, ops, None, *args, **kwargs))
+    right_small = call.reduce_outputs
+    plant.setattr(call, "reduce_outputs", lambda op, parts, weights, root: right_small(op, parts, None, root))
 
 
 def off_by_one_partition(plant):
@@ -39,8 +41,8 @@ def update_per_slice(plant):
     """Every slice's updates are applied at once, and the next slice computes from them."""
     right = call.CallFunction._in_slices
 
-    def wrong(self, context, engine, compiled):
-        targets = [context.shareds[number][1] for number, _ in self.updates]
+    def wrong(self, context, engine, compiled, prepared):
+        targets = [context.shareds[number][1] for number, _ in prepared.plan.updates]
         called = engine.call
 
         def call_and_update(function, args, subset):
@@ -51,7 +53,7 @@ def update_per_slice(plant):
 
         proxy = type("Proxy", (), {"__getattr__": lambda _, name: getattr(engine, name),
                                    "call": staticmethod(call_and_update)})()
-        return right(self, context, proxy, compiled)
+        return right(self, context, proxy, compiled, prepared)
 
     plant.setattr(call.CallFunction, "_in_slices", wrong)
 
@@ -128,8 +130,8 @@ def batch_applied_twice(plant):
 
 def gather_order(plant):
     """Outputs are gathered the last rank first."""
-    right = shared_memory.gather_outputs
-    plant.setattr(shared_memory, "gather_outputs", lambda parts: right(list(parts)[::-1]))
+    right = reduce_op.gather_outputs
+    plant.setattr(reduce_op, "gather_outputs", lambda parts: right(list(parts)[::-1]))
 
 
 def swapped_updates(plant):
