@@ -8,14 +8,12 @@ so that the same values give the same bits in every run.
 
 from __future__ import annotations
 
-import functools
 import math
 import numbers
 from dataclasses import dataclass
 from enum import Enum
 from typing import (
     Any,
-    Callable,
     Collection,
     ContextManager,
     Dict,
@@ -276,7 +274,8 @@ def combine(
                 f"'{op}' needs values of one shape and type, got "
                 + " and ".join(_unique(f"{part.dtype}{part.shape}" for part in present))
             )
-    check_dtype(op, dtype, "a value")
+    if dtype.kind != "f":  # which has every op
+        check_dtype(op, dtype, "a value")
     if dtype.kind == "b" and op.name in ("sum", "prod") and not keep_dtype:
         dtype = np.dtype(np.int_)
     if out is None:
@@ -491,6 +490,14 @@ def _compute_dtype(op: ReduceOp, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _checked(weights: Sequence[Any]) -> NDArray[np.float64]:
+    if all([type(weight) is int or type(weight) is float for weight in weights]):
+        try:
+            checked = np.array(weights, np.float64)
+        except OverflowError:
+            pass
+        else:
+            if 0 <= checked.min(initial=0.0) and checked.max(initial=0.0) < math.inf:  # neither where one is nan
+                return checked
     checked = np.empty(len(weights))
     for position, weight in enumerate(weights):
         if isinstance(weight, np.ndarray) and weight.ndim == 0:
@@ -523,7 +530,7 @@ def _scaled(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _average_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[Any]], out: NDArray[Any]) -> None:
-    checked = np.ones(len(parts)) if weights is None else _checked(weights)
+    checked: Sequence[float] = (1.0,) * len(parts) if weights is None else _checked(weights)
     if len(checked) != len(parts):
         raise ValueError(f"weights must be one number for each of the {len(parts)} ranks, got {len(checked)}")
     pairs = [(part, weight) for part, weight in zip(parts, checked) if part is not None]
@@ -538,16 +545,41 @@ def _average_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Seq
         present = [part.view(real) for part in present]
         out = out.view(real)
     compute = _compute_dtype(_AVG, out.dtype)
-    equal_pair = len(pairs) == 2 and pairs[0][1] == pairs[1][1]
-    average: Callable[[List[NDArray[Any]], NDArray[Any]], None] = _midpoint
-    with _silent(over="raise" if equal_pair else "ignore"):
-        if not equal_pair:
-            # None of the weights is 0, and none must become 0 in a narrower type: 0 * inf is nan.
-            scaled = _scaled(np.array([weight for _, weight in pairs])).astype(compute)
-            scaled = np.maximum(scaled, np.nextafter(compute.type(0), compute.type(1)))
-            average = functools.partial(_weighted_mean, scaled)
+    if len(pairs) == 2 and pairs[0][1] == pairs[1][1]:
+        _average_two(present[0], present[1], compute, out)
+        return
+    with _silent():
+        # None of the weights is 0, and none must become 0 in a narrower type: 0 * inf is nan.
+        scaled = _scaled(np.array([weight for _, weight in pairs])).astype(compute)
+        scaled = np.maximum(scaled, np.nextafter(compute.type(0), compute.type(1)))
         for block in _blocks(out.size, compute):
-            average([part[block].astype(compute, copy=False) for part in present], out[block])
+            _weighted_mean(scaled, [part[block].astype(compute, copy=False) for part in present], out[block])
+
+
+def _average_two(first: NDArray[Any], second: NDArray[Any], compute: np.dtype[Any], out: NDArray[Any]) -> None:
+    """Average two values of equal weights, by far the most frequent case: rounding does not leave their range."""
+    if out.size <= 16 and compute == out.dtype and compute.itemsize <= 8:
+        # Python's floats know no warnings, which take longer to switch off than all the rest. They are doubles, and the
+        # sum of two narrower numbers that is rounded to double and then to their type is the sum rounded once.
+        halves = [_half_of_sum(a, b) for a, b in zip(first.tolist(), second.tolist())]
+        try:
+            out[...] = halves
+        except FloatingPointError:  # underflow, where the user has it raise
+            with _silent():
+                out[...] = halves
+        return
+    in_place = compute == out.dtype and not any(np.may_share_memory(out, part) for part in (first, second))
+    # Raising on overflow costs nothing, and looking for infinities would cost another pass.
+    with _silent(over="raise"):
+        for block in _blocks(out.size, compute):
+            target = out[block]
+            _midpoint(first[block].astype(compute, copy=False), second[block].astype(compute, copy=False), target,
+                      target if in_place else None)
+
+
+def _half_of_sum(a: float, b: float) -> float:
+    total = a + b
+    return a * 0.5 + b * 0.5 if total in (math.inf, -math.inf) else total * 0.5
 
 
 def _silent(over: Literal["ignore", "raise"] = "ignore") -> ContextManager[object]:
@@ -587,14 +619,10 @@ def _weighted_mean(weights: NDArray[Any], blocks: List[NDArray[Any]], out: NDArr
     np.minimum(mean, high, out=out)
 
 
-def _midpoint(blocks: List[NDArray[Any]], out: NDArray[Any]) -> None:
-    """Average two blocks of equal weights, by far the most frequent case: rounding does not leave their range.
-
-    NumPy must be set to raise on overflow: that costs nothing, and looking for infinities would cost another pass.
-    """
-    first, second = blocks
+def _midpoint(first: NDArray[Any], second: NDArray[Any], out: NDArray[Any], total: Optional[NDArray[Any]]) -> None:
+    """Average two blocks; ``total`` takes their sum. NumPy must be set to raise on overflow."""
     try:
-        total = np.add(first, second)
+        total = np.add(first, second, out=total)
     except FloatingPointError:
         with _silent():
             total = np.add(first, second)

@@ -147,17 +147,18 @@ class Session:
         self._warn = self._began + WARN_AFTER
         self._trouble = own = None
         try:
-            with self.placement:
-                self._check_idle()
-                self.context.rendezvous.begin(number)
-                self.channel.send(number, payload)
-                self.context.forget(self._forget)
-                self._forget = []
+            self._check_idle()
+            self.context.rendezvous.begin(number)
+            self.channel.send(number, payload)
+            with self.placement:  # takes a while, in which the others begin, and finish
+                if self._forget:
+                    self.context.forget(self._forget)
+                    self._forget = []
                 own = self._execute(command)
-                if own.error is not None and not isinstance(own.error, Exception):
-                    raise own.error  # an interrupt: the others may be far from done
-                for rank in self.others:
-                    self.channel.wait(rank, number, self._watch_answers)
+            if own.error is not None and not isinstance(own.error, Exception):
+                raise own.error  # an interrupt: the others may be far from done
+            for rank in self.others:
+                self.channel.wait(rank, number, self._watch_answers)
             acks = [own if rank == self.root else self._read(rank) for rank in range(self.size)]
         except _Trouble as trouble:
             self._note_others(trouble.error, own)
@@ -167,7 +168,7 @@ class Session:
         except BaseException:
             self._recover(number)
             raise
-        if any(ack.aborted or ack.error is not None for ack in acks):
+        if any([ack.aborted or ack.error is not None for ack in acks]):
             self.context.rendezvous.clear()
             self._raise(command, own, [ack for ack in acks if ack is not own and ack.error is not None])
         return [ack.result for ack in acks]

@@ -94,7 +94,8 @@ def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -
         stop = False
         try:
             forget, command = channel.read()
-            context.forget(forget)
+            if forget:
+                context.forget(forget)
         except BaseException as error:  # anything can be raised by unpickling a user's objects
             context.abort()
             ack = Ack(context.rank, error=error)
