@@ -12,6 +12,7 @@ import math
 import numbers
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import (
     Any,
     Collection,
@@ -60,6 +61,9 @@ class ReduceOp:
 
     name: Optional[str]
     on_host: bool = False
+
+    def __reduce__(self) -> Any:
+        return _made, (self.name, self.on_host)  # ops travel with every command, and a dataclass by itself is slow
 
     def __str__(self) -> str:
         """Return the op as users write it."""
@@ -139,6 +143,12 @@ class ReduceOp:
         parsed = _AVG if op is MISSING else cls.parse(op, argument=f"the op of {label}")
         check_dtype(parsed, dtype, label)
         return parsed
+
+
+@lru_cache(maxsize=32)
+def _made(name: Optional[str], on_host: bool) -> ReduceOp:
+    return ReduceOp(name, on_host)
+
 
 
 _AVG = ReduceOp("avg")
@@ -322,19 +332,42 @@ def combine_into(
     TypeError, ValueError
         If the weights are not as they must be, or the op combines nothing.
     """
+    combine_pieces(op, [(parts, [out])], weights)
+
+
+def combine_pieces(
+    op: ReduceOp,
+    pieces: Iterable[Tuple[Sequence[Optional[NDArray[Any]]], Sequence[NDArray[Any]]]],
+    weights: Optional[Sequence[Any]],
+) -> None:
+    """Do the work of `combine_into` on many blocks, each for several targets; small ones cost little more than joined.
+
+    Parameters
+    ----------
+    op, weights
+        As in `combine_into`.
+    pieces : iterable of (parts, targets)
+        The parts of `combine_into`, and the arrays that take the result. The first of these may be one of the parts.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `combine_into`.
+    """
     if op.name == "avg":
-        _average_into(parts, weights, out)
-        return
-    if op.name not in _UFUNCS:
+        checked: Any = None if weights is None else _checked(weights)
+    elif op.name not in _UFUNCS:
         raise ValueError(f"values are combined by {_listed(('avg', *_UFUNCS))}; not by '{op}'")
-    present = [part for part in parts if part is not None]
-    if len(present) == 1:
-        np.copyto(out, present[0])
-        return
-    compute = _compute_dtype(op, out.dtype)
-    with _silent():
-        for block in _blocks(out.size, compute):
-            _fold(_UFUNCS[op.name], [part[block] for part in present], compute, out[block])
+    # The state of errors is switched once for all blocks, and for few numbers not at all.
+    with _Silence() as silence:
+        for parts, targets in pieces:
+            out = targets[0]
+            if op.name == "avg":
+                _average_into(parts, checked, out, silence)
+            else:
+                _fold_into(op, parts, out, silence)
+            for target in targets[1:]:
+                np.copyto(target, out)
 
 
 def gather_outputs(parts: Sequence[Optional[NDArray[Any]]]) -> NDArray[Any]:
@@ -529,11 +562,25 @@ def _scaled(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return weights
 
 
-def _average_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[Any]], out: NDArray[Any]) -> None:
-    checked: Sequence[float] = (1.0,) * len(parts) if weights is None else _checked(weights)
-    if len(checked) != len(parts):
-        raise ValueError(f"weights must be one number for each of the {len(parts)} ranks, got {len(checked)}")
-    pairs = [(part, weight) for part, weight in zip(parts, checked) if part is not None]
+def _fold_into(op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], out: NDArray[Any], silence: _Silence) -> None:
+    present = [part for part in parts if part is not None]
+    if len(present) == 1:
+        np.copyto(out, present[0])
+        return
+    compute = _compute_dtype(op, out.dtype)
+    silence.begin()
+    for block in _blocks(out.size, compute):
+        _fold(_UFUNCS[op.name], [part[block] for part in present], compute, out[block])
+
+
+def _average_into(
+    parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[float]], out: NDArray[Any], silence: _Silence
+) -> None:
+    if weights is None:
+        weights = (1.0,) * len(parts)
+    elif len(weights) != len(parts):
+        raise ValueError(f"weights must be one number for each of the {len(parts)} ranks, got {len(weights)}")
+    pairs = [(part, weight) for part, weight in zip(parts, weights) if part is not None]
     pairs = [(part, weight) for part, weight in pairs if weight] or pairs
     present = [part for part, _ in pairs]
     if len(present) == 1:
@@ -546,17 +593,19 @@ def _average_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Seq
         out = out.view(real)
     compute = _compute_dtype(_AVG, out.dtype)
     if len(pairs) == 2 and pairs[0][1] == pairs[1][1]:
-        _average_two(present[0], present[1], compute, out)
+        _average_two(present[0], present[1], compute, out, silence)
         return
-    with _silent():
-        # None of the weights is 0, and none must become 0 in a narrower type: 0 * inf is nan.
-        scaled = _scaled(np.array([weight for _, weight in pairs])).astype(compute)
-        scaled = np.maximum(scaled, np.nextafter(compute.type(0), compute.type(1)))
-        for block in _blocks(out.size, compute):
-            _weighted_mean(scaled, [part[block].astype(compute, copy=False) for part in present], out[block])
+    silence.begin()
+    # None of the weights is 0, and none must become 0 in a narrower type: 0 * inf is nan.
+    scaled = _scaled(np.array([weight for _, weight in pairs])).astype(compute)
+    scaled = np.maximum(scaled, np.nextafter(compute.type(0), compute.type(1)))
+    for block in _blocks(out.size, compute):
+        _weighted_mean(scaled, [part[block].astype(compute, copy=False) for part in present], out[block])
 
 
-def _average_two(first: NDArray[Any], second: NDArray[Any], compute: np.dtype[Any], out: NDArray[Any]) -> None:
+def _average_two(
+    first: NDArray[Any], second: NDArray[Any], compute: np.dtype[Any], out: NDArray[Any], silence: _Silence
+) -> None:
     """Average two values of equal weights, by far the most frequent case: rounding does not leave their range."""
     if out.size <= 16 and compute == out.dtype and compute.itemsize <= 8:
         # Python's floats know no warnings, which take longer to switch off than all the rest. They are doubles, and the
@@ -565,16 +614,15 @@ def _average_two(first: NDArray[Any], second: NDArray[Any], compute: np.dtype[An
         try:
             out[...] = halves
         except FloatingPointError:  # underflow, where the user has it raise
-            with _silent():
-                out[...] = halves
+            silence.begin()
+            out[...] = halves
         return
     in_place = compute == out.dtype and not any(np.may_share_memory(out, part) for part in (first, second))
-    # Raising on overflow costs nothing, and looking for infinities would cost another pass.
-    with _silent(over="raise"):
-        for block in _blocks(out.size, compute):
-            target = out[block]
-            _midpoint(first[block].astype(compute, copy=False), second[block].astype(compute, copy=False), target,
-                      target if in_place else None)
+    silence.begin(over="raise")  # costs nothing, and looking for infinities would cost another pass
+    for block in _blocks(out.size, compute):
+        target = out[block]
+        _midpoint(first[block].astype(compute, copy=False), second[block].astype(compute, copy=False), target,
+                  target if in_place else None)
 
 
 def _half_of_sum(a: float, b: float) -> float:
@@ -582,12 +630,36 @@ def _half_of_sum(a: float, b: float) -> float:
     return a * 0.5 + b * 0.5 if total in (math.inf, -math.inf) else total * 0.5
 
 
-def _silent(over: Literal["ignore", "raise"] = "ignore") -> ContextManager[object]:
+def _silent() -> ContextManager[object]:
     """Switch off NumPy's warnings and errors, whatever the user has set: inf and nan are results here.
 
     And if one rank alone raised, the others would have gone on.
     """
-    return np.errstate(all="ignore", over=over)
+    return np.errstate(all="ignore")
+
+
+class _Silence:
+    """`_silent`, from the first `begin` to the end of the with block; switching takes longer than averaging 4 KB."""
+
+    def __init__(self) -> None:
+        self._over = ""
+        self._state: Any = None
+
+    def __enter__(self) -> _Silence:
+        return self
+
+    def begin(self, over: Literal["ignore", "raise"] = "ignore") -> None:
+        """Be silent; about overflow, raise FloatingPointError where that is asked for."""
+        if self._over != over:
+            self.__exit__()
+            self._state = np.errstate(all="ignore", over=over)
+            self._state.__enter__()
+            self._over = over
+
+    def __exit__(self, *exception: object) -> None:
+        if self._over:
+            self._over = ""
+            self._state.__exit__(*exception)
 
 
 def _blocks(size: int, dtype: np.dtype[Any]) -> Iterator[slice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -15,8 +16,71 @@ from ..selection import Rows, Selection
 from ..session import Session
 from ..shared_data import Data
 
+#: Sets of variables that are remembered as checked.
+MOST = 64
+
 #: The ops by which values of shared variables can be reduced.
 OPS = ("avg", "sum", "prod", "min", "max")
+
+
+class Checked:
+    """What is known of shared variables in one session, once they have been checked: collectives come again and again.
+
+    It does not keep the variables alive; `holds` tells whether it is still about the same ones.
+    """
+
+    def __init__(self, catalogue: Catalogue, variables: Sequence[Any], states: bool) -> None:
+        self.engine: Any = engines.find(variables, default=None)
+        for variable in variables:
+            if self.engine is None or not self.engine.is_shared(variable):
+                raise TypeError("shared_vars: expected shared variables, got %r of type %s" % (
+                    variable, type(variable).__name__))
+        self.names = [self.engine.label(variable) for variable in variables]
+        self.types = [self.engine.shared_type(variable) for variable in variables]
+        self.random = [self.engine.is_random(variable) for variable in variables]
+        for variable, name, type_, random in zip(variables, self.names, self.types, self.random):
+            if random and not states:
+                raise TypeError("shared_vars: %s is the state of a random stream (%s); every rank draws from its own, "
+                                "which get_value and set_value read and write, and collectives cannot combine them" % (
+                                    name, type(self.engine.get(variable)).__name__))
+            if type_ is None and not random:
+                raise TypeError("shared_vars: %s is no dense array but %s; every rank has its own, and collectives "
+                                "cannot combine them" % (name, type(self.engine.get(variable)).__name__))
+        self.numbers = [_number(catalogue, self.engine, variable, name)
+                        for variable, name in zip(variables, self.names)]
+        names: Dict[int, str] = {}
+        for number, name in zip(self.numbers, self.names):
+            if number in names:
+                raise ValueError("shared_vars: %s stands twice (its value is that of %s)" % (name, names[number]))
+            names[number] = name
+        self._references = [weakref.ref(variable) for variable in variables]
+        # A variable that shares another's storage has that one's number, and only as long as that one lives.
+        others = [catalogue.variable(number) for number in self.numbers]
+        self._others = [weakref.ref(other) for other, variable in zip(others, variables) if other is not variable]
+
+    def holds(self, variables: Sequence[Any]) -> bool:
+        """Tell whether it is about these variables, and nothing of it has ended."""
+        return all([reference() is variable for reference, variable in zip(self._references, variables)]) and all(
+            [reference() is not None for reference in self._others])
+
+
+def _number(catalogue: Catalogue, engine: Any, variable: Any, name: str) -> int:
+    """Return the number of a variable, after giving the ranks the functions that use it."""
+    number = catalogue.find(engine, variable)
+    if number is None:
+        identity = engine.identity(variable)
+        users = [function for function in PROGRAM.functions if function.engine is engine and any(
+            engine.identity(shared) == identity for shared in function.get_shared())]
+        try:
+            catalogue.ensure(users)
+        except TypeError:  # one of them cannot travel
+            if catalogue.find(engine, variable) is None:
+                raise
+        number = catalogue.find(engine, variable)
+    if number is None:
+        raise ValueError("shared_vars: no synkhronos function uses %s, so the other ranks do not have it; build "
+                         "the functions that use it with synkhronos.function first" % name)
+    return number
 
 
 class Variables:
@@ -54,48 +118,16 @@ class Variables:
         self.variables: List[Any] = [shared_vars] if self.single else list(shared_vars)
         if not self.variables:
             raise ValueError("shared_vars: expected a shared variable or a list of them, got an empty list")
-        self.engine: Any = engines.find(self.variables, default=None)
-        for variable in self.variables:
-            if self.engine is None or not self.engine.is_shared(variable):
-                raise TypeError("shared_vars: expected shared variables, got %r of type %s" % (
-                    variable, type(variable).__name__))
-        self.names = [self.engine.label(variable) for variable in self.variables]
-        self.types = [self.engine.shared_type(variable) for variable in self.variables]
-        self.random = [self.engine.is_random(variable) for variable in self.variables]
-        for variable, name, type_, random in zip(self.variables, self.names, self.types, self.random):
-            if random and not states:
-                raise TypeError("shared_vars: %s is the state of a random stream (%s); every rank draws from its own, "
-                                "which get_value and set_value read and write, and collectives cannot combine them" % (
-                                    name, type(self.engine.get(variable)).__name__))
-            if type_ is None and not random:
-                raise TypeError("shared_vars: %s is no dense array but %s; every rank has its own, and collectives "
-                                "cannot combine them" % (name, type(self.engine.get(variable)).__name__))
         with self.session.lock:
             catalogue = catalogue_of(self.session)
-            self.numbers = [self._number(catalogue, variable, name)
-                            for variable, name in zip(self.variables, self.names)]
-        names: Dict[int, str] = {}
-        for number, name in zip(self.numbers, self.names):
-            if number in names:
-                raise ValueError("shared_vars: %s stands twice (its value is that of %s)" % (name, names[number]))
-            names[number] = name
-
-    def _number(self, catalogue: Catalogue, variable: Any, name: str) -> int:
-        number = catalogue.find(self.engine, variable)
-        if number is None:
-            identity = self.engine.identity(variable)
-            users = [function for function in PROGRAM.functions if function.engine is self.engine and any(
-                self.engine.identity(shared) == identity for shared in function.get_shared())]
-            try:
-                catalogue.ensure(users)
-            except TypeError:  # one of them cannot travel
-                if catalogue.find(self.engine, variable) is None:
-                    raise
-            number = catalogue.find(self.engine, variable)
-        if number is None:
-            raise ValueError("shared_vars: no synkhronos function uses %s, so the other ranks do not have it; build "
-                             "the functions that use it with synkhronos.function first" % name)
-        return number
+            checked = catalogue.checked.get((states, *map(id, self.variables)))
+            if checked is None or not checked.holds(self.variables):
+                checked = Checked(catalogue, self.variables, states)
+                if len(catalogue.checked) >= MOST:
+                    catalogue.checked.clear()
+                catalogue.checked[(states, *map(id, self.variables))] = checked
+        self.engine, self.names, self.types = checked.engine, checked.names, checked.types
+        self.random, self.numbers = checked.random, checked.numbers
 
     def check_op(self, op: Any) -> ReduceOp:
         """Return the op, where it suits all variables."""
@@ -206,10 +238,11 @@ def keys_and_arrays(context: RankContext, numbers: Sequence[int]) -> Tuple[List[
     """
     keys = [("shared", number) for number in numbers]
     arrays = []
+    place = context.transport.place
     for key in keys:
         engine, variable = context.shareds[key[1]]
         value = engine.get(variable)
-        placed = context.transport.place(key, value)
+        placed = place(key, value)
         if placed is not value:
             engine.put(variable, placed)
         arrays.append(placed)

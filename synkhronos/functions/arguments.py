@@ -138,9 +138,11 @@ class Arguments:
         """Copy an array, or its chosen rows, into shared memory that is used again; return its handle."""
         shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
         staged = self._staging.get(i)
-        if staged is None or staged.pool is not pool or staged.array.shape != shape or staged.array.dtype != array.dtype:
+        if staged is not None and staged.pool is not pool:
+            staged = None
+        if staged is None or staged.array.shape != shape or staged.array.dtype != array.dtype:
             nbytes = array.itemsize * math.prod(shape)
-            buffer = None if staged is None or staged.pool is not pool else staged.buffer
+            buffer = None if staged is None else staged.buffer
             if buffer is None or buffer.nbytes < nbytes:
                 self._staging.pop(i, None)
                 staged = buffer = None  # given back before the new one is taken

@@ -147,6 +147,8 @@ class Catalogue:
         # dead variable may stand in the tables, and its id may be another object's.
         self._dropped: Deque[Tuple[str, int]] = deque()
         self._stray: List[Tuple[str, int]] = []  # what the ranks may drop
+        #: Sets of variables that collectives have checked before; see `collectives.variables`.
+        self.checked: Dict[Any, Any] = {}
         self._streams = RandomStreams(session.seed, session.random == "split", session.root)
         session.context.functions, session.context.shareds = MasterFunctions(), MasterShareds()
 
@@ -161,6 +163,10 @@ class Catalogue:
         """Return the number of a shared variable that the ranks hold (of the first one with its storage), or None."""
         entry = self._base_of(engine, shared)
         return None if entry is None else entry.number
+
+    def variable(self, number: int) -> Any:
+        """Return the shared variable that the ranks know under a number."""
+        return self._numbers[number].shared
 
     def _entry_of(self, shared: Any) -> Optional[Entry]:
         entry = self._entries.get(id(shared))

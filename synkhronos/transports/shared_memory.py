@@ -13,8 +13,10 @@ is all that it costs.
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
+from collections import OrderedDict
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -22,7 +24,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 
 from .. import messages
-from ..reduce_op import ReduceOp, combine_into, reduce_outputs
+from ..reduce_op import ReduceOp, combine_pieces, reduce_outputs
 from ..rendezvous import Rendezvous
 from ..shared_array import Handle, Pool, PoolMap
 from .base import Describe, Key, Transport
@@ -33,15 +35,22 @@ BLOCK = 1 << 18
 #: Up to so many bytes the root reduces alone: sharing the work would cost another rendezvous.
 ALONE = 1 << 16
 
+#: What ranks have told each other is kept for so many collectives: two for each of different variables, whose current
+#: and spare arrays change places.
+KEPT = 64
+
+Piece = Tuple[List[Optional[np.ndarray]], List[np.ndarray]]  # parts of a block, and targets of what they combine to
+
 
 class Slot:
-    """The current and the spare array of one key on one rank."""
+    """The current and the spare array of one key on one rank, with their handles."""
 
-    __slots__ = ("current", "spare")
+    __slots__ = ("current", "spare", "handle", "spare_handle")
 
     def __init__(self) -> None:
         self.current: Optional[np.ndarray] = None
         self.spare: Optional[np.ndarray] = None
+        self.handle = self.spare_handle = None
 
     def fits(self, which: str, shape: Tuple[int, ...], dtype: np.dtype) -> bool:
         """Tell whether one of the arrays can be overwritten with a value of that shape and dtype.
@@ -59,6 +68,35 @@ class Slot:
         return sys.getrefcount(getattr(self, which)) == 2 and sys.getrefcount(getattr(self, which).base) == 2
 
 
+class Layout:
+    """Where arrays of all ranks lie, as all of them have told.
+
+    Attributes
+    ----------
+    handles : list of list of (Handle or None)
+        By rank, and by position in what was told.
+    known : dict
+        What collectives have worked out from it, for the next time.
+    """
+
+    def __init__(self, handles: List[Sequence[Optional[Handle]]], pools: PoolMap) -> None:
+        self.handles, self._pools = handles, pools
+        self._arrays: Dict[int, List[Optional[np.ndarray]]] = {}
+        self.known: Dict[Any, Any] = {}
+
+    def of_ranks(self, i: int) -> List[Optional[Handle]]:
+        """Return every rank's handle at a position."""
+        return [handles[i] for handles in self.handles]
+
+    def arrays(self, i: int) -> List[Any]:
+        """Return every rank's array at a position, attached."""
+        found = self._arrays.get(i)
+        if found is None:
+            found = self._arrays[i] = [None if handle is None else self._pools.attach(handle)
+                                       for handle in self.of_ranks(i)]
+        return found
+
+
 class SharedMemoryTransport(Transport):
     """Collectives over the pools of the ranks; see the module."""
 
@@ -67,6 +105,9 @@ class SharedMemoryTransport(Transport):
         self.rank, self.root, self.size = rendezvous.rank, rendezvous.root, rendezvous.block.size
         self._slots: Dict[Key, Slot] = {}
         self._keep: List[Any] = [None, None]
+        # What was told last, by the identities of the handles, which are kept for that: pickled.
+        self._told: "OrderedDict[Tuple[int, ...], Tuple[bytes, Any]]" = OrderedDict()
+        self._layouts: "OrderedDict[Tuple[bytes, ...], Layout]" = OrderedDict()  # by what all ranks told
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
@@ -82,6 +123,7 @@ class SharedMemoryTransport(Transport):
             return slot.current
         if not slot.fits("current", value.shape, value.dtype):
             slot.current = self.pool.allocate(value.shape, value.dtype)
+            slot.handle = self.pool.handle(slot.current)
         np.copyto(slot.current, value)
         return slot.current
 
@@ -89,12 +131,14 @@ class SharedMemoryTransport(Transport):
         slot = self._slot(key)
         if not slot.fits("spare", shape, dtype):
             slot.spare = self.pool.allocate(shape, dtype)
+            slot.spare_handle = self.pool.handle(slot.spare)
         return slot.spare
 
     def adopt(self, key: Key, result: np.ndarray) -> None:
         slot = self._slot(key)
         if result is slot.spare:
             slot.current, slot.spare = slot.spare, slot.current
+            slot.handle, slot.spare_handle = slot.spare_handle, slot.handle
 
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         for key in [key for key in self._slots if key[:len(prefix)] == prefix]:
@@ -103,122 +147,151 @@ class SharedMemoryTransport(Transport):
     # -- meeting -------------------------------------------------------------------------------------------------
 
     def exchange(self, notice: Any) -> List[Any]:
+        told = self._exchange(pickle.dumps(notice, pickle.HIGHEST_PROTOCOL))
+        return [notice if rank == self.rank else pickle.loads(each) for rank, each in enumerate(told)]
+
+    def _exchange(self, notice: bytes) -> Tuple[bytes, ...]:
         block = self.rendezvous.block
         # Two slots in turn, by the number of the rendezvous: that is the same on all ranks, even after a command that
         # some of them gave up earlier than others.
         turn = (self.rendezvous.current + 1) % 2
         slots, length = block.notice_slots[turn], block.notice_length[turn]
         # The slot was read for the last time before the rendezvous in between.
-        length[self.rank], self._keep[turn] = messages.put(
-            pickle.dumps(notice, pickle.HIGHEST_PROTOCOL), slots[self.rank], self.pool)
+        length[self.rank], self._keep[turn] = messages.put(notice, slots[self.rank], self.pool)
         self.rendezvous.meet()
-        return [notice if rank == self.rank else pickle.loads(messages.get(length[rank], slots[rank], self.pools))
-                for rank in range(self.size)]
+        return tuple(notice if rank == self.rank else bytes(messages.get(length[rank], slots[rank], self.pools))
+                     for rank in range(self.size))
 
-    def _share(self, arrays: Sequence[Optional[np.ndarray]]) -> List[List[Optional[Handle]]]:
-        """Tell all ranks where this rank's arrays lie; return where theirs lie, by rank."""
-        return self.exchange([None if array is None else self.pool.handle(array) for array in arrays])
+    def _share(self, handles: Sequence[Optional[Handle]]) -> Layout:
+        """Tell all ranks where this rank's arrays lie; return where all lie.
 
-    def _attach(self, handles: Sequence[Optional[Handle]]) -> List[Optional[np.ndarray]]:
-        return [None if handle is None else self.pools.attach(handle) for handle in handles]
+        Mostly they lie where they lay the last time, or the time before (current and spare arrays change places). So
+        both what is told and what is made of it are kept.
+        """
+        identities = tuple(map(id, handles))
+        notice, _ = self._told.get(identities, (None, None))
+        if notice is None:
+            notice = pickle.dumps(handles, pickle.HIGHEST_PROTOCOL)
+            _remember(self._told, identities, (notice, handles))
+        told = self._exchange(notice)
+        layout = self._layouts.get(told)
+        if layout is None:
+            layout = Layout([pickle.loads(each) for each in told], self.pools)
+            _remember(self._layouts, told, layout)
+        return layout
+
+    def _placed(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]]) -> List[Optional[Handle]]:
+        """Bring arrays into their slots; return the handles."""
+        handles: List[Optional[Handle]] = []
+        for key, array in zip(keys, arrays):
+            if array is None:
+                handles.append(None)
+            else:
+                self.place(key, array)
+                handles.append(self._slots[key].handle)
+        return handles
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
     def all_reduce(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], op: ReduceOp,
                    weights: Optional[Sequence[float]], describe: Describe) -> List[np.ndarray]:
         n = len(keys)
-        mine = [self.place(key, array) for key, array in zip(keys, arrays)]
+        mine = self._placed(keys, arrays)
         results = [self.prepare(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
-        handles = self._share(mine + results)
-        for i in range(n):
-            _check_same([ranks[i] for ranks in handles], describe, i)
-        parts = [[self.pools.attach(ranks[i]) for ranks in handles] for i in range(n)]
-        targets = [[self.pools.attach(ranks[n + i]) for ranks in handles] for i in range(n)]
-        self._reduce_share([op] * n, parts, targets, weights)
+        layout = self._share(mine + [self._slots[key].spare_handle for key in keys])
+        work = layout.known.get("all_reduce")
+        if work is None:
+            for i in range(n):
+                _check_same(layout.of_ranks(i), describe, i)
+            work = layout.known["all_reduce"] = self._share_of_work([layout.arrays(i) for i in range(n)],
+                                                                    [layout.arrays(n + i) for i in range(n)])
+        combine_pieces(op, work, weights)
+        # The others' shares are complete at the next rendezvous.
         return results
 
-    def _reduce_share(self, ops: Sequence[ReduceOp], parts: Sequence[Sequence[Optional[np.ndarray]]],
-                      targets: Sequence[Sequence[np.ndarray]], weights: Optional[Sequence[float]]) -> None:
-        """Compute this rank's share of the elements and write it to all targets."""
-        sizes = tuple(target[0].nbytes for target in targets)
-        for i, begin, end in _share_of(sizes, self.size)[self.rank]:
+    def _share_of_work(self, parts: Sequence[Sequence[Optional[np.ndarray]]],
+                       targets: Sequence[Sequence[np.ndarray]]) -> List[Piece]:
+        """Return this rank's share of the elements, in blocks: the parts, and the targets of the result."""
+        work: List[Piece] = []
+        for i, begin, end in _share_of(tuple(target[0].nbytes for target in targets), self.size)[self.rank]:
             itemsize = targets[i][0].itemsize
             flat_parts = [None if part is None else part.reshape(-1) for part in parts[i]]
             flat_targets = [target.reshape(-1) for target in targets[i]]
             step = max(1, BLOCK // itemsize)
             for low in range(-(-begin // itemsize), -(-end // itemsize), step):
                 high = min(low + step, -(-end // itemsize))
-                first = flat_targets[0][low:high]
-                combine_into(ops[i], [None if part is None else part[low:high] for part in flat_parts], weights, first)
-                for target in flat_targets[1:]:
-                    target[low:high] = first
-        # The others' shares are complete at the next rendezvous.
+                work.append(([None if part is None else part[low:high] for part in flat_parts],
+                             [target[low:high] for target in flat_targets]))
+        return work
 
     def reduce(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
                weights: Optional[Sequence[float]], describe: Describe,
                keep_dtype: bool = True, in_place: bool = False) -> Optional[List[np.ndarray]]:
-        handles = self._share([None if array is None else self.place(key, array) for key, array in zip(keys, arrays)])
-        for i, op in enumerate(ops):
-            if op.name not in (None, "gather"):
-                _check_same([ranks[i] for ranks in handles], describe, i)
-        shared_out = [i for i, op in enumerate(ops) if self._worth_sharing([ranks[i] for ranks in handles], op)]
+        layout = self._share(self._placed(keys, arrays))
+        names = tuple(op.name for op in ops)
+        shared_out = layout.known.get(names)
+        if shared_out is None:
+            for i, name in enumerate(names):
+                if name not in (None, "gather"):
+                    _check_same(layout.of_ranks(i), describe, i)
+            shared_out = layout.known[names] = [i for i, name in enumerate(names) if self._worth_sharing(
+                layout.of_ranks(i), name)]
         results: Dict[int, np.ndarray] = {}
         if shared_out:
             # The root tells where the results shall lie, which takes an exchange of its own.
-            spares = self._share([self.prepare(keys[i], *_shape_of(handles, i)) if self.rank == self.root else None
-                                  for i in shared_out])[self.root]
-            targets = [[self.pools.attach(handle)] for handle in spares]
-            self._reduce_share([ops[i] for i in shared_out],
-                               [self._attach([ranks[i] for ranks in handles]) for i in shared_out], targets, weights)
+            spares: List[Optional[Handle]] = [None] * len(shared_out)
+            if self.rank == self.root:
+                for j, i in enumerate(shared_out):
+                    self.prepare(keys[i], *_shape_of(layout.of_ranks(i)))
+                    spares[j] = self._slots[keys[i]].spare_handle
+            targets = self._share(spares)
+            for j, i in enumerate(shared_out):
+                results[i] = targets.arrays(j)[self.root]
+                combine_pieces(ops[i], self._share_of_work([layout.arrays(i)], [[results[i]]]), weights)
             self.rendezvous.meet()
-            results = {i: target[0] for i, target in zip(shared_out, targets)}
         if self.rank != self.root:
             return None
         out = []
         for i, op in enumerate(ops):
             if i in results:
-                out.append(results[i] if in_place else results[i].copy())
+                out.append(self._slots[keys[i]].spare if in_place else results[i].copy())
                 continue
-            parts = self._attach([ranks[i] for ranks in handles])
-            spare = None
+            parts, spare = layout.arrays(i), None
             if in_place and op.name not in (None, "gather"):
                 spare = self.prepare(keys[i], parts[self.rank].shape, parts[self.rank].dtype)
             with _named(describe, i):
                 out.append(reduce_outputs(op, parts, weights, self.root, spare, keep_dtype))
         return out
 
-    def _worth_sharing(self, handles: Sequence[Optional[Handle]], op: ReduceOp) -> bool:
-        if op.name in (None, "gather") or self.size == 1:
+    def _worth_sharing(self, handles: Sequence[Optional[Handle]], name: Optional[str]) -> bool:
+        if name in (None, "gather") or self.size == 1:
             return False
-        handle = next(handle for handle in handles if handle is not None)
-        nbytes = handle.dtype.itemsize * int(np.prod(handle.shape, dtype=np.int64))
-        return nbytes > ALONE and handle.dtype != np.bool_
+        shape, dtype = _shape_of(handles)
+        return dtype.itemsize * math.prod(shape) > ALONE and dtype != np.bool_
 
     def gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray]) -> Optional[List[List[np.ndarray]]]:
-        handles = self._share([self.place(key, array) for key, array in zip(keys, arrays)])
-        if self.rank != self.root:
-            return None
-        return [[self.pools.attach(ranks[i]) for ranks in handles] for i in range(len(keys))]
+        layout = self._share(self._placed(keys, arrays))
+        return [layout.arrays(i) for i in range(len(keys))] if self.rank == self.root else None
 
     def all_gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray],
                    describe: Describe) -> List[np.ndarray]:
-        handles = self._share([self.place(key, array) for key, array in zip(keys, arrays)])
+        layout = self._share(self._placed(keys, arrays))
         results = []
         for i, key in enumerate(keys):
-            of_ranks = [ranks[i] for ranks in handles]
+            of_ranks = layout.of_ranks(i)
             _check_same(of_ranks, describe, i, but_lengths=True)
             length = sum(handle.shape[0] for handle in of_ranks)
             spare = self.prepare(key, (length,) + of_ranks[0].shape[1:], of_ranks[0].dtype)
-            np.concatenate([self.pools.attach(handle) for handle in of_ranks], out=spare)
+            np.concatenate(layout.arrays(i), out=spare)
             results.append(spare)
         return results
 
     def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int) -> List[np.ndarray]:
         if self.rank == root:
-            handles = self._share([self.place(key, array) for key, array in zip(keys, arrays)])
-            return [self._slot(key).current for key in keys]  # type: ignore[misc]
-        handles = self._share([])
-        return [self.store(key, self.pools.attach(handle)) for key, handle in zip(keys, handles[root])]
+            self._share(self._placed(keys, arrays))
+            return [self._slots[key].current for key in keys]  # type: ignore[misc]
+        handles = self._share([]).handles[root]
+        return [self.store(key, self.pools.attach(handle)) for key, handle in zip(keys, handles)]
 
 
 def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
@@ -227,9 +300,16 @@ def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
                       and a.__array_interface__["data"] == b.__array_interface__["data"])
 
 
-def _shape_of(handles: Sequence[Sequence[Optional[Handle]]], i: int) -> Tuple[Tuple[int, ...], np.dtype]:
-    handle = next(ranks[i] for ranks in handles if ranks[i] is not None)
+def _shape_of(handles: Sequence[Optional[Handle]]) -> Tuple[Tuple[int, ...], np.dtype]:
+    handle = next(handle for handle in handles if handle is not None)
     return handle.shape, handle.dtype
+
+
+def _remember(known: OrderedDict, key: Any, value: Any) -> None:
+    """Add to what is known, and forget the oldest where that is too much."""
+    known[key] = value
+    if len(known) > KEPT:
+        known.popitem(last=False)
 
 
 def _check_same(handles: Sequence[Optional[Handle]], describe: Describe, i: int, but_lengths: bool = False) -> None:
