@@ -134,7 +134,7 @@ class Program:
                 rank, size, root, groups[rank], threads, budget, list(sys.path), machine.working_directory(),
                 dict(os.environ), _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
             starter.start(configs, block, pools)
-            patience = Patience.of_processes(size, budget) if processes else Patience.of_threads()
+            patience = Patience.of_processes(size, budget, bool(groups[root])) if processes else Patience.of_threads()
             placement = MasterPlacement(groups[root], threads if processes and size > 1 else None, claims)
             return Session(size, root, starter, block, self.pool, pools, patience, placement, timeout,
                            _profile_path(root) if profile else None, seed, random)

@@ -72,10 +72,11 @@ class Patience(NamedTuple):
     polite: bool
 
     @classmethod
-    def of_processes(cls, ranks: int, cores: int) -> Patience:
-        """Return what suits ``ranks`` processes on ``cores`` cores."""
-        # Yielding gives away whole time slices to any other process, so it is done only where the peer needs the core.
-        return cls(60, True) if ranks > cores else cls(200, False)
+    def of_processes(cls, ranks: int, cores: int, pinned: bool) -> Patience:
+        """Return what suits ``ranks`` processes on ``cores`` cores, each pinned to its own or not."""
+        # Yielding gives away whole time slices to any other process, so it is done only where the peer may need the
+        # core: where there are more ranks, or where the kernel may have put two on one.
+        return cls(200, False) if pinned and ranks <= cores else cls(60, True)
 
     @classmethod
     def of_threads(cls) -> Patience:

@@ -14,6 +14,8 @@ def bind(inputs: Sequence[Any], labels: Sequence[str], name: Optional[str], args
     TypeError
         Where there are too many, one is given twice or is missing, or a name is unknown.
     """
+    if len(args) == len(inputs) and not kwargs:
+        return list(args)
     call = "function %s" % name if name else "the function"
     if len(args) > len(inputs):
         raise TypeError("%s takes at most %d inputs, got %d" % (call, len(inputs), len(args)))

@@ -92,7 +92,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if os.getppid() != keeper:
             os._exit(0)
 
-    patience = Patience.of_processes(config.size, config.budget)
+    patience = Patience.of_processes(config.size, config.budget, bool(config.cores))
     pool = Pool(config.rank, fd=fds.pop(config.rank))
     pools = PoolMap()
     pools.add(config.rank, pool)
