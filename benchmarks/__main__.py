@@ -1,0 +1,75 @@
+"""Measure everything, beside the peers, and judge it by the goals.
+
+    python -m benchmarks                 # all of it, half an hour; writes docs/performance.md
+    python -m benchmarks --quick         # a few minutes
+    python -m benchmarks --only calls collectives
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import synkhronos as synk  # first: it prepares what Theano needs
+
+from . import calls, collectives, end_to_end, goals, inputs, report, start
+from .measure import BUSY, stolen
+from .peers.group import Groups
+
+#: What is run with which settings: all of it, and quickly.
+PARTS = {
+    "calls": (calls.run, {}, {"repeats": 400}),
+    "calls of 4": (calls.run, {"n": 4}, {"n": 4, "repeats": 400}),
+    "collectives": (collectives.run, {}, {"sizes": collectives.SIZES[:-1], "most": 100}),
+    "inputs": (inputs.run, {}, {"repeats": 100}),
+    "end to end": (end_to_end.run, {}, {"repeats": 20}),
+    "start": (start.run, {}, {"repeats": 3, "set_bytes": 1 << 28}),
+}
+
+
+def main(arguments=None):
+    """Run the command line; return the exit status: 0 where all goals were met, 2 where nothing could be concluded."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="these parts alone")
+    parser.add_argument("--anyway", action="store_true", help="measure and conclude on a busy machine, too")
+    parser.add_argument("--no-peers", action="store_true", help="us alone")
+    parser.add_argument("--no-write", action="store_true", help="leave docs/performance.md as it is")
+    parser.add_argument("--folder", type=Path, default=Path("benchmarks") / "results", help="for JSON and pictures")
+    given = parser.parse_args(arguments)
+    before = stolen()
+    if before > BUSY and not given.anyway:
+        print("The machine is busy: other programs take %.0f %% of a core (load %.1f). Nothing measured now would mean "
+              "anything; wait, or add --anyway." % (100 * before, os.getloadavg()[0]))
+        return 2
+    rows, worst = [], before
+    with Groups(() if given.no_peers else Groups.KINDS) as groups:
+        for name, (run, full, quick) in PARTS.items():
+            if given.only and name not in given.only:
+                continue
+            print("\n%s" % name, flush=True)
+            for row in run(groups, **(quick if given.quick else full)):
+                rows.append(row)
+                print("  " + report.line_of(row), flush=True)
+            worst = max(worst, stolen())
+        for why in groups.missing.values():
+            print("without %s" % why)
+    state = "Load %.1f; other programs took at most %.1f %% of a core before, between and after the parts." % (
+        os.getloadavg()[0], 100 * worst)
+    verdicts = goals.judge(rows)
+    print("\n%s\n\n%s" % (state, report.verdict_table(verdicts)))
+    report.save(rows, verdicts, state, given.folder)
+    if worst > BUSY and not given.anyway:
+        print("Other programs ran meanwhile: nothing is concluded.")
+        return 2
+    if not (given.no_write or given.quick or given.only):
+        report.write(report.document(rows, verdicts, state))
+    return 0 if all(verdict.met for verdict in verdicts) else 1
+
+
+if __name__ == "__main__":
+    try:
+        status = main()
+    finally:
+        synk.close()
+    sys.exit(status)

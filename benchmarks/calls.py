@@ -1,0 +1,113 @@
+"""What a call costs beyond the work itself, beside what can be had for meeting alone."""
+
+import functools
+import os
+import time
+
+import numpy as np
+import theano
+import theano.tensor as T
+
+import synkhronos as synk
+
+from .measure import Local, WrongResult, measure_in_turn
+
+#: Beside our calls.
+PEERS = ("barrier", "pipes", "openmpi", "mpich", "gloo")
+
+
+class Functions:
+    """Pairs of functions, ours and plain Theano's for half of the rows, and calls of them; made before `fork`."""
+
+    def __init__(self, rows, n):
+        w = theano.shared(np.float32(3), "w")
+        x, y = T.fmatrix("x"), T.fmatrix("y")
+        many = [T.fmatrix("x%d" % i) for i in range(20)]
+        total = sum(each[0, 0] for each in many)
+        self.data = [np.ones((rows, 4), "float32"), np.ones((rows, 2), "float32")]
+        self.small = [np.ones((2 * n, 4), "float32") for _ in many]
+        self.shuffled = np.random.RandomState(0).permutation(rows)[:min(rows, 1024)]
+        self._ours = [synk.function([], w * 1), synk.function([x, y], (x.sum() + y.sum(), "sum")),
+                      synk.function(many, (total, "sum"))]
+        self._plain = [theano.function([], w * 1), theano.function([x, y], x.sum() + y.sum()),
+                       theano.function(many, total)]
+        self.n = n
+
+    def cases(self):
+        """Return, by name, our call and the plain one, with what ours must return; after `fork`."""
+        (ours, two, twenty), (plain, plain_two, plain_twenty) = self._ours, self._plain
+        data = [synk.data(array) for array in self.data]
+        small = [synk.data(array) for array in self.small]
+        share = [array[:128 // self.n] for array in self.data]
+        taken = [array[self.shuffled[:len(self.shuffled) // self.n]] for array in self.data]
+        halves = [array[:2] for array in self.small]
+        rows = slice(len(self.data[0]) // 10, len(self.data[0]) // 10 + 128)
+        return {
+            "no inputs": (ours, plain, 3),
+            "two Data, slice": (lambda: two(*data, batch=rows), lambda: plain_two(*share),
+                                6 * len(self.data[0][rows])),
+            "two Data, 1,024 shuffled": (lambda: two(*data, batch=self.shuffled), lambda: plain_two(*taken),
+                                         6 * len(self.shuffled)),
+            "20 Data": (lambda: twenty(*small), lambda: plain_twenty(*halves), 20 * self.n),
+        }
+
+
+def run(groups, n=2, repeats=2000, rows=60000, pauses=(1e-3, 1e-1)):
+    """Measure; return a row per case. Ours is the call minus the plain call of the same work."""
+    functions = Functions(rows, n)
+    synk.fork(n, use_gpu=False)
+    try:
+        found = []
+        for name, (ours, plain, expected) in functions.cases().items():
+            if ours() != expected:
+                raise WrongResult(name)
+            contenders = {"synkhronos": Local(ours), "plain Theano": Local(plain)}
+            contenders.update(groups.contenders(PEERS if name == "no inputs" else PEERS[:1], n, "barrier"))
+            found.append(row("call, " + name, n, measure_in_turn(contenders, repeats)))
+        ours, plain, _ = functions.cases()["no inputs"]
+        for pause in pauses:
+            contenders = {"synkhronos": Local(ours, before=functools.partial(time.sleep, pause)),
+                          "plain Theano": Local(plain)}
+            contenders.update(groups.contenders(PEERS[:1], n, "barrier", pause=pause))
+            found.append(row("call, after %g ms" % (1e3 * pause), n, measure_in_turn(
+                contenders, max(10, min(repeats // 4, int(5 / pause))))))
+        found.append({"case": "idle ranks, % CPU", "n": n, "value": idle_share(1.0 if repeats > 100 else 0.1)})
+        return found
+    finally:
+        synk.close()
+
+
+def row(case, n, times):
+    """Return a row of the results, with what our call costs beyond the plain one."""
+    plain = times.pop("plain Theano")
+    ours = times["synkhronos"]
+    times["synkhronos"] = ours._replace(median=ours.median - plain.median, p99=ours.p99 - plain.median,
+                                        least=ours.least - plain.least)
+    return {"case": case, "n": n, "plain": plain.median, "times": times}
+
+
+def idle_share(seconds):
+    """Return the percent of a core that waiting ranks use, all together."""
+    pids = [pid for keeper in children(os.getpid()) for pid in children(keeper)]
+    time.sleep(0.2)
+    before = cpu_seconds(pids)
+    time.sleep(seconds)
+    return 100 * (cpu_seconds(pids) - before) / seconds
+
+
+def children(pid):
+    """Return the ids of a process' children."""
+    with open("/proc/%d/task/%d/children" % (pid, pid)) as file:
+        return [int(word) for word in file.read().split()]
+
+
+def cpu_seconds(pids):
+    """Return the processor time that processes have used."""
+    total = 0
+    for pid in pids:
+        try:
+            with open("/proc/%d/schedstat" % pid) as file:
+                total += int(file.read().split()[0]) / 1e9
+        except FileNotFoundError:
+            pass
+    return total

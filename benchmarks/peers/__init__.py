@@ -1,0 +1,1 @@
+"""What a user could pick instead of us: every peer is a group of processes that wait, idle, until they are measured."""

@@ -1,0 +1,51 @@
+"""One peer process: connects to the benchmark, then measures what it is told, until it is told nothing more."""
+
+import os
+import sys
+import time
+from multiprocessing.connection import Client
+
+import numpy as np
+
+from benchmarks.peers import barrier, gloo, mpi, pipes
+
+KINDS = {"barrier": barrier.Barrier, "pipes": pipes.Pipes, "openmpi": mpi.Mpi, "mpich": mpi.Mpi, "gloo": gloo.Gloo}
+
+
+def live(peer, address):
+    """Serve until the end of the connection."""
+    cores = sorted(os.sched_getaffinity(0))
+    if peer.size <= len(cores):
+        os.sched_setaffinity(0, {cores[peer.rank]})
+    connection = Client(address, "AF_UNIX")
+    connection.send(peer.rank)
+    while True:
+        try:
+            message = connection.recv()
+        except EOFError:
+            return
+        if message is None:
+            return
+        (what, nbytes, pause), repeats = message
+        connection.send(measure(peer, what, nbytes, pause, repeats))
+
+
+def measure(peer, what, nbytes, pause, repeats):
+    """Return the seconds of every repetition, and what was wrong with the last."""
+    mine = np.full(max(1, nbytes // 4), peer.rank + 1, "float32")
+    run, result, expected = peer.prepare(what, mine)
+    times = []
+    for _ in range(repeats):
+        if pause:
+            time.sleep(pause)
+        peer.meet()
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    found = None if result is None else float(result[-1])
+    return times, None if found == expected else "expected %s, got %s" % (expected, found)
+
+
+if __name__ == "__main__":
+    kind, size, address = sys.argv[1:]
+    live(KINDS[kind].start(int(size)), address)

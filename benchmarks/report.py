@@ -1,0 +1,125 @@
+"""What was measured, for people and for programs: tables, JSON, pictures, and docs/performance.md."""
+
+import datetime
+import json
+import os
+import platform
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "performance.md"
+BEGIN, END = "<!-- written by make bench: begin -->\n", "<!-- end -->\n"
+
+
+def machine():
+    """Return what this ran on, in words."""
+    model = platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return "%s, %d cores, %s; Python %s" % (model, len(os.sched_getaffinity(0)), platform.system(),
+                                            platform.python_version())
+
+
+def size(nbytes):
+    """Return a number of bytes as it stands in tables."""
+    if nbytes is None:
+        return ""
+    return "%d MB" % (nbytes >> 20) if nbytes >= 1 << 20 else "%d KB" % (nbytes >> 10)
+
+
+def line_of(row):
+    """Return a row of the results as a line of text."""
+    begin = "%-34s n=%d %7s" % (row["case"], row["n"], size(row.get("nbytes")))
+    if "value" in row:
+        return "%s  %.3g" % (begin, row["value"])
+    ours = row["times"].get("synkhronos")
+    words = []
+    for name, times in row["times"].items():
+        ratio = " (%.2f)" % (ours.median / times.median) if ours and name != "synkhronos" else ""
+        words.append("%s %.1f/%.1f%s" % (name, times.median, times.p99, ratio))
+    return begin + "  " + "; ".join(words)
+
+
+def verdict_table(verdicts):
+    """Return the table of goals, in Markdown."""
+    lines = ["| what | beside | ours, µs | the other, µs | ratio | goal | |",
+             "| --- | --- | ---: | ---: | ---: | ---: | --- |"]
+    for verdict in verdicts:
+        goal = verdict.goal
+        value = not goal.beside
+        lines.append("| %s | %s | %s | %s | %.2f | %s %.2f | %s |" % (
+            goal.what, goal.beside, "" if value else "%.1f" % verdict.ours, "" if value else "%.1f" % verdict.other,
+            verdict.ratio, "≥" if goal.least else "≤", goal.limit, "met" if verdict.met else "**not met**"))
+    return "\n".join(lines) + "\n"
+
+
+def times_table(rows):
+    """Return all medians, in Markdown: one table per set of contenders."""
+    parts, last = [], None
+    for row in rows:
+        if "value" in row:
+            continue
+        names = list(row["times"])
+        if names != last:
+            parts.append("\n| case | n | size | %s |\n| --- | ---: | ---: |%s" % (
+                " | ".join(names), " ---: |" * len(names)))
+            last = names
+        parts.append("| %s | %d | %s | %s |" % (row["case"], row["n"], size(row.get("nbytes")), " | ".join(
+            "%.1f" % times.median for times in row["times"].values())))
+    values = ["- %s (n=%d): %.3g" % (row["case"], row["n"], row["value"]) for row in rows if "value" in row]
+    return "\n".join(parts) + "\n\n" + "\n".join(values) + "\n"
+
+
+def document(rows, verdicts, state):
+    """Return what stands in docs/performance.md."""
+    return "Date: %s. Machine: %s. %s\n\n### Goals\n\n%s\n### All medians, in microseconds\n%s" % (
+        datetime.date.today().isoformat(), machine(), state, verdict_table(verdicts), times_table(rows))
+
+
+def write(text, path=DOCUMENT):
+    """Put the text in its place in the document."""
+    before, rest = path.read_text().split(BEGIN)
+    path.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
+
+
+def save(rows, verdicts, state, folder):
+    """Write results.json, and a picture per group of cases where matplotlib is installed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = [dict(row, times={name: times._asdict() for name, times in row["times"].items()}) if "times" in row else row
+             for row in rows]
+    (folder / "results.json").write_text(json.dumps({
+        "date": datetime.datetime.now().isoformat(timespec="seconds"), "machine": machine(), "state": state,
+        "rows": plain, "goals": [dict(verdict._asdict(), goal=verdict.goal._asdict(), met=verdict.met)
+                                 for verdict in verdicts]}, indent=1))
+    try:
+        import matplotlib
+    except ImportError:
+        print("no pictures: pip install matplotlib")
+        return
+    matplotlib.use("Agg")
+    by_size = {}
+    for row in rows:
+        if "nbytes" in row and "memcpy" in row["times"]:
+            by_size.setdefault(row["case"], []).append(row)
+    for case, some in by_size.items():
+        draw(case, some, folder / (case.replace(", ", "_").replace(" ", "_") + ".png"))
+
+
+def draw(case, rows, path):
+    """Draw the times of one collective over the size."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4))
+    for name in rows[0]["times"]:
+        some = [row for row in rows if name in row["times"]]
+        axes.loglog([row["nbytes"] for row in some], [row["times"][name].median for row in some], marker="o",
+                    label=name)
+    axes.set(title=case, xlabel="bytes", ylabel="microseconds (median)")
+    axes.legend()
+    axes.grid(True, which="both", alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
