@@ -14,7 +14,6 @@ from typing import Any, List, Optional, Sequence, Union
 import numpy as np
 from numpy.typing import NDArray
 
-
 _set = object.__setattr__
 
 
