@@ -76,7 +76,7 @@ class Patience(NamedTuple):
         """Return what suits ``ranks`` processes on ``cores`` cores, each pinned to its own or not."""
         # Yielding gives away whole time slices to any other process, so it is done only where the peer may need the
         # core: where there are more ranks, or where the kernel may have put two on one.
-        return cls(200, False) if pinned and ranks <= cores else cls(60, True)
+        return cls(600, False) if pinned and ranks <= cores else cls(60, True)
 
     @classmethod
     def of_threads(cls) -> Patience:

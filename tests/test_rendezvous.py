@@ -258,6 +258,6 @@ class TestWait:
 
 
 def test_patience():
-    assert Patience.of_processes(2, 2, pinned=True) == Patience(200, False)
+    assert Patience.of_processes(2, 2, pinned=True) == Patience(600, False)
     # Yield where the peer may need the core.
     assert Patience.of_processes(3, 2, pinned=False) == Patience.of_processes(2, 2, pinned=False) == Patience(60, True)

@@ -48,6 +48,7 @@ class Arguments:
         self.engine, self.inputs = engine, inputs
         self.labels = [_label(i, given) for i, given in enumerate(inputs)]
         self._scattered = [i < n_scattered and _has_rows(given) for i, given in enumerate(inputs)]
+        self._with_rows = [i for i, scattered in enumerate(self._scattered) if scattered]
         self._taken: Dict[int, Taken] = {}  # by input
         self._staging: Dict[int, Staged] = {}  # by input (negative: lists of indices)
 
@@ -114,17 +115,17 @@ class Arguments:
 
     def _select(self, arrays: Sequence[Any], batch: Any) -> Tuple[Any, Optional[int]]:
         """Return the rows that ``batch`` selects, and how many rows there are to divide."""
-        if not any(self._scattered):
+        if not self._with_rows:
             if batch is not None:
                 raise ValueError("batch was given, but no input of the function is scattered")
             return None, None
-        lengths = {i: len(array) for i, array in enumerate(arrays) if self._scattered[i]}
+        lengths = {i: len(arrays[i]) for i in self._with_rows}
         if batch is None:
             if len(set(lengths.values())) > 1:
                 raise ValueError("scattered inputs must have the same length, got %s" % ", ".join(
                     "%d of %s" % (length, self.labels[i]) for i, length in lengths.items()))
             return None, next(iter(lengths.values()))
-        minibatch = {i for i in lengths if isinstance(arrays[i], Data) and arrays[i].minibatch}
+        minibatch = [i for i in self._with_rows if isinstance(arrays[i], Data) and arrays[i].minibatch]
         whole = [length for i, length in lengths.items() if i not in minibatch]
         # Where all inputs hold just the batch, the data set that the indices are about is not there to check them.
         chosen = selection.parse(batch, min(whole) if whole else np.iinfo(np.intp).max)

@@ -167,10 +167,12 @@ def _reduce(plan: Plan, context: RankContext, engine: Any, compiled: Any, output
 
 def reduce_answers(plan: Plan, results: Sequence[Any], root: int) -> List[Any]:
     """Return the outputs of a call whose outputs came with the answers of the ranks: on the master, at its end."""
-    by_rank = [result if rank == root else [_from_bytes(output) for output in result]
-               for rank, result in enumerate(results)]
-    return [by_rank[root][i] if op.name is None else reduce_outputs(
-        op, [outputs[i] for outputs in by_rank], plan.division.weights, root) for i, op in enumerate(plan.ops)]
+    outputs: List[Any] = results[root]
+    for i, op in enumerate(plan.ops):
+        if op.name is not None:
+            parts = [outputs[i] if rank == root else _from_bytes(result[i]) for rank, result in enumerate(results)]
+            outputs[i] = reduce_outputs(op, parts, plan.division.weights, root)
+    return outputs
 
 
 def _in_bytes(output: Optional[np.ndarray]) -> Optional[Tuple[str, bytes]]:
@@ -179,7 +181,7 @@ def _in_bytes(output: Optional[np.ndarray]) -> Optional[Tuple[str, bytes]]:
 
 
 def _from_bytes(sent: Optional[Tuple[str, bytes]]) -> Optional[np.ndarray]:
-    return None if sent is None else np.frombuffer(sent[1], sent[0]).reshape(())
+    return None if sent is None else np.ndarray((), sent[0], sent[1])
 
 
 class Prepared:

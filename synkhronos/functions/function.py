@@ -319,12 +319,12 @@ class Function:
         with session.lock:
             session.check()  # before anything is written: a command in progress may be reading it
             catalogue = catalogue_of(session)
-            catalogue.ensure([self])
+            if self._plans is None or not self._plans.are_of(session):
+                catalogue.ensure([self])
+                self._plans = Plans(session)
             arguments, chosen, n_rows = self._arguments.prepare(session.pool, values, batch)
             lengths = self._lengths(session, catalogue)
             division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
-            if self._plans is None or not self._plans.are_of(session):
-                self._plans = Plans(session)
             rows, indices = (chosen, None) if isinstance(chosen, Rows) else (None, chosen)
             found = self._plans.find((arguments, indices, division, subset))
             if found is None:
