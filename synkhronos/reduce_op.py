@@ -34,7 +34,7 @@ NAMES: Tuple[Optional[str], ...] = ("avg", "sum", "prod", "min", "max", "gather"
 
 _UFUNCS: Dict[Optional[str], np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
-_BLOCK_BYTES = 1 << 17
+_BLOCK_BYTES = 1 << 18
 """Values are combined in blocks of this size, so that intermediate results stay in the core's cache."""
 
 

@@ -30,7 +30,7 @@ from ..shared_array import Handle, Pool, PoolMap
 from .base import Describe, Key, Transport
 
 #: Bytes of every rank's array that are reduced at a time.
-BLOCK = 1 << 18
+BLOCK = 1 << 19
 
 #: Up to so many bytes the root reduces alone: sharing the work would cost another rendezvous.
 ALONE = 1 << 16
