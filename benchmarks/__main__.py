@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+import threadpoolctl
+
 import synkhronos as synk  # first: it prepares what Theano needs
 
 from . import calls, collectives, end_to_end, goals, inputs, report, start
@@ -43,6 +45,7 @@ def main(arguments=None):
               "anything; wait, or add --anyway." % (100 * before, os.getloadavg()[0]))
         return 2
     rows, worst = [], before
+    threadpoolctl.threadpool_limits(1)  # of plain Theano, too; ranks have as many as there are cores for each
     with Groups(() if given.no_peers else Groups.KINDS) as groups:
         for name, (run, full, quick) in PARTS.items():
             if given.only and name not in given.only:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from typing import Any, Callable, Dict, Iterable, List, MutableMapping, Optional, Tuple
 
+import numpy as np
+
 from .rendezvous import Rendezvous
 from .shared_array import Pool, PoolMap
 from .transports.base import Transport
@@ -30,6 +32,8 @@ class RankContext:
         This rank's replicas; the master's are the user's own.
     plans : dict of (int, int) to object
         What calls of functions have in common with earlier ones, by the function's number and another.
+    rooms : dict of (int, int) to array
+        Memory that calls copy rows into, by the function's number and the argument's.
     """
 
     def __init__(self, rendezvous: Rendezvous, pool: Pool, pools: PoolMap, transport: Transport) -> None:
@@ -39,6 +43,7 @@ class RankContext:
         self.functions: MutableMapping[int, Any] = {}
         self.shareds: MutableMapping[int, Any] = {}
         self.plans: Dict[Tuple[int, int], Any] = {}
+        self.rooms: Dict[Tuple[int, int], np.ndarray] = {}
         self._changes: List[Callable[[], object]] = []
         self._commitment: Optional[int] = None
 
@@ -76,8 +81,9 @@ class RankContext:
         for kind, number in things:
             if kind == "function":
                 self.functions.pop(number, None)
-                for place in [place for place in self.plans if place[0] == number]:
-                    del self.plans[place]
+                for table in (self.plans, self.rooms):
+                    for place in [place for place in table if place[0] == number]:
+                        del table[place]
             else:
                 self.shareds.pop(number, None)
             self.transport.forget((kind, number))

@@ -517,3 +517,20 @@ def test_a_call_with_its_own_timeout(make_world, numpy_words):
         with pytest.raises(ValueError, match="timeout must be a positive number of seconds or None, got"):
             f(ROWS, timeout=timeout)
     assert f(ROWS, timeout=60) == 28
+
+
+def test_rows_are_copied_into_memory_that_calls_use_again(make_world):
+    """What an update keeps of the rows of a call, and what it returned, is not overwritten by the next call."""
+    theano = pytest.importorskip("theano")
+    make_world("fork", 2, engine="theano")
+    x = theano.tensor.dvector("x")
+    old, new = theano.shared(np.zeros(2), "old"), theano.shared(np.zeros(2), "new")
+    keep = synk.function([x], [(x, "gather"), (x[::-1], None)], updates=[(old, new), (new, x)])
+    data = synk.data(np.arange(10.0))
+    gathered, own = keep(data, batch=[1, 3, 5, 7])
+    keep(data, batch=[0, 2, 4, 6])
+    assert gathered.tolist() == [1, 3, 5, 7] and own.tolist() == [3, 1]
+    assert synk.gather(old, nd_up=0).tolist() == [1, 3, 5, 7]
+    assert synk.gather(new, nd_up=0).tolist() == [0, 2, 4, 6]
+    keep.free()
+    assert keep(data, batch=[9, 8, 7])[0].tolist() == [9, 8, 7]
