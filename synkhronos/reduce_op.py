@@ -211,7 +211,7 @@ def normalise(weights: Sequence[Any]) -> NDArray[np.float64]:
     array([0.75, 0.25])
     """
     with _silent():
-        scaled = _scaled(_checked(weights))
+        scaled = scaled_weights(_checked(weights))
         normalised: NDArray[np.float64] = scaled / scaled.sum()
     return normalised
 
@@ -472,7 +472,7 @@ def _checked(weights: Sequence[Any]) -> NDArray[np.float64]:
     return checked
 
 
-def _scaled(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def scaled_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Multiply weights by the power of 2 that brings their sum into [0.5, 1); ones if all are 0.
 
     This is exact (whole numbers of rows give the average that dividing by
@@ -506,7 +506,7 @@ def _average_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Seq
     with _silent(over="raise" if equal_pair else "ignore"):
         if not equal_pair:
             # None of the weights is 0, and none must become 0 in a narrower type: 0 * inf is nan.
-            scaled = _scaled(np.array([weight for _, weight in pairs])).astype(compute)
+            scaled = scaled_weights(np.array([weight for _, weight in pairs])).astype(compute)
             scaled = np.maximum(scaled, np.nextafter(compute.type(0), compute.type(1)))
             average = functools.partial(_weighted_mean, scaled)
         for block in _blocks(out.size, compute):

@@ -45,7 +45,7 @@ def test_keywords():
     (dict(n_parallel=2, random="other"), ValueError, "random must be 'split' or 'same', got 'other'"),
     (dict(n_parallel=2, threads=0), ValueError, "threads must be at least 1"),
     (dict(n_parallel=2, seed="x"), TypeError, "seed must be an int"),
-    (dict(n_parallel=2, use_gpu=True), ValueError, "use_gpu=True"),
+    (dict(n_parallel=2, use_gpu=True), synk.SynkhronosError, "use_gpu=True"),
     (dict(n_parallel=2, devices=["cuda0"]), ValueError, "devices"),
 ])
 def test_bad_arguments(keywords, kind, text):

@@ -72,13 +72,26 @@ class CallFunction(Command):
             outputs: List[Any] = [None] * len(self.ops)
         elif self.division.num_slices == 1:
             arguments = _Arguments(self, context)
-            outputs = engine.call(compiled, arguments.of_slice(self.division.pieces(context.rank)[0]), self.subset)
+            outputs = self._call(context, engine, compiled, arguments.of_slice(self.division.pieces(context.rank)[0]),
+                                 self.subset)
         else:
             outputs, changes = self._in_slices(context, engine, compiled)
         results = self._reduce(context, engine, compiled, outputs)
         if self.updates:  # on all ranks or on none: slices may disagree on one rank alone
             context.commit(*changes)
         return results
+
+    def _call(self, context: RankContext, engine: Any, compiled: Any, arguments: List[Any],
+              wanted: Optional[List[int]]) -> List[Any]:
+        try:
+            return engine.call(compiled, arguments, wanted)
+        except Exception as error:
+            if not engine.is_out_of_memory(error):
+                raise
+            raise MemoryError("rank %d has no memory left on its device in function %s (%s): call it with "
+                              "num_slices=%d, or with fewer rows" % (
+                                  context.rank, self.name, str(error).split("\n")[0],
+                                  2 * self.division.num_slices)) from error
 
     def _in_slices(self, context: RankContext, engine: Any,
                    compiled: Any) -> Tuple[List[Any], List[Callable[[], object]]]:
@@ -91,12 +104,13 @@ class CallFunction(Command):
         arguments = _Arguments(self, context)
         targets = [context.shareds[number][1] for number, _ in self.updates]
         outputs, news = in_slices(
-            lambda i: engine.call(compiled, arguments.of_slice(pieces[i]), wanted), [weight for weight, _, _ in pieces],
-            [(labels[i], op) for i, op in zip(wanted, self.ops)],
-            [(engine.label(target), op) for target, (_, op) in zip(targets, self.updates)])
-        conformed = [engine.conform(target, new, "the update of %s" % engine.label(target))
-                     for target, new in zip(targets, news)]
-        return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, conformed)]
+            lambda i: self._call(context, engine, compiled, arguments.of_slice(pieces[i]), wanted),
+            [weight for weight, _, _ in pieces], [(labels[i], op) for i, op in zip(wanted, self.ops)],
+            [(engine.label(target), op) for target, (_, op) in zip(targets, self.updates)], engine.accumulator)
+        for i, (target, new) in enumerate(zip(targets, news)):
+            if isinstance(new, np.ndarray):  # what was accumulated on the device is as it must be
+                news[i] = engine.hold(target, engine.conform(target, new, "the update of %s" % engine.label(target)))
+        return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, news)]
 
     def _reduce(self, context: RankContext, engine: Any, compiled: Any, outputs: List[Any]) -> Optional[List[Any]]:
         """Reduce the outputs over the ranks; on the master, return all of them."""
@@ -111,7 +125,10 @@ class CallFunction(Command):
             if reduced is not None:
                 for i, result in zip(moving, reduced):
                     outputs[i] = result
-        return outputs if context.rank == context.root else None
+        if context.rank != context.root:
+            return None
+        return [engine.present(compiled, i if self.subset is None else self.subset[i], output)
+                for i, output in enumerate(outputs)]
 
 
 class _Arguments:
@@ -127,7 +144,7 @@ class _Arguments:
             self._shared_rows = _attached(call.division.shared_rows[context.rank], context)
             for number in call.sliceable:
                 engine, shared = context.shareds[number]
-                self._shareds.append(engine.get(shared))
+                self._shareds.append((engine, engine.get(shared)))
 
     def of_slice(self, piece: Tuple[int, Tuple[int, int], Tuple[int, int]]) -> List[Any]:
         """Return the arguments for a slice: what `Division.pieces` says of it."""
@@ -147,7 +164,7 @@ class _Arguments:
             taken.append(value)
         if self._shared_rows is not None:
             rows = self._shared_rows.part(*shared_part)
-            taken += [rows.take(array) for array in self._shareds]
+            taken += [engine.take(array, rows) for engine, array in self._shareds]
         return taken
 
 

@@ -44,6 +44,8 @@ class Function:
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
         self._shareds = engine.shareds(compiled)
         self._variants = variants
+        #: The function as ranks call it; the same, or one that leaves results on the device.
+        self.on_ranks = engine.on_ranks(compiled)
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # reference to the session of the last call
         program.add(self)
@@ -217,13 +219,13 @@ class Function:
         graphs = self._graphs()
         if session is None or session.closed:
             for graph in graphs:
-                graph.compiled.free()
+                graph.on_ranks.free()
             return
         with session.lock:
             catalogue = catalogue_of(session)
             session.run(FreeFunction([catalogue.number(graph) for graph in graphs if graph in catalogue]))
             for graph in graphs:
-                graph.compiled.free()  # those that the ranks do not hold
+                graph.on_ranks.free()  # those that the ranks do not hold
 
     @property
     def profile(self) -> Any:
@@ -233,7 +235,7 @@ class Function:
         times of all ranks added up. It is made anew whenever it is looked at.
         """
         graphs = self._graphs()
-        counts = [self.engine.profile([graph.compiled for graph in graphs])]
+        counts = [self.engine.profile([graph.on_ranks for graph in graphs])]
         if counts == [None]:
             return self.compiled.profile
         session = self.program.session
@@ -244,9 +246,9 @@ class Function:
                     # In the order of the graphs; what the ranks do not hold was not called there.
                     graphs.sort(key=lambda graph: graph not in catalogue)
                     of_ranks = session.run(Profile([catalogue.number(graph) for graph in graphs if graph in catalogue]))
-                    of_ranks[session.root] = self.engine.profile([graph.compiled for graph in graphs])
+                    of_ranks[session.root] = self.engine.profile([graph.on_ranks for graph in graphs])
                     counts = of_ranks
-        return self.engine.merged_profile([graph.compiled for graph in graphs], counts)
+        return self.engine.merged_profile([graph.on_ranks for graph in graphs], counts)
 
     def _graphs(self) -> List[Any]:
         """Return the function itself, and its other graphs that have been compiled."""

@@ -21,7 +21,7 @@ class Graph:
     """One compiled graph, as the ranks hold it."""
 
     def __init__(self, engine: Any, compiled: Any) -> None:
-        self.engine, self.compiled = engine, compiled
+        self.engine, self.on_ranks = engine, engine.on_ranks(compiled)
         self._shareds = engine.shareds(compiled)
 
     def get_shared(self) -> List[Any]:

@@ -130,7 +130,7 @@ class SharedMemoryTransport(Transport):
         results = [self.prepare(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
         handles = self._share(mine + results)
         for i in range(n):
-            _check_same([ranks[i] for ranks in handles], describe, i)
+            check_same([ranks[i] for ranks in handles], describe, i)
         parts = [[self.pools.attach(ranks[i]) for ranks in handles] for i in range(n)]
         targets = [[self.pools.attach(ranks[n + i]) for ranks in handles] for i in range(n)]
         self._reduce_share([op] * n, parts, targets, weights)
@@ -159,7 +159,7 @@ class SharedMemoryTransport(Transport):
         handles = self._share([None if array is None else self.place(key, array) for key, array in zip(keys, arrays)])
         for i, op in enumerate(ops):
             if op.name not in (None, "gather"):
-                _check_same([ranks[i] for ranks in handles], describe, i)
+                check_same([ranks[i] for ranks in handles], describe, i)
         shared_out = [i for i, op in enumerate(ops) if self._worth_sharing([ranks[i] for ranks in handles], op)]
         results: Dict[int, np.ndarray] = {}
         if shared_out:
@@ -203,19 +203,20 @@ class SharedMemoryTransport(Transport):
         return [[self.pools.attach(ranks[i]) for ranks in handles] for i in range(len(keys))]
 
     def all_gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray],
-                   describe: Describe) -> List[np.ndarray]:
+                   describe: Describe, on_host: bool = False) -> List[np.ndarray]:
         handles = self._share([self.place(key, array) for key, array in zip(keys, arrays)])
         results = []
         for i, key in enumerate(keys):
             of_ranks = [ranks[i] for ranks in handles]
-            _check_same(of_ranks, describe, i, but_lengths=True)
+            check_same(of_ranks, describe, i, but_lengths=True)
             length = sum(handle.shape[0] for handle in of_ranks)
             spare = self.prepare(key, (length,) + of_ranks[0].shape[1:], of_ranks[0].dtype)
             np.concatenate([self.pools.attach(handle) for handle in of_ranks], out=spare)
             results.append(spare)
         return results
 
-    def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int) -> List[np.ndarray]:
+    def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int,
+                  on_host: bool = False) -> List[np.ndarray]:
         if self.rank == root:
             handles = self._share([self.place(key, array) for key, array in zip(keys, arrays)])
             return [self._slot(key).current for key in keys]  # type: ignore[misc]
@@ -234,7 +235,7 @@ def _shape_of(handles: Sequence[Sequence[Optional[Handle]]], i: int) -> Tuple[Tu
     return handle.shape, handle.dtype
 
 
-def _check_same(handles: Sequence[Optional[Handle]], describe: Describe, i: int, but_lengths: bool = False) -> None:
+def check_same(handles: Sequence[Optional[Handle]], describe: Describe, i: int, but_lengths: bool = False) -> None:
     """Raise where shapes or dtypes differ; every rank sees the same handles, so all raise or none."""
     there = [(rank, handle) for rank, handle in enumerate(handles) if handle is not None]
     if len({(handle.shape[but_lengths:], len(handle.shape), handle.dtype) for _, handle in there}) > 1:
