@@ -118,15 +118,15 @@ class Program:
             foreign, device = engine.foreign_device(), engine.opened_device()
             if foreign:
                 raise StateError("this process has opened a device before synkhronos.fork(): %s. Its children could "
-                                 "not use devices, and synkhronos opens the master's itself. Set THEANO_FLAGS=device=cpu,"
-                                 "init_gpu_device= (and remove these from .theanorc), and call no "
+                                 "not use devices, and synkhronos opens the master's itself. Set THEANO_FLAGS="
+                                 "device=cpu,init_gpu_device= (and remove these from .theanorc), and call no "
                                  "theano.gpuarray.use()" % foreign)
             if device is None:
                 continue
             if not wanted:
                 raise StateError("this process has opened %s at an earlier synkhronos.fork(), and its functions "
-                                 "compute there, which CPU processes cannot: pass devices=[...] again, or start a new program" %
-                                 device)
+                                 "compute there, which CPU processes cannot: pass devices=[...] again, or start a new "
+                                 "program" % device)
             if self._keeper is None or not self._keeper.alive():
                 raise StateError("the keeper process is gone, and no other can be forked after this process has "
                                  "opened %s: start a new program" % device)

@@ -135,10 +135,10 @@ def on_device(type_: Any, value: Any) -> Any:
 
 
 def take(array: Any, rows: Any) -> Any:
-    """Return selected rows of an array on a device: a view for a slice, a copy for indices."""
+    """Return selected rows of an array on a device: a view for a slice without step, else a copy."""
     if isinstance(rows, Indices):
         return _arrays().take(array, rows.array)
-    return rows.take(array)
+    return _arrays().contiguous(rows.take(array))  # operations crash on negative strides, on OpenCL
 
 
 def accumulator(op: ReduceOp, keep_dtype: bool) -> Any:
