@@ -267,8 +267,8 @@ def hessian_free(problem, theta, passes, cg_iterations=100, damping=1.0, shrink=
 
         model = phi - damping * direction.dot(direction) / 2  # what the model without damping says of the step
         ratio = (new_loss - loss) / model if model < 0 else -1.0
-        rate = 1.0
-        while not new_loss <= loss + 1e-2 * rate * gradient.dot(direction):  # (not a number is no fall either)
+        rate, slope = 1.0, min(0.0, gradient.dot(direction))
+        while not new_loss <= loss + 1e-2 * rate * slope:  # (not a number is no fall either)
             rate = rate / 2 if rate > 1e-3 else 0.0
             if not rate:
                 break
@@ -386,8 +386,7 @@ def run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress):
                 ", ".join("{} {:g}".format(key.replace("_", " "), value) for key, value in values.items()))
             tried.append(run_first_order(
                 name, trainers[rule], problem, theta, passes, batch_size, values, seed, progress))
-            if tune:
-                print("  {:65s} {:9.3f}".format(name, tried[-1].points[-1][1]), flush=True)
+            print("  {:65s} loss {:8.3f}".format(name, tried[-1].points[-1][1]), flush=True)
         curves.append(min(tried, key=lambda curve: np.nan_to_num(curve.points[-1][1], nan=np.inf)))
     return [run_hessian_free(problem, theta, passes, cg_iterations, progress)] + curves, problem
 
@@ -535,8 +534,8 @@ def main(passes=200, n_parallel=None, num_slices=1, cg_iterations=100, rows=None
     n_ranks = synk.fork(n_parallel, use_gpu=False)
     print("{}; {} rank{}".format(mnist.source, n_ranks, "s" if n_ranks > 1 else ""))
     product_error, steps_error = check_product(), check_steps(mnist.X_train)
-    print("Gauss-Newton products differ from a dense matrix's by {:.0e}, the first steps from plain Theano's by {:.0e} of "
-          "the way (allowed: {:.0e})".format(product_error, steps_error, TOLERANCE), flush=True)
+    print("Gauss-Newton products differ from a dense matrix's by {:.0e}, the first steps from plain Theano's by {:.0e} "
+          "of the way (allowed: {:.0e})".format(product_error, steps_error, TOLERANCE), flush=True)
     X = mnist.X_train[:rows].astype(dtype)
     curves, problem = run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress)
     synk.close()

@@ -200,7 +200,7 @@ def test_checks_tell_right_from_wrong():
 
 def test_the_whole_program(tmp_path):
     picture = tmp_path / "curves.png"
-    done = run(DEMOS / "second_order.py", "--passes", "24", "--rows", "100", "--units", "784", "12", "784", "--n-parallel", "3", "--num-slices", "2",
+    done = run(DEMOS / "second_order.py", "--passes", "20", "--rows", "100", "--units", "784", "12", "784", "--n-parallel", "3", "--num-slices", "2",
                "--cg-iterations", "10", "--no-progress", "--plot", str(picture))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = re.findall(r"^(Hessian-free|SGD.*|Adam.*\)) +((?:\d+\.\d+ *){6})$", done.stdout, re.MULTILINE)
