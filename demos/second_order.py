@@ -5,7 +5,7 @@
 Nothing in Synkhronos knows of this method. `hessian_free` and `conjugate_gradients` below are NumPy programs on the
 master, written as for one process; the four functions they are given (`Problem`) run over the whole data set, on all
 ranks. `problem_on_ranks` makes them with `synk.function`, `problem_in_theano` with `theano.function`, and the method
-gives the same steps with either: that is checked before the training, as is every product against a dense matrix.
+gives the same steps with either: that is checked before the training, as are products against a dense matrix.
 
 The method
     Each step minimises a quadratic model of the loss, ``g.d + d.(G + damping I).d / 2``, by conjugate gradients (CG),
@@ -22,6 +22,10 @@ The comparison
     gradients only; the losses that their curves show are free. Both are run with minibatches, and with the whole data
     set in each step, as Hessian-free has it. Their learning rates and SGD's momentum are the best of the grid `GRID`,
     judged by the loss at the end of a run of this demo's default length; ``--tune`` runs the grid again.
+
+What it shows, after 200 passes from a loss of 544 (about 207 is a plateau: every image answered with the mean image)
+    Minibatches win: Adam 87, SGD 96. Where every step uses all rows, Hessian-free wins: 159, Adam 175, and SGD stays at
+    207. A pass with minibatches of 100 is 40 averages over the ranks, one after another; a pass of Hessian-free is one.
 """
 
 import argparse
@@ -160,7 +164,8 @@ def problem_on_ranks(network, X, num_slices=1):
 
     Hundreds of calls use the same rows. So these are scattered once, into a shared variable of each rank, on its own
     device, and a call moves vectors only: ``v`` to every rank, one mean to the master. Each rank takes its rows in
-    ``num_slices`` pieces: activations, and their forward derivatives, are in memory for one piece at a time.
+    ``num_slices`` pieces: activations, and their forward derivatives, are in memory for one piece at a time (a product
+    over 4,000 rows on one rank took 56 MB with 1 slice, 18 MB with 4, 8 MB with 16).
     """
     rows = theano.shared(X[:0], "rows")
     v = T.vector("v")
@@ -515,7 +520,8 @@ def main(passes=200, n_parallel=None, num_slices=1, cg_iterations=100, rows=None
     units : tuple of int
         Widths of the layers, 784 at both ends.
     dtype : {"float32", "float64"}
-        Of the functions; the method's own vectors are float64.
+        Of the functions; the method's own vectors are float64. float64 takes twice the time and is not needed:
+        after 100 passes Hessian-free was at 201 in float32, at 195 in float64.
     tune : bool
         Whether to run every entry of `GRID`, instead of the best that was found before.
     plot : str
