@@ -19,8 +19,8 @@ import numpy as np
 from clock import Clock
 from lasagne import layers
 from report import images_per_second, print_table
-from train_resnet_theano import train_bases
-from workload import argument_parser, build_task, load_images, make_settings, parse, prepare, train
+from train_resnet_theano import train_with_theano
+from workload import argument_parser, build_task, build_validation, load_images, make_settings, parse, prepare, train
 
 import synkhronos as synk
 from synkhronos.extensions import updates
@@ -50,7 +50,7 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1):
     loss, ended_at = Clock()(task.loss, *(gradients[:1] for gradients in grad_updates.values()))
     grad_fn = synk.function(task.inputs, [loss, started[0], (ended_at, "gather")], updates=grad_updates)
     param_fn = synk.function([], updates=param_updates)
-    valid_fn = synk.function(task.inputs, [task.valid_loss, task.valid_accuracy])
+    settle_fn, valid_fn = build_validation(synk.function, task) if images.can_validate else (None, None)
     synk.distribute()
     X_train, y_train = synk.data(images.X_train), synk.data(images.y_train)
 
@@ -67,12 +67,16 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1):
         seconds["function"] += stepped - reduced  # as the serial program's function steps, too
         return loss
 
-    def validate(X, y):
+    def settle(batch_idxs):
+        settle_fn(X_train, y_train, batch=batch_idxs, num_slices=num_slices)
+
+    def validate():
         average_batch_norm(task.network)
-        return valid_fn(X, y, num_slices=-(-len(X) // (n_ranks * settings.batch_size)))
+        pieces = -(-len(images.X_valid) // (n_ranks * settings.batch_size))
+        return valid_fn(images.X_valid, images.y_valid, num_slices=pieces)
 
     name = "Synkhronos, {} rank{}".format(n_ranks, "s" if n_ranks > 1 else "")
-    run = train(name, step, validate, seconds, images, settings)
+    run = train(name, step, settle, validate, seconds, images, settings)
     synk.close()
     return run
 
@@ -161,7 +165,7 @@ def main(n_parallel=None, num_slices=1, baseline=True, **given):
     print(images.source, flush=True)
     runs = [train_with_synkhronos(images, settings, n_parallel, num_slices)]
     if baseline:
-        runs = train_bases(images, settings) + runs
+        runs = train_with_theano(images, settings) + runs
     print_table(runs)
     if not baseline:
         return True, runs

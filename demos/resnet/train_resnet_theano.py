@@ -14,15 +14,29 @@ import lasagne
 import theano
 from report import print_table
 from threadpoolctl import threadpool_limits
-from workload import argument_parser, build_task, load_images, make_settings, parse, prepare, train
+from workload import argument_parser, build_task, build_validation, load_images, make_settings, parse, prepare, train
 
 
-def train_with_theano(images, settings, blas_threads):
-    """Train in this process alone."""
+def train_with_theano(images, settings):
+    """Train in this process alone, with one BLAS thread and with all; return the runs, the quicker one first."""
     task = build_task(settings)
     updates = getattr(lasagne.updates, settings.rule)(task.loss, task.params, learning_rate=settings.learning_rate)
     train_fn = theano.function(task.inputs, task.loss, updates=updates)
-    valid_fn = theano.function(task.inputs, [task.valid_loss, task.valid_accuracy])
+    settle_fn, valid_fn = build_validation(theano.function, task) if images.can_validate else (None, None)
+    initial = [(shared, shared.get_value()) for shared in train_fn.get_shared()]
+
+    runs = []
+    for blas_threads in sorted({1, len(os.sched_getaffinity(0))}):
+        for shared, value in initial:
+            shared.set_value(value)
+        name = "Theano, {} BLAS thread{}".format(blas_threads, "s" if blas_threads > 1 else "")
+        with threadpool_limits(limits=blas_threads):
+            runs.append(train_serially(name, train_fn, settle_fn, valid_fn, images, settings))
+    return sorted(runs, key=lambda run: run.seconds["total"])
+
+
+def train_serially(name, train_fn, settle_fn, valid_fn, images, settings):
+    """Train from the present values on."""
     seconds = Counter()
 
     def step(batch_idxs):
@@ -34,16 +48,13 @@ def train_with_theano(images, settings, blas_threads):
         seconds["function"] += time.perf_counter() - excerpted
         return loss
 
-    name = "Theano, {} BLAS thread{}".format(blas_threads, "s" if blas_threads > 1 else "")
-    with threadpool_limits(limits=blas_threads):
-        return train(name, step, valid_fn, seconds, images, settings)
+    def settle(batch_idxs):
+        settle_fn(images.X_train[batch_idxs], images.y_train[batch_idxs])
 
+    def validate():
+        return valid_fn(images.X_valid, images.y_valid)
 
-def train_bases(images, settings):
-    """Train with one BLAS thread and with as many as there are cores; return the runs, the quicker one first."""
-    all_threads = sorted({1, len(os.sched_getaffinity(0))})
-    runs = [train_with_theano(images, settings, blas_threads) for blas_threads in all_threads]
-    return sorted(runs, key=lambda run: run.seconds["total"])
+    return train(name, step, settle, validate, seconds, images, settings)
 
 
 def main(**given):
@@ -63,7 +74,7 @@ def main(**given):
     prepare(settings)
     images = load_images(settings)
     print(images.source)
-    runs = train_bases(images, settings)
+    runs = train_with_theano(images, settings)
     print_table(runs)
     return runs
 
