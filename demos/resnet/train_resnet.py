@@ -17,13 +17,13 @@ from collections import Counter
 
 import numpy as np
 from clock import Clock
-from lasagne import layers
 from report import images_per_second, print_table
 from train_resnet_theano import train_with_theano
 from workload import argument_parser, build_task, build_validation, load_images, make_settings, parse, prepare, train
 
 import synkhronos as synk
 from synkhronos.extensions import updates
+from synkhronos.extensions.train import average_batch_norm
 
 # With batch normalisation: how far the mean loss over the last half of the batches may be above the serial program's,
 # as part of it, and the accuracy in validation below.
@@ -71,7 +71,8 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1):
         settle_fn(X_train, y_train, batch=batch_idxs, num_slices=num_slices)
 
     def validate():
-        average_batch_norm(task.network)
+        if settings.normalize:
+            average_batch_norm(task.network)
         pieces = -(-len(images.X_valid) // (n_ranks * settings.batch_size))
         return valid_fn(images.X_valid, images.y_valid, num_slices=pieces)
 
@@ -79,13 +80,6 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1):
     run = train(name, step, settle, validate, seconds, images, settings)
     synk.close()
     return run
-
-
-def average_batch_norm(network):
-    """Average the running statistics over the ranks: each rank kept those of its own rows."""
-    statistics = layers.get_all_params(network, trainable=False)
-    if statistics:
-        synk.all_reduce(statistics)
 
 
 def divide_time(called, started, ended):
