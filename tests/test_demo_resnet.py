@@ -210,6 +210,25 @@ def test_clocks_enclose_what_is_computed(demo):
     assert ended[0, 1] - started[0, 1] > 1e-4  # two products of 128 million operations
 
 
+@pytest.mark.parametrize("normalize, losses, accuracy, agree", [
+    (True, [9.0, 9.0, 1.2, 1.2], 0.9, True),  # only the last half counts: 20 % above
+    (True, [1.0, 1.0, 1.3, 1.3], 0.9, False),
+    (True, [1.0, 1.0, 0.5, 0.5], 0.86, True),
+    (True, [1.0, 1.0, 1.0, 1.0], 0.84, False),
+    (True, [1.0, 1.0, np.nan, 1.0], 0.9, False),
+    (False, [1.0, 1.0, 1.0005, 1.0], 0.9, True),
+    (False, [1.0, 0.998, 1.0, 1.0], 0.9, False),
+    (False, [1.0, np.nan, 1.0, 1.0], 0.9, False),
+])
+def test_what_is_too_far_from_the_serial_program(demo, normalize, losses, accuracy, agree):
+    from train_resnet import compare
+    from workload import Run, make_settings
+
+    base = Run("base", 4, {"total": 1.0}, [1.0, 1.0, 1.0, 1.0], 0.5, 0.9)
+    run = base._replace(losses=losses, valid_accuracy=accuracy)
+    assert compare(run, base, make_settings(depth=8, normalize=normalize)) is agree
+
+
 # The programs.
 
 NUMBER = r"(\d+\.\d+)"
