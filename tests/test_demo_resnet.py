@@ -11,7 +11,8 @@ from test_demos import DEMOS, needs_lasagne, run
 RESNET = DEMOS / "resnet"
 PROGRAM = RESNET / "train_resnet.py"
 
-pytestmark = [pytest.mark.theano, needs_lasagne]
+# Compiling takes long where nothing is cached.
+pytestmark = [pytest.mark.theano, needs_lasagne, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +243,22 @@ def test_without_batch_norm_the_losses_are_the_serial_programs():
     done = run(PROGRAM, *SMALL, **FAST)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"losses differ from plain Theano's by at most \S+ of them \(allowed: 1e-09\)", done.stdout)
+
+
+def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
+    """Three batches on two ranks and three on three end where six on one do."""
+    def last_loss(n_parallel, batches, *more):
+        done = run(PROGRAM, *SMALL[:-5], "--no-progress", "--skip-baseline", "--n-parallel", n_parallel,
+                   "--batches", batches, *more, **FAST)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return re.findall(r"^loss of the last batch +(\S+)", done.stdout, re.MULTILINE), done.stdout
+
+    saved = ["--checkpoint", str(tmp_path / "resnet.npz")]
+    first, _ = last_loss("2", "3", *saved)
+    second, output = last_loss("3", "3", *saved)
+    assert "going on from" in output and "after 3 batches" in output
+    whole, _ = last_loss("1", "6")
+    assert second == whole != first
 
 
 def test_losses_of_a_wrong_program_are_found_out(tmp_path):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from test_demos import DEMOS, needs_lasagne, run
 
-pytestmark = [pytest.mark.theano, needs_lasagne]
+# Compiling takes long where nothing is cached.
+pytestmark = [pytest.mark.theano, needs_lasagne, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

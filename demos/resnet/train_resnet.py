@@ -19,7 +19,18 @@ import numpy as np
 from clock import Clock
 from report import images_per_second, print_table
 from train_resnet_theano import train_with_theano
-from workload import argument_parser, build_task, build_validation, load_images, make_settings, parse, prepare, train
+from workload import (
+    argument_parser,
+    build_task,
+    build_validation,
+    checkpoint,
+    load_images,
+    make_settings,
+    parse,
+    prepare,
+    resume,
+    train,
+)
 
 import synkhronos as synk
 from synkhronos.extensions import updates
@@ -33,8 +44,8 @@ ACCURACY_TOLERANCE = 0.05
 ROUNDING = {"float32": 1e-3, "float64": 1e-9}
 
 
-def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1):
-    """Fork, train on all ranks, close."""
+def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, checkpoint_path=None):
+    """Fork, train on all ranks, close; go on from the checkpoint, where there is one."""
     n_ranks = synk.fork(n_parallel)
     seconds, started = Counter(), []
 
@@ -50,6 +61,8 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1):
     loss, ended_at = Clock()(task.loss, *(gradients[:1] for gradients in grad_updates.values()))
     grad_fn = synk.function(task.inputs, [loss, started[0], (ended_at, "gather")], updates=grad_updates)
     param_fn = synk.function([], updates=param_updates)
+    state = [shared for shared in param_updates if shared not in task.params]
+    first = resume(checkpoint_path, task.network, state)
     settle_fn, valid_fn = build_validation(synk.function, task) if images.can_validate else (None, None)
     synk.distribute()
     X_train, y_train = synk.data(images.X_train), synk.data(images.y_train)
@@ -76,8 +89,14 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1):
         pieces = -(-len(images.X_valid) // (n_ranks * settings.batch_size))
         return valid_fn(images.X_valid, images.y_valid, num_slices=pieces)
 
+    def save(n_batches):
+        if checkpoint_path:
+            if settings.normalize:
+                average_batch_norm(task.network)
+            checkpoint.save(checkpoint_path, task.network, state, batches=n_batches)
+
     name = "Synkhronos, {} rank{}".format(n_ranks, "s" if n_ranks > 1 else "")
-    run = train(name, step, settle, validate, seconds, images, settings)
+    run = train(name, step, settle, validate, seconds, images, settings, first, save)
     synk.close()
     return run
 
@@ -132,7 +151,7 @@ def compare(run, base, settings):
     return bool(agree)
 
 
-def main(n_parallel=None, num_slices=1, baseline=True, **given):
+def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, **given):
     """Train in parallel, then serially, and compare.
 
     Parameters
@@ -142,7 +161,9 @@ def main(n_parallel=None, num_slices=1, baseline=True, **given):
     num_slices : int
         In how many pieces every rank computes its share of a batch, which takes less memory.
     baseline : bool
-        Whether plain Theano is run too.
+        Whether plain Theano is run too (not with a checkpoint).
+    checkpoint : str, optional
+        File to save the network in, and to go on from, for so many batches more.
     **given
         Fields of `workload.Settings` that replace the depth's defaults.
 
@@ -157,7 +178,8 @@ def main(n_parallel=None, num_slices=1, baseline=True, **given):
     prepare(settings)
     images = load_images(settings)
     print(images.source, flush=True)
-    runs = [train_with_synkhronos(images, settings, n_parallel, num_slices)]
+    runs = [train_with_synkhronos(images, settings, n_parallel, num_slices, checkpoint)]
+    baseline = baseline and not checkpoint  # it begins at the beginning
     if baseline:
         runs = train_with_theano(images, settings) + runs
     print_table(runs)
@@ -172,6 +194,7 @@ def parse_arguments():
     parser = argument_parser(__doc__.split("\n")[0])
     parser.add_argument("--n-parallel", type=int, help="number of ranks; default: all GPUs, or the usable cores")
     parser.add_argument("--num-slices", type=int, help="pieces that every rank computes its share in; default: 1")
+    parser.add_argument("--checkpoint", help="file to save the network in, and to go on from; without plain Theano")
     parser.add_argument("--skip-baseline", dest="baseline", action="store_false", default=None,
                         help="do not run plain Theano")
     return parse(parser)

@@ -1,6 +1,7 @@
 """What both training programs have in common: settings, images, the network's expressions, the loop over batches."""
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -16,10 +17,12 @@ from resnet import build_resnet, image_shape
 from tqdm import tqdm
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
-import mnist_data  # noqa: E402 (it is one folder up)
+import checkpoint  # noqa: E402 (it is one folder up)
+import mnist_data  # noqa: E402
 
 RULES = ("sgd", "momentum", "nesterov_momentum", "adam")  # in lasagne.updates and in synkhronos.extensions.updates
 MAX_SYNTHETIC_BATCHES = 8  # of other images; then they come again
+SAVE_EVERY = 50  # batches
 SETTLING_BATCHES = 30  # after which 0.9 ** 30 = 4 % of old batch-norm statistics are left
 
 
@@ -146,7 +149,16 @@ def iter_minibatch_idxs(length, size, random):
             yield order[start : start + size]
 
 
-def train(name, step, settle, validate, seconds, images, settings):
+def resume(path, network, state):
+    """Load a checkpoint, where there is one; return how many batches were trained on before it."""
+    if not path or not os.path.exists(path):
+        return 0
+    first = int(checkpoint.load(path, network, state)["batches"])
+    print("going on from {} after {} batches".format(path, first))
+    return first
+
+
+def train(name, step, settle, validate, seconds, images, settings, first=0, save=lambda n_batches: None):
     """Train for the given number of batches; validate where there are images for it.
 
     The running statistics of batch normalisation lag behind a network that still changes quickly: after 50 batches
@@ -166,18 +178,23 @@ def train(name, step, settle, validate, seconds, images, settings):
         ``step`` adds what it measures; here "total" is added, and to "shuffling" the time for making indices.
     images : Images
     settings : Settings
+    first : int
+        How many batches were trained on before, in an earlier run.
+    save : function
+        Given the number of batches since the very beginning, saves the network; called now and then.
 
     Returns
     -------
     Run
     """
     batches = iter_minibatch_idxs(len(images.X_train), settings.batch_size, np.random.RandomState(settings.seed))
+    batches = itertools.islice(batches, first, None)
     losses, n_images = [], 0
     with tqdm(
         total=settings.batches, desc=name, unit="batch", leave=False,
         disable=None if settings.progress else True,  # None: none where nobody watches
     ) as bar:
-        for _ in range(settings.batches):
+        for n_done in range(1, settings.batches + 1):
             start = time.perf_counter()
             batch_idxs = next(batches)
             seconds["shuffling"] += time.perf_counter() - start
@@ -186,6 +203,8 @@ def train(name, step, settle, validate, seconds, images, settings):
             n_images += len(batch_idxs)
             bar.set_postfix(loss="{:.4f}".format(losses[-1]), refresh=False)
             bar.update()
+            if n_done % SAVE_EVERY == 0 or n_done == settings.batches:
+                save(first + n_done)
     valid_loss, valid_accuracy = None, None
     if images.can_validate:
         for _ in range(SETTLING_BATCHES if settings.normalize else 0):
