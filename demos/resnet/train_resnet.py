@@ -44,9 +44,9 @@ ACCURACY_TOLERANCE = 0.05
 ROUNDING = {"float32": 1e-3, "float64": 1e-9}
 
 
-def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, checkpoint_path=None):
+def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, checkpoint_path=None, devices=None):
     """Fork, train on all ranks, close; go on from the checkpoint, where there is one."""
-    n_ranks = synk.fork(n_parallel)
+    n_ranks = synk.fork(n_parallel, devices=devices)
     seconds, started = Counter(), []
 
     def watch(images):
@@ -151,7 +151,7 @@ def compare(run, base, settings):
     return bool(agree)
 
 
-def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, **given):
+def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=None, **given):
     """Train in parallel, then serially, and compare.
 
     Parameters
@@ -164,6 +164,8 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, **given)
         Whether plain Theano is run too (not with a checkpoint).
     checkpoint : str, optional
         File to save the network in, and to go on from, for so many batches more.
+    devices : list of str, optional
+        The device of every rank, e.g. ``["cuda0", "cuda1"]``; plain Theano then runs on the first.
     **given
         Fields of `workload.Settings` that replace the depth's defaults.
 
@@ -178,7 +180,7 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, **given)
     prepare(settings)
     images = load_images(settings)
     print(images.source, flush=True)
-    runs = [train_with_synkhronos(images, settings, n_parallel, num_slices, checkpoint)]
+    runs = [train_with_synkhronos(images, settings, n_parallel, num_slices, checkpoint, devices)]
     baseline = baseline and not checkpoint  # it begins at the beginning
     if baseline:
         runs = train_with_theano(images, settings) + runs
@@ -193,6 +195,7 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, **given)
 def parse_arguments():
     parser = argument_parser(__doc__.split("\n")[0])
     parser.add_argument("--n-parallel", type=int, help="number of ranks; default: all GPUs, or the usable cores")
+    parser.add_argument("--devices", nargs="+", help="the device of every rank, e.g. cuda0 cuda1")
     parser.add_argument("--num-slices", type=int, help="pieces that every rank computes its share in; default: 1")
     parser.add_argument("--checkpoint", help="file to save the network in, and to go on from; without plain Theano")
     parser.add_argument("--skip-baseline", dest="baseline", action="store_false", default=None,

@@ -101,7 +101,7 @@ class Engine(ABC):
         """
 
     def hold(self, shared: Any, value: Any) -> Any:
-        """Return an array that the variable may hold as its storage refers to it: on the device, where it lives there.
+        """Return an array that the variable may hold where its storage refers to it: on the host, or on the device.
 
         Not a copy, unless it has to be brought there.
         """

@@ -104,7 +104,9 @@ class TheanoEngine(Engine):
         return _filter(theano_gpu.host_type(container.type), value, False, container.allow_downcast, argument)
 
     def hold(self, shared: Any, value: Any) -> Any:
-        return theano_gpu.on_device(shared.type, value) if theano_gpu.is_type(shared.type) else value
+        if theano_gpu.is_type(shared.type):
+            return theano_gpu.on_device(shared.type, value)
+        return np.asarray(value) if theano_gpu.is_array(value) else value
 
     def export(self, shared: Any) -> Any:
         value = self.get(shared)
@@ -425,7 +427,7 @@ def _own(output: Any, borrow: bool, value: Any) -> Any:
     # and what Out(borrow=True) has computed is where the next call may write to (in modes without allow_gc).
     root = alias_root(output)
     if (borrow or root.owner is None) and not isinstance(root, Constant):
-        return value.copy("K")
+        return value.copy("A" if theano_gpu.is_array(value) else "K")
     return value
 
 

@@ -108,8 +108,9 @@ class CallFunction(Command):
             [weight for weight, _, _ in pieces], [(labels[i], op) for i, op in zip(wanted, self.ops)],
             [(engine.label(target), op) for target, (_, op) in zip(targets, self.updates)], engine.accumulator)
         for i, (target, new) in enumerate(zip(targets, news)):
-            if isinstance(new, np.ndarray):  # what was accumulated on the device is as it must be
-                news[i] = engine.hold(target, engine.conform(target, new, "the update of %s" % engine.label(target)))
+            news[i] = engine.hold(target, new)
+            if isinstance(news[i], np.ndarray):  # what is on the device is as the graph has it, which is as it must be
+                news[i] = engine.conform(target, news[i], "the update of %s" % engine.label(target))
         return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, news)]
 
     def _reduce(self, context: RankContext, engine: Any, compiled: Any, outputs: List[Any]) -> Optional[List[Any]]:

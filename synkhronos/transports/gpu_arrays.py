@@ -58,6 +58,8 @@ def empty(shape: Tuple[int, ...], dtype: Any, context: GpuContext) -> GpuArray:
 
 def filled(value: Any, shape: Tuple[int, ...], dtype: np.dtype, context: GpuContext) -> GpuArray:
     """Return an array of equal elements on the device."""
+    if not shape:  # pygpu does not index these
+        return upload(np.full(shape, value, dtype), context)
     array = empty(shape, dtype, context)
     array[...] = np.asarray(value, dtype)
     return array

@@ -48,7 +48,7 @@ def test_slices_accumulate_as_on_the_host(context, dtype):
 
 def test_an_average_of_equal_values_is_that_value(context):
     for dtype in ("float32", "float64"):
-        x = np.random.RandomState(0).randn(1000).astype(dtype) * np.finfo(dtype).max / 10
+        x = np.random.RandomState(0).randn(1000).astype(dtype) * (np.finfo(dtype).max / 10)
         a = pygpu.array(x, context=context)
         for weights in ((1, 1), (1, 2), (3, 7), (1e300, 1e-3)):
             np.testing.assert_array_equal(np.asarray(gpu_arrays.combine(ReduceOp("avg"), a, a, None, weights)), x)
