@@ -264,7 +264,7 @@ def parse_arguments():
     parser.add_argument("--batch-size", type=int, help="default: 500 for the mlp, 100 for the cnn")
     parser.add_argument("--learning-rate", type=float, help="default: 0.6 for the mlp, 0.4 for the cnn")
     parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
-    parser.add_argument("--devices", nargs="+", help="the device of every rank, e.g. cuda0 cuda1; default: CPU processes")
+    parser.add_argument("--devices", nargs="+", help="of every rank, e.g. cuda0 cuda1; default: CPU processes")
     parser.add_argument("--seed", type=int, help="of initial values and minibatches; default: 0")
     parser.add_argument("--skip-baseline", dest="baseline", action="store_false", help="do not run plain Theano")
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="no progress bar")

@@ -106,8 +106,9 @@ def copy(device, nbytes, repeats):
 
 def in_a_process(kind, *arguments):
     """Return what a measurement prints; its error where it fails."""
-    done = subprocess.run([sys.executable, __file__, "--one", json.dumps([kind, *arguments])], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, universal_newlines=True, cwd=str(ROOT))
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", json.dumps([kind, *arguments])],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, cwd=str(ROOT))
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["exit status %d" % done.returncode])[-1]}
     return {"seconds": json.loads(done.stdout.splitlines()[-1])}
@@ -115,10 +116,10 @@ def in_a_process(kind, *arguments):
 
 def resnet(device, n_ranks, batches, depth):
     """Run the ResNet demo, which compares with plain Theano on the same device itself; return its table."""
+    program = [sys.executable, "-m", "synkhronos", str(ROOT / "demos/resnet/train_resnet.py"), "--no-progress"]
     done = subprocess.run(
-        [sys.executable, "-m", "synkhronos", str(ROOT / "demos/resnet/train_resnet.py"), "--depth", str(depth), "--batches",
-         str(batches), "--no-progress", "--devices"] + [device] * n_ranks, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, universal_newlines=True, cwd=str(ROOT))
+        program + ["--depth", str(depth), "--batches", str(batches), "--devices"] + [device] * n_ranks,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, cwd=str(ROOT))
     return {"status": done.returncode, "output": done.stdout[-4000:]}
 
 
@@ -126,7 +127,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda0")
     parser.add_argument("--out", default="times.json")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="numbers of ranks that share the device")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="numbers of ranks on the device")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of all_reduce, in bytes")
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=30)

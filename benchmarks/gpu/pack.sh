@@ -15,7 +15,7 @@ mkdir "$work/debs" "$work/root" "$work/site"
 
 (cd "$work/debs" && apt-get download python3.11 python3.11-minimal libpython3.11 libpython3.11-minimal \
     libpython3.11-stdlib libpython3.11-dev python3.11-dev libgpuarray3 python3-pygpu libexpat1 libffi8 libssl3 zlib1g \
-    libbz2-1.0 liblzma5 libsqlite3-0 libuuid1 2>&1 | grep -v "^W:" >&2)
+    libbz2-1.0 liblzma5 libsqlite3-0 libuuid1 python3-distutils python3-lib2to3 2>&1 | grep -v "^W:" >&2)
 for package in "$work"/debs/*.deb; do
     dpkg -x "$package" "$work/root"
 done
@@ -35,5 +35,5 @@ if [ "${1-}" = --nvidia ]; then
     .venv/bin/python -m pip install -q --no-deps --target "$work/nvidia" \
         "nvidia-cuda-nvrtc>=13.0,<13.1" "nvidia-cublas>=13,<14" "nvidia-nccl-cu13>=2.32"
 fi
-tar -C "$work" -cJf benchmarks/gpu/bundle.tar.xz .
+XZ_OPT="-T0 -4" tar -C "$work" -cJf benchmarks/gpu/bundle.tar.xz .
 ls -l benchmarks/gpu/bundle.tar.xz

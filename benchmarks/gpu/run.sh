@@ -47,7 +47,7 @@ export LIBRARY_PATH=$system CPATH=$work/root/usr/include/python3.11:$work/root/u
 export THEANO_FLAGS=base_compiledir=$work/compiled,dnn.enabled=False,device=cpu,floatX=float32
 export PYTHONNOUSERSITE=1 NCCL_MULTI_RANK_GPU_ENABLE=1 SYNK_TEST_DEVICE=$device
 python=$work/root/usr/bin/python3.11
-"$python" -c "import theano, pygpu" 2>"$out/setup.log" || { cat "$out/setup.log" >&2; exit 1; }
+"$python" -c "import synkhronos, theano, pygpu" 2>"$out/setup.log" || { cat "$out/setup.log" >&2; exit 1; }
 
 status=0
 # What of the system is there.

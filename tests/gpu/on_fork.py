@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,6 @@ import theano
 from worlds import DEVICE
 
 import synkhronos as synk
-from synkhronos import machine
 from synkhronos.command import Command
 from synkhronos.program import PROGRAM
 
@@ -60,7 +60,7 @@ def test_cpu_graphs_stay_on_the_cpu():
     synk.set_value(1, [v, w], [np.full(3, 5, "float32"), np.full(3, 7, "float32")])
     synk.all_reduce([w, v])  # host and device in one collective: each goes its way
     np.testing.assert_allclose(synk.gather([w, v]), np.array([[[4.5, 5, 5.5]] * 2, [[3.5, 4, 4.5]] * 2]))
-    assert not isinstance(w.get_value(borrow=True, **{}), type(v.get_value(borrow=True, return_internal_type=True)))
+    assert isinstance(w.get_value(borrow=True), np.ndarray)
 
 
 @pytest.mark.parametrize("n, root", [(1, 0), (2, 0), (3, 1)])
@@ -86,17 +86,18 @@ def test_the_master_keeps_its_device():
     ("import synkhronos, theano; %r", "its flag device is"),
 ])
 def test_a_device_that_is_open_before(program, culprit):
-    flags = os.environ.get("THEANO_FLAGS", "") + (",device=" + DEVICE) * ("flag" in culprit)
+    environment = dict(os.environ)
+    environment.pop("THEANO_GPU_IS_ALREADY_ACTIVE", None)  # (Theano's note to the children of this process)
+    environment["THEANO_FLAGS"] = os.environ.get("THEANO_FLAGS", "") + (",device=" + DEVICE) * ("flag" in culprit)
     done = subprocess.run([sys.executable, "-c", program % DEVICE + "\nsynkhronos.fork(devices=[%r] * 2)" % DEVICE],
-                          stderr=subprocess.PIPE, universal_newlines=True, env={**os.environ, "THEANO_FLAGS": flags})
+                          stderr=subprocess.PIPE, universal_newlines=True, env=environment)
     last = done.stderr.strip().splitlines()[-1]
     assert "StateError: this process has opened a device before" in last and "device=cpu" in last
-    assert __import__("re").search(culprit, last)
+    assert re.search(culprit, last)
 
 
-def test_gpus_that_cannot_be_used_are_no_reason_to_fail(monkeypatch, caplog):
+def test_gpus_that_cannot_be_used_are_no_reason_to_fail():
     """On a machine whose GPUs do not open (here: there are none), CPU ranks take over, and the log says why."""
-    monkeypatch.setattr(machine, "count_gpus", lambda: 2)
     program = ("import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
                "import synkhronos as synk; from synkhronos import machine\n"
                "machine.count_gpus = lambda: 2\n"
