@@ -18,7 +18,7 @@ import ctypes
 import os
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -40,6 +40,9 @@ NOT_READY = 600
 
 #: What changes nothing when it is combined.
 _NEUTRAL = {"avg": 0, "sum": 0, "prod": 1}
+
+
+_aborted: List[Any] = []  # communicators that must not be collected as garbage
 
 
 class Meta(NamedTuple):
@@ -119,7 +122,7 @@ class Cuda(Progress):
     """
 
     def __init__(self, context: Any, comm: Any) -> None:
-        self._context = context  # (entering it makes it CUDA's current one)
+        self._context, self._owner = context, comm  # (entering the context makes it CUDA's current one)
         self._cuda, self._nccl = ctypes.CDLL("libcuda.so"), ctypes.CDLL("libnccl.so")
         # pygpu's object is a Python header and a pointer to {context, communicator, ...}.
         structure = ctypes.c_void_p.from_address(id(comm) + object.__basicsize__).value or 0
@@ -148,6 +151,7 @@ class Cuda(Progress):
         return False
 
     def abort(self) -> None:
+        _aborted.append(self._owner)  # else pygpu would destroy what is gone
         self._nccl.ncclCommAbort(self._comm)
 
 
