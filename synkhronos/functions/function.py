@@ -218,14 +218,14 @@ class Function:
         session = self.program.session
         graphs = self._graphs()
         if session is None or session.closed:
-            for graph in graphs:
-                graph.on_ranks.free()
+            for compiled in [self.compiled] + [graph.on_ranks for graph in graphs]:
+                compiled.free()
             return
         with session.lock:
             catalogue = catalogue_of(session)
             session.run(FreeFunction([catalogue.number(graph) for graph in graphs if graph in catalogue]))
-            for graph in graphs:
-                graph.on_ranks.free()  # those that the ranks do not hold
+            for compiled in [self.compiled] + [graph.on_ranks for graph in graphs]:
+                compiled.free()  # also those that the ranks do not hold
 
     @property
     def profile(self) -> Any:
