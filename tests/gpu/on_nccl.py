@@ -139,20 +139,24 @@ class Scatter(Command):
         return results
 
 
-@pytest.fixture(params=[(1, 0), (2, 0), (3, 1)], ids=str)
-def ranks(request):
+@pytest.fixture(params=[(1, 0), (2, 0), (3, 1)], ids=str, scope="module")
+def session(request):
+    """A world of ranks with devices; opening them takes a while, so tests share it."""
     n, root = request.param
+    synk.close()
     world = World("fork", n, root, "theano")
-    if REAL:
-        assert PROGRAM_HAS_NCCL(world), "NCCL is not used"
-    else:
-        world.session.run(Join())
     yield world
     synk.close()
 
 
-def PROGRAM_HAS_NCCL(world):
-    return world.session.context.transport.nccl is not None
+@pytest.fixture
+def ranks(session):
+    """The world, with a clique that nothing has happened to."""
+    transport = session.session.context.transport
+    if not REAL:
+        session.session.run(Join())
+    assert transport.nccl is not None, transport.why
+    return session
 
 
 def calls(world):
