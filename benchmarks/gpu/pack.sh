@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Pack all that `benchmarks/gpu/run.sh` needs on a machine with a GPU and without a network, into one file.
 #
-#     benchmarks/gpu/pack.sh [--nvidia]           writes benchmarks/gpu/bundle.tar.xz (about 50 MB)
+#     benchmarks/gpu/pack.sh [--nvidia]           writes benchmarks/gpu/bundle.tar.xz (about 60 MB)
 #
 # On Debian 12, after `make install PYTHON=python3.11` and `tools/install_opencl.sh`: takes this environment along as it is,
 # and Debian's Python 3.11, libgpuarray and pygpu. With --nvidia also CUDA's libraries from NVIDIA's wheels (gigabytes),
@@ -19,10 +19,10 @@ mkdir "$work/debs" "$work/root" "$work/site"
 for package in "$work"/debs/*.deb; do
     dpkg -x "$package" "$work/root"
 done
-rm -rf "$work/debs" "$work"/root/usr/share "$work"/root/usr/lib/x86_64-linux-gnu/*.a "$work"/root/usr/lib/python3.11/test
+rm -rf "$work/debs" "$work"/root/usr/share "$work"/root/usr/lib/python3.11/config-*/*.a "$work"/root/usr/lib/x86_64-linux-gnu/*.a "$work"/root/usr/lib/python3.11/test
 
 # What only checks, draws and documents stays here.
-tar -C "$site" -c --dereference --exclude=__pycache__ --exclude='ruff*' --exclude='mypy*' --exclude='*sphinx*' \
+tar -C "$site" -c --dereference --exclude=__pycache__ --exclude='ruff*' --exclude='*mypy*' --exclude='kiwisolver*' --exclude='*sphinx*' \
     --exclude='matplotlib*' --exclude='pandas*' --exclude='sklearn*' --exclude='scikit_learn*' --exclude='*fonttools*' \
     --exclude='fontTools' --exclude='babel' --exclude='pip*' --exclude='PIL' --exclude='pillow*' --exclude='docutils*' \
     --exclude='pygments*' --exclude='tests' . | tar -C "$work/site" -x
