@@ -323,9 +323,10 @@ class Function:
             division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
             ops = self._ops(division, subset, session.root)
             number, sliceable, updates = self._graph_for(division, catalogue)
+            in_graph = self._variants.updated_in_graph(bool(updates))
             results = session.run(CallFunction(
                 number, self.name or "without a name", arguments, chosen, self._packed(division, session), subset, ops,
-                sliceable, updates), timeout)
+                sliceable, updates), timeout, in_graph)
             self.last_rows = [1] * session.size if division.weights is None else division.weights
             self._called_in = weakref.ref(session)
         return self._form.wrap(results[session.root], subset)
