@@ -1,0 +1,1 @@
+"""The pieces of the long campaign (tools/sabotage.py), each of which `make test` runs in a short form."""
