@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import sys
 import threading
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -381,6 +382,18 @@ class _Trouble(Exception):
         del self.error
         self.__traceback__ = None
         return error
+
+
+def check_timeout(timeout: Any) -> None:
+    """Refuse what is no timeout: neither None nor a positive number of seconds.
+
+    Raises
+    ------
+    ValueError
+    """
+    if timeout is not None and (isinstance(timeout, bool) or not (
+            isinstance(timeout, (int, float)) and 0 < timeout <= sys.float_info.max)):
+        raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
 
 
 def _over() -> None:
