@@ -233,7 +233,7 @@ def kill_keeper(count: int, progress: Any, seed: int = 1) -> Row:
 def run(scale: float, progress: Any = Progress("masters"), seed: int = 1) -> List[Row]:
     """Run the piece."""
     count = scaled(TIMES, scale)
-    kinds = [("kill -9 of the master; seconds until its ranks are gone", dict(
+    kinds = [("kill -9 of the master; times until its ranks are gone", dict(
         signals=1, to_group=False, number=signal.SIGKILL))]
     kinds += [("Ctrl-C to %s, %s" % (where, times), dict(signals=number, to_group=where == "the group"))
               for where in ("the group", "the master alone") for number, times in ((1, "once"), (2, "twice"))]
