@@ -4,9 +4,9 @@
     python tools/sabotage.py --only kills delays       # these, again
     python tools/sabotage.py --scale 0.1 --no-write    # a tenth of everything
 
-Each piece runs in a process of its own and leaves its result in build/sabotage, from which the table is made: a campaign
-that was interrupted goes on where it was. The first thing that is wrong ends it. A piece that says nothing for five
-minutes hangs: it shows its stacks, and is ended.
+Each piece runs in a process of its own and leaves its result in build/sabotage, from which the table is made: a
+campaign that was interrupted goes on where it was. The first thing that is wrong ends it. A piece that says nothing for
+five minutes hangs: it shows its stacks, and is ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DOCUMENT = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- written by make sabotage: begin -->\n", "<!-- end -->\n"
 
 #: In this order: those that find most come first.
-PIECES = ("kills", "masters", "objects", "channel", "arguments", "endurance", "delays", "suite")
+PIECES = ("kills", "masters", "objects", "channel", "arguments", "theano_arguments", "endurance", "delays", "suite")
 
 #: Seconds of silence after which a piece hangs.
 SILENCE = 300
@@ -77,12 +77,15 @@ def be(piece: str, scale: float, folder: Path) -> None:
     """Be the process of a piece."""
     faulthandler.enable()
     begun = time.monotonic()
-    rows = import_module("pieces." + piece).run(scale)
+    from pieces.report import Progress
+
+    rows = import_module("pieces." + piece).run(scale, Progress(piece))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (piece + ".json")
     path.with_suffix(".new").write_text(json.dumps({
         "piece": piece, "scale": scale, "code": code(), "date": datetime.date.today().isoformat(),
-        "seconds": round(time.monotonic() - begun), "machine": machine(), "rows": [row.to_json() for row in rows]}, indent=1))
+        "seconds": round(time.monotonic() - begun), "machine": machine(),
+        "rows": [row.to_json() for row in rows]}, indent=1))
     path.with_suffix(".new").replace(path)
 
 
@@ -112,8 +115,8 @@ def document(results: Dict[str, Any], scale: float) -> str:
     """Return what stands in docs/reliability.md."""
     shown = [result for result in results.values() if result["scale"] == scale]
     machines = sorted({result["machine"] for result in shown})
-    lines = ["Command: `make sabotage`%s. Machine: %s. Times are milliseconds from the sabotage to the exception, or to what "
-             "the row says: median, 99 of 100, longest." % (
+    lines = ["Command: `make sabotage`%s. Machine: %s. Times are milliseconds from the sabotage to the exception, or "
+             "to what the row says: median, 99 of 100, longest." % (
                  "" if scale == 1 else " at scale %g" % scale, "; ".join(machines)), "",
              "| what was done | times | median | p99 | max | result |", "| --- | ---: | ---: | ---: | ---: | --- |"]
     for result in shown:
@@ -140,10 +143,10 @@ def write(text: str, path: Path) -> None:
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run the command line; return the exit status."""
-    parser = argparse.ArgumentParser(description="Kill ranks, masters and keepers, delay, break and exhaust everything.")
+    parser = argparse.ArgumentParser(description="Kill ranks, masters and keepers; delay, break, exhaust everything.")
     parser.add_argument("--only", nargs="+", choices=PIECES, metavar="PIECE", help="of " + ", ".join(PIECES))
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of all pieces (default: 1)")
-    parser.add_argument("--no-write", action="store_true", help="leave docs/reliability.md as it is; so does another scale")
+    parser.add_argument("--no-write", action="store_true", help="leave docs/reliability.md; other scales always do")
     parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "sabotage", help=argparse.SUPPRESS)
     parser.add_argument("--piece", choices=PIECES, help=argparse.SUPPRESS)

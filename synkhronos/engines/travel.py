@@ -64,9 +64,9 @@ def _start(work: Callable[[], None]) -> threading.Thread:
             return thread
         except RuntimeError as error:  # no room for a stack of that size
             if size == STACK_SIZES[-1]:
-                raise SynkhronosError("functions cannot be sent or loaded: a thread with a deep stack is needed, and %s; "
-                                      "see ulimit -u (processes and threads) and ulimit -v (address space)" % error
-                                      ) from error
+                raise SynkhronosError(
+                    "functions cannot be sent or loaded: a thread with a deep stack is needed, and %s; see ulimit -u "
+                    "(processes and threads) and ulimit -v (address space)" % error) from error
         finally:
             threading.stack_size(before)
     raise AssertionError("unreachable")

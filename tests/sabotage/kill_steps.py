@@ -5,6 +5,7 @@ the wrappers, and a piece of memory in which they count and name their steps.
 """
 
 import ctypes
+import faulthandler
 import mmap
 import os
 import random
@@ -126,6 +127,7 @@ class Steps:
 
     def _begin(self, rank):
         self._rank = rank
+        faulthandler.disable()  # what it is made to do is not worth a stack
         self._random = random.Random(os.getpid() * 1000003 + time.monotonic_ns())
         if self.memory.rank == rank and self.memory.after:
             threading.Thread(target=self._be_killed, daemon=True).start()

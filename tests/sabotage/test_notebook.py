@@ -142,7 +142,7 @@ def test_restarted_kernel(kernel):
     """A restart in the middle of a call leaves nothing of the session."""
     manager, start, finish = kernel
     assert finish(start("\n".join(FIRST))) == ("", None)
-    for text, expected in CELLS:
+    for text, _ in CELLS:
         finish(start(text))
     family = psutil.Process(manager.provisioner.pid).children(recursive=True)
     start(SLOW)

@@ -19,7 +19,7 @@ def sabotage():
 
 
 #: (The suite is this folder, and kills are in test_kills.py.)
-SCALES = {"masters": 0.015, "objects": 0.05, "channel": 0.02, "arguments": 0.02, "endurance": 0.003, "delays": 0.0004}
+SCALES = {"masters": 0.015, "objects": 0.05, "channel": 0.02, "arguments": 0.02, "theano_arguments": 0.05, "endurance": 0.003, "delays": 0.0004}
 
 
 @pytest.mark.parametrize("piece", SCALES)
@@ -69,7 +69,7 @@ def test_a_piece_that_hangs_is_ended(sabotage, tmp_path, monkeypatch, capfd):
     pieces.mkdir()
     (pieces / "__init__.py").write_text("")
     (pieces / "kills.py").write_text(
-        "import os, time\ndef run(scale):\n    print('begun', os.getpid(), flush=True)\n    time.sleep(60)\n")
+        "import os, time\ndef run(scale, progress):\n    print('begun', os.getpid(), flush=True)\n    time.sleep(60)\n")
     tool = tmp_path / "tool.py"
     tool.write_text("import sys\nsys.path.insert(0, %r)\nimport runpy\nimport pieces\nsys.argv[0] = %r\n"
                     "runpy.run_path(sys.argv[0], run_name='__main__')" % (str(tmp_path), str(ROOT / "tools" / "sabotage.py")))

@@ -10,10 +10,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 from everyday import Look, Wrong, same
-from pieces.odd_values import Evil, odd
-from pieces.report import Progress, Row, check_nothing_left, clean, scaled
 
 import synkhronos as synk
+from pieces.odd_values import Evil, odd
+from pieces.report import Row, check_nothing_left, clean, scaled
 from synkhronos.command import Command
 from synkhronos.engines import numpy as engine
 from synkhronos.functions.distribute import catalogue_of
@@ -329,7 +329,7 @@ def play(bench: Bench, call: Call, given: Dict[str, Any]) -> str:
     return "right" if truth is not None else "done"
 
 
-def run(scale: float, progress: Any = Progress("arguments"), seed: int = 1, first: int = 0) -> List[Row]:
+def run(scale: float, progress: Any, seed: int = 1, first: int = 0) -> List[Row]:
     """Run the piece, or from one case on."""
     warnings.simplefilter("ignore")
     bench, outcomes, cases = Bench(), Counter(), scaled(CASES, scale)

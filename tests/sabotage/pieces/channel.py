@@ -13,9 +13,9 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 from everyday import Wrong
-from pieces.report import Progress, Row, check_nothing_left, clean, scaled
 
 import synkhronos as synk
+from pieces.report import Row, check_nothing_left, clean, scaled
 from synkhronos.command import Command
 from synkhronos.control_block import ACK_BYTES, COMMAND_BYTES, NOTICE_BYTES
 from synkhronos.errors import WorkerError
@@ -164,7 +164,7 @@ def hangs(*_: Any) -> None:
     raise Wrong("a command hangs")
 
 
-def run(scale: float, progress: Any = Progress("channel"), seed: int = 1) -> List[Row]:
+def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     """Run the piece."""
     breaker, kinds, cases = Breaker(), Counter(), scaled(CASES, scale)
     signal.signal(signal.SIGALRM, hangs)

@@ -10,7 +10,8 @@ from typing import Any, Dict, List
 
 from everyday import Program, Wrong
 from kill_steps import Steps
-from pieces.report import Progress, Row, clean, scaled
+
+from pieces.report import Row, clean, scaled
 
 RUNS, LATE, ON_ONE_CORE = 10000, 0.1, 100
 
@@ -56,7 +57,7 @@ def play_many(what: str, runs: int, at_a_time: int, late: float, cores: Any, pro
     return steps
 
 
-def run(scale: float, progress: Any = Progress("delays")) -> List[Row]:
+def run(scale: float, progress: Any) -> List[Row]:
     """Run the piece."""
     runs = scaled(RUNS, scale)
     steps = play_many("late by 0-100 ms, one step in five", runs, min(runs, AT_A_TIME), LATE, None, progress)

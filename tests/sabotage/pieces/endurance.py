@@ -10,9 +10,9 @@ from typing import Any, Dict, List
 
 import numpy as np
 from everyday import Program, Wrong
-from pieces.report import Progress, Row, check_nothing_left, clean, processes, scaled
 
 import synkhronos as synk
+from pieces.report import Row, check_nothing_left, clean, processes, scaled
 from synkhronos.command import Command
 from synkhronos.engines import numpy as engine
 from synkhronos.program import PROGRAM
@@ -125,7 +125,7 @@ def soak(count: int, progress: Any) -> Row:
         "in the last three" % (np.median(seconds) * 1e6, np.median(p99[:3]), np.median(p99[-3:]))]))
 
 
-def run(scale: float, progress: Any = Progress("endurance")) -> List[Row]:
+def run(scale: float, progress: Any) -> List[Row]:
     """Run the piece."""
     rows = [sessions(scaled(SESSIONS, scale), progress), soak(scaled(CALLS, scale), progress)]
     PROGRAM.shut_down()

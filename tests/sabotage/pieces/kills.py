@@ -9,9 +9,9 @@ from typing import Any, List
 
 from everyday import Program, Wrong
 from kill_steps import NAMES, OS_EXIT, SYS_EXIT, Steps
-from pieces.report import Progress, Row, check_nothing_left, clean, scaled
 
 import synkhronos.program
+from pieces.report import Row, check_nothing_left, clean, scaled
 from synkhronos.errors import WorkerDied, WorkerError, WorkerTimeout
 from synkhronos.program import PROGRAM
 
@@ -173,7 +173,7 @@ def stop(victims: Victims, count: int, progress) -> List[Row]:
         ["the error shows the stopped rank's state %d times; the others were in close()" % told_where]), seconds)]
 
 
-def run(scale: float, progress=Progress("kills"), seed: int = 1) -> List[Row]:
+def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     """Run the piece."""
     victims = Victims(seed)
     absent = sorted(set(NAMES) - set(victims.hit))

@@ -16,9 +16,9 @@ from typing import Any, Callable, List, NamedTuple
 
 import numpy as np
 from everyday import Program, Wrong
-from pieces.report import Progress, Row, check_nothing_left, clean, processes, scaled
 
 import synkhronos as synk
+from pieces.report import Row, check_nothing_left, clean, processes, scaled
 from synkhronos.command import Command
 from synkhronos.program import PROGRAM
 
@@ -230,7 +230,7 @@ def kill_keeper(count: int, progress: Any, seed: int = 1) -> Row:
                seconds)
 
 
-def run(scale: float, progress: Any = Progress("masters"), seed: int = 1) -> List[Row]:
+def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     """Run the piece."""
     count = scaled(TIMES, scale)
     kinds = [("kill -9 of the master; times until its ranks are gone", dict(

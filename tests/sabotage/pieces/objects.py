@@ -11,8 +11,8 @@ import time
 from typing import Any, List, Optional, Tuple, Type
 
 from everyday import Program, Wrong
-from pieces.report import Progress, Row, check_nothing_left, clean, scaled
 
+from pieces.report import Row, check_nothing_left, clean, scaled
 from synkhronos.command import Command
 from synkhronos.errors import WorkerDied, WorkerError
 from synkhronos.program import PROGRAM
@@ -149,7 +149,7 @@ def play(program: Program, where: str, how: str, who: str) -> Optional[float]:
     return told
 
 
-def run(scale: float, progress: Any = Progress("objects")) -> List[Row]:
+def run(scale: float, progress: Any) -> List[Row]:
     """Run the piece."""
     program = Program(N)
     program.run()
