@@ -68,6 +68,7 @@ def test_a_piece_that_hangs_is_ended(sabotage, tmp_path, monkeypatch, capfd):
     pieces = tmp_path / "pieces"
     pieces.mkdir()
     (pieces / "__init__.py").write_text("")
+    (pieces / "report.py").write_text("Progress = str")
     (pieces / "kills.py").write_text(
         "import os, time\ndef run(scale, progress):\n    print('begun', os.getpid(), flush=True)\n    time.sleep(60)\n")
     tool = tmp_path / "tool.py"
