@@ -133,6 +133,17 @@ def test_docstrings_of_update_rules():
         assert {"Returns", "Raises"} < set(sections(rule.__doc__)) and ":=" in rule.__doc__.split("Parameters")[0], name
 
 
+@pytest.mark.theano
+def test_docstrings_of_training_functions():
+    pytest.importorskip("theano")
+    from synkhronos.extensions import train
+
+    for name in ("make_train_function", "make_train_function_theano", "average_batch_norm"):
+        function = getattr(train, name)
+        assert faults(function) == [], name
+        assert "Raises" in sections(function.__doc__), name
+
+
 def test_faults_of_docstrings_are_found():
     def good(a, *b):
         """Do it.

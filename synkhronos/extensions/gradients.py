@@ -47,12 +47,17 @@ def gradients_of(loss_or_grads, params):
         advice = "remove it from params, and its gradient"
     else:
         loss = loss_or_grads
-        if not isinstance(loss, theano.Variable) or getattr(loss, "dtype", None) not in T.float_dtypes or loss.ndim:
-            raise TypeError("loss_or_grads: expected a floating-point expression of 0 dimensions, or a list of "
-                            "gradients, got %s; average the losses of the rows" % describe(loss))
+        check_loss(loss, "loss_or_grads", ", or a list of gradients")
         grads = theano.grad(loss, params, disconnected_inputs="ignore", return_disconnected="None")
         advice = "remove it from params, or make the loss depend on it"
     return [_like(grad, i, param, advice) for i, (grad, param) in enumerate(zip(grads, params))]
+
+
+def check_loss(loss, name, also=""):
+    """Refuse what is no floating-point expression of 0 dimensions."""
+    if not isinstance(loss, theano.Variable) or getattr(loss, "dtype", None) not in T.float_dtypes or loss.ndim:
+        raise TypeError("%s: expected a floating-point expression of 0 dimensions%s, got %s; average the losses of the "
+                        "rows" % (name, also, describe(loss)))
 
 
 def _like(grad, i, param, advice):

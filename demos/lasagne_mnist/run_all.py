@@ -1,0 +1,85 @@
+"""Run the three MNIST programs one after another; print what each took and reached, and plot it.
+
+    python -m synkhronos demos/lasagne_mnist/run_all.py --model cnn
+
+Time per epoch and speedup are over the better of plain Theano with one BLAS thread and with one per core.
+"""
+
+import os
+import statistics
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
+
+import train_mnist_cpu_data
+import train_mnist_device_data
+import train_mnist_theano
+import training
+
+PLOT = "lasagne_mnist.png"
+
+
+def epoch_time(run):
+    """Return the median time of an epoch, without the first: that one touches memory for the first time."""
+    return statistics.median(run.epoch_seconds[1:] or run.epoch_seconds)
+
+
+def print_table(runs, serials):
+    """Print time per epoch, speedup and accuracies of all runs."""
+    best = min(map(epoch_time, serials))
+    print("\n{:44s} {:>9s} {:>8s} {:>11s} {:>8s}".format("", "per epoch", "speedup", "validation", "test"))
+    for run in runs:
+        print("{:44s} {:7.3f} s {:8.2f} {:11.2%} {:8.2%}".format(
+            run.name, epoch_time(run), best / epoch_time(run), run.accuracies[-1], run.test_accuracy))
+    print()
+
+
+def plot(runs, model, path):
+    """Save curves of training loss and validation accuracy over the time of training."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no plot: matplotlib is not installed; make install, or python -m pip install matplotlib")
+        return
+    figure = Figure(figsize=(10, 4))
+    FigureCanvasAgg(figure)  # (saves without a display)
+    for axes, label, values_of in zip(figure.subplots(1, 2), ("training loss", "validation accuracy"),
+                                      (lambda run: run.losses, lambda run: run.accuracies)):
+        for run in runs:
+            ends = [sum(run.epoch_seconds[: i + 1]) for i in range(len(run.epoch_seconds))]
+            axes.plot(ends, values_of(run), marker=".", label=run.name)
+        axes.set_xlabel("seconds of training")
+        axes.set_ylabel(label)
+    axes.legend(fontsize="small")
+    figure.suptitle("MNIST, " + model)
+    figure.tight_layout()
+    figure.savefig(path)
+    print("plotted to " + path)
+
+
+def main(n_parallel=None, plot_path=PLOT, **settings):
+    """Run all; return whether the parallel programs agree with the serial one, and the list of `Run`."""
+    parallel = train_mnist_cpu_data.main(n_parallel, **settings)
+    on_devices = train_mnist_device_data.main(n_parallel, **settings)
+    serials = [train_mnist_theano.main(threads, **settings) for threads in sorted({1, len(os.sched_getaffinity(0))})]
+    runs = [parallel, on_devices] + serials
+    print_table(runs, serials)
+    if plot_path:
+        plot(runs, settings["model"], plot_path)
+    # The data on the devices is taken in other minibatches, so it learns what the serial program does by those.
+    n_shards = n_parallel or len(os.sched_getaffinity(0))
+    print("the serial program once more, with the minibatches of the data on the devices:")
+    by_shards = train_mnist_theano.main(n_shards=n_shards, **settings)
+    print()
+    agree = [training.agrees(parallel, serials[-1], settings["model"]),
+             training.agrees(on_devices, by_shards, settings["model"])]
+    return all(agree), runs
+
+
+if __name__ == "__main__":
+    parser = training.parser(__doc__)
+    parser.add_argument("--plot", dest="plot_path", default=PLOT, help="default: %(default)s; empty: none")
+    agree, _ = main(**training.parse(parser))
+    if not agree:
+        sys.exit("a parallel program did not compute what the serial one does")

@@ -1,0 +1,73 @@
+"""Train MNIST on all ranks, with the data in shared memory: every rank takes its share of each shuffled minibatch.
+
+    python -m synkhronos demos/lasagne_mnist/train_mnist_cpu_data.py --model cnn --checkpoint mnist.npz
+
+The loop is that of the serial program, train_mnist_theano.py; `batch=` says which rows a step is about, and every
+rank copies its own share of them. With `--check` the serial program runs afterwards, and the two are compared.
+"""
+
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
+
+import numpy as np
+import theano
+import theano.tensor as T
+import train_mnist_theano
+import training
+from lasagne import layers
+from minibatches import iter_minibatch_idxs
+from networks import build_network, losses_of
+
+import synkhronos as synk
+from synkhronos.extensions import updates
+from synkhronos.extensions.train import make_train_function
+
+
+def main(n_parallel=None, **settings):
+    """Train, and return the `Run`; ``settings`` are fields of `training.Settings`."""
+    settings = training.Settings(**settings)
+    theano.config.floatX = settings.floatX
+    mnist = training.load_mnist(settings)
+    start = time.perf_counter()
+    n_ranks = synk.fork(n_parallel)
+    input_var, target_var = T.matrix("images"), T.ivector("labels")
+    network = build_network(settings.model, input_var, settings.seed)
+    params = layers.get_all_params(network, trainable=True)
+    loss, valid_loss, accuracy = losses_of(network, target_var)
+    rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
+
+    train_fn = make_train_function(loss, params, input_var, target_var, updates.nesterov_momentum,
+                                   learning_rate=rate, momentum=0.9)
+    evaluate_fn = synk.function([input_var, target_var], [valid_loss, accuracy])
+    first_epoch, losses = training.resume(settings, network, train_fn.state)
+    synk.distribute()
+    X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
+
+    print("\n{:,} parameters, {} ranks, ready after {:.1f} s".format(
+        layers.count_params(network, trainable=True), n_ranks, time.perf_counter() - start))
+    run = training.train(
+        "synkhronos, {}, n={}".format("data in shared memory", n_ranks), settings, first_epoch,
+        minibatches=lambda epoch: iter_minibatch_idxs(len(X_train), settings.batch_size, settings.seed, epoch),
+        set_rate=lambda value: synk.broadcast(rate, value),
+        step=lambda idxs: train_fn(X_train, y_train, batch=idxs),
+        evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
+        mnist=mnist, network=network, state=train_fn.state, losses=losses)
+    synk.close()
+    return run
+
+
+if __name__ == "__main__":
+    parser = training.parser(__doc__)
+    parser.add_argument("--checkpoint", help="file to save the network in after every epoch, and to go on from")
+    parser.add_argument("--check", action="store_true", help="compare with the serial program")
+    arguments = training.parse(parser)
+    check = arguments.pop("check")
+    run = main(**arguments)
+    if check:
+        arguments.pop("n_parallel")
+        serial = train_mnist_theano.main(**dict(arguments, checkpoint=None))
+        if not training.agrees(run, serial, arguments["model"]):
+            sys.exit("the parallel program did not compute what the serial one does")

@@ -1,0 +1,79 @@
+"""Train MNIST on all ranks, with the data on the devices: scattered once to shared variables, selected by `batch_s=`.
+
+    python -m synkhronos demos/lasagne_mnist/train_mnist_device_data.py --model cnn
+
+Nothing but indices travels in the training loop. Each rank shuffles the rows that it has, so the minibatches are other
+ones than in train_mnist_cpu_data.py; with `--check` the serial program takes the same rows in every step.
+"""
+
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
+
+import numpy as np
+import theano
+import theano.tensor as T
+import train_mnist_theano
+import training
+from lasagne import layers
+from minibatches import iter_shard_idxs
+from networks import build_network, losses_of
+
+import synkhronos as synk
+from synkhronos.extensions import updates
+from synkhronos.extensions.train import make_train_function
+
+
+def main(n_parallel=None, **settings):
+    """Train, and return the `Run`; ``settings`` are fields of `training.Settings`."""
+    settings = training.Settings(**settings)
+    theano.config.floatX = settings.floatX
+    mnist = training.load_mnist(settings)
+    start = time.perf_counter()
+    n_ranks = synk.fork(n_parallel)
+    input_var, target_var = T.matrix("images"), T.ivector("labels")
+    network = build_network(settings.model, input_var, settings.seed)
+    params = layers.get_all_params(network, trainable=True)
+    loss, valid_loss, accuracy = losses_of(network, target_var)
+    rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
+
+    # Variables that are not yet there are made of a row or two: every rank gets its own part below.
+    X_train = theano.shared(mnist.X_train[:1], "X_train")
+    y_train = theano.shared(mnist.y_train[:1], "y_train")
+    train_fn = make_train_function(loss, params, None, None, updates.nesterov_momentum,
+                                   learning_rate=rate, momentum=0.9,
+                                   givens={input_var: X_train, target_var: y_train},
+                                   sliceable_shareds=[X_train, y_train])
+    evaluate_fn = synk.function([input_var, target_var], [valid_loss, accuracy])
+    first_epoch, losses = training.resume(settings, network, train_fn.state)
+    synk.distribute()
+    synk.scatter([X_train, y_train], [mnist.X_train, mnist.y_train])
+    lengths = synk.get_lengths(X_train)
+
+    print("\n{:,} parameters, {} ranks, ready after {:.1f} s".format(
+        layers.count_params(network, trainable=True), n_ranks, time.perf_counter() - start))
+    run = training.train(
+        "synkhronos, {}, n={}".format("data on the devices", n_ranks), settings, first_epoch,
+        minibatches=lambda epoch: iter_shard_idxs(lengths, settings.batch_size, settings.seed, epoch),
+        set_rate=lambda value: synk.broadcast(rate, value),
+        step=lambda idxs: train_fn(batch_s=list(idxs)),
+        evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
+        mnist=mnist, network=network, state=train_fn.state, losses=losses)
+    synk.close()
+    return run
+
+
+if __name__ == "__main__":
+    parser = training.parser(__doc__)
+    parser.add_argument("--checkpoint", help="file to save the network in after every epoch, and to go on from")
+    parser.add_argument("--check", action="store_true", help="compare with the serial program")
+    arguments = training.parse(parser)
+    check = arguments.pop("check")
+    run = main(**arguments)
+    if check:
+        n_parallel = arguments.pop("n_parallel") or len(os.sched_getaffinity(0))
+        serial = train_mnist_theano.main(n_shards=n_parallel, **dict(arguments, checkpoint=None))
+        if not training.agrees(run, serial, arguments["model"]):
+            sys.exit("the parallel program did not compute what the serial one does")

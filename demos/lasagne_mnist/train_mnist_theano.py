@@ -1,0 +1,71 @@
+"""Train MNIST in plain Theano, in one process: the serial program that the others were made from.
+
+    python -m synkhronos demos/lasagne_mnist/train_mnist_theano.py --model cnn
+"""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
+
+import numpy as np
+import theano
+import theano.tensor as T
+import training
+from lasagne import layers
+from minibatches import iter_minibatch_idxs, iter_shard_idxs_of_all
+from networks import build_network, losses_of
+from threadpoolctl import threadpool_limits
+
+from synkhronos.extensions import updates
+from synkhronos.extensions.train import make_train_function_theano
+
+
+def main(blas_threads=None, n_shards=None, **settings):
+    """Train, and return the `Run`.
+
+    Parameters
+    ----------
+    blas_threads : int, optional
+        Threads of the BLAS library; as many as there are cores by default.
+    n_shards : int, optional
+        Take the minibatches of `train_mnist_device_data.py` on so many ranks.
+    **settings
+        Fields of `training.Settings`.
+    """
+    settings = training.Settings(**settings)
+    theano.config.floatX = settings.floatX
+    mnist = training.load_mnist(settings)
+    blas_threads = blas_threads or len(os.sched_getaffinity(0))
+    input_var, target_var = T.matrix("images"), T.ivector("labels")
+    network = build_network(settings.model, input_var, settings.seed)
+    params = layers.get_all_params(network, trainable=True)
+    loss, valid_loss, accuracy = losses_of(network, target_var)
+    rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
+
+    train_fn = make_train_function_theano(loss, params, input_var, target_var, updates.nesterov_momentum,
+                                          learning_rate=rate, momentum=0.9)
+    evaluate_fn = theano.function([input_var, target_var], [valid_loss, accuracy])
+    first_epoch, losses = training.resume(settings, network, train_fn.state)
+
+    n_rows = len(mnist.X_train)
+    if n_shards:
+        lengths = [len(part) for part in np.array_split(np.arange(n_rows), n_shards)]
+        minibatches = iter_shard_idxs_of_all
+    else:
+        lengths, minibatches = n_rows, iter_minibatch_idxs
+    with threadpool_limits(limits=blas_threads):
+        return training.train(
+            "plain Theano, {} BLAS thread{}".format(blas_threads, "s" if blas_threads > 1 else ""), settings,
+            first_epoch,
+            minibatches=lambda epoch: minibatches(lengths, settings.batch_size, settings.seed, epoch),
+            set_rate=lambda value: rate.set_value(np.asarray(value, settings.floatX)),
+            step=lambda idxs: train_fn(mnist.X_train[idxs], mnist.y_train[idxs]),
+            evaluate=evaluate_fn, mnist=mnist, network=network, state=train_fn.state, losses=losses)
+
+
+if __name__ == "__main__":
+    parser = training.parser(__doc__, n_parallel=False)
+    parser.add_argument("--blas-threads", type=int, help="default: the cores this process may use")
+    parser.add_argument("--checkpoint", help="file to save the network in after every epoch, and to go on from")
+    main(**training.parse(parser))

@@ -1,0 +1,87 @@
+"""The serial training function: the same steps as on many ranks, by Theano in one process."""
+
+import numpy as np
+import theano
+import theano.tensor as T
+
+#: How the results of several pieces of the rows become one, from their stack and their numbers of rows.
+COMBINE = {
+    "avg": lambda results, rows: np.average(results, axis=0, weights=rows) if sum(rows) else results[0],
+    "sum": lambda results, rows: np.sum(results, axis=0),
+    "prod": lambda results, rows: np.prod(results, axis=0),
+    "min": lambda results, rows: np.min(results, axis=0),
+    "max": lambda results, rows: np.max(results, axis=0),
+    "gather": lambda results, rows: np.concatenate([np.atleast_1d(result) for result in results]),
+}
+
+
+class TheanoTrainFunction:
+    """What `make_train_function_theano` returns: a call is one training step in this process.
+
+    Attributes
+    ----------
+    gradient_fn, step_fn : Theano functions
+        The first computes loss, outputs and gradients from rows, the second steps with what ``grad_shared`` then holds.
+    params, state, grad_shared : list of shared variables
+        As those of a `TrainFunction`.
+    """
+
+    def __init__(self, graph, bcast_inputs, givens, sliceable_shareds, name, options):
+        self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
+        self._ops = [op[2:] if op and op.startswith("c_") else op for _, op in graph.outputs]
+        self._inputs, self._bcast = list(graph.inputs), list(bcast_inputs)
+        self._sliceable = sliceable_shareds
+        expressions = [output for output, _ in graph.outputs] + list(graph.grad_updates.values())
+        inputs = self._inputs + self._bcast
+        if givens:
+            expressions = theano.clone(expressions, replace=dict(givens))
+        if sliceable_shareds:
+            rows = T.lvector("rows of the sliceable shared variables")
+            inputs = inputs + [rows]
+            expressions = theano.clone(expressions, replace=[(shared, shared[rows]) for shared in sliceable_shareds])
+        # The gradients are outputs, not updates: those of several pieces are added up before the step.
+        self.gradient_fn = theano.function(inputs, expressions, name=name + " (gradients)", **options)
+        self.step_fn = theano.function([], updates=graph.param_updates, name=name + " (step)", **options)
+
+    def __call__(self, *args, batch=None, batch_s=None, num_slices=1, timeout=None):
+        """Take one training step; parameters and results as those of a `TrainFunction`."""
+        if len(args) != len(self._inputs) + len(self._bcast):
+            raise TypeError("expected %d arguments, got %d" % (len(self._inputs) + len(self._bcast), len(args)))
+        arrays = [variable.type.filter(arg) for arg, variable in zip(args, self._inputs)]  # as Theano itself takes them
+        divided = [i for i, variable in enumerate(self._inputs) if variable.ndim and not variable.broadcastable[0]]
+        whole = list(args[len(self._inputs):])
+        for i in divided if batch is not None else []:
+            arrays[i] = arrays[i][:batch] if isinstance(batch, int) else arrays[i][batch]
+        chosen = self._chosen(batch_s) if self._sliceable else None
+        n_rows = len(arrays[divided[0]]) if divided else None if chosen is None else len(chosen)
+        if num_slices < 1 or num_slices > 1 and (n_rows is None or num_slices > n_rows):
+            raise ValueError("num_slices is %d, but there are %s rows" % (num_slices, n_rows or "no"))
+        if num_slices > 1 and None in self._ops:
+            raise ValueError("num_slices: outputs[%d] has op None, which takes one result, and slices give several" % (
+                self._ops.index(None) - 1))
+        results, weights = [], []
+        for piece in np.array_split(np.arange(n_rows or 0), num_slices):
+            part = slice(piece[0], piece[-1] + 1) if len(piece) else slice(0, 0)
+            given = [array[part] if i in divided else array for i, array in enumerate(arrays)] + whole
+            results.append(self.gradient_fn(*given, *([] if chosen is None else [chosen[part]])))
+            weights.append(len(piece) if n_rows is not None else 1)
+        n_outputs = len(self._ops)
+        for shared, *grads in zip(self.grad_shared, *[result[n_outputs:] for result in results]):
+            shared.set_value(np.asarray(COMBINE["avg"](grads, weights), shared.dtype))
+        self.step_fn()
+        combined = [self._combined(i, [result[i] for result in results], weights) for i in range(n_outputs)]
+        return combined if n_outputs > 1 else combined[0]
+
+    def _combined(self, i, results, weights):
+        """Return one output of all pieces."""
+        op = self._ops[i]
+        if op is None or len(results) == 1 and op != "gather":
+            return results[0]
+        return np.asarray(COMBINE[op](results, weights), results[0].dtype)
+
+    def _chosen(self, batch_s):
+        """Return the indices of the rows of the sliceable shared variables that the call is about."""
+        rows = np.arange(len(self._sliceable[0].get_value(borrow=True)))
+        if isinstance(batch_s, (list, tuple)) and len(batch_s) == 1 and not isinstance(batch_s[0], (int, np.integer)):
+            batch_s = batch_s[0]  # one selection per rank, of one
+        return rows if batch_s is None else rows[batch_s]

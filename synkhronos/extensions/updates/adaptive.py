@@ -1,0 +1,194 @@
+"""Rules that divide by the size that gradients have had: one rate for each element."""
+
+from collections import OrderedDict
+
+import theano.tensor as T
+
+from ..gradients import flat_gradients
+from ..parameters import state_like
+from ..scalars import cast, check_scalars
+
+
+def adagrad(loss_or_grads, params, learning_rate=1.0, epsilon=1e-6):
+    """Divide by the root of all squared gradients: ``s := s + g^2``, ``p := p - a * g / sqrt(s + e)``.
+
+    Adagrad.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar expression, or list of expressions
+        The loss, or one gradient per parameter, of the parameter's shape.
+    params : list of shared variables
+        Of any shape; floating-point, no two the same, all on one device.
+    learning_rate : scalar
+        The size of the steps, ``a`` above.
+    epsilon : scalar
+        Keeps the division finite where gradients are zero.
+
+    Returns
+    -------
+    grad_updates : OrderedDict
+        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
+    param_updates : OrderedDict
+        The steps of ``s`` and ``p``, from reshaped views of ``flat``.
+    grad_shared : shared variable, or list of them
+        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+
+    References
+    ----------
+    * Duchi, J., Hazan, E., & Singer, Y. (2011). Adaptive subgradient methods for online learning and stochastic
+      optimization. JMLR, 12.
+
+    Examples
+    --------
+    >>> import synkhronos, theano, numpy as np
+    >>> from synkhronos.extensions.updates import adagrad
+    >>> w = theano.shared(np.array([1., -2.]), "w")
+    >>> grad_updates, param_updates, grad_shared = adagrad((w ** 2).sum(), [w], learning_rate=0.5)
+    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
+    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
+    >>> for i in range(2):
+    ...     _ = gradient(), step()
+    ...     print(w.get_value().round(4))
+    [ 0.5 -1.5]
+    [ 0.2764 -1.2   ]
+    """
+    rate, epsilon = check_scalars(learning_rate=learning_rate, epsilon=epsilon)
+    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
+    param_updates = OrderedDict()
+    for param, grad in pairs:
+        a, e = cast(param, rate, epsilon)
+        s = state_like(param, "squares")
+        param_updates[s] = s_new = s + T.sqr(grad)
+        param_updates[param] = param - a * grad / T.sqrt(s_new + e)
+    return grad_updates, param_updates, grad_shared
+
+
+def rmsprop(loss_or_grads, params, learning_rate=1.0, rho=0.9, epsilon=1e-6):
+    """Divide by a running root mean square: ``s := r * s + (1 - r) * g^2``, ``p := p - a * g / sqrt(s + e)``.
+
+    RMSProp.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar expression, or list of expressions
+        The loss, or one gradient per parameter, of the parameter's shape.
+    params : list of shared variables
+        Of any shape; floating-point, no two the same, all on one device.
+    learning_rate : scalar
+        The size of the steps, ``a`` above.
+    rho : scalar
+        ``r`` above: the decay of the mean, between 0 and 1.
+    epsilon : scalar
+        Keeps the division finite where gradients are zero.
+
+    Returns
+    -------
+    grad_updates : OrderedDict
+        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
+    param_updates : OrderedDict
+        The steps of ``s`` and ``p``, from reshaped views of ``flat``.
+    grad_shared : shared variable, or list of them
+        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+
+    References
+    ----------
+    * Tieleman, T., & Hinton, G. (2012). Neural networks for machine learning, lecture 6.5: rmsprop. Coursera.
+
+    Examples
+    --------
+    >>> import synkhronos, theano, numpy as np
+    >>> from synkhronos.extensions.updates import rmsprop
+    >>> w = theano.shared(np.array([1., -2.]), "w")
+    >>> grad_updates, param_updates, grad_shared = rmsprop((w ** 2).sum(), [w], learning_rate=0.1)
+    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
+    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
+    >>> for i in range(2):
+    ...     _ = gradient(), step()
+    ...     print(w.get_value().round(4))
+    [ 0.6838 -1.6838]
+    [ 0.4989 -1.4739]
+    """
+    rate, rho, epsilon = check_scalars(learning_rate=learning_rate, rho=rho, epsilon=epsilon)
+    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
+    param_updates = OrderedDict()
+    for param, grad in pairs:
+        a, r, r_rest, e = cast(param, rate, rho, 1 - rho, epsilon)
+        s = state_like(param, "mean_square")
+        param_updates[s] = s_new = r * s + r_rest * T.sqr(grad)
+        param_updates[param] = param - a * grad / T.sqrt(s_new + e)
+    return grad_updates, param_updates, grad_shared
+
+
+def adadelta(loss_or_grads, params, learning_rate=1.0, rho=0.95, epsilon=1e-6):
+    """Scale by the ratio of past steps to past gradients, so that steps have the parameters' units.
+
+    ``s := r * s + (1 - r) * g^2``, ``d := g * sqrt(u + e) / sqrt(s + e)``, ``u := r * u + (1 - r) * d^2``,
+    ``p := p - a * d``: Adadelta.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar expression, or list of expressions
+        The loss, or one gradient per parameter, of the parameter's shape.
+    params : list of shared variables
+        Of any shape; floating-point, no two the same, all on one device.
+    learning_rate : scalar
+        The size of the steps, ``a`` above. The paper has none, that is 1.
+    rho : scalar
+        ``r`` above: the decay of both means, between 0 and 1.
+    epsilon : scalar
+        Begins the first step, and keeps the division finite.
+
+    Returns
+    -------
+    grad_updates : OrderedDict
+        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
+    param_updates : OrderedDict
+        The steps of ``s``, ``u`` and ``p``, from reshaped views of ``flat``.
+    grad_shared : shared variable, or list of them
+        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+
+    References
+    ----------
+    * Zeiler, M. D. (2012). ADADELTA: an adaptive learning rate method. arXiv:1212.5701.
+
+    Examples
+    --------
+    >>> import synkhronos, theano, numpy as np
+    >>> from synkhronos.extensions.updates import adadelta
+    >>> w = theano.shared(np.array([1., -2.]), "w")
+    >>> grad_updates, param_updates, grad_shared = adadelta((w ** 2).sum(), [w], epsilon=0.01)
+    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
+    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
+    >>> for i in range(2):
+    ...     _ = gradient(), step()
+    ...     print(w.get_value().round(4))
+    [ 0.5636 -1.5556]
+    [ 0.2568 -1.1639]
+    """
+    rate, rho, epsilon = check_scalars(learning_rate=learning_rate, rho=rho, epsilon=epsilon)
+    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
+    param_updates = OrderedDict()
+    for param, grad in pairs:
+        a, r, r_rest, e = cast(param, rate, rho, 1 - rho, epsilon)
+        s, u = state_like(param, "mean_square"), state_like(param, "mean_square_step")
+        param_updates[s] = s_new = r * s + r_rest * T.sqr(grad)
+        d = grad * T.sqrt(u + e) / T.sqrt(s_new + e)
+        param_updates[u] = r * u + r_rest * T.sqr(d)
+        param_updates[param] = param - a * d
+    return grad_updates, param_updates, grad_shared

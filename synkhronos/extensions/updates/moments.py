@@ -1,0 +1,223 @@
+"""Adam, and the rules made from it: momentum and a rate for each element."""
+
+from collections import OrderedDict
+
+import numpy as np
+import theano
+import theano.tensor as T
+
+from ..gradients import flat_gradients
+from ..parameters import state_like
+from ..scalars import cast, check_scalars
+
+
+def adam(loss_or_grads, params, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    """Divide a running mean of gradients by their running root mean square.
+
+    At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``v := b2 * v + (1 - b2) * g^2``,
+    ``p := p - a * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + e)``: Adam.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar expression, or list of expressions
+        The loss, or one gradient per parameter, of the parameter's shape.
+    params : list of shared variables
+        Of any shape; floating-point, no two the same, all on one device.
+    learning_rate : scalar
+        The size of the steps, ``a`` above.
+    beta1 : scalar
+        ``b1`` above: the decay of the mean of gradients, between 0 and 1.
+    beta2 : scalar
+        ``b2`` above: the decay of the mean of their squares, between 0 and 1.
+    epsilon : scalar
+        Keeps the division finite where gradients are zero.
+
+    Returns
+    -------
+    grad_updates : OrderedDict
+        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
+    param_updates : OrderedDict
+        The steps of ``t``, ``m``, ``v`` and ``p``, from reshaped views of ``flat``.
+    grad_shared : shared variable, or list of them
+        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+
+    References
+    ----------
+    * Kingma, D. P., & Ba, J. (2015). Adam: a method for stochastic optimization. ICLR. arXiv:1412.6980.
+
+    Examples
+    --------
+    >>> import synkhronos, theano, numpy as np
+    >>> from synkhronos.extensions.updates import adam
+    >>> w = theano.shared(np.array([1., -2.]), "w")
+    >>> grad_updates, param_updates, grad_shared = adam((w ** 2).sum(), [w], learning_rate=0.1)
+    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
+    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
+    >>> for i in range(2):
+    ...     _ = gradient(), step()
+    ...     print(w.get_value().round(4))
+    [ 0.9 -1.9]
+    [ 0.8004 -1.8002]
+    """
+    return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_largest=False)
+
+
+def adamax(loss_or_grads, params, learning_rate=0.002, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    """Divide a running mean of gradients by their running largest magnitude.
+
+    At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``u := max(b2 * u, |g|)``,
+    ``p := p - a / (1 - b1^t) * m / (u + e)``: Adamax, which is Adam with the infinity norm.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar expression, or list of expressions
+        The loss, or one gradient per parameter, of the parameter's shape.
+    params : list of shared variables
+        Of any shape; floating-point, no two the same, all on one device.
+    learning_rate : scalar
+        The size of the steps, ``a`` above.
+    beta1 : scalar
+        ``b1`` above: the decay of the mean of gradients, between 0 and 1.
+    beta2 : scalar
+        ``b2`` above: the decay of the largest magnitude, between 0 and 1.
+    epsilon : scalar
+        Keeps the division finite where gradients are zero. The paper has none, that is 0.
+
+    Returns
+    -------
+    grad_updates : OrderedDict
+        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
+    param_updates : OrderedDict
+        The steps of ``t``, ``m``, ``u`` and ``p``, from reshaped views of ``flat``.
+    grad_shared : shared variable, or list of them
+        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+
+    References
+    ----------
+    * Kingma, D. P., & Ba, J. (2015). Adam: a method for stochastic optimization. ICLR. arXiv:1412.6980,
+      section 7.1.
+
+    Examples
+    --------
+    >>> import synkhronos, theano, numpy as np
+    >>> from synkhronos.extensions.updates import adamax
+    >>> w = theano.shared(np.array([1., -2.]), "w")
+    >>> grad_updates, param_updates, grad_shared = adamax((w ** 2).sum(), [w], learning_rate=0.1)
+    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
+    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
+    >>> for i in range(2):
+    ...     _ = gradient(), step()
+    ...     print(w.get_value().round(4))
+    [ 0.9 -1.9]
+    [ 0.8052 -1.8025]
+    """
+    rate, beta1, beta2, epsilon = check_scalars(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
+    steps, t = _count_steps(pairs)
+    a_t, b1_t = cast(steps, rate, beta1)
+    rate = a_t / (1 - b1_t ** t)
+    param_updates = OrderedDict([(steps, t)])
+    for param, grad in pairs:
+        a, b1, b1_rest, b2, e = cast(param, rate, beta1, 1 - beta1, beta2, epsilon)
+        m, u = state_like(param, "mean"), state_like(param, "largest")
+        param_updates[m] = m_new = b1 * m + b1_rest * grad
+        param_updates[u] = u_new = T.maximum(b2 * u, abs(grad))
+        param_updates[param] = param - a * m_new / (u_new + e)
+    return grad_updates, param_updates, grad_shared
+
+
+def amsgrad(loss_or_grads, params, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    """Divide as `adam`, but by the largest root mean square so far, which never lets a step size grow again.
+
+    At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``v := b2 * v + (1 - b2) * g^2``, ``w := max(w, v)``,
+    ``p := p - a_t * m / (sqrt(w) + e)``: AMSGrad. The paper leaves the step sizes ``a_t`` open; here they are
+    Adam's, ``a_t = a * sqrt(1 - b2^t) / (1 - b1^t)``, which undo that ``m`` and ``v`` begin at zero.
+
+    Parameters
+    ----------
+    loss_or_grads : scalar expression, or list of expressions
+        The loss, or one gradient per parameter, of the parameter's shape.
+    params : list of shared variables
+        Of any shape; floating-point, no two the same, all on one device.
+    learning_rate : scalar
+        The size of the steps, ``a`` above.
+    beta1 : scalar
+        ``b1`` above: the decay of the mean of gradients, between 0 and 1.
+    beta2 : scalar
+        ``b2`` above: the decay of the mean of their squares, between 0 and 1.
+    epsilon : scalar
+        Keeps the division finite where gradients are zero. The paper has none, that is 0.
+
+    Returns
+    -------
+    grad_updates : OrderedDict
+        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
+    param_updates : OrderedDict
+        The steps of ``t``, ``m``, ``v``, ``w`` and ``p``, from reshaped views of ``flat``.
+    grad_shared : shared variable, or list of them
+        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+
+    References
+    ----------
+    * Reddi, S. J., Kale, S., & Kumar, S. (2018). On the convergence of Adam and beyond. ICLR.
+
+    Examples
+    --------
+    >>> import synkhronos, theano, numpy as np
+    >>> from synkhronos.extensions.updates import amsgrad
+    >>> w = theano.shared(np.array([1., -2.]), "w")
+    >>> grad_updates, param_updates, grad_shared = amsgrad((w ** 2).sum(), [w], learning_rate=0.1)
+    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
+    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
+    >>> for i in range(2):
+    ...     _ = gradient(), step()
+    ...     print(w.get_value().round(4))
+    [ 0.9 -1.9]
+    [ 0.8004 -1.8002]
+    """
+    return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_largest=True)
+
+
+def _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_largest):
+    """Return the updates of `adam`, or of `amsgrad`, which divides by the largest root mean square so far."""
+    rate, beta1, beta2, epsilon = check_scalars(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
+    steps, t = _count_steps(pairs)
+    a_t, b1_t, b2_t = cast(steps, rate, beta1, beta2)
+    rate = a_t * T.sqrt(1 - b2_t ** t) / (1 - b1_t ** t)
+    param_updates = OrderedDict([(steps, t)])
+    for param, grad in pairs:
+        a, b1, b1_rest, b2, b2_rest, e = cast(param, rate, beta1, 1 - beta1, beta2, 1 - beta2, epsilon)
+        m, v = state_like(param, "mean"), state_like(param, "mean_square")
+        param_updates[m] = m_new = b1 * m + b1_rest * grad
+        param_updates[v] = divisor = b2 * v + b2_rest * T.sqr(grad)
+        if keep_largest:
+            largest = state_like(param, "largest_mean_square")
+            param_updates[largest] = divisor = T.maximum(largest, divisor)
+        param_updates[param] = param - a * m_new / (T.sqrt(divisor) + e)
+    return grad_updates, param_updates, grad_shared
+
+
+def _count_steps(pairs):
+    """Return a shared counter of steps, and its next value.
+
+    It has the widest of the parameters' dtypes and floatX, as powers of decays close to 1 need what precision there is.
+    """
+    dtype = theano.scalar.upcast(theano.config.floatX, *[param.dtype for param, _ in pairs])
+    steps = theano.shared(np.zeros((), dtype), "steps")
+    return steps, steps + 1
