@@ -76,14 +76,14 @@ def play(piece: str, scale: float, folder: Path) -> bool:
 def be(piece: str, scale: float, folder: Path) -> None:
     """Be the process of a piece."""
     faulthandler.enable()
-    begun = time.monotonic()
+    begun, version = time.monotonic(), code()  # of what is loaded, not of what stands there at the end
     from pieces.report import Progress
 
     rows = import_module("pieces." + piece).run(scale, Progress(piece))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (piece + ".json")
     path.with_suffix(".new").write_text(json.dumps({
-        "piece": piece, "scale": scale, "code": code(), "date": datetime.date.today().isoformat(),
+        "piece": piece, "scale": scale, "code": version, "date": datetime.date.today().isoformat(),
         "seconds": round(time.monotonic() - begun), "machine": machine(),
         "rows": [row.to_json() for row in rows]}, indent=1))
     path.with_suffix(".new").replace(path)
