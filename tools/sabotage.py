@@ -34,7 +34,8 @@ DOCUMENT = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- written by make sabotage: begin -->\n", "<!-- end -->\n"
 
 #: In this order: those that find most come first.
-PIECES = ("kills", "masters", "objects", "channel", "arguments", "theano_arguments", "endurance", "delays", "suite")
+PIECES = ("kills", "deaths", "masters", "objects", "channel", "arguments", "theano_arguments", "endurance", "delays",
+          "suite")
 
 #: Seconds of silence after which a piece hangs.
 SILENCE = 300

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from everyday import Program, Wrong
 from kill_steps import OS_EXIT, SYS_EXIT
-from pieces import kills
+from pieces import deaths, kills
 from pieces.report import check_nothing_left
 
 import synkhronos as synk
@@ -34,9 +34,9 @@ def test_kill_at_every_step(victims):
 
 
 def test_other_deaths(victims):
-    rows = kills.die_otherwise(victims, 4, silent)
-    assert [row.done for row in rows] == [4] * len(kills.DEATHS)
-    assert {OS_EXIT, SYS_EXIT, signal.SIGSEGV} < {action for action, _ in kills.DEATHS}
+    rows = deaths.die_otherwise(victims, 4, silent)
+    assert [row.done for row in rows] == [4] * len(deaths.DEATHS)
+    assert {OS_EXIT, SYS_EXIT, signal.SIGSEGV} < {action for action, _ in deaths.DEATHS}
 
 
 def test_changes_of_a_command_that_was_given_up_are_found(victims, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import warnings
@@ -20,6 +21,9 @@ from synkhronos.functions.distribute import catalogue_of
 from synkhronos.program import PROGRAM
 
 CASES = 90000
+
+#: A name in /dev/shm that is this program's alone: several campaigns may run at a time.
+SHARED_AS = "/odd-arguments-%d" % os.getpid()
 
 #: Seconds after which a call counts as a hang.
 HANG = 20
@@ -162,7 +166,7 @@ class Bench:
             Call("data", synk.data, lambda: draw.choice([
                 dict(value=np.arange(4.0), var=None, dtype=None, ndim=None, minibatch=False, force_cast=False, oversize=1,
                      name=None), dict(dtype="float32", ndim=1), dict(dtype="float32", shape=(2, 3)),
-                dict(value=[1, 2], share_as="/synk-fuzz")]), self.truth_of_data),
+                dict(value=[1, 2], share_as=SHARED_AS)]), self.truth_of_data),
             Call("Data.set_value", on_data("set_value"), lambda: dict(value=np.ones((2, 2)), force_cast=False, oversize=1)),
             Call("Data.set_length", on_data("set_length"), lambda: dict(n=5, oversize=1.5)),
             Call("Data.set_shape", on_data("set_shape"), lambda: dict(shape=(4, 4), oversize=1)),
@@ -353,6 +357,7 @@ def run(scale: float, progress: Any, seed: int = 1, first: int = 0) -> List[Row]
                     raise Wrong("case %d: rank %d has %r" % (i, rank, got))
         progress("arguments", i + 1, cases)
     synk.close()
+    assert not os.path.exists("/dev/shm" + SHARED_AS)
     check_nothing_left()
     PROGRAM.shut_down()
     told = ", ".join("%s %s" % (name, "{:,}".format(number)) for name, number in outcomes.most_common())

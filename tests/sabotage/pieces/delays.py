@@ -51,7 +51,7 @@ def play_many(what: str, runs: int, at_a_time: int, late: float, cores: Any, pro
         except BaseException:
             pool.shutdown(wait=False)  # the rest need not be waited for
             raise
-    left = [name for name in os.listdir("/dev/shm") if "synk" in name]
+    left = [name for name in os.listdir("/dev/shm") if "synkhronos" in name]
     if left:
         raise Wrong("left in /dev/shm: %s" % left)
     return steps

@@ -59,7 +59,7 @@ def sessions(count: int, progress: Any) -> Row:
     def everything() -> List[Any]:
         gc.collect()
         return [measure(os.getpid()), measure(PROGRAM.keeper_pid), PROGRAM.pool.used, threading.active_count(),
-                len([name for name in os.listdir("/dev/shm")]),
+                len([name for name in os.listdir("/dev/shm") if "synkhronos" in name]),
                 len([pid for pid, stat in processes() if stat[1] in (str(os.getpid()), str(PROGRAM.keeper_pid))])]
 
     for i in range(20):

@@ -1,4 +1,4 @@
-"""Ranks that are killed, crash, leave or stop at every step of the protocol."""
+"""Ranks that are killed at every step of the protocol."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from collections import Counter
 from typing import Any, List
 
 from everyday import Program, Wrong
-from kill_steps import NAMES, OS_EXIT, SYS_EXIT, Steps
+from kill_steps import NAMES, Steps
 
-import synkhronos.program
 from pieces.report import Row, check_nothing_left, clean, scaled
-from synkhronos.errors import WorkerDied, WorkerError, WorkerTimeout
+from synkhronos.errors import WorkerDied
 from synkhronos.program import PROGRAM
 
-KILLS, LEAST, OTHERS, STOPS = 3000, 20, 100, 60
+KILLS, LEAST = 3000, 20
 
-#: How ranks end otherwise: what they do, and how that reads.
-DEATHS = [(signal.SIGSEGV, "SIGSEGV"), (signal.SIGABRT, "SIGABRT"), (signal.SIGTERM, "SIGTERM"),
-          (OS_EXIT, "os._exit(0)"), (SYS_EXIT, "sys.exit")]
-
-#: Seconds in which a death must be told; and of the sessions whose ranks stop.
-TOLD, TIMEOUT = 1.0, 0.5
+#: Seconds in which a death must be told.
+TOLD = 1.0
 
 
 class Victims:
@@ -121,58 +116,6 @@ def kill(victims: Victims, count: int, least: int, progress) -> List[Row]:
             len(victims.hit), victims.hit[least_hit], least_hit, len(pairs), moments, silent), spread]), seconds)]
 
 
-def die_otherwise(victims: Victims, count: int, progress) -> List[Row]:
-    """Have ranks end in other ways."""
-    rows = []
-    for action, label in DEATHS:
-        seconds, raised = [], 0
-        for i in range(count):
-            victims.plan(action)
-            rank = victims.rank
-            operation, step, error, told = victims.run()
-            if step is None:
-                raise Wrong("%s did not come to its step" % label)
-            if isinstance(error, WorkerError) and action == SYS_EXIT and error.rank == rank:
-                raised += 1  # inside a command, it is an exception as any other
-                if "SystemExit: sabotage" not in str(error):
-                    raise Wrong(str(error))
-            elif error is not None:
-                check_death(error, rank, 70 if action == SYS_EXIT else -action, told)
-            if error is not None:
-                seconds.append(told)
-            died = not isinstance(error, WorkerError)
-            del error
-            victims.recover(died)
-            progress(label, i + 1, count)
-        more = ["%d as WorkerError, after which the session went on" % raised] if raised else []
-        rows.append(Row("%s on a rank" % label, count, clean(more), seconds))
-    return rows
-
-
-def stop(victims: Victims, count: int, progress) -> List[Row]:
-    """Have ranks stop (SIGSTOP), so that only the deadline helps; times count from the deadline on."""
-    seconds, told_where = [], 0
-    synkhronos.program.START = TIMEOUT  # fork() itself waits for a minute
-    for program in victims.programs.values():
-        program.options["timeout"] = TIMEOUT
-    for i in range(count):
-        victims.plan(signal.SIGSTOP)
-        rank = victims.rank
-        operation, step, error, told = victims.run()
-        if error is not None:
-            if not isinstance(error, WorkerTimeout) or "rank %d (pid" % rank not in str(error):
-                raise Wrong("expected a timeout of rank %d, got %r" % (rank, error))
-            if "T (stopped)" not in str(error):
-                raise Wrong(str(error))
-            told_where += 1
-            seconds.append(max(0.0, told - TIMEOUT))
-        del error
-        victims.recover()
-        progress("SIGSTOP", i + 1, count)
-    return [Row("SIGSTOP of a rank, fork(timeout=%.1f)" % TIMEOUT, count, clean(
-        ["the error shows the stopped rank's state %d times; the others were in close()" % told_where]), seconds)]
-
-
 def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     """Run the piece."""
     victims = Victims(seed)
@@ -180,7 +123,5 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     if absent:
         raise Wrong("steps that no rank takes: %s" % absent)
     rows = kill(victims, scaled(KILLS, scale), int(LEAST * scale), progress)
-    rows += die_otherwise(victims, scaled(OTHERS, scale), progress)
-    rows += stop(victims, scaled(STOPS, scale), progress)
     PROGRAM.shut_down()
     return rows

@@ -245,7 +245,7 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
                 seconds.append(took)
                 progress(what.split(";")[0], i + 1, count)
             rows.append(Row(what, count, clean(), seconds))
-    left = [name for name in os.listdir("/dev/shm") if "synk" in name]
+    left = [name for name in os.listdir("/dev/shm") if "synkhronos" in name]
     if left:
         raise Wrong("left in /dev/shm: %s" % left)
     return rows + [kill_keeper(count, progress, seed)]

@@ -63,7 +63,7 @@ def check_nothing_left() -> None:
     assert not synk.is_forked()
     parents = [str(os.getpid()), str(PROGRAM.keeper_pid)]
     left = ["process %d" % pid for pid, stat in processes() if stat[1] in parents and pid != PROGRAM.keeper_pid]
-    left += ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synk" in name]
+    left += ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synkhronos" in name]
     left += [thread.name for thread in threading.enumerate() if thread.name.startswith("synkhronos")]
     assert not left, "left behind: %s" % left
 
