@@ -19,7 +19,7 @@ def sabotage():
 
 
 #: (The suite is this folder, and kills are in test_kills.py.)
-SCALES = {"masters": 0.015, "objects": 0.05, "channel": 0.02, "arguments": 0.02, "theano_arguments": 0.05, "endurance": 0.003, "delays": 0.0004}
+SCALES = {"masters": 0.015, "objects": 0.05, "channel": 0.02, "arguments": 0.02, "theano_arguments": 0.05, "endurance": 0.001, "delays": 0.0004}
 
 
 @pytest.mark.parametrize("piece", SCALES)

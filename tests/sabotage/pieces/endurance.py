@@ -62,7 +62,7 @@ def sessions(count: int, progress: Any) -> Row:
                 len([name for name in os.listdir("/dev/shm") if "synkhronos" in name]),
                 len([pid for pid, stat in processes() if stat[1] in (str(os.getpid()), str(PROGRAM.keeper_pid))])]
 
-    for i in range(20):
+    for i in range(max(4, min(20, count))):
         programs[i % 2].run()
     before = everything()
     for i in range(count):
@@ -96,7 +96,7 @@ def soak(count: int, progress: Any) -> Row:
         if i % 100 == 0:
             synk.all_reduce(w, op="max")
 
-    for i in range(2000):
+    for i in range(max(500, min(2000, count))):
         call(i)
     gc.collect()
     begin, base = PROGRAM.session.run(Memory()), float(w.get_value()[0])
