@@ -90,21 +90,22 @@ class Case(NamedTuple):
 
 def program(case: Case, shared: Shared) -> None:
     """Be the program: run until interrupted, then see that it goes on working."""
-    def swallowed(what: Any) -> None:  # Python itself drops what is raised in callbacks of weak references: once more
+    def swallowed(what: Any) -> None:  # Python itself drops what is raised in callbacks of weak references: once more,
         if what.exc_type is KeyboardInterrupt:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.setitimer(signal.ITIMER_REAL, 0.002)  # but not in here, where it would be dropped again
         else:
             sys.__unraisablehook__(what)
 
     sys.unraisablehook = swallowed
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         try:
             SITUATIONS[case.situation](shared)
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            ignore_interrupts()
     except KeyboardInterrupt:
         shared.caught = time.monotonic()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     again = Program(3)
     for _ in range(2):
         if synk.is_forked():
@@ -113,6 +114,11 @@ def program(case: Case, shared: Shared) -> None:
             raise Wrong("after the interrupt")
     PROGRAM.shut_down()
     shared.works = 1
+
+
+def ignore_interrupts() -> None:
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def living(session: int) -> List[int]:
