@@ -75,20 +75,24 @@ SITUATIONS = {
 
 #: The session is usable, or gone; and the program ends by itself with nothing to say.
 PROGRAM = """
-def swallowed(what):  # Python itself drops what is raised in the callback of a weak reference: once more, then
+def swallowed(what):  # Python itself drops what is raised in the callback of a weak reference: once more, then,
     if what.exc_type is KeyboardInterrupt:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.setitimer(signal.ITIMER_REAL, 0.002)  # but not in here, where it would be dropped again
     else:
         sys.__unraisablehook__(what)
 sys.unraisablehook = swallowed
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+def ignore_interrupts():
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
 try:
     try:
 %s
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        ignore_interrupts()
 except KeyboardInterrupt:
     pass
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+ignore_interrupts()
 say("interrupted")
 flag[0] = 0
 for _ in range(2):
