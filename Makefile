@@ -1,4 +1,4 @@
-# make install | demo | test | check | prove | docs | clean.  PYTHON=python3.9 chooses the interpreter of .venv.
+# make install | demo | test | check | prove | sabotage | docs | clean.  PYTHON=python3.9 chooses the interpreter of .venv.
 VENV := .venv
 BIN := $(VENV)/bin/python
 BOOT := $(or $(PYTHON),python3)
@@ -8,7 +8,7 @@ TYPED := $(wildcard $(patsubst %,synkhronos/%.py,errors reduce_op partition sele
 	interrupts shared_array control_block placement messages rendezvous command context session program runner doctor \
 	engines/base engines/random_states engines/theano_setup devices functions/random_streams))
 
-.PHONY: install demo test check prove docs clean
+.PHONY: install demo test check prove sabotage docs clean
 
 # Returns at once when nothing changed: tools/install.py compares what it installed with what is asked for.
 install:
@@ -30,6 +30,10 @@ check: install
 # 100,000 draws of random programs: minutes. The result goes into docs/reliability.md.
 prove: install
 	$(BIN) tools/prove.py
+
+# Kills, crashes, delays, interrupts, odd arguments: most of an hour; goes on where it was interrupted. Likewise.
+sabotage: install
+	$(BIN) tools/sabotage.py
 
 docs: install
 	$(BIN) -m sphinx -W -q -b html docs docs/_build/html

@@ -37,7 +37,7 @@ setup(
         ],
         # Lasagne 0.1 imports pkg_resources, which setuptools 81 removed.
         "demos": ["lasagne", "setuptools<81", "mlxtend", "tqdm", "matplotlib"],
-        "test": ["pytest", "pytest-timeout", "hypothesis", "ruff", "mypy", "wheel", "psutil"],
+        "test": ["pytest", "pytest-timeout", "hypothesis", "ruff", "mypy", "wheel", "psutil", "ipykernel"],
         "docs": ["sphinx"],
     },
     classifiers=[

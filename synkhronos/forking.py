@@ -11,6 +11,10 @@ from . import engines, machine
 from .devices import ENGINE, place
 from .errors import StateError, SynkhronosError
 from .program import PROGRAM
+from .session import check_timeout
+
+#: Threads per rank that may be asked for: BLAS libraries crash at absurd numbers.
+MOST_THREADS = 4096
 
 logger = logging.getLogger("synkhronos")
 
@@ -99,17 +103,15 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
         raise SynkhronosError("n_parallel: %d ranks cannot be started, at most %d: the limit of open files (ulimit -n) "
                               "is %d, and every rank takes %d" % (
                                   size, most, machine.descriptor_limit(), DESCRIPTORS_PER_RANK))
-    if timeout is not None and (isinstance(timeout, bool) or not (
-            isinstance(timeout, (int, float)) and 0 < timeout < float("inf"))):
-        raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
+    check_timeout(timeout)
     if random not in ("split", "same"):
         raise ValueError("random must be 'split' or 'same', got %r" % (random,))
     if seed is not None:
         seed = _integer("seed", seed)
         if seed < 0:
             raise ValueError("seed must not be negative, got %d" % seed)
-    if threads is not None:
-        _positive("threads", threads)
+    if threads is not None and _positive("threads", threads) > MOST_THREADS:
+        raise ValueError("threads must be at most %d, got %d" % (MOST_THREADS, threads))
     options: Dict[str, Any] = dict(timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers),
                                    seed=seed, random=random)
     if names and use_gpu is None and devices is None:
@@ -128,7 +130,7 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
 def _devices(devices: Optional[Sequence[str]], use_gpu: Optional[bool],
              n_parallel: Optional[int]) -> Optional[List[str]]:
     """Return the device of every rank, or None where they are to be CPU processes."""
-    if devices is None and (use_gpu is False or use_gpu is None and not machine.count_gpus()):
+    if devices is None and not use_gpu and (use_gpu is not None or not machine.count_gpus()):
         return None
     if use_gpu is not None and not use_gpu:
         raise ValueError("devices were named, but use_gpu is False: leave out one of them")

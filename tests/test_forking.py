@@ -40,6 +40,8 @@ def test_keywords():
     (dict(n_parallel=2, master_rank=-1), ValueError, "got -1"),
     (dict(n_parallel=2, master_rank=None), TypeError, "master_rank must be an int, got None"),
     (dict(n_parallel=2, timeout=0), ValueError, "timeout must be a positive number"),
+    (dict(n_parallel=2, timeout=10 ** 400), ValueError, "timeout must be a positive number"),
+    (dict(n_parallel=2, threads=10 ** 400), ValueError, "threads must be at most 4096"),
     (dict(n_parallel=2, timeout="3"), ValueError, "got '3'"),
     (dict(n_parallel=2, timeout=float("nan")), ValueError, "nan"),
     (dict(n_parallel=2, random="other"), ValueError, "random must be 'split' or 'same', got 'other'"),

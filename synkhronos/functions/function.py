@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from .. import engines
 from ..program import PROGRAM, Program
 from ..reduce_op import MISSING, ReduceOp
-from ..session import Session
+from ..session import Session, check_timeout
 from ..shared_data import Data
 from . import spec
 from .arguments import Arguments
@@ -311,8 +311,7 @@ class Function:
         >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 calls twice: it has two rows
         [array(3.), array([1., 1., 2.])]
         """
-        if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < float("inf")):
-            raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
+        check_timeout(timeout)
         subset = spec.output_indices(output_subset, self._form.keys, len(self._output_ops))
         values = self._arguments.bind(self.name, args, kwargs)
         session = self.program.current()
@@ -325,9 +324,10 @@ class Function:
             division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
             ops = self._ops(division, subset, session.root)
             number, sliceable, updates = self._graph_for(division, catalogue)
+            in_graph = self._variants.updated_in_graph(bool(updates))
             results = session.run(CallFunction(
                 number, self.name or "without a name", arguments, chosen, self._packed(division, session), subset, ops,
-                sliceable, updates), timeout)
+                sliceable, updates), timeout, in_graph)
             self.last_rows = [1] * session.size if division.weights is None else division.weights
             self._called_in = weakref.ref(session)
         return self._form.wrap(results[session.root], subset)
