@@ -14,7 +14,7 @@ skip_without_device()
 HERE = "tests/gpu"
 # What tests of Theano's worlds check on the CPU holds on devices: every collective at n = 1, 2, 3, every form of a call.
 FORMS = ("batch_s and (backwards or lists or one_call_after or uneven_lengths or update_of_what) or "
-         "call and (results_do_not_change or no_rows) or distribute and (survive_other or borrowed)")
+         "call and (results_do_not_change or no_rows)")
 PARTS = {
     "devices": [HERE + "/on_fork.py"],
     "arithmetic": [HERE + "/on_arrays.py"],
