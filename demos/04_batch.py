@@ -11,9 +11,9 @@ import theano.tensor as T
 import synkhronos as synk
 
 
-def main(n_parallel=None):
+def main(n_parallel=None, devices=None):
     """Select rows in every form and compare with plain Theano on the rows that NumPy selects."""
-    n_ranks = synk.fork(n_parallel, use_gpu=False)
+    n_ranks = synk.fork(n_parallel, devices is not None, devices=devices)
     x, y = T.dmatrix("x"), T.dvector("y")
     f = synk.function(inputs=[x, y], outputs=[T.mean(x.sum(axis=1) * y), (y, "gather")])
 
@@ -54,4 +54,5 @@ def main(n_parallel=None):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
+    parser.add_argument("--devices", nargs="+", help="of every rank, e.g. cuda0 cuda1; default: CPU processes")
     main(**vars(parser.parse_args()))

@@ -12,7 +12,7 @@ from theano.sandbox.rng_mrg import MRG_RandomStreams
 import synkhronos as synk
 
 
-def main(n_parallel=None):
+def main(n_parallel=None, devices=None):
     """Draw on all ranks: split, the same, by a seed, and continued; compare with plain Theano."""
     plain = theano.function([], MRG_RandomStreams(seed=7).uniform((1000,)))
     plain_numbers = [plain() for _ in range(2)]
@@ -26,7 +26,7 @@ def main(n_parallel=None):
             print("    rank {}: {}".format(rank, np.round(numbers[:, rank, :3].ravel(), 3)))
         return numbers
 
-    synk.fork(n_parallel, use_gpu=False)
+    synk.fork(n_parallel, devices is not None, devices=devices)
     split = draws("fork(): each rank has its own stream")
     np.testing.assert_array_equal(split[:, 0], plain_numbers)  # rank 0 draws what the serial program does
     pairs = split.reshape(-1, 2)
@@ -40,11 +40,11 @@ def main(n_parallel=None):
     np.testing.assert_array_equal(draws("the states of before them put back: the same numbers"), went_on)
     synk.close()
 
-    synk.fork(n_parallel, use_gpu=False, seed=7)
+    synk.fork(n_parallel, devices is not None, devices=devices, seed=7)
     np.testing.assert_array_equal(draws("fork(seed=7): all begin anew, as if the program's seed were 7"), split)
     synk.close()
 
-    synk.fork(n_parallel, use_gpu=False, seed=7, random="same")
+    synk.fork(n_parallel, devices is not None, devices=devices, seed=7, random="same")
     same = draws('fork(seed=7, random="same"): all ranks draw the same')
     for rank in range(synk.size()):
         np.testing.assert_array_equal(same[:, rank], split[:, 0])
@@ -55,4 +55,5 @@ def main(n_parallel=None):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
+    parser.add_argument("--devices", nargs="+", help="of every rank, e.g. cuda0 cuda1; default: CPU processes")
     main(**vars(parser.parse_args()))

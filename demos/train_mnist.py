@@ -109,10 +109,10 @@ def setup_training(network, learning_rate):
 # The two programs.
 
 
-def train_with_synkhronos(model, mnist, settings, n_parallel=None):
+def train_with_synkhronos(model, mnist, settings, n_parallel=None, devices=None):
     """Fork, train on all ranks, close."""
     start = time.perf_counter()
-    n_ranks = synk.fork(n_parallel, use_gpu=False)
+    n_ranks = synk.fork(n_parallel, devices is not None, devices=devices)
     network, input_var, param_vars = build_network(model, settings.seed)
     initial = flat_values(param_vars)
     target_var, loss, accuracy, updates = setup_training(network, settings.learning_rate)
@@ -220,7 +220,7 @@ def report(parallel, serials):
     return worst <= TOLERANCE
 
 
-def main(model="mlp", n_parallel=None, baseline=True, **settings):
+def main(model="mlp", n_parallel=None, baseline=True, devices=None, **settings):
     """Train in parallel, then serially, and compare.
 
     Parameters
@@ -230,6 +230,8 @@ def main(model="mlp", n_parallel=None, baseline=True, **settings):
         Number of ranks; default: the cores this process may use.
     baseline : bool
         Whether plain Theano is run too.
+    devices : list of str, optional
+        The device of every rank, e.g. ``["cuda0", "cuda1"]``; plain Theano then runs on the first. CPU by default.
     **settings
         Fields of `Settings` that replace the model's defaults.
 
@@ -247,7 +249,7 @@ def main(model="mlp", n_parallel=None, baseline=True, **settings):
     print("{}: {:,} rows for training, {:,} for validation, {:,} for the test".format(
         mnist.source, len(mnist.X_train), len(mnist.X_valid), len(mnist.X_test)))
 
-    parallel = train_with_synkhronos(model, mnist, settings, n_parallel)
+    parallel = train_with_synkhronos(model, mnist, settings, n_parallel, devices)
     serials = []
     if baseline:
         for blas_threads in sorted({1, len(os.sched_getaffinity(0))}):
@@ -262,6 +264,7 @@ def parse_arguments():
     parser.add_argument("--batch-size", type=int, help="default: 500 for the mlp, 100 for the cnn")
     parser.add_argument("--learning-rate", type=float, help="default: 0.6 for the mlp, 0.4 for the cnn")
     parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
+    parser.add_argument("--devices", nargs="+", help="of every rank, e.g. cuda0 cuda1; default: CPU processes")
     parser.add_argument("--seed", type=int, help="of initial values and minibatches; default: 0")
     parser.add_argument("--skip-baseline", dest="baseline", action="store_false", help="do not run plain Theano")
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="no progress bar")

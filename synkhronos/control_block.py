@@ -89,7 +89,7 @@ class ControlBlock:
         self.ended = _RankWord(self.words, 0)  # whether the keeper has seen the process end
         self.status = _RankWord(self.words, 1)  # and how: its exit code, or minus the signal's number
         self.arrived = _RankWord(self.words, 2)  # the rendezvous that it has reached
-        self.started = _RankWord(self.words, 3)  # the command that it has begun
+        self.memory = _RankWord(self.words, 3)  # and the bytes it held at most, by then
         self.finished = _RankWord(self.words, 4)  # the command that it has answered
         self.ack_length = _RankWord(self.words, 5)  # of its answer in the slot
         self.notice_length = (_RankWord(self.words, 6), _RankWord(self.words, 7))  # of its notices to the other ranks

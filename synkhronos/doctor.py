@@ -187,12 +187,42 @@ def check_gpus() -> Finding:
 
 
 def check_pygpu() -> Finding:
-    """Import pygpu, through which Theano uses GPUs; opens no device."""
+    """Import pygpu, through which Theano uses GPUs, and OpenCL in their place; opens no device."""
     status, text = try_python("import pygpu", "print('pygpu', pygpu.__version__)")
     if status:
-        remedy = "only for GPUs: conda install -c conda-forge pygpu, or apt-get install python3-pygpu"
+        remedy = "only for GPUs: docs/installation.rst has the steps; tools/install_opencl.sh does them for OpenCL"
         return Finding("pygpu", WARN, text, remedy)
     return Finding("pygpu", OK, text)
+
+
+def check_cuda() -> Finding:
+    """Load what libgpuarray loads, by the names that it looks up, and open the first GPU."""
+    if not machine.count_gpus():
+        return Finding("CUDA", WARN, "not tried, since there is no GPU")
+    for library in ("libcuda.so", "libnvrtc.so", "libcublas.so"):
+        try:
+            ctypes.CDLL(library)
+        except OSError as error:
+            remedy = "the driver's own is libcuda.so.1; docs/installation.rst says how to link all three by these names"
+            return Finding("CUDA", WARN, "%s does not load: %s" % (library, error), remedy)
+    return try_device("CUDA", "cuda0", "docs/installation.rst: CUDA's libraries must suit the driver")
+
+
+def check_opencl() -> Finding:
+    """Open OpenCL's first device, which may be the CPU, and multiply two matrices there."""
+    return try_device("OpenCL", "opencl0:0", "only to try GPU programs without a GPU: tools/install_opencl.sh")
+
+
+def try_device(subject: str, device: str, remedy: str) -> Finding:
+    """Open a device in a process of its own, and multiply two matrices there."""
+    status, text = try_python(
+        "import numpy, pygpu, pygpu.blas",
+        "context = pygpu.init(%r)" % device,
+        "a = pygpu.array(numpy.ones((2, 2), 'float32'), context=context)",
+        "assert (numpy.asarray(pygpu.blas.gemm(1.0, a, a, 0.0)) == 2).all(), 'the product of matrices is wrong'",
+        "print('%s: %%s' %% context.devname.strip('\\0').strip())" % device,
+    )
+    return Finding(subject, WARN, text, remedy) if status else Finding(subject, OK, text)
 
 
 def check_nccl() -> Finding:
@@ -205,7 +235,11 @@ def check_nccl() -> Finding:
             if library:
                 version = ctypes.c_int()
                 ctypes.CDLL(library).ncclGetVersion(ctypes.byref(version))
-                return Finding("NCCL", OK, "version %d (%s)" % (version.value, library))
+                text = "version %d (%s)" % (version.value, library)
+                if library == "libnccl.so":
+                    return Finding("NCCL", OK, text)
+                return Finding("NCCL", WARN, text + ", but libgpuarray looks for libnccl.so",
+                               "link it by that name into a folder of LD_LIBRARY_PATH: docs/installation.rst")
         except (OSError, AttributeError):
             continue
     remedy = "only for GPUs: apt-get install libnccl2, or pip install nvidia-nccl-cu12"
@@ -215,9 +249,11 @@ def check_nccl() -> Finding:
 def check_fork() -> Finding:
     """Say what ``synkhronos.fork()`` without arguments would start."""
     cores, gpus = machine.core_budget(), machine.count_gpus()
+    if gpus and check_cuda().status == OK:
+        return Finding("fork()", OK, "would use %d GPU%s, one process each" % (gpus, "" if gpus == 1 else "s"))
     text = "would use %d CPU process%s" % (cores, "" if cores == 1 else "es, one per core")
     if gpus:
-        text += "; the %d GPU%s would not be used, which this version cannot do" % (gpus, "" if gpus == 1 else "s")
+        text += "; the %d GPU%s cannot be used yet, see above" % (gpus, "" if gpus == 1 else "s")
     return Finding("fork()", OK, text)
 
 
@@ -232,6 +268,8 @@ CHECKS: Tuple[Callable[[], Finding], ...] = (
     check_shared_memory,
     check_gpus,
     check_pygpu,
+    check_cuda,
+    check_opencl,
     check_nccl,
     check_fork,
 )

@@ -7,7 +7,7 @@ rank raises one of the other three.
 
 from __future__ import annotations
 
-from typing import Mapping, Optional
+from typing import Mapping, Optional, Sequence
 
 
 class SynkhronosError(RuntimeError):
@@ -29,11 +29,16 @@ class RankFailure(SynkhronosError):
     ----------
     rank : int
         The (first) rank that failed.
+    updated : list of str
+        Shared variables that the interrupted call of a function may have updated, on some ranks and not on others.
     """
 
-    def __init__(self, message: str, rank: int) -> None:
+    def __init__(self, message: str, rank: int, updated: Sequence[str] = ()) -> None:
+        if updated:
+            message += "\nThe call itself may have updated, on some ranks: " + ", ".join(updated)
         super().__init__(message)
         self.rank = rank
+        self.updated = list(updated)
 
 
 class WorkerError(RankFailure):
@@ -49,8 +54,9 @@ class WorkerError(RankFailure):
         The traceback, as text, of every rank that failed.
     """
 
-    def __init__(self, message: str, rank: int, remote_tracebacks: Optional[Mapping[int, str]] = None) -> None:
-        super().__init__(message, rank)
+    def __init__(self, message: str, rank: int, remote_tracebacks: Optional[Mapping[int, str]] = None,
+                 updated: Sequence[str] = ()) -> None:
+        super().__init__(message, rank, updated)
         self.remote_tracebacks = dict(remote_tracebacks or {})
 
 
@@ -65,12 +71,16 @@ class WorkerDied(RankFailure):
         Its process id.
     exitcode : int or None
         Its exit status, or minus the number of the signal that ended it.
+    memory : int
+        Bytes of memory that it held at most; 0 where that is not known.
     """
 
-    def __init__(self, message: str, rank: int, pid: int = 0, exitcode: Optional[int] = None) -> None:
-        super().__init__(message, rank)
+    def __init__(self, message: str, rank: int, pid: int = 0, exitcode: Optional[int] = None, memory: int = 0,
+                 updated: Sequence[str] = ()) -> None:
+        super().__init__(message, rank, updated)
         self.pid = pid
         self.exitcode = exitcode
+        self.memory = memory
 
 
 class WorkerTimeout(RankFailure):

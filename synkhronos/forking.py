@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from . import machine
-from .errors import SynkhronosError
+from . import engines, machine
+from .devices import ENGINE, place
+from .errors import StateError, SynkhronosError
 from .program import PROGRAM
+from .session import check_timeout
+
+#: Threads per rank that may be asked for: BLAS libraries crash at absurd numbers.
+MOST_THREADS = 4096
 
 logger = logging.getLogger("synkhronos")
 
@@ -31,15 +36,18 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
         Number of ranks, the master included; 1 is legal. All GPUs, or the cores this process may use, by default.
     use_gpu : bool, optional
         True: GPUs, or an error that says what is missing; False: CPU processes; None: GPUs where there are any that
-        can be used.
+        can be used, else CPU processes and a line in the log that says why.
     master_rank : int
         The rank of the calling process.
     profile_workers : bool
         Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, into the working directory at `close`.
     max_n_var, max_dim
         Ignored; there are no such limits.
-    devices
-        Reserved for GPUs.
+    devices : list of str, optional
+        The device of every rank, e.g. ``["cuda0", "cuda1"]`` or ``["opencl0:0", "opencl0:0"]``: several ranks may
+        share one. All GPUs that ``CUDA_VISIBLE_DEVICES`` shows by default. Theano then puts new shared variables and
+        the computations of new functions on the rank's device. A process keeps its device to its end, so in later
+        sessions the master is given the same.
     seed : int, optional
         Not negative. The random streams of the program begin anew by it, each when it is first sent to the ranks: the
         same seed gives the same numbers at the same number of ranks. Streams are numbered in the order in which the
@@ -65,9 +73,9 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
     TypeError, ValueError
         Where an argument is wrong.
     StateError
-        Where a session is open already, or this is a rank itself.
+        Where a session is open already, this is a rank itself, or this process has opened a device by itself.
     SynkhronosError
-        Where processes or memory cannot be had.
+        Where processes or memory cannot be had, or a device cannot be opened; names rank and device.
 
     Examples
     --------
@@ -79,18 +87,14 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
     2
     >>> synk.close()
     """
-    if devices is not None:
-        raise ValueError("devices: GPU ranks are not available in this version; leave it out for CPU processes")
     for argument, value in (("use_gpu", use_gpu), ("profile_workers", profile_workers), ("pin", pin)):
         if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
             raise TypeError("%s must be True or False%s, got %r of type %s" % (
                 argument, ", or None" if argument == "use_gpu" else "", value, type(value).__name__))
-    if use_gpu:
-        raise ValueError("use_gpu=True: GPU ranks are not available in this version (this machine has %d GPUs); "
-                         "use_gpu=None or False starts CPU processes" % machine.count_gpus())
-    if use_gpu is None and machine.count_gpus():
-        logger.warning("%d GPUs are not used: GPU ranks are not available in this version", machine.count_gpus())
-    size = machine.core_budget() if n_parallel is None else _positive("n_parallel", n_parallel)
+    if n_parallel is not None:
+        n_parallel = _positive("n_parallel", n_parallel)
+    names = _devices(devices, use_gpu, n_parallel)
+    size = len(names) if names else machine.core_budget() if n_parallel is None else n_parallel
     root = _integer("master_rank", master_rank)
     if not 0 <= root < size:
         raise ValueError("master_rank must be from 0 to %d (there are %d ranks), got %d" % (size - 1, size, root))
@@ -99,19 +103,58 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
         raise SynkhronosError("n_parallel: %d ranks cannot be started, at most %d: the limit of open files (ulimit -n) "
                               "is %d, and every rank takes %d" % (
                                   size, most, machine.descriptor_limit(), DESCRIPTORS_PER_RANK))
-    if timeout is not None and (isinstance(timeout, bool) or not (
-            isinstance(timeout, (int, float)) and 0 < timeout < float("inf"))):
-        raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
+    check_timeout(timeout)
     if random not in ("split", "same"):
         raise ValueError("random must be 'split' or 'same', got %r" % (random,))
     if seed is not None:
         seed = _integer("seed", seed)
         if seed < 0:
             raise ValueError("seed must not be negative, got %d" % seed)
-    if threads is not None:
-        _positive("threads", threads)
-    return PROGRAM.open(size, root, timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers),
-                        seed=seed, random=random).size
+    if threads is not None and _positive("threads", threads) > MOST_THREADS:
+        raise ValueError("threads must be at most %d, got %d" % (MOST_THREADS, threads))
+    options: Dict[str, Any] = dict(timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers),
+                                   seed=seed, random=random)
+    if names and use_gpu is None and devices is None:
+        try:
+            return PROGRAM.open(size, root, devices=names, **options).size
+        except StateError:
+            raise
+        except SynkhronosError as error:
+            logger.warning("GPUs are not used, CPU processes take their place: %s", error)
+            names, size = None, n_parallel or machine.core_budget()
+            if root >= size:
+                raise
+    return PROGRAM.open(size, root, devices=names, **options).size
+
+
+def _devices(devices: Optional[Sequence[str]], use_gpu: Optional[bool],
+             n_parallel: Optional[int]) -> Optional[List[str]]:
+    """Return the device of every rank, or None where they are to be CPU processes."""
+    if devices is None and not use_gpu and (use_gpu is not None or not machine.count_gpus()):
+        return None
+    if use_gpu is not None and not use_gpu:
+        raise ValueError("devices were named, but use_gpu is False: leave out one of them")
+    try:
+        missing = engines.get(ENGINE).check_devices()
+    except ImportError as error:
+        missing = "Theano cannot be imported (%s): pip install 'synkhronos[theano]'" % error
+    names: List[str] = []
+    if devices is None and not machine.count_gpus():
+        missing = missing or "there is no GPU on this machine that CUDA would show: see python -m synkhronos doctor"
+    elif devices is not None or use_gpu or not missing:
+        try:
+            names = place(devices, n_parallel, machine.count_gpus())
+        except ValueError as error:
+            if devices is not None or use_gpu:
+                raise
+            missing = str(error)
+    if missing and devices is None and use_gpu is None:
+        logger.warning("the %d GPUs of this machine are not used, CPU processes take their place: %s",
+                       machine.count_gpus(), missing)
+        return None
+    if missing:
+        raise SynkhronosError("%s: %s" % ("devices" if devices is not None else "use_gpu=True", missing))
+    return names
 
 
 def close() -> None:

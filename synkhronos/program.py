@@ -13,8 +13,9 @@ import threading
 import weakref
 from typing import Any, Dict, List, Optional
 
-from . import machine
+from . import engines, machine
 from .control_block import ControlBlock
+from .devices import OpenDevices
 from .errors import StateError, SynkhronosError
 from .interrupts import Undisturbed
 from .launchers.base import Launcher, RankConfig
@@ -30,6 +31,9 @@ from .shared_array import Pool
 
 #: Seconds in which the ranks must be ready.
 START = 60.0
+
+#: Seconds in which they must have opened their devices; Theano may compile a while for that.
+START_OF_DEVICES = 600.0
 
 
 class Program:
@@ -84,20 +88,23 @@ class Program:
 
     def open(self, size: int, root: int, *, timeout: Optional[float] = None, pin: bool = True,
              threads: Optional[int] = None, profile: bool = False, seed: Optional[int] = None, random: str = "split",
-             launcher: str = "fork") -> Session:
-        """Start a session; the arguments are those of `fork`, checked."""
+             launcher: str = "fork", devices: Optional[List[str]] = None) -> Session:
+        """Start a session; the arguments are those of `fork`, checked. ``devices`` are the ranks', by rank."""
         with self._lock:
             if self.inside_rank:
                 raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")
             if self.session is not None and not self.session.closed:
                 raise StateError("synkhronos is forked already (%d ranks): call synkhronos.close() before fork()" %
                                  self.session.size)
+            self._check_device(devices is not None)
             session = None
             try:
                 with Undisturbed():  # or a process could be left that nobody knows of
                     session = self._start(size, root, timeout, pin, threads, profile, launcher == "fork", seed,
-                                          random)
+                                          random, devices is not None)
                 session.run(Start(), START)
+                if devices is not None:
+                    session.run(OpenDevices(devices), START_OF_DEVICES)
             except BaseException:
                 if session is not None:
                     session.close("it could not be started")
@@ -105,8 +112,27 @@ class Program:
             self.session = session
             return session
 
+    def _check_device(self, wanted: bool) -> None:
+        """Raise where what this process has opened does not go with the session."""
+        for engine in engines.loaded():
+            foreign, device = engine.foreign_device(), engine.opened_device()
+            if foreign:
+                raise StateError("this process has opened a device before synkhronos.fork(): %s. Its children could "
+                                 "not use devices, and synkhronos opens the master's itself. Set THEANO_FLAGS="
+                                 "device=cpu,init_gpu_device= (and remove these from .theanorc), and call no "
+                                 "theano.gpuarray.use()" % foreign)
+            if device is None:
+                continue
+            if not wanted:
+                raise StateError("this process has opened %s at an earlier synkhronos.fork(), and its functions "
+                                 "compute there, which CPU processes cannot: pass devices=[...] again, or start a new "
+                                 "program" % device)
+            if self._keeper is None or not self._keeper.alive():
+                raise StateError("the keeper process is gone, and no other can be forked after this process has "
+                                 "opened %s: start a new program" % device)
+
     def _start(self, size: int, root: int, timeout: Optional[float], pin: bool, threads: Optional[int], profile: bool,
-               processes: bool, seed: Optional[int], random: str) -> Session:
+               processes: bool, seed: Optional[int], random: str, devices: bool) -> Session:
         budget = machine.core_budget()
         claims = CoreClaims()
         groups: List[List[int]] = [[]] * size
@@ -116,8 +142,8 @@ class Program:
         starter: Launcher = ThreadsLauncher()
         try:
             block = ControlBlock(size)
-            if processes and size > 1:
-                if pin and size <= budget:
+            if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
+                if pin and 1 < size <= budget:
                     groups = claims.claim(size)
                 if self._keeper is not None and not self._keeper.alive():
                     self._keeper.end()

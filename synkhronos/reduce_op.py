@@ -219,7 +219,7 @@ def normalise(weights: Sequence[Any]) -> NDArray[np.float64]:
     array([0.75, 0.25])
     """
     with _silent():
-        scaled = _scaled(_checked(weights))
+        scaled = scaled_weights(_checked(weights))
         normalised: NDArray[np.float64] = scaled / scaled.sum()
     return normalised
 
@@ -553,7 +553,7 @@ def _checked(weights: Sequence[Any]) -> NDArray[np.float64]:
     return checked
 
 
-def _scaled(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def scaled_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Multiply weights by the power of 2 that brings their sum into [0.5, 1); ones if all are 0.
 
     This is exact (whole numbers of rows give the average that dividing by
@@ -582,7 +582,7 @@ def _fold_into(op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], out: NDArr
 def _narrowed(weights: Tuple[float, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return scaled weights in that type. None is 0, and none must become 0 in a narrower type: 0 * inf is nan."""
     with _silent():
-        return np.maximum(_scaled(np.array(weights)).astype(dtype), np.nextafter(dtype.type(0), dtype.type(1)))
+        return np.maximum(scaled_weights(np.array(weights)).astype(dtype), np.nextafter(dtype.type(0), dtype.type(1)))
 
 
 def _average_into(

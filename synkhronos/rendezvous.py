@@ -165,6 +165,15 @@ class Rendezvous:
         self._look()
         self.watch()
 
+    def look(self) -> None:
+        """Raise `Aborted` where the command in progress is given up: for who waits for something else than `meet`."""
+        if self.rank == self.root:
+            self._watch_root()
+        else:
+            self.watch()
+            if self.block.refused >= self.command:
+                raise Aborted
+
     def took_place(self, number: int) -> bool:
         """Tell whether the rendezvous of that number was decided; on the root, and elsewhere once it has refused."""
         return self.block.decided >= number

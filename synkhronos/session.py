@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import sys
 import threading
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -84,6 +85,7 @@ class Session:
         self._forget: List[Tuple[str, int]] = []  # what the ranks are to drop with the next command
         self._number = 0
         self._title = "nothing"
+        self._updates: Sequence[str] = ()  # what the command in progress may have updated where it is interrupted
         self._deadline = self._warn = float("inf")
         self._trouble: Optional[SynkhronosError] = None  # why the command in progress was given up
         self._began = 0.0
@@ -99,7 +101,7 @@ class Session:
 
     # -- running commands ----------------------------------------------------------------------------------------
 
-    def run(self, command: Command, timeout: Optional[float] = None) -> List[Any]:
+    def run(self, command: Command, timeout: Optional[float] = None, updates: Sequence[str] = ()) -> List[Any]:
         """Have every rank execute the command; return their results in rank order.
 
         Parameters
@@ -108,6 +110,8 @@ class Session:
             What to do.
         timeout : float, optional
             Seconds; the session's own by default.
+        updates : sequence of str
+            The shared variables that each rank updates by itself, whatever becomes of the others.
 
         Raises
         ------
@@ -120,7 +124,7 @@ class Session:
         """
         with self.lock:  # other threads wait here; this one passes, also when it should not
             self.check()
-            self._running = True
+            self._running, self._updates = True, updates
             try:
                 return self._run(command, self.timeout if timeout is None else timeout)
             finally:
@@ -220,7 +224,7 @@ class Session:
         message = "rank %d raised %s in %s" % (rank, failures[rank].summary, command.title)
         for other in sorted(failures)[1:]:
             message += "\nrank %d raised %s" % (other, failures[other].summary)
-        error = WorkerError(message, rank, {r: failure.text for r, failure in failures.items()})
+        error = WorkerError(message, rank, {r: failure.text for r, failure in failures.items()}, self._updates)
         raise error from RemoteTraceback("\n".join(
             "Traceback of rank %d:\n%s" % (r, failure.text) for r, failure in sorted(failures.items())))
 
@@ -236,7 +240,7 @@ class Session:
                 return self._trouble
             for rank in self.others:
                 if self.block.ended[rank] and self.block.finished[rank] < self._number:
-                    self._trouble = self._died(rank, "in " + self._title)
+                    self._trouble = self._died(rank, "in " + self._title, self._updates)
                     return self._trouble
             try:
                 self.launcher.check()
@@ -278,10 +282,10 @@ class Session:
         except SynkhronosError as error:
             raise _Trouble(error) from None
 
-    def _died(self, rank: int, when: str) -> WorkerDied:
-        status, pid = self.block.status[rank], self.launcher.pid(rank)
+    def _died(self, rank: int, when: str, updates: Sequence[str] = ()) -> WorkerDied:
+        status, memory, pid = self.block.status[rank], self.block.memory[rank], self.launcher.pid(rank)
         error = WorkerDied("rank %d (pid %d) %s %s; the session is closed, synkhronos.fork() starts a new one" % (
-            rank, pid, describe_end(status), when), rank, pid, status)
+            rank, pid, describe_end(status, memory), when), rank, pid, status, memory, updates)
         words = self.launcher.last_words(rank)
         if words:
             error.__cause__ = RemoteTraceback("Traceback of rank %d:\n%s" % (rank, words))
@@ -293,7 +297,7 @@ class Session:
         return WorkerTimeout("%s did not finish within %.6g s; the session is closed, synkhronos.fork() starts a new "
                              "one. Not there:\n%s" % (self._title, self._deadline - self._began, "\n".join(
                                  "rank %d (pid %d): %s" % (rank, self.launcher.pid(rank), doing[rank])
-                                 for rank in missing)), missing[0] if missing else self.root)
+                                 for rank in missing)), missing[0] if missing else self.root, self._updates)
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -379,6 +383,18 @@ class _Trouble(Exception):
         del self.error
         self.__traceback__ = None
         return error
+
+
+def check_timeout(timeout: Any) -> None:
+    """Refuse what is no timeout: neither None nor a positive number of seconds.
+
+    Raises
+    ------
+    ValueError
+    """
+    if timeout is not None and (isinstance(timeout, bool) or not (
+            isinstance(timeout, (int, float)) and 0 < timeout <= sys.float_info.max)):
+        raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
 
 
 def _over() -> None:

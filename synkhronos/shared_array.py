@@ -6,12 +6,15 @@ a `Handle` says where an array lies and travels in commands by value.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import resource
+import sys
 import threading
 import weakref
 from collections import OrderedDict, deque
+from itertools import islice
 from operator import index
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -24,6 +27,9 @@ from .mapped_file import FileHandle
 from .named_memory import NamedMemory, NameHandle
 from .nameless_file import nameless_file
 from .reservation import in_words, reserve
+
+#: Dimensions that NumPy's arrays can have.
+MOST_SIZES = 32
 
 WINDOW = 1 << 40
 _LEAST_WINDOW = 64 << 20
@@ -413,7 +419,8 @@ def as_shape(shape: Union[int, Sequence[int]]) -> Tuple[int, ...]:
     ((3,), (2, 0))
     """
     try:
-        sizes = tuple(index(size) for size in shape)  # type: ignore[union-attr]
+        # (not all of them, where they are very many, or have no end)
+        sizes = tuple(index(size) for size in islice(shape, MOST_SIZES + 1))  # type: ignore[arg-type]
     except TypeError:
         try:
             sizes = (index(shape),)  # type: ignore[arg-type]
@@ -421,6 +428,11 @@ def as_shape(shape: Union[int, Sequence[int]]) -> Tuple[int, ...]:
             raise TypeError(f"shape must be an integer or a sequence of integers, got {shape!r}") from None
     if any(size < 0 for size in sizes):
         raise ValueError(f"shape must not have negative sizes, got {sizes}")
+    if len(sizes) > MOST_SIZES:
+        raise ValueError(f"shape must have at most {MOST_SIZES} sizes, got {shape!r}")
+    if max(sizes, default=0) > sys.maxsize or math.prod(sizes) > 1 << 500:
+        # (Less than that is refused as too much memory; here it is about numbers that no float can tell.)
+        raise ValueError(f"shape has more elements than an array can have: {sizes}")
     return sizes
 
 

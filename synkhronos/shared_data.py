@@ -15,7 +15,7 @@ from .errors import StateError
 from .mapped_file import FileHandle
 from .named_memory import NamedMemory, NameHandle
 from .program import PROGRAM
-from .shared_array import Handle, Pool, as_shape
+from .shared_array import MOST_SIZES, Handle, Pool, as_shape
 
 
 class Data:
@@ -521,6 +521,8 @@ def _declared(var: Any, dtype: Any, ndim: Optional[int]) -> Tuple[Optional[np.dt
             raise TypeError(f"ndim must be an integer, got {ndim!r}") from None
         if ndim < 0:
             raise ValueError(f"ndim must not be negative, got {ndim}")
+        if ndim > MOST_SIZES:
+            raise ValueError(f"ndim must be at most {MOST_SIZES}, got {ndim}")
     if var is None:
         return dtype, ndim
     if not isinstance(getattr(var, "ndim", None), int) or getattr(var, "dtype", None) is None:
@@ -529,13 +531,14 @@ def _declared(var: Any, dtype: Any, ndim: Optional[int]) -> Tuple[Optional[np.dt
         raise ValueError(f"dtype={dtype} differs from the var's {var.dtype}: leave it out")
     if ndim is not None and ndim != var.ndim:
         raise ValueError(f"ndim={ndim} differs from the var's {var.ndim}: leave it out")
+    _refuse_objects(np.dtype(var.dtype))
     return np.dtype(var.dtype), var.ndim
 
 
 def _oversize(oversize: float) -> float:
     try:
         fits = 1 <= oversize <= 2  # False for NaN
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, ArithmeticError):  # (the last out of Decimal("nan"))
         raise TypeError(f"oversize must be a number from 1 to 2, got {oversize!r}") from None
     if not fits:
         raise ValueError(f"oversize must be from 1 to 2, got {oversize}")

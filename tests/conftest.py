@@ -40,9 +40,22 @@ def leftovers():
     for child in psutil.Process().children(recursive=True):
         if child.pid != keeper:
             found.append("process %d: %s" % (child.pid, child.name()))
-    found += ["shared memory /dev/shm/" + name for name in os.listdir("/dev/shm") if "synk" in name]
+    names = ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synk" in name]
+    found += ["shared memory " + name for name in names if not mapped_elsewhere(name)]
     found += ["thread " + thread.name for thread in threading.enumerate() if thread.name.startswith("synkhronos")]
     return found
+
+
+def mapped_elsewhere(path):
+    """Tell whether a program that has nothing to do with this one has the file mapped: then it is that one's."""
+    ours = psutil.Process().children(recursive=True) + [psutil.Process()]
+    for pid in set(psutil.pids()) - {process.pid for process in ours}:
+        try:
+            if path in Path("/proc/%d/maps" % pid).read_text():
+                return True
+        except OSError:  # it has ended, or is another user's
+            pass
+    return False
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from synkhronos.control_block import ACK_BYTES, COMMAND_BYTES, NOTICE_BYTES, ControlBlock
 
 SESSION_WORDS = ["decided", "requested", "refused", "command_number", "command_length", "deaths"]
-RANK_WORDS = ["ended", "status", "arrived", "started", "finished", "ack_length"]
+RANK_WORDS = ["ended", "status", "memory", "arrived", "finished", "ack_length"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 200])

@@ -11,7 +11,8 @@ from test_demos import DEMOS, needs_lasagne, run
 FOLDER = DEMOS / "lasagne_mnist"
 SMALL = ["--model", "custom_mlp:1,16,0,0", "--rows", "302", "--batch-size", "50", "--floatX", "float64", "--no-progress"]
 
-pytestmark = [pytest.mark.theano, needs_lasagne]
+# Compiling takes long where nothing is cached.
+pytestmark = [pytest.mark.theano, needs_lasagne, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

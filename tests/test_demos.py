@@ -176,7 +176,7 @@ def run(program, *arguments, **environment):
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "synkhronos", str(program), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, env=environment, timeout=110,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, env=environment, timeout=250,
     )
 
 

@@ -40,12 +40,14 @@ def test_keywords():
     (dict(n_parallel=2, master_rank=-1), ValueError, "got -1"),
     (dict(n_parallel=2, master_rank=None), TypeError, "master_rank must be an int, got None"),
     (dict(n_parallel=2, timeout=0), ValueError, "timeout must be a positive number"),
+    (dict(n_parallel=2, timeout=10 ** 400), ValueError, "timeout must be a positive number"),
+    (dict(n_parallel=2, threads=10 ** 400), ValueError, "threads must be at most 4096"),
     (dict(n_parallel=2, timeout="3"), ValueError, "got '3'"),
     (dict(n_parallel=2, timeout=float("nan")), ValueError, "nan"),
     (dict(n_parallel=2, random="other"), ValueError, "random must be 'split' or 'same', got 'other'"),
     (dict(n_parallel=2, threads=0), ValueError, "threads must be at least 1"),
     (dict(n_parallel=2, seed="x"), TypeError, "seed must be an int"),
-    (dict(n_parallel=2, use_gpu=True), ValueError, "use_gpu=True"),
+    (dict(n_parallel=2, use_gpu=True), synk.SynkhronosError, "use_gpu=True"),
     (dict(n_parallel=2, devices=["cuda0"]), ValueError, "devices"),
 ])
 def test_bad_arguments(keywords, kind, text):

@@ -19,7 +19,7 @@ LAYERS = [
     ["transports", "engines"],
     ["context"],
     ["command"],
-    ["launchers"],
+    ["launchers", "devices"],
     ["session"],
     ["program"],
     ["shared_data", "forking"],

@@ -2,10 +2,12 @@
 
 import copy
 import gc
+import itertools
 import os
 import pickle
 import random
 import uuid
+from decimal import Decimal
 
 import numpy as np
 import posix_ipc
@@ -168,6 +170,8 @@ def test_var_gives_dtype_ndim_and_name(pool):
         ({"value": [1.0], "ndim": 2}, ValueError, r"expected 2 dimensions, got 1 \(shape \(1,\)\)"),
         ({"value": [1.0], "var": Var("f4", 0, "x")}, ValueError, "'x': expected 0 dimensions, got 1"),
         ({"value": [1.0], "ndim": -1}, ValueError, "ndim must not be negative, got -1"),
+        ({"value": [1.0], "var": np.array([None])}, TypeError, "expected a dtype that lies flat in memory, got object"),
+        ({"dtype": "float32", "ndim": 2 ** 62}, ValueError, "ndim must be at most 32, got 4611686018427387904"),
         ({"value": [1.0], "ndim": 1.5}, TypeError, r"ndim must be an integer, got 1\.5"),
         ({"value": [1.0], "shape": (2,)}, ValueError, r"shape \(2,\) differs from the value's \(1,\)"),
         ({"dtype": "f4", "shape": (2,), "ndim": 2}, ValueError, r"shape must have ndim=2 dimensions, got \(2,\)"),
@@ -177,6 +181,7 @@ def test_var_gives_dtype_ndim_and_name(pool):
         ({"value": [1], "oversize": 2.01}, ValueError, r"oversize must be from 1 to 2, got 2\.01"),
         ({"value": [1], "oversize": float("nan")}, ValueError, "oversize must be from 1 to 2, got nan"),
         ({"value": [1], "oversize": "2"}, TypeError, "oversize must be a number"),
+        ({"value": [1], "oversize": Decimal("nan")}, TypeError, "oversize must be a number"),
         ({"value": [1], "oversize": None}, TypeError, "oversize must be a number"),
         ({"value": [1], "minibatch": "yes"}, TypeError, "minibatch must be True or False, got 'yes'"),
         ({"value": [1], "no_such": 1}, TypeError, "no_such"),
@@ -502,6 +507,11 @@ def test_zero_dimensions(pool):
         ("set_shape", (3,), ValueError, r"shape must have 2 dimensions, got \(3,\)"),
         ("set_shape", ((3, -1),), ValueError, "negative"),
         ("set_shape", ((3, "a"),), TypeError, "shape must be"),
+        ("set_shape", (range(10 ** 12),), ValueError, r"at most 32 sizes, got range\(0, 1000000000000\)"),
+        ("set_shape", (itertools.count(),), ValueError, r"at most 32 sizes, got count\("),
+        ("set_shape", ((10 ** 400, 0),), ValueError, "more elements than an array can have"),
+        ("set_shape", ([2 ** 62] * 32, 1.5), ValueError, "more elements than an array can have"),
+        ("set_length", (10 ** 400, 1.5), ValueError, "more elements than an array can have"),
         ("set_shape", ((3, 2), 3), ValueError, "oversize must be from 1 to 2"),
         ("set_value", ([1.0],), ValueError, "'x': expected 2 dimensions, got 1"),
         ("set_value", ([["a"]],), TypeError, "'x': expected dtype float64"),

@@ -1,5 +1,7 @@
 """Worlds of ranks to run tests in. (Not in conftest.py: what travels to ranks must be found by its module's name.)"""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,7 @@ class Poke(Command):
 
     def run(self, context):
         engine, variable = context.shareds[self.number]
-        engine.put(variable, np.array(self.values[context.rank]))
+        engine.put(variable, engine.hold(variable, np.array(self.values[context.rank])))
 
 
 class Tables(Command):
@@ -58,6 +60,8 @@ class World:
     def __init__(self, launcher, n, root, engine="numpy", **options):
         self.launcher, self.n, self.root = launcher, n, root
         self.engine_name = engine
+        if DEVICE and launcher == "fork":
+            options.setdefault("devices", [DEVICE] * n)
         self.session = PROGRAM.open(n, root, launcher=launcher, **options)
         self._functions = []
 
@@ -74,7 +78,8 @@ class World:
         options = {}
         if self.engine_name == "theano":
             variables = [theano.shared(value, name=name) for value, name in zip(values, names)]
-            options["mode"] = "FAST_COMPILE"  # runs Python code: nothing is given to the C compiler
+            if not DEVICE:
+                options["mode"] = "FAST_COMPILE"  # runs Python code: nothing is given to the C compiler
         else:
             from synkhronos.engines import numpy as engine
 
@@ -97,6 +102,9 @@ class World:
         """Give every rank its value, in a private array."""
         self.session.run(Poke(self._number(variable), [np.asarray(value) for value in values]))
 
+
+#: The device of all ranks of worlds of processes, where tests/gpu runs the tests of Theano's worlds again.
+DEVICE = os.environ.get("SYNK_TEST_DEVICE")
 
 #: Worlds that every collective and every form of a call is tried in: most as threads, the same as processes.
 WORLDS = [("threads", n, root, "numpy") for n, root in ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2))]

@@ -12,12 +12,13 @@ from .variables import Variables, describe, keep, keys_and_arrays
 class AllGather(Command):
     """Give every rank the concatenation of all ranks' values."""
 
-    def __init__(self, numbers: List[int]) -> None:
-        self.numbers = numbers
+    def __init__(self, numbers: List[int], on_host: bool) -> None:
+        self.numbers, self.on_host = numbers, on_host
 
     def run(self, context: RankContext) -> None:
         keys, arrays = keys_and_arrays(context, self.numbers)
-        keep(context, self.numbers, context.transport.all_gather(keys, arrays, describe(context, self.numbers)))
+        keep(context, self.numbers, context.transport.all_gather(keys, arrays, describe(context, self.numbers),
+                                                                 self.on_host))
 
 
 def all_gather(shared_vars: Any, nccl: bool = True) -> None:
@@ -56,4 +57,4 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     variables.check_rows("use gather to see every rank's value")
     for i in range(len(variables.numbers)):
         variables.check_count(i, variables.session.size, "the rows of all ranks of")  # each has 1 where 1 is required
-    variables.session.run(AllGather(variables.numbers))
+    variables.session.run(AllGather(variables.numbers, not nccl))

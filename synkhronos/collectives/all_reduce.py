@@ -75,7 +75,7 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
     array([4., 6.])
     """
     variables = Variables(shared_vars)
-    parsed = variables.check_op(op)
+    parsed = variables.check_op(op, nccl)
     variables.session.run(AllReduce(variables.numbers, parsed, parse_weights(weights, parsed, variables.session)))
 
 

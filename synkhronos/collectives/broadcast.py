@@ -18,16 +18,18 @@ class Broadcast(Command):
         The variables.
     handles : list of handles, optional
         The values; the master's own where they are None.
+    on_host : bool
+        Whether to keep away from NCCL.
     """
 
-    def __init__(self, numbers: List[int], handles: Optional[List[Any]]) -> None:
-        self.numbers, self.handles = numbers, handles
+    def __init__(self, numbers: List[int], handles: Optional[List[Any]], on_host: bool) -> None:
+        self.numbers, self.handles, self.on_host = numbers, handles, on_host
 
     def run(self, context: RankContext) -> None:
         keys = [("shared", number) for number in self.numbers]
         if self.handles is None:
             keys, arrays = keys_and_arrays(context, self.numbers)
-            results = context.transport.broadcast(keys, arrays, context.root)
+            results = context.transport.broadcast(keys, arrays, context.root, self.on_host)
         else:
             results = [context.transport.store(key, context.pools.attach(handle))
                        for key, handle in zip(keys, self.handles)]
@@ -69,4 +71,5 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
     variables = Variables(shared_vars)
     with variables.session.lock:
         staged = None if values is None else variables.stage(values)
-        variables.session.run(Broadcast(variables.numbers, staged and [value.handle for value in staged]))
+        variables.session.run(Broadcast(variables.numbers, staged and [value.handle for value in staged],
+                                        not nccl))

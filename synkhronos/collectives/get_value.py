@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, List, Optional, Tuple
 
 import numpy as np
@@ -23,7 +22,7 @@ class GetValue(Command):
         gathered = context.transport.gather(keys, arrays)
         values = None if gathered is None else [parts[self.rank].copy() for parts in gathered]
         held = [context.shareds[number] for number in self.states] if context.rank == self.rank else []
-        return values, [copy.deepcopy(engine.get(variable)) for engine, variable in held]
+        return values, [engine.export(variable) for engine, variable in held]
 
 
 def get_value(rank: int, shared_vars: Any) -> Any:

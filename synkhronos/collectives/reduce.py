@@ -23,7 +23,7 @@ class Reduce(Command):
         results = context.transport.reduce(keys, arrays, [self.op] * len(keys), None, describe(context, self.numbers),
                                            in_place=self.in_place)
         if not self.in_place:
-            return results
+            return None if results is None else [np.asarray(result) for result in results]
         keep(context, self.numbers, [None] * len(keys) if results is None else results)
         return None
 
@@ -73,5 +73,5 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
     """
     variables = Variables(shared_vars)
     session = variables.session
-    results = session.run(Reduce(variables.numbers, variables.check_op(op), bool(in_place)))[session.root]
+    results = session.run(Reduce(variables.numbers, variables.check_op(op, nccl), bool(in_place)))[session.root]
     return None if in_place else variables.one_or_list(results)

@@ -129,9 +129,10 @@ class Variables:
         self.engine, self.names, self.types = checked.engine, checked.names, checked.types
         self.random, self.numbers = checked.random, checked.numbers
 
-    def check_op(self, op: Any) -> ReduceOp:
-        """Return the op, where it suits all variables."""
+    def check_op(self, op: Any, nccl: Any = True) -> ReduceOp:
+        """Return the op, where it suits all variables; for the host where ``nccl`` is False."""
         parsed = ReduceOp.parse(op, "op", OPS)
+        parsed = ReduceOp(parsed.name, parsed.on_host or not nccl)
         for type_, name in zip(self.types, self.names):
             check_dtype(parsed, type_.dtype, name, OPS)
         return parsed
@@ -252,10 +253,14 @@ def keys_and_arrays(context: RankContext, numbers: Sequence[int]) -> Tuple[List[
 def keep(context: RankContext, numbers: Sequence[int], results: Sequence[Optional[np.ndarray]]) -> None:
     """Make the results of a collective the values of the variables, on all ranks or on none.
 
-    The last call of a command. ``results[i]`` is None where this rank's value stays.
+    The last call of a command. ``results[i]`` is None where this rank's value stays; else it is complete, except what
+    transports have just returned.
     """
+    held = [None if result is None else context.shareds[number][0].hold(context.shareds[number][1], result)
+            for number, result in zip(numbers, results)]
+
     def change() -> None:
-        for number, result in zip(numbers, results):
+        for number, result in zip(numbers, held):
             if result is not None:
                 engine, variable = context.shareds[number]
                 context.transport.adopt(("shared", number), result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional
 
 if TYPE_CHECKING:  # `python -m synkhronos` passes here before the program: NumPy is for that to import
     from .base import Engine
@@ -31,11 +31,16 @@ def get(name: str) -> Engine:
     return _made[name]
 
 
+def loaded() -> List[Engine]:
+    """Return the engines whose programs this process has imported."""
+    return [get(name) for name, (module, _) in KNOWN.items() if module in sys.modules]
+
+
 def find(things: Iterable[Any], default: Optional[str] = "theano") -> Optional[Engine]:
     """Return the engine that owns the first of ``things`` which any engine owns, else the default one (if any)."""
-    loaded = [get(name) for name, (module, _) in KNOWN.items() if module in sys.modules]
+    there = loaded()
     for thing in things:
-        for engine in loaded:
+        for engine in there:
             if engine.owns(thing):
                 return engine
     return None if default is None else get(default)

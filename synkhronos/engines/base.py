@@ -9,10 +9,14 @@ rest of the library works with the objects below and with opaque *variables*,
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Any, Hashable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+
+from ..errors import SynkhronosError
+from ..reduce_op import Accumulator, ReduceOp
 
 
 class ArrayType(NamedTuple):
@@ -96,6 +100,17 @@ class Engine(ABC):
             Where the variable would refuse it (dtype, dimensions, broadcastable pattern).
         """
 
+    def hold(self, shared: Any, value: Any) -> Any:
+        """Return an array that the variable may hold where its storage refers to it: on the host, or on the device.
+
+        Not a copy, unless it has to be brought there.
+        """
+        return value
+
+    def export(self, shared: Any) -> Any:
+        """Return a copy of the variable's value as its own ``get_value`` would: on the host."""
+        return copy.deepcopy(self.get(shared))
+
     @abstractmethod
     def blueprint(self, shared: Any) -> Any:
         """Return a picklable description of the shared variable without its value."""
@@ -158,6 +173,29 @@ class Engine(ABC):
         Scalars and 0-d results come as 0-d arrays, as the engine itself returns them. No output shares memory with an
         input, with what a shared variable holds or held, or with what the function writes to in its next call.
         """
+
+    def on_ranks(self, compiled: Any) -> Any:
+        """Return the function as `call` shall have it on ranks: what it computes on a device stays there.
+
+        It shares the storage of all shared variables with ``compiled``, which itself is the program's.
+        """
+        return compiled
+
+    def present(self, compiled: Any, index: int, value: Any) -> Any:
+        """Return the value of an output where the engine's own function would return it: on the host or the device."""
+        return value
+
+    def take(self, array: Any, rows: Any) -> Any:
+        """Return the rows of a shared variable's value that a `Selection` selects, where the array is."""
+        return rows.take(array)
+
+    def accumulator(self, op: ReduceOp, keep_dtype: bool = False) -> Any:
+        """Return an object like `Accumulator` for the values of an output or update of slices, wherever they are."""
+        return Accumulator(op, keep_dtype)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Tell whether an error of a function's call says that a device has no memory left."""
+        return False
 
     def copy(self, compiled: Any, snapshot: Any, **kwargs: Any) -> Tuple[Any, Any]:
         """Return a copy of the function, made as the engine's own ``copy`` makes it, and the copy's snapshot."""
@@ -281,6 +319,30 @@ class Engine(ABC):
         TypeError
             Where the state is of an unknown kind; names the variable.
         """
+
+    # -- devices -------------------------------------------------------------------------------------------------
+
+    def check_devices(self) -> str:
+        """Return what is missing for using devices at all, with the remedy, as a sentence; "" where nothing is."""
+        return "the engine %r uses no devices" % self.name
+
+    def foreign_device(self) -> str:
+        """Tell what has opened a device in this process, other than `open_device`; "" where nothing has."""
+        return ""
+
+    def opened_device(self) -> Optional[str]:
+        """Return the name of the device that `open_device` has opened, or None."""
+        return None
+
+    def open_device(self, name: str) -> Any:
+        """Open the device for this process, which uses it from then on; return its context.
+
+        Raises
+        ------
+        SynkhronosError
+            Where it cannot be opened; says what the driver says.
+        """
+        raise SynkhronosError(self.check_devices())
 
     # -- travel --------------------------------------------------------------------------------------------------
 

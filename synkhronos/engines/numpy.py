@@ -403,10 +403,16 @@ class NumpyEngine(Engine):
                  updates: Sequence[Tuple[Any, Any]], givens: Any, name: Optional[str] = None,
                  inplace: bool = False, no_default_updates: bool = False) -> Graph:
         wrapped = [given if isinstance(given, In) else In(given) for given in inputs]
+        for index, given in enumerate(wrapped):
+            if not isinstance(given.variable, Variable):
+                raise TypeError("inputs[%d]: expected a variable, got %r" % (index, given.variable))
         wrapped = [given._replace(name=given.name or given.variable.name) for given in wrapped]
         keys = sorted(outputs) if isinstance(outputs, dict) else None
         single = isinstance(outputs, Variable)
-        flat = [outputs] if single else [outputs[key] for key in keys] if keys is not None else list(outputs or ())
+        if outputs is None or isinstance(outputs, (list, tuple)):
+            flat = list(outputs or ())
+        else:
+            flat = [outputs] if keys is None else [outputs[key] for key in keys]
         replaced = self.given_pairs(givens)
         for index, output in enumerate(flat):
             if not isinstance(output, Variable):

@@ -18,11 +18,12 @@ from theano.compile.ops import FromFunctionOp
 from theano.compile.pfunc import rebuild_collect_shared
 from theano.compile.profiling import ProfileStats
 from theano.compile.sharedvalue import SharedVariable
-from theano.gof import Constant, Container, Variable, compilelock, vm
+from theano.gof import Apply, Constant, Container, Variable, compilelock, vm
 from theano.tensor import TensorType
 from theano.tensor.raw_random import RandomStateType
 
-from . import random_states, travel
+from ..reduce_op import ReduceOp
+from . import random_states, theano_gpu, travel
 from .base import ArrayType, Engine, Input, Output
 
 # The only linkers whose functions take an output_subset (CVM is missing where Theano has no C++ compiler).
@@ -96,14 +97,30 @@ class TheanoEngine(Engine):
 
     def conform(self, shared: Any, value: Any, argument: str) -> np.ndarray:
         container = shared.container
-        return _filter(container.type, value, container.strict, container.allow_downcast, argument)
+        if not theano_gpu.is_type(container.type):
+            return _filter(container.type, value, container.strict, container.allow_downcast, argument)
+        if theano_gpu.is_array(value):
+            value = np.asarray(value)
+        return _filter(theano_gpu.host_type(container.type), value, False, container.allow_downcast, argument)
+
+    def hold(self, shared: Any, value: Any) -> Any:
+        if theano_gpu.is_type(shared.type):
+            return theano_gpu.on_device(shared.type, value)
+        return np.asarray(value) if theano_gpu.is_array(value) else value
+
+    def export(self, shared: Any) -> Any:
+        value = self.get(shared)
+        return np.array(value) if theano_gpu.is_array(value) else copy.deepcopy(value)
 
     def blueprint(self, shared: Any) -> Blueprint:
         container = shared.container
+        theano_gpu.check_context("shared variable %s" % self.label(shared), shared.type)
         return Blueprint(type(shared), shared.type, shared.name, container.strict, container.allow_downcast,
                          bool(getattr(shared.tag, "is_rng", False)))
 
     def build(self, blueprint: Blueprint, value: Any, storage_of: Optional[Any] = None) -> Any:
+        if theano_gpu.is_type(blueprint.type) and storage_of is None:
+            value = theano_gpu.on_device(blueprint.type, value)
         container = Container(
             blueprint.type, name=blueprint.name, strict=blueprint.strict, allow_downcast=blueprint.allow_downcast,
             storage=[value] if storage_of is None else storage_of.container.storage,
@@ -164,13 +181,15 @@ class TheanoEngine(Engine):
     def convert(self, input: Input, value: Any, argument: str) -> Any:
         if value is None and input.type is None:
             return None  # Theano does not look at None
-        return _filter(input.variable.type, value, input.spec.strict, input.spec.allow_downcast, argument)
+        return _filter(theano_gpu.host_type(input.variable.type), value, input.spec.strict, input.spec.allow_downcast,
+                       argument)
 
     def check(self, input: Input, dtype: np.dtype, shape: Tuple[int, ...], argument: str) -> None:
         # Theano decides by dtype, number of dimensions, and where lengths are 1: a small array shows the same.
         small = np.zeros([min(length, 2) for length in shape], dtype)
         try:
-            input.variable.type.filter(small, strict=input.spec.strict, allow_downcast=input.spec.allow_downcast)
+            theano_gpu.host_type(input.variable.type).filter(
+                small, strict=input.spec.strict, allow_downcast=input.spec.allow_downcast)
         except Exception as error:
             _refuse(argument, input.variable.type, "an array of %s with shape %s" % (dtype, shape), error,
                     "cast or reshape it, or compile with allow_input_downcast=True where only the dtype differs")
@@ -195,6 +214,25 @@ class TheanoEngine(Engine):
                 result = [by_key[keys[index]] for index in subset]
         return [_own(compiled.maker.fgraph.outputs[index], outputs[index].borrow, value)
                 for index, value in zip(chosen, result)]
+
+    def on_ranks(self, compiled: Any) -> Any:
+        changed = theano_gpu.outputs_on_device(compiled)
+        return compiled if changed is compiled else _restore(changed, compiled.name, compiled.trust_input)
+
+    def present(self, compiled: Any, index: int, value: Any) -> Any:
+        type_ = compiled.maker.outputs[index].variable.type
+        if theano_gpu.is_type(type_):
+            return None if value is None else theano_gpu.on_device(type_, value)
+        return np.asarray(value) if theano_gpu.is_array(value) else value
+
+    def take(self, array: Any, rows: Any) -> Any:
+        return theano_gpu.take(array, rows) if theano_gpu.is_array(array) else super().take(array, rows)
+
+    def accumulator(self, op: ReduceOp, keep_dtype: bool = False) -> Any:
+        return theano_gpu.accumulator(op, keep_dtype)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return theano_gpu.is_out_of_memory(error)
 
     def copy(self, compiled: Any, snapshot: Snapshot, **kwargs: Any) -> Tuple[Any, Snapshot]:
         swap = dict(kwargs.get("swap") or {})
@@ -315,6 +353,20 @@ class TheanoEngine(Engine):
                                else "an array of %s with shape %s" % (state.dtype, state.shape)))
         return state
 
+    # -- devices -------------------------------------------------------------------------------------------------
+
+    def check_devices(self) -> str:
+        return theano_gpu.missing()
+
+    def foreign_device(self) -> str:
+        return theano_gpu.foreign()
+
+    def opened_device(self) -> Optional[str]:
+        return theano_gpu.opened()
+
+    def open_device(self, name: str) -> Any:
+        return theano_gpu.open_device(name)
+
     # -- travel --------------------------------------------------------------------------------------------------
 
     def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int]) -> bytes:
@@ -331,6 +383,7 @@ class TheanoEngine(Engine):
 
 
 def _array_type(type_: Any) -> Optional[ArrayType]:
+    type_ = theano_gpu.host_type(type_)
     if isinstance(type_, TensorType):
         return ArrayType(type_.numpy_dtype, type_.ndim, type_.broadcastable)
     return None
@@ -365,7 +418,7 @@ def _place_of_call() -> str:
 
 def _own(output: Any, borrow: bool, value: Any) -> Any:
     """Return the output's value as an array that belongs to the caller alone."""
-    if not isinstance(output.type, TensorType):
+    if not isinstance(output.type, TensorType) and not theano_gpu.is_array(value):
         return value
     if isinstance(value, np.generic):
         return np.asarray(value)  # the Python code of some Ops leaves a NumPy scalar where the type says array
@@ -374,7 +427,7 @@ def _own(output: Any, borrow: bool, value: Any) -> Any:
     # and what Out(borrow=True) has computed is where the next call may write to (in modes without allow_gc).
     root = alias_root(output)
     if (borrow or root.owner is None) and not isinstance(root, Constant):
-        return value.copy(order="K")
+        return value.copy("A" if theano_gpu.is_array(value) else "K")
     return value
 
 
@@ -404,6 +457,8 @@ def _reduce(thing: Any) -> Any:
         return _restore, (thing.maker, thing.name, thing.trust_input)
     if type(thing) is FromFunctionOp:
         return _reduce_from_function(thing)
+    if isinstance(thing, Apply) and theano_gpu.KERNEL_OF_REDUCTION in vars(thing):
+        return theano_gpu.without_kernel(thing)
     if type(thing) is ProfileStats:
         return _new_profile, (thing.message, thing.flag_time_thunks)  # each rank counts its own calls
     if type(thing) is DebugMode:

@@ -17,6 +17,7 @@ from typing import Any, Callable, Hashable, Iterable, List, Mapping, Sequence, T
 
 import cloudpickle
 
+from ..errors import SynkhronosError
 from ..interrupts import Undisturbed
 
 #: C stack for a graph that is thousands of operations deep: pickling goes one level down per operation, and what it
@@ -61,9 +62,11 @@ def _start(work: Callable[[], None]) -> threading.Thread:
             thread = threading.Thread(target=work, name="synkhronos pickling", daemon=True)
             thread.start()
             return thread
-        except RuntimeError:  # no room for a stack of that size
+        except RuntimeError as error:  # no room for a stack of that size
             if size == STACK_SIZES[-1]:
-                raise
+                raise SynkhronosError(
+                    "functions cannot be sent or loaded: a thread with a deep stack is needed, and %s; see ulimit -u "
+                    "(processes and threads) and ulimit -v (address space)" % error) from error
         finally:
             threading.stack_size(before)
     raise AssertionError("unreachable")

@@ -1,6 +1,6 @@
 """Learning rates, decays and epsilons: numbers, shared variables or expressions of 0 dimensions."""
 
-import math
+import sys
 from numbers import Real
 
 import numpy as np
@@ -17,7 +17,7 @@ def check_scalars(**given):
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()
         if isinstance(value, Real) and not isinstance(value, bool):
-            if not math.isfinite(value):
+            if not abs(value) <= sys.float_info.max:
                 raise ValueError("%s: expected a finite number, got %r" % (name, value))
             checked.append(float(value))
         elif isinstance(value, theano.Variable) and getattr(value, "ndim", None) == 0 and (

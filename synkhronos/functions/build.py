@@ -71,6 +71,8 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
     [array(4.5), array([2., 7.])]
     """
     inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
+    if not isinstance(kwargs.get("name"), (str, type(None))):  # it travels with every call
+        raise TypeError("name must be a str, got %r of type %s" % (kwargs["name"], type(kwargs["name"]).__name__))
     parsed = spec.parse_outputs(outputs)
     engine = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
     pairs, update_ops = spec.parse_updates(updates, engine.label)

@@ -105,12 +105,13 @@ class CallFunction(Command):
             outputs: List[Any] = [None] * len(plan.ops)
         elif plan.division.num_slices == 1:
             arguments = prepared.of_slice(prepared.pieces[0], prepared.values(context), self.rows, context)
-            outputs = engine.call(compiled, arguments, plan.subset)
+            outputs = self._call(plan, context, engine, compiled, arguments, plan.subset)
         else:
             outputs, changes = self._in_slices(context, engine, compiled, prepared)
         if plan.in_answers:
-            return outputs if context.rank == context.root else [
-                None if op.name is None else _in_bytes(output) for op, output in zip(plan.ops, outputs)]
+            if context.rank == context.root:
+                return outputs
+            return [None if op.name is None else _in_bytes(output) for op, output in zip(plan.ops, outputs)]
         results = _reduce(plan, context, engine, compiled, outputs)
         if plan.updates:  # on all ranks or on none: slices may disagree on one rank alone
             context.commit(*changes)
@@ -125,6 +126,18 @@ class CallFunction(Command):
             prepared = context.plans[self.place] = Prepared(self.plan, context)
         return prepared
 
+    def _call(self, plan: Plan, context: RankContext, engine: Any, compiled: Any, arguments: List[Any],
+              wanted: Optional[List[int]]) -> List[Any]:
+        try:
+            return engine.call(compiled, arguments, wanted)
+        except Exception as error:
+            if not engine.is_out_of_memory(error):
+                raise
+            raise MemoryError("rank %d has no memory left on its device in function %s (%s): call it with "
+                              "num_slices=%d, or with fewer rows" % (
+                                  context.rank, plan.name, str(error).split("\n")[0],
+                                  2 * plan.division.num_slices)) from error
+
     def _in_slices(self, context: RankContext, engine: Any, compiled: Any,
                    prepared: Prepared) -> Tuple[List[Any], List[Callable[[], object]]]:
         """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
@@ -136,13 +149,15 @@ class CallFunction(Command):
         pieces, values = prepared.pieces, prepared.values(context)
         targets = [context.shareds[number][1] for number, _ in plan.updates]
         outputs, news = in_slices(
-            lambda i: engine.call(compiled, prepared.of_slice(pieces[i], values, self.rows, context), wanted),
-            [weight for weight, _, _ in pieces],
-            [(labels[i], op) for i, op in zip(wanted, plan.ops)],
-            [(engine.label(target), op) for target, (_, op) in zip(targets, plan.updates)])
-        conformed = [engine.conform(target, new, "the update of %s" % engine.label(target))
-                     for target, new in zip(targets, news)]
-        return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, conformed)]
+            lambda i: self._call(plan, context, engine, compiled,
+                                 prepared.of_slice(pieces[i], values, self.rows, context), wanted),
+            [weight for weight, _, _ in pieces], [(labels[i], op) for i, op in zip(wanted, plan.ops)],
+            [(engine.label(target), op) for target, (_, op) in zip(targets, plan.updates)], engine.accumulator)
+        for i, (target, new) in enumerate(zip(targets, news)):
+            news[i] = engine.hold(target, new)
+            if isinstance(news[i], np.ndarray):  # what is on the device is as the graph has it, which is as it must be
+                news[i] = engine.conform(target, news[i], "the update of %s" % engine.label(target))
+        return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, news)]
 
 
 def _arrived(plan: Optional[Plan], place: Optional[Tuple[int, int]],
@@ -163,22 +178,34 @@ def _reduce(plan: Plan, context: RankContext, engine: Any, compiled: Any, output
         if reduced is not None:
             for i, result in zip(moving, reduced):
                 outputs[i] = result
-    return outputs if context.rank == context.root else None
+    return _presented(plan, engine, compiled, outputs) if context.rank == context.root else None
 
 
-def reduce_answers(plan: Plan, results: Sequence[Any], root: int) -> List[Any]:
+def _presented(plan: Plan, engine: Any, compiled: Any, outputs: List[Any]) -> List[Any]:
+    """Return the outputs where the engine's own function would return them: on the host or the device."""
+    return [engine.present(compiled, i if plan.subset is None else plan.subset[i], output)
+            for i, output in enumerate(outputs)]
+
+
+def reduce_answers(plan: Plan, results: Sequence[Any], context: RankContext) -> List[Any]:
     """Return the outputs of a call whose outputs came with the answers of the ranks: on the master, at its end."""
-    outputs: List[Any] = results[root]
+    outputs: List[Any] = results[context.root]
     for i, op in enumerate(plan.ops):
         if op.name is not None:
-            parts = [outputs[i] if rank == root else _from_bytes(result[i]) for rank, result in enumerate(results)]
-            outputs[i] = reduce_outputs(op, parts, plan.division.weights, root)
-    return outputs
+            parts = [_on_host(outputs[i]) if rank == context.root else _from_bytes(result[i])
+                     for rank, result in enumerate(results)]
+            outputs[i] = reduce_outputs(op, parts, plan.division.weights, context.root)
+    engine, compiled = context.functions[plan.number]
+    return _presented(plan, engine, compiled, outputs)
+
+
+def _on_host(output: Any) -> Optional[np.ndarray]:
+    return None if output is None else np.asarray(output)
 
 
 def _in_bytes(output: Optional[np.ndarray]) -> Optional[Tuple[str, bytes]]:
     """Return a value of 0 dimensions as it travels: a tenth of the time that pickling an array takes."""
-    return None if output is None else (output.dtype.str, np.asarray(output).tobytes())
+    return None if output is None else (np.dtype(output.dtype).str, np.asarray(output).tobytes())
 
 
 def _from_bytes(sent: Optional[Tuple[str, bytes]]) -> Optional[np.ndarray]:
@@ -234,7 +261,7 @@ class Prepared:
             shared_rows = self._shared_rows.part(*shared_part)
             for number in self.plan.sliceable:
                 engine, shared = context.shareds[number]
-                taken.append(shared_rows.take(engine.get(shared)))
+                taken.append(engine.take(engine.get(shared), shared_rows))
         return taken
 
 

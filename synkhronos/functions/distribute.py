@@ -10,7 +10,6 @@ from collections import UserDict, deque
 from typing import Any, Callable, Deque, Dict, Hashable, Iterable, List, NamedTuple, Optional, Tuple
 
 import cloudpickle
-import numpy as np
 
 from .. import engines, machine
 from ..command import Command
@@ -111,7 +110,7 @@ class MasterFunctions(UserDict):  # (all of whose methods go through __getitem__
 
     def __getitem__(self, number: int) -> Tuple[Any, Any]:
         function = self.data[number]()
-        return (None, None) if function is None else (function.engine, function.compiled)
+        return (None, None) if function is None else (function.engine, function.on_ranks)
 
 
 class MasterShareds(UserDict):
@@ -222,7 +221,7 @@ class Catalogue:
             for name, some in by_engine.items():
                 used = {id(shared): shared for function in some for shared in function.get_shared()}
                 data = some[0].engine.dumps(
-                    [function.compiled for function in some],
+                    [function.on_ranks for function in some],
                     {engine.identity(shared): self.find(engine, shared) for engine in [some[0].engine]
                      for shared in used.values()},
                     {key: self._entries[key].number for key in used})
@@ -281,10 +280,10 @@ class Catalogue:
                 value, begins = self._streams.begin(engine, shared, self._living())
                 engine.put(shared, value if begins is None else jumped_from(
                     begins, engine, shared, value, context.rank, context.size))
-            elif engine.shared_type(shared) is not None and isinstance(value, np.ndarray):
+            elif engine.shared_type(shared) is not None and value is not None:
                 placed = context.transport.place(("shared", number), value)
                 engine.put(shared, placed)
-                handle, value = context.pool.handle(placed), None
+                handle, value = context.pool.handle(context.transport.expose(("shared", number), placed)), None
         return Variable(number, engine.name, engine.blueprint(shared), handle, value, base and base.number,
                         begins)
 

@@ -8,7 +8,7 @@ from .. import engines
 from ..program import PROGRAM, Program
 from ..reduce_op import MISSING, ReduceOp
 from ..selection import Rows
-from ..session import Session
+from ..session import Session, check_timeout
 from ..shared_data import Data
 from . import spec
 from .arguments import Arguments
@@ -45,6 +45,8 @@ class Function:
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
         self._shareds = engine.shareds(compiled)
         self._variants = variants
+        #: The function as ranks call it; the same, or one that leaves results on the device.
+        self.on_ranks = engine.on_ranks(compiled)
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # reference to the session of the last call
         self._plans: Optional[Plans] = None
@@ -218,14 +220,14 @@ class Function:
         session = self.program.session
         graphs = self._graphs()
         if session is None or session.closed:
-            for graph in graphs:
-                graph.compiled.free()
+            for compiled in [self.compiled] + [graph.on_ranks for graph in graphs]:
+                compiled.free()
             return
         with session.lock:
             catalogue = catalogue_of(session)
             session.run(FreeFunction([catalogue.number(graph) for graph in graphs if graph in catalogue]))
-            for graph in graphs:
-                graph.compiled.free()  # those that the ranks do not hold
+            for compiled in [self.compiled] + [graph.on_ranks for graph in graphs]:
+                compiled.free()  # also those that the ranks do not hold
 
     @property
     def profile(self) -> Any:
@@ -235,7 +237,7 @@ class Function:
         times of all ranks added up. It is made anew whenever it is looked at.
         """
         graphs = self._graphs()
-        counts = [self.engine.profile([graph.compiled for graph in graphs])]
+        counts = [self.engine.profile([graph.on_ranks for graph in graphs])]
         if counts == [None]:
             return self.compiled.profile
         session = self.program.session
@@ -246,9 +248,9 @@ class Function:
                     # In the order of the graphs; what the ranks do not hold was not called there.
                     graphs.sort(key=lambda graph: graph not in catalogue)
                     of_ranks = session.run(Profile([catalogue.number(graph) for graph in graphs if graph in catalogue]))
-                    of_ranks[session.root] = self.engine.profile([graph.compiled for graph in graphs])
+                    of_ranks[session.root] = self.engine.profile([graph.on_ranks for graph in graphs])
                     counts = of_ranks
-        return self.engine.merged_profile([graph.compiled for graph in graphs], counts)
+        return self.engine.merged_profile([graph.on_ranks for graph in graphs], counts)
 
     def _graphs(self) -> List[Any]:
         """Return the function itself, and its other graphs that have been compiled."""
@@ -311,8 +313,7 @@ class Function:
         >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 calls twice: it has two rows
         [array(3.), array([1., 1., 2.])]
         """
-        if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < float("inf")):
-            raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
+        check_timeout(timeout)
         subset = spec.output_indices(output_subset, self._form.keys, len(self._output_ops))
         values = self._arguments.bind(self.name, args, kwargs)
         session = self.program.current()
@@ -330,13 +331,14 @@ class Function:
             if found is None:
                 found = self._plans.add((arguments, indices, division, subset), self._plan(
                     session, catalogue, arguments, indices, division, subset))
-            results = session.run(CallFunction(found.plan, found.place, found.known, rows), timeout)
+            in_graph = self._variants.updated_in_graph(bool(found.plan.updates))
+            results = session.run(CallFunction(found.plan, found.place, found.known, rows), timeout, in_graph)
             found.known = True
             self.last_rows = [1] * session.size if division.weights is None else list(division.weights)
             self._called_in = found.session
             outputs = results[session.root]
             if found.plan.in_answers:
-                outputs = reduce_answers(found.plan, results, session.root)
+                outputs = reduce_answers(found.plan, results, session.context)
         return self._form.wrap(outputs, subset)
 
     def _plan(self, session: Session, catalogue: Catalogue, arguments: List[Argument], indices: Any,

@@ -36,7 +36,7 @@ class Agreement:
 
 def in_slices(call: Callable[[int], Sequence[Any]], weights: Sequence[int],
               outputs: Sequence[Tuple[str, ReduceOp]], updates: Sequence[Tuple[str, Optional[ReduceOp]]],
-              ) -> Tuple[List[Any], List[Any]]:
+              accumulator: Callable[..., Any] = Accumulator) -> Tuple[List[Any], List[Any]]:
     """Call a function on every slice of a rank's rows and accumulate its outputs and its updates.
 
     Updates are computed on every slice from the original values, since nothing is applied here: that is the caller's,
@@ -52,6 +52,8 @@ def in_slices(call: Callable[[int], Sequence[Any]], weights: Sequence[int],
         How messages name every output, and its op.
     updates : sequence of (name, ReduceOp or None)
         The same of every updated variable; slices must agree where the op is None.
+    accumulator : callable
+        Makes what accumulates the values of one output or update; see `Accumulator`.
 
     Returns
     -------
@@ -64,8 +66,8 @@ def in_slices(call: Callable[[int], Sequence[Any]], weights: Sequence[int],
         Where what slices give cannot be combined; names the output or variable.
     """
     names = [name for name, _ in outputs] + ["the update of " + name for name, _ in updates]
-    accumulators: List[Any] = [Accumulator(op) for _, op in outputs]
-    accumulators += [Agreement() if op is None else Accumulator(op, keep_dtype=True) for _, op in updates]
+    accumulators: List[Any] = [accumulator(op) for _, op in outputs]
+    accumulators += [Agreement() if op is None else accumulator(op, keep_dtype=True) for _, op in updates]
     for i, weight in enumerate(weights):
         _add(names, accumulators, call(i), weight)
     results = []

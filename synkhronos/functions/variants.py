@@ -21,7 +21,7 @@ class Graph:
     """One compiled graph, as the ranks hold it."""
 
     def __init__(self, engine: Any, compiled: Any) -> None:
-        self.engine, self.compiled = engine, compiled
+        self.engine, self.on_ranks = engine, engine.on_ranks(compiled)
         self._shareds = engine.shareds(compiled)
 
     def get_shared(self) -> List[Any]:
@@ -44,6 +44,7 @@ class Variants:
     def __init__(self, engine: Any, snapshot: Any, sliceable: Sequence[Any]) -> None:
         self.engine, self.snapshot, self.sliceable = engine, snapshot, list(sliceable)
         self._graphs: Dict[bool, Graph] = {}
+        self._labels: Dict[bool, List[str]] = {}
 
     def __iter__(self) -> Any:
         """Iterate over the graphs that have been compiled."""
@@ -54,6 +55,13 @@ class Variants:
         if sliced not in self._graphs:
             self._graphs[sliced] = Graph(self.engine, self.engine.variant(self.snapshot, sliced, self.sliceable))
         return self._graphs[sliced]
+
+    def updated_in_graph(self, sliced: bool) -> List[str]:
+        """Return the names of the shared variables that a call updates on each rank by itself, not on all or none."""
+        if sliced not in self._labels:
+            self._labels[sliced] = [self.engine.label(shared) for shared in self.engine.updated_in(self.snapshot)
+                                    if not sliced or self.engine.is_random(shared)]
+        return self._labels[sliced]
 
     def accumulated(self) -> List[Any]:
         """Return the shared variables whose new values a call in slices gives as outputs, in that order."""

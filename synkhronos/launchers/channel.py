@@ -59,9 +59,7 @@ class RankEnd:
         while block.command_number <= block.finished[self.rank]:
             wait(block.commands[self.rank], watch, *self.patience)
         self._keep = None
-        number = block.command_number
-        block.started[self.rank] = number
-        return number
+        return block.command_number
 
     def read(self) -> Any:
         """Return the command; whatever unpickling it raises comes out."""

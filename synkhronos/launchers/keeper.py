@@ -242,14 +242,15 @@ class _Watch:
         """Note how ranks ended, and wake everybody who may wait for them."""
         while self.ranks:
             try:
-                pid, status = os.waitpid(-1, 0 if block else os.WNOHANG)
+                pid, status, usage = os.wait4(-1, 0 if block else os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
             rank = self.ranks.pop(pid, None)
             if rank is not None and self.block is not None:
-                bury(self.block, rank, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+                bury(self.block, rank, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
+                     usage.ru_maxrss << 10)
 
 
 def _drop_descriptors(keep: int) -> None:
@@ -269,9 +270,9 @@ def _drop_descriptors(keep: int) -> None:
     os.close(nothing)
 
 
-def bury(block: ControlBlock, rank: int, status: int) -> None:
+def bury(block: ControlBlock, rank: int, status: int, memory: int = 0) -> None:
     """Write down that a rank has ended, and wake everybody who may wait for it."""
-    block.status[rank] = status
+    block.status[rank], block.memory[rank] = status, memory
     block.ended[rank] = 1
     block.deaths = 1
     block.arrivals.release()

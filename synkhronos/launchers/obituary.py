@@ -5,8 +5,15 @@ from __future__ import annotations
 import signal
 
 
-def describe_end(status: int) -> str:
-    """Tell how a process ended: its exit code, or minus the number of the signal.
+def describe_end(status: int, memory: int = 0) -> str:
+    """Tell how a process ended.
+
+    Parameters
+    ----------
+    status : int
+        Its exit code, or minus the number of the signal.
+    memory : int
+        Bytes that it held at most, where that is known.
 
     Examples
     --------
@@ -14,6 +21,8 @@ def describe_end(status: int) -> str:
     'was killed by SIGSEGV'
     >>> describe_end(3)
     'ended with exit code 3'
+    >>> describe_end(-9, 700 << 20)
+    'was killed by SIGKILL (if nobody sent it, the kernel ran out of memory; the rank held up to 700 MB)'
     """
     if status >= 0:
         return "ended with exit code %d" % status
@@ -21,8 +30,10 @@ def describe_end(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = "signal %d" % -status
-    likely = " (if nobody sent it, the kernel ran out of memory)" if -status == signal.SIGKILL else ""
-    return "was killed by %s%s" % (name, likely)
+    if -status != signal.SIGKILL:
+        return "was killed by %s" % name
+    held = "; the rank held up to %d MB" % -(-memory >> 20) if memory else ""
+    return "was killed by %s (if nobody sent it, the kernel ran out of memory%s)" % (name, held)
 
 
 def describe_state(pid: int) -> str:

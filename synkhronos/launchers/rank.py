@@ -73,7 +73,8 @@ def encode(ack: Ack) -> bytes:
 
 def decode(message: Any) -> Ack:
     """Return the answer that `encode` pickled; its ``error`` is a `Failure`."""
-    return Ack(*message)
+    rank, result, error, aborted = message
+    return Ack(rank, result, error, aborted)
 
 
 def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -> None:

@@ -11,6 +11,11 @@ only then does `adopt` make it current.
 
 **Keys.** A key names what an array is the value of (a shared variable, an
 output), so that a transport can keep memory for it from call to call.
+
+**Devices.** Arrays are NumPy arrays here. Where ranks have devices, their
+transport takes the arrays that live there as well, in the same lists, and
+returns results for those on the device or on the host, as it comes. An op's
+``on_host``, and the argument of that name, ask for the way through the host.
 """
 
 from __future__ import annotations
@@ -73,16 +78,21 @@ class Transport(ABC):
 
     @abstractmethod
     def all_gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray],
-                   describe: Describe) -> List[np.ndarray]:
+                   describe: Describe, on_host: bool = False) -> List[np.ndarray]:
         """Concatenate the ranks' arrays along axis 0, in rank order, for every rank. Lengths may differ."""
 
     @abstractmethod
-    def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int) -> List[np.ndarray]:
+    def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int,
+                  on_host: bool = False) -> List[np.ndarray]:
         """Return, on every rank, the arrays of the root. Those of the others may have any shape."""
 
     @abstractmethod
     def place(self, key: Key, value: np.ndarray) -> np.ndarray:
         """Return the key's current array, holding ``value``; not a copy where it is there already. Local."""
+
+    def expose(self, key: Key, array: Any) -> np.ndarray:
+        """Return the key's current array as one in shared memory: itself, or a copy of what lies elsewhere. Local."""
+        return array
 
     @abstractmethod
     def prepare(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:

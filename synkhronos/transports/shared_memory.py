@@ -202,7 +202,7 @@ class SharedMemoryTransport(Transport):
         work = layout.known.get("all_reduce")
         if work is None:
             for i in range(n):
-                _check_same(layout.of_ranks(i), describe, i)
+                check_same(layout.of_ranks(i), describe, i)
             work = layout.known["all_reduce"] = self._share_of_work([layout.arrays(i) for i in range(n)],
                                                                     [layout.arrays(n + i) for i in range(n)])
         combine_pieces(op, work, weights)
@@ -233,7 +233,7 @@ class SharedMemoryTransport(Transport):
         if shared_out is None:
             for i, name in enumerate(names):
                 if name not in (None, "gather"):
-                    _check_same(layout.of_ranks(i), describe, i)
+                    check_same(layout.of_ranks(i), describe, i)
             shared_out = layout.known[names] = [i for i, name in enumerate(names) if self._worth_sharing(
                 layout.of_ranks(i), name)]
         results: Dict[int, np.ndarray] = {}
@@ -274,19 +274,20 @@ class SharedMemoryTransport(Transport):
         return [layout.arrays(i) for i in range(len(keys))] if self.rank == self.root else None
 
     def all_gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray],
-                   describe: Describe) -> List[np.ndarray]:
+                   describe: Describe, on_host: bool = False) -> List[np.ndarray]:
         layout = self._share(self._placed(keys, arrays))
         results = []
         for i, key in enumerate(keys):
             of_ranks = layout.of_ranks(i)
-            _check_same(of_ranks, describe, i, but_lengths=True)
+            check_same(of_ranks, describe, i, but_lengths=True)
             length = sum(handle.shape[0] for handle in of_ranks)
             spare = self.prepare(key, (length,) + of_ranks[0].shape[1:], of_ranks[0].dtype)
             np.concatenate(layout.arrays(i), out=spare)
             results.append(spare)
         return results
 
-    def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int) -> List[np.ndarray]:
+    def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int,
+                  on_host: bool = False) -> List[np.ndarray]:
         if self.rank == root:
             self._share(self._placed(keys, arrays))
             return [self._slots[key].current for key in keys]  # type: ignore[misc]
@@ -312,7 +313,7 @@ def _remember(known: OrderedDict, key: Any, value: Any) -> None:
         known.popitem(last=False)
 
 
-def _check_same(handles: Sequence[Optional[Handle]], describe: Describe, i: int, but_lengths: bool = False) -> None:
+def check_same(handles: Sequence[Optional[Handle]], describe: Describe, i: int, but_lengths: bool = False) -> None:
     """Raise where shapes or dtypes differ; every rank sees the same handles, so all raise or none."""
     there = [(rank, handle) for rank, handle in enumerate(handles) if handle is not None]
     if len({(handle.shape[but_lengths:], len(handle.shape), handle.dtype) for _, handle in there}) > 1:

@@ -151,10 +151,10 @@ def test_variable_whose_function_is_dropped_while_a_collective_is_prepared(three
     synk.distribute()
     original = module.Variables.check_op
 
-    def check_op(self, op):
+    def check_op(self, op, nccl):
         functions.clear()
         gc.collect()
-        return original(self, op)
+        return original(self, op, nccl)
 
     monkeypatch.setattr(module.Variables, "check_op", check_op)
     synk.all_reduce(W, "sum")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from synkhronos.engines import travel
+from synkhronos.errors import SynkhronosError
 
 
 def depth(levels):
@@ -101,6 +102,7 @@ def test_where_the_address_space_is_small():
     program = """
 import resource, sys
 from synkhronos.engines import travel
+from synkhronos.errors import SynkhronosError
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), -1))
 def depth(levels):
@@ -110,3 +112,15 @@ print(travel.deep(depth, 5000))
     done = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
     assert done.stdout.strip() == b"5000", done.stderr.decode()
+
+
+def test_where_no_thread_can_be_started(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    before = settings()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(SynkhronosError, match="can't start new thread; see ulimit -u"):
+        travel.deep(len, "abc")
+    monkeypatch.undo()
+    assert settings() == before and travel.deep(len, "abc") == 3

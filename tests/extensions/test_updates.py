@@ -409,10 +409,10 @@ def test_bad_scalars_are_named(bad):
                 getattr(rules, name)(model.loss, model.params, 0.1, **{option: bad})
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, np.float32(-np.inf)])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, np.float32(-np.inf), 10 ** 400])
 def test_scalars_are_finite(bad):
     model = Model()
-    with pytest.raises(ValueError, match="learning_rate: expected a finite number, got -?(nan|inf)"):
+    with pytest.raises(ValueError, match="learning_rate: expected a finite number, got -?(nan|inf|1000)"):
         rules.rmsprop(model.loss, model.params, bad)
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from worlds import DEVICE
 
 import synkhronos as synk
 
@@ -40,7 +41,7 @@ class TheanoWords:
         self.theano, self.T = theano, T
         self.shared, self.In = theano.shared, theano.In
         self.mean, self.sum, self.max, self.min, self.prod = T.mean, T.sum, T.max, T.min, T.prod
-        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False)
+        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=DEVICE is not None)  # (on devices there is no other)
         self.mode = theano.Mode(linker=linker, optimizer="fast_compile")
 
     def variable(self, name, ndim=1, dtype="float64", broadcastable=None):

@@ -18,6 +18,12 @@ def test_end(status, text):
     assert describe_end(status) == text
 
 
+def test_end_for_lack_of_memory():
+    assert describe_end(-9, (3 << 30) + 1) == ("was killed by SIGKILL (if nobody sent it, the kernel ran out of memory; "
+                                               "the rank held up to 3073 MB)")
+    assert describe_end(-15, 1 << 30) == "was killed by SIGTERM"
+
+
 def test_state():
     process = subprocess.Popen(["sleep", "60"])
     try:

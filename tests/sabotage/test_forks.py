@@ -149,3 +149,20 @@ def test_keeper_that_somebody_else_reaps(works, fresh_keeper):
     assert not synk.is_forked()
     synk.fork(2)
     works()
+
+
+def test_session_of_a_thread_that_ends(script):
+    """Ranks do not depend on the thread that called fork(), nor on the one that was the first to do so."""
+    program = script("""
+        for _ in range(2):
+            thread = threading.Thread(target=synk.fork, args=(3,))
+            thread.start()
+            thread.join()
+            time.sleep(0.2)
+            works()
+            closing = threading.Thread(target=synk.close)
+            closing.start()
+            closing.join()
+        say("works")""")
+    assert program.finish() == (0, "works\n", "")
+    assert not program.wait_others()

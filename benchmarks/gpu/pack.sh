@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Pack all that `benchmarks/gpu/run.sh` needs on a machine with a GPU and without a network, into one file.
+#
+#     benchmarks/gpu/pack.sh [--nvidia]           writes benchmarks/gpu/bundle.tar.xz (about 60 MB)
+#
+# On Debian 12, after `make install PYTHON=python3.11` and `tools/install_opencl.sh`: takes this environment along as it is,
+# and Debian's Python 3.11, libgpuarray and pygpu. With --nvidia also CUDA's libraries from NVIDIA's wheels (gigabytes),
+# where the machine has none: NVRTC 13.0, which suits driver 580, cuBLAS 13 and NCCL 2.32.
+set -eu
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/debs" "$work/root" "$work/site"
+
+(cd "$work/debs" && apt-get download python3.11 python3.11-minimal libpython3.11 libpython3.11-minimal \
+    libpython3.11-stdlib libpython3.11-dev python3.11-dev libgpuarray3 python3-pygpu libexpat1 libffi8 libssl3 zlib1g \
+    libbz2-1.0 liblzma5 libsqlite3-0 libuuid1 python3-distutils python3-lib2to3 2>&1 | grep -v "^W:" >&2)
+for package in "$work"/debs/*.deb; do
+    dpkg -x "$package" "$work/root"
+done
+rm -rf "$work/debs" "$work"/root/usr/share "$work"/root/usr/lib/python3.11/config-*/*.a "$work"/root/usr/lib/x86_64-linux-gnu/*.a "$work"/root/usr/lib/python3.11/test
+
+# What only checks, draws and documents stays here.
+tar -C "$site" -c --dereference --exclude=__pycache__ --exclude='ruff*' --exclude='*mypy*' --exclude='kiwisolver*' --exclude='*sphinx*' \
+    --exclude='matplotlib*' --exclude='pandas*' --exclude='sklearn*' --exclude='scikit_learn*' --exclude='*fonttools*' \
+    --exclude='fontTools' --exclude='babel' --exclude='pip*' --exclude='PIL' --exclude='pillow*' --exclude='docutils*' \
+    --exclude='pygments*' --exclude='tests' . | tar -C "$work/site" -x
+# (NumPy and Theano import some of their tests' modules.)
+for package in numpy theano; do
+    cp -rL "$site/$package" "$work/site/"
+done
+
+if [ "${1-}" = --nvidia ]; then
+    .venv/bin/python -m pip install -q --no-deps --target "$work/nvidia" \
+        "nvidia-cuda-nvrtc>=13.0,<13.1" "nvidia-cublas>=13,<14" "nvidia-nccl-cu13>=2.32"
+fi
+XZ_OPT="-T0 -4" tar -C "$work" -cJf benchmarks/gpu/bundle.tar.xz .
+ls -l benchmarks/gpu/bundle.tar.xz

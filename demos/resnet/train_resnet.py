@@ -1,0 +1,209 @@
+"""Train a residual network on all cores or GPUs, then in plain Theano, and say where the time went.
+
+    python -m synkhronos demos/resnet/train_resnet.py --depth 20 --batches 50
+    python -m synkhronos demos/resnet/train_resnet.py --depth 50 --batches 2
+
+Every rank computes the gradients of its share of a batch, one all_reduce averages them, and all ranks step alike.
+
+The check. Without batch normalisation (--no-batch-norm) the loss of a batch is a mean over its rows, so the losses must
+be the serial program's up to rounding. With it they are not: each rank normalises its shard by the shard's own mean and
+variance, which vary more than the whole batch's, so it trains on another loss, and there is no equality to ask for.
+What is asked then is that training gets as far: `LOSS_TOLERANCE` and `ACCURACY_TOLERANCE` below.
+"""
+
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+from clock import Clock
+from report import images_per_second, print_table
+from train_resnet_theano import train_with_theano
+from workload import (
+    argument_parser,
+    build_task,
+    build_validation,
+    checkpoint,
+    load_images,
+    make_settings,
+    parse,
+    prepare,
+    resume,
+    train,
+)
+
+import synkhronos as synk
+from synkhronos.extensions import updates
+from synkhronos.extensions.train import average_batch_norm
+
+# With batch normalisation: how far the mean loss over the last half of the batches may be above the serial program's,
+# as part of it, and the accuracy in validation below.
+LOSS_TOLERANCE = 0.25
+ACCURACY_TOLERANCE = 0.05
+# Without: how far any batch's loss may be from the serial program's, as part of it.
+ROUNDING = {"float32": 1e-3, "float64": 1e-9}
+
+
+def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, checkpoint_path=None, devices=None):
+    """Fork, train on all ranks, close; go on from the checkpoint, where there is one."""
+    n_ranks = synk.fork(n_parallel, devices=devices)
+    seconds, started = Counter(), []
+
+    def watch(images):
+        images, started_at = Clock()(images)
+        started.append((started_at, "gather"))
+        return images
+
+    task = build_task(settings, watch)
+    grad_updates, param_updates, grad_shared = getattr(updates, settings.rule)(
+        task.loss, task.params, learning_rate=settings.learning_rate)
+    # all gradients are there when an element of the vector that they are written into is
+    loss, ended_at = Clock()(task.loss, *(gradients[:1] for gradients in grad_updates.values()))
+    grad_fn = synk.function(task.inputs, [loss, started[0], (ended_at, "gather")], updates=grad_updates)
+    param_fn = synk.function([], updates=param_updates)
+    state = [shared for shared in param_updates if shared not in task.params]
+    first = resume(checkpoint_path, task.network, state)
+    settle_fn, valid_fn = build_validation(synk.function, task) if images.can_validate else (None, None)
+    synk.distribute()
+    X_train, y_train = synk.data(images.X_train), synk.data(images.y_train)
+
+    def step(batch_idxs):
+        called = time.perf_counter()
+        loss, started, ended = grad_fn(X_train, y_train, batch=batch_idxs, num_slices=num_slices)
+        computed = time.perf_counter()
+        synk.all_reduce(grad_shared, op="avg", weights=grad_fn)
+        reduced = time.perf_counter()
+        param_fn()
+        stepped = time.perf_counter()
+        seconds.update(divide_time(called, started, ended))
+        seconds["all_reduce"] += reduced - computed
+        seconds["function"] += stepped - reduced  # as the serial program's function steps, too
+        return loss
+
+    def settle(batch_idxs):
+        settle_fn(X_train, y_train, batch=batch_idxs, num_slices=num_slices)
+
+    def validate():
+        if settings.normalize:
+            average_batch_norm(task.network)
+        pieces = -(-len(images.X_valid) // (n_ranks * settings.batch_size))
+        return valid_fn(images.X_valid, images.y_valid, num_slices=pieces)
+
+    def save(n_batches):
+        if checkpoint_path:
+            if settings.normalize:
+                average_batch_norm(task.network)
+            checkpoint.save(checkpoint_path, task.network, state, batches=n_batches)
+
+    name = "Synkhronos, {} rank{}".format(n_ranks, "s" if n_ranks > 1 else "")
+    run = train(name, step, settle, validate, seconds, images, settings, first, save)
+    synk.close()
+    return run
+
+
+def divide_time(called, started, ended):
+    """Divide a call's time, as a mean over the ranks that took part.
+
+    A rank's time goes by in four: until it has its rows ("shuffling": the indices reach it, and it copies the rows
+    out), computing ("function"), both for each slice, then until the last rank has finished ("waiting"), and until the
+    call returns, which is left out here.
+
+    Parameters
+    ----------
+    called : float
+        When the function was called.
+    started, ended : array of shape (ranks * slices, 2)
+        Process id and seconds, from the clocks at both ends of the function.
+
+    Returns
+    -------
+    dict
+        Seconds for "shuffling", "function" and "waiting".
+    """
+    n_ranks = len(set(ended[:, 0]))
+    function = np.sum(ended[:, 1] - started[:, 1]) / n_ranks
+    last = [ended[ended[:, 0] == rank, 1].max() for rank in set(ended[:, 0])]
+    return {
+        "shuffling": np.mean(last) - called - function,
+        "function": function,
+        "waiting": np.max(last) - np.mean(last),
+    }
+
+
+def compare(run, base, settings):
+    """Print how far the run is from the serial one; return whether that is within what is allowed."""
+    losses, base_losses = np.array(run.losses), np.array(base.losses)
+    if not settings.normalize:
+        allowed = ROUNDING[settings.dtype]
+        difference = np.max(np.abs(losses - base_losses) / np.abs(base_losses))
+        print("losses differ from plain Theano's by at most {:.1e} of them (allowed: {:.0e})".format(
+            difference, allowed))
+        return bool(difference <= allowed)
+    half = len(losses) // 2
+    excess = losses[half:].mean() / base_losses[half:].mean() - 1
+    print("mean loss of the last {} batches: {:.4f}, plain Theano's {:.4f} (allowed: {:.0%} more)".format(
+        len(losses) - half, losses[half:].mean(), base_losses[half:].mean(), LOSS_TOLERANCE))
+    agree = excess <= LOSS_TOLERANCE
+    if run.valid_accuracy is not None:
+        print("accuracy {:.2%}, plain Theano's {:.2%} (allowed: {:.0%} less)".format(
+            run.valid_accuracy, base.valid_accuracy, ACCURACY_TOLERANCE))
+        agree = agree and run.valid_accuracy >= base.valid_accuracy - ACCURACY_TOLERANCE
+    return bool(agree)
+
+
+def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=None, **given):
+    """Train in parallel, then serially, and compare.
+
+    Parameters
+    ----------
+    n_parallel : int, optional
+        Number of ranks; default: all GPUs, or the cores this process may use.
+    num_slices : int
+        In how many pieces every rank computes its share of a batch, which takes less memory.
+    baseline : bool
+        Whether plain Theano is run too (not with a checkpoint).
+    checkpoint : str, optional
+        File to save the network in, and to go on from, for so many batches more.
+    devices : list of str, optional
+        The device of every rank, e.g. ``["cuda0", "cuda1"]``; plain Theano then runs on the first.
+    **given
+        Fields of `workload.Settings` that replace the depth's defaults.
+
+    Returns
+    -------
+    agree : bool
+        Whether the check above passed (True without a baseline).
+    runs : list of Run
+        The base first, the parallel run last.
+    """
+    settings = make_settings(**given)
+    prepare(settings)
+    images = load_images(settings)
+    print(images.source, flush=True)
+    runs = [train_with_synkhronos(images, settings, n_parallel, num_slices, checkpoint, devices)]
+    baseline = baseline and not checkpoint  # it begins at the beginning
+    if baseline:
+        runs = train_with_theano(images, settings) + runs
+    print_table(runs)
+    if not baseline:
+        return True, runs
+    print("\nspeedup over {} (the better of plain Theano): {:.2f}".format(
+        runs[0].name, images_per_second(runs[-1]) / images_per_second(runs[0])))
+    return compare(runs[-1], runs[0], settings), runs
+
+
+def parse_arguments():
+    parser = argument_parser(__doc__.split("\n")[0])
+    parser.add_argument("--n-parallel", type=int, help="number of ranks; default: all GPUs, or the usable cores")
+    parser.add_argument("--devices", nargs="+", help="the device of every rank, e.g. cuda0 cuda1")
+    parser.add_argument("--num-slices", type=int, help="pieces that every rank computes its share in; default: 1")
+    parser.add_argument("--checkpoint", help="file to save the network in, and to go on from; without plain Theano")
+    parser.add_argument("--skip-baseline", dest="baseline", action="store_false", default=None,
+                        help="do not run plain Theano")
+    return parse(parser)
+
+
+if __name__ == "__main__":
+    agree, _ = main(**parse_arguments())
+    if not agree:
+        sys.exit("the parallel program did not get where the serial one does")

@@ -1,0 +1,83 @@
+"""Train a residual network in plain Theano: the base that train_resnet.py is compared with.
+
+    python -m synkhronos demos/resnet/train_resnet_theano.py --depth 20 --batches 50
+
+BLAS may use one thread or all cores (Theano's own loops use one anyway). Both are run, because either can be quicker,
+and the quicker one is what a speedup is honestly measured against.
+"""
+
+import os
+import time
+from collections import Counter
+
+import lasagne
+import theano
+from report import print_table
+from threadpoolctl import threadpool_limits
+from workload import argument_parser, build_task, build_validation, load_images, make_settings, parse, prepare, train
+
+
+def train_with_theano(images, settings):
+    """Train in this process alone, with one BLAS thread and with all; return the runs, the quicker one first."""
+    task = build_task(settings)
+    updates = getattr(lasagne.updates, settings.rule)(task.loss, task.params, learning_rate=settings.learning_rate)
+    train_fn = theano.function(task.inputs, task.loss, updates=updates)
+    settle_fn, valid_fn = build_validation(theano.function, task) if images.can_validate else (None, None)
+    initial = [(shared, shared.get_value()) for shared in train_fn.get_shared()]
+
+    runs = []
+    for blas_threads in sorted({1, len(os.sched_getaffinity(0))}):
+        for shared, value in initial:
+            shared.set_value(value)
+        name = "Theano, {} BLAS thread{}".format(blas_threads, "s" if blas_threads > 1 else "")
+        with threadpool_limits(limits=blas_threads):
+            runs.append(train_serially(name, train_fn, settle_fn, valid_fn, images, settings))
+    return sorted(runs, key=lambda run: run.seconds["total"])
+
+
+def train_serially(name, train_fn, settle_fn, valid_fn, images, settings):
+    """Train from the present values on."""
+    seconds = Counter()
+
+    def step(batch_idxs):
+        start = time.perf_counter()
+        X, y = images.X_train[batch_idxs], images.y_train[batch_idxs]
+        excerpted = time.perf_counter()
+        loss = train_fn(X, y)
+        seconds["shuffling"] += excerpted - start
+        seconds["function"] += time.perf_counter() - excerpted
+        return loss
+
+    def settle(batch_idxs):
+        settle_fn(images.X_train[batch_idxs], images.y_train[batch_idxs])
+
+    def validate():
+        return valid_fn(images.X_valid, images.y_valid)
+
+    return train(name, step, settle, validate, seconds, images, settings)
+
+
+def main(**given):
+    """Train, and print where the time went.
+
+    Parameters
+    ----------
+    **given
+        Fields of `workload.Settings` that replace the depth's defaults.
+
+    Returns
+    -------
+    list of Run
+        The quicker one first.
+    """
+    settings = make_settings(**given)
+    prepare(settings)
+    images = load_images(settings)
+    print(images.source)
+    runs = train_with_theano(images, settings)
+    print_table(runs)
+    return runs
+
+
+if __name__ == "__main__":
+    main(**parse(argument_parser(__doc__.split("\n")[0])))

@@ -1,0 +1,154 @@
+"""Devices of ranks: opened in order, refused in words, given back."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pytest
+import theano
+from worlds import DEVICE
+
+import synkhronos as synk
+from synkhronos.command import Command
+from synkhronos.program import PROGRAM
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    synk.close()
+
+
+class Device(Command):
+    """Return what a rank knows of its device: process, name, and the type of new shared variables."""
+
+    def run(self, context):
+        return os.getpid(), context.transport.device, type(theano.shared(np.zeros(2, "float32"))).__name__
+
+
+def test_what_is_wrong_is_said_before_any_device_is_open():
+    for keywords, error, words in [
+        (dict(devices=["opencl0:77"]), synk.SynkhronosError, "rank 0: opencl0:77 could not be opened: .*[Dd]evice"),
+        (dict(devices=[DEVICE, "opencl0:77"]), synk.WorkerError, "rank 1: opencl0:77 could not be opened: .*[Dd]evice"),
+        (dict(devices=["opencl0:77", DEVICE]), synk.SynkhronosError, "rank 0: opencl0:77"),
+        (dict(devices=[DEVICE], n_parallel=2), ValueError, "n_parallel: 2 ranks, but devices names 1"),
+        (dict(devices=["cuda%d" % synk.get_n_gpu()]), ValueError, r"devices\[0\]: there is no cuda"),
+        (dict(devices=[DEVICE], use_gpu=False), ValueError, "use_gpu is False"),
+    ]:
+        with pytest.raises(error, match=words):
+            synk.fork(**keywords)
+        assert not synk.is_forked()
+    # No device was opened here, so CPU ranks can still be had; their graphs stay on the CPU, also later.
+    assert synk.fork(2, use_gpu=False) == 2
+
+
+def test_cpu_graphs_stay_on_the_cpu():
+    x = theano.tensor.fvector("x")
+    w = theano.shared(np.arange(3, dtype="float32"), "w")
+    f = synk.function([x], x.sum() * w.sum(), updates=[(w, w + x.sum())])
+    assert isinstance(w.type, theano.tensor.TensorType)
+    synk.fork(devices=[DEVICE] * 2)
+    np.testing.assert_allclose(f(np.ones(4, "float32")), 6)
+    v = theano.shared(np.arange(3, dtype="float32"), "v")
+    assert not isinstance(v.type, theano.tensor.TensorType)
+    g = synk.function([x], x.sum() + v.sum(), updates=[(v, v + x.sum())])
+    np.testing.assert_allclose(g(np.ones(4, "float32")), 5)
+    synk.set_value(1, [v, w], [np.full(3, 5, "float32"), np.full(3, 7, "float32")])
+    synk.all_reduce([w, v])  # host and device in one collective: each goes its way
+    np.testing.assert_allclose(synk.gather([w, v]), np.array([[[4.5, 5, 5.5]] * 2, [[3.5, 4, 4.5]] * 2]))
+    assert isinstance(w.get_value(borrow=True), np.ndarray)
+
+
+@pytest.mark.parametrize("n, root", [(1, 0), (2, 0), (3, 1)])
+def test_every_rank_has_its_own(n, root):
+    synk.fork(devices=[DEVICE] * n, master_rank=root)
+    seen = PROGRAM.current().run(Device())
+    assert len({pid for pid, _, _ in seen}) == n and seen[root][0] == os.getpid()
+    assert {(name, kind) for _, name, kind in seen} == {(DEVICE, "GpuArraySharedVariable")}
+
+
+def test_the_master_keeps_its_device():
+    synk.fork(devices=[DEVICE] * 2)
+    synk.close()
+    with pytest.raises(synk.StateError, match="has opened %s at an earlier" % DEVICE):
+        synk.fork(2, use_gpu=False)
+    with pytest.raises(synk.StateError, match="has opened %s at an earlier" % DEVICE):
+        synk.fork(devices=["opencl0:77"])
+    assert synk.fork(devices=[DEVICE] * 2) == 2
+
+
+@pytest.mark.parametrize("program, culprit", [
+    ("import synkhronos, theano.gpuarray; theano.gpuarray.use(%r)", r"theano\.gpuarray\.use"),
+    ("import synkhronos, theano; %r", "its flag device is"),
+])
+def test_a_device_that_is_open_before(program, culprit):
+    environment = dict(os.environ)
+    environment.pop("THEANO_GPU_IS_ALREADY_ACTIVE", None)  # (Theano's note to the children of this process)
+    environment["THEANO_FLAGS"] = os.environ.get("THEANO_FLAGS", "") + (",device=" + DEVICE) * ("flag" in culprit)
+    done = subprocess.run([sys.executable, "-c", program % DEVICE + "\nsynkhronos.fork(devices=[%r] * 2)" % DEVICE],
+                          stderr=subprocess.PIPE, universal_newlines=True, env=environment)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "StateError: this process has opened a device before" in last and "device=cpu" in last
+    assert re.search(culprit, last)
+
+
+def test_gpus_that_cannot_be_used_are_no_reason_to_fail():
+    """On a machine whose GPUs do not open (here: there are none), CPU ranks take over, and the log says why."""
+    program = ("import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
+               "import synkhronos as synk; from synkhronos import machine\n"
+               "machine.count_gpus = lambda: 2\n"
+               "print('ranks', synk.fork(2))\n"
+               "import theano, numpy\n"
+               "print(type(theano.shared(numpy.zeros(2))).__name__)")
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, universal_newlines=True,
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert "ranks 2" in done.stdout and "TensorSharedVariable" in done.stdout
+    assert "GPUs are not used, CPU processes take their place: rank 1 raised" in done.stdout
+
+
+def test_nccl_is_not_there_and_said_so_once(caplog):
+    with caplog.at_level(logging.INFO, "synkhronos"):
+        synk.fork(devices=[DEVICE] * 2)
+        w = theano.shared(np.zeros(3, "float32"), "w")
+        step = synk.function([], updates=[(w, w + 1)])
+        step()
+        synk.all_reduce(w)
+        synk.all_reduce(w)
+    if DEVICE.startswith("opencl"):
+        assert [record.message for record in caplog.records if "NCCL" in record.message] == [
+            "NCCL is not used (rank 0, %s: Collectives unavailable): arrays on devices go through the host's shared "
+            "memory" % DEVICE]
+
+
+def test_a_rank_that_dies_frees_the_others():
+    synk.fork(devices=[DEVICE] * 3)
+    w = theano.shared(np.zeros(3, "float32"), "w")
+    step = synk.function([], updates=[(w, w + 1)])
+    step()
+    ranks = [pid for pid, _, _ in PROGRAM.current().run(Device()) if pid != os.getpid()]
+    psutil.Process(ranks[0]).kill()
+    with pytest.raises(synk.WorkerDied, match="rank 1"):
+        synk.all_reduce(w)
+        synk.all_reduce(w)
+    assert not any(psutil.pid_exists(pid) for pid in ranks)
+    np.testing.assert_array_equal(w.get_value(), 1)
+    synk.fork(devices=[DEVICE] * 2)  # and what was built before is distributed anew
+    step()
+    np.testing.assert_array_equal(synk.gather(w), 2)
+
+
+def test_memory_that_a_device_does_not_have():
+    synk.fork(devices=[DEVICE] * 2)
+    T = theano.tensor
+    x = T.fvector("x")
+    rows = theano.shared(np.zeros(2, "float32"), "rows")
+    huge = T.alloc(np.float32(1), x.shape[0] * 10 ** 6, 10 ** 6)
+    f = synk.function([x], (huge + x[0]).sum() * rows.sum())
+    with pytest.raises(MemoryError, match=r"rank 0 has no memory left on its device in function .*num_slices=2"):
+        f(np.ones(4, "float32"))
+    g = synk.function([x], x.sum() + rows.sum())
+    np.testing.assert_allclose(g(np.ones(4, "float32")), 2)

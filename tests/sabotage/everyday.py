@@ -1,0 +1,162 @@
+"""A program with everything in it, and the serial program's values for every rank after each of its operations."""
+
+import time
+
+import numpy as np
+
+import synkhronos as synk
+from synkhronos.command import Command
+from synkhronos.engines import numpy as engine
+from synkhronos.errors import SynkhronosError, WorkerError
+from synkhronos.functions.distribute import catalogue_of
+from synkhronos.program import PROGRAM
+
+ROWS = 14
+
+
+class Look(Command):
+    """Return copies of a rank's shared variables: how sabotage looks at them without the collectives it disturbs."""
+
+    title = "look"
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def run(self, context):
+        return [np.array(context.shareds[number][0].get(context.shareds[number][1])) for number in self.numbers]
+
+
+class Wrong(Exception):
+    """What must not be."""
+
+
+def same(got, expected):
+    return len(got) == len(expected) and all(np.array_equal(a, b) for a, b in zip(got, expected))
+
+
+class Program:
+    """A session with everything in it.
+
+    The model is the serial program: ``[w, v]`` for every rank, worked out with NumPy.
+    """
+
+    def __init__(self, n, launcher="fork", **options):
+        self.n, self.launcher, self.options = n, launcher, dict({"timeout": 60, "pin": False}, **options)
+        self.w, self.v = engine.shared(np.zeros(1), "w"), engine.shared(np.zeros((2, 2)), "v")
+        x = engine.variable("x", "float64", 2)
+        self.f = synk.function([x], [(engine.mean(x), "avg"), (x, "gather")], updates=[(self.w, self.w + 1)])
+        self.g = synk.function([], [], updates=[(self.v, self.v * 2)])
+        self.x = np.arange(2.0 * ROWS).reshape(ROWS, 2)
+        self.data = synk.data(self.x)
+        self.reached = None  # the operation in progress
+
+    def operations(self):
+        """Yield (name, what to do, how it changes the model)."""
+        n, w, v = self.n, self.w, self.v
+
+        def plus_one(model):
+            return [[a + 1, b] for a, b in model]
+
+        yield "fork", lambda: PROGRAM.open(n, 0, launcher=self.launcher, **self.options), None
+        yield "distribute", synk.distribute, None
+        yield "call", lambda: self.call(self.x), plus_one
+        yield "call2", self.g, lambda model: [[a, b * 2] for a, b in model]
+        yield "set_value", lambda: synk.set_value(n - 1, w, np.full(4, 9.0)), lambda model: model[:-1] + [
+            [np.full(4, 9.0), model[-1][1]]]
+        yield "all_reduce", lambda: synk.all_reduce([w, v], op="sum"), lambda model: [
+            [sum(each[i] for each in model) for i in range(2)]] * n
+        yield "sliced", lambda: self.f(self.x, num_slices=2), plus_one
+        yield "data growth", self.grow, plus_one
+        yield "reduce", lambda: synk.reduce(w, op="sum"), lambda model: [
+            [sum(a for a, _ in model), model[0][1]]] + model[1:]
+        yield "broadcast", lambda: synk.broadcast(w, np.full(4, 3.0)), lambda model: [
+            [np.full(4, 3.0), b] for _, b in model]
+        yield "gather", lambda: self.expect(synk.gather(v), np.stack([v.get_value()] * n)), None
+        yield "scatter", lambda: synk.scatter(w, np.arange(2.0 * n)), lambda model: [
+            [np.arange(2.0 * n)[2 * r:2 * r + 2], b] for r, (_, b) in enumerate(model)]
+        yield "all_gather", lambda: synk.all_gather(w), lambda model: [[np.arange(2.0 * n), b] for _, b in model]
+        yield "get_value", lambda: self.expect(synk.get_value(n - 1, w), np.arange(2.0 * n)), None
+        yield "in_sync", lambda: self.expect(bool(synk.in_sync(w)), True), None
+        yield "look", None, None
+        yield "close", synk.close, None
+
+    def expect(self, got, expected):
+        if not np.array_equal(got, expected):
+            raise Wrong("%s: got %r, expected %r" % (self.reached, got, expected))
+
+    def call(self, x):
+        mean, rows = self.f(x)
+        self.expect(mean, np.mean(x))
+        self.expect(rows, x)
+
+    def grow(self):
+        self.data.set_value(self.x)
+        self.data.set_length(4 * ROWS)  # it moves
+        self.data[ROWS:] = 1.0
+        self.call(self.data)
+
+    def look(self):
+        """Return ``[w, v]`` of every rank."""
+        session = PROGRAM.current()
+        catalogue = catalogue_of(session)
+        catalogue.ensure([self.f, self.g])
+        return session.run(Look([catalogue.find(engine.ENGINE, shared) for shared in (self.w, self.v)]))
+
+    def check_master(self, what, *allowed):
+        got = [self.w.get_value(), self.v.get_value()]
+        if not any(same(got, model[0]) for model in allowed):
+            raise Wrong("%s: the master has %r, expected one of %r" % (what, got, [model[0] for model in allowed]))
+
+    def run(self):
+        """Run it all, comparing; return the operation in which a rank failed, the error and the moment it was raised."""
+        model = [[np.arange(4.0), np.ones((2, 2))]] * self.n
+        self.w.set_value(model[0][0])
+        self.v.set_value(model[0][1])
+        self.data.free_memory()
+        for name, operation, change in self.operations():
+            self.reached = name
+            after = change(model) if change else model
+            try:
+                if name == "look":
+                    for rank, got in enumerate(self.look()):
+                        if not same(got, model[rank]):
+                            raise Wrong("rank %d has %r, expected %r" % (rank, got, model[rank]))
+                else:
+                    operation()
+            except SynkhronosError as error:
+                moment = time.monotonic()
+                self.check_master(name, model, after)
+                if isinstance(error, WorkerError):
+                    self.check_survivors(name, model, after)
+                return name, error, moment
+            self.check_master(name, after)
+            model = after
+        return None, None, None
+
+    def check_survivors(self, name, before, after):
+        """After an exception on a rank: every rank has the values of before or of after; in collectives all the same."""
+        looked = self.look()
+        for rank, got in enumerate(looked):
+            if not same(got, before[rank]) and not same(got, after[rank]):
+                raise Wrong("%s: rank %d has %r, expected %r or %r" % (name, rank, got, before[rank], after[rank]))
+        if name not in ("call", "call2", "data growth") and not (
+                all(same(got, model) for got, model in zip(looked, before))
+                or all(same(got, model) for got, model in zip(looked, after))):
+            raise Wrong("%s: some ranks have the values of before and some those of after: %r" % (name, looked))
+
+    def open(self):
+        """Open a session, where none is."""
+        if PROGRAM.session is None or PROGRAM.session.closed:
+            PROGRAM.open(self.n, 0, launcher=self.launcher, **self.options)
+
+    def recover(self):
+        """After a failure the same program works, and all ranks have the serial program's values."""
+        self.open()
+        synk.broadcast([self.w, self.v])
+        w, v = self.w.get_value(), self.v.get_value()
+        self.reached = "recovery"
+        self.call(self.x)
+        for rank, got in enumerate(self.look()):
+            if not same(got, [w + 1, v]):
+                raise Wrong("recovery: rank %d has %r, expected %r" % (rank, got, [w + 1, v]))
+        synk.close()

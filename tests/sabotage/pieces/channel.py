@@ -1,0 +1,194 @@
+"""Commands that do anything on the way between the ranks, and messages that are broken."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import pickle
+import random
+import signal
+from collections import Counter
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+from everyday import Wrong
+
+import synkhronos as synk
+from pieces.report import Row, check_nothing_left, clean, scaled
+from synkhronos.command import Command
+from synkhronos.control_block import ACK_BYTES, COMMAND_BYTES, NOTICE_BYTES
+from synkhronos.errors import WorkerError
+from synkhronos.launchers.channel import MasterEnd, RankEnd
+from synkhronos.program import PROGRAM
+
+CASES = 10000
+
+#: Seconds after which a command counts as a hang; commands on one session before a new one.
+HANG, SESSION = 20, 500
+
+#: Sizes around which messages change their way.
+BORDERS = (0, NOTICE_BYTES, ACK_BYTES, COMMAND_BYTES, 1 << 20)
+
+
+class Play(Command):
+    """Meet, exchange, allocate, fail and answer, as a script for every rank says."""
+
+    title = "play"
+
+    def __init__(self, script: List[Any], fails: Dict[int, int], answers: Dict[int, Any], filling: bytes) -> None:
+        self.script, self.fails, self.answers, self.filling = script, fails, answers, filling
+
+    def run(self, context: Any) -> Any:
+        seen = []
+        for i, (what, size) in enumerate(self.script):
+            if self.fails.get(context.rank) == i:
+                raise LookupError("sabotage at %d" % i)
+            if what == "meet":
+                context.rendezvous.meet()
+            elif what == "exchange":
+                seen.append([len(each) for each in context.transport.exchange(bytes(size + 100 * context.rank))])
+            elif what == "place":
+                placed = context.transport.place(("play", i), np.full(size, float(context.rank)))
+                handles = context.transport.exchange(context.pool.handle(placed))
+                seen.append([float(context.pools.attach(handle).sum()) for handle in handles])
+                context.rendezvous.meet()  # so that nobody forgets it before
+                context.transport.forget(("play",))
+        return seen, self.answers.get(context.rank), len(self.filling)
+
+
+def truth(script: List[Any], n: int) -> List[Any]:
+    """Return what every rank must have seen."""
+    seen: List[Any] = []
+    for what, size in script:
+        if what == "exchange":
+            seen.append([size + 100 * rank for rank in range(n)])
+        elif what == "place":
+            seen.append([float(size * rank) for rank in range(n)])
+    return seen
+
+
+def odd_size(draw: random.Random) -> int:
+    return max(0, draw.choice(BORDERS) + draw.randrange(-300, 300))
+
+
+def value(draw: random.Random, depth: int = 0) -> Any:
+    """Return something that can travel."""
+    kind = draw.randrange(7 if depth < 3 else 5)
+    if kind == 5:
+        return [value(draw, depth + 1) for _ in range(draw.randrange(4))]
+    if kind == 6:
+        return {str(i): value(draw, depth + 1) for i in range(draw.randrange(4))}
+    return (None, draw.random(), "x" * draw.randrange(2000), b"\0" * odd_size(draw), draw.getrandbits(200))[kind]
+
+
+class Breaker:
+    """Breaks messages: every command of this process, or the answers of one rank, while it is told to."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 16)
+        self.words = (ctypes.c_long * 2).from_buffer(self._memory)  # the rank whose answers break, and how
+        self.words[0] = -1
+        self.command: Optional[random.Random] = None
+        send, answer = MasterEnd.send, RankEnd.send
+
+        def send_broken(end: MasterEnd, number: int, payload: bytes) -> None:
+            send(end, number, payload if self.command is None else broken(self.command, payload))
+
+        def answer_broken(end: RankEnd, number: int, payload: bytes) -> None:
+            if self.words[0] == end.rank:
+                payload = broken(random.Random(self.words[1]), payload)
+            answer(end, number, payload)
+
+        MasterEnd.send, RankEnd.send = send_broken, answer_broken  # type: ignore[method-assign]
+
+
+def broken(draw: random.Random, payload: bytes) -> bytes:
+    """Return a message that cannot be a right one: cut off, of random bytes, or the pickle of something else."""
+    while True:
+        kind = draw.randrange(4)
+        if kind == 0:
+            result = payload[:draw.randrange(len(payload))]
+        elif kind == 1:  # (no opcodes that call anything, but for what the length of random bytes makes improbable)
+            result = bytes([0x80, 4]) + bytes(draw.randrange(0x20) for _ in range(draw.randrange(200)))
+        elif kind == 2:
+            result = pickle.dumps(value(draw))
+        else:
+            result = pickle.dumps(([], draw.choice([None, 1, "command", Play, [], object()])))
+        try:
+            loaded = pickle.loads(result)
+        except Exception:
+            return result
+        if kind >= 2 and not (hasattr(loaded, "__len__") and len(loaded) == 4):  # (which would do for an answer)
+            return result
+
+
+def play(draw: random.Random, breaker: Breaker, n: int) -> str:
+    """Run one command; return what kind of case it was."""
+    session = PROGRAM.session
+    script = [(draw.choice(("meet", "exchange", "place")), odd_size(draw)) for _ in range(draw.randrange(6))]
+    ranks = list(range(n))
+    kind = draw.choice(("right", "right", "fails", "command", "answer"))
+    fails = {rank: draw.randrange(len(script)) for rank in draw.sample(ranks, draw.randrange(1, n + 1))} \
+        if kind == "fails" and script else {}
+    command = Play(script, fails, {rank: value(draw) for rank in ranks}, bytes(odd_size(draw)))
+    if kind == "command":
+        breaker.command = draw
+    if kind == "answer":
+        breaker.words[1], breaker.words[0] = draw.getrandbits(30), draw.randrange(1, n)
+    try:
+        results: Any = session.run(command)
+        error: Optional[BaseException] = None
+    except (WorkerError, LookupError) as raised:
+        results, error = None, raised
+    finally:
+        victim, breaker.command, breaker.words[0] = breaker.words[0], None, -1
+    if session.closed:
+        raise Wrong("%s: the session is closed: %s" % (kind, error))
+    if kind == "right" or (kind == "fails" and not fails):
+        expected = [(truth(script, n), command.answers[rank], len(command.filling)) for rank in ranks]
+        if error is not None or results != expected:
+            raise Wrong("%s: %r" % (kind, error or "other results"))
+    elif kind == "fails":
+        if not isinstance(error, LookupError if 0 in fails and not isinstance(error, WorkerError) else WorkerError):
+            raise Wrong("fails on %s: %r" % (sorted(fails), error))
+    elif kind == "command":
+        if not isinstance(error, WorkerError) or sorted(error.remote_tracebacks) != ranks[1:]:
+            raise Wrong("a broken command: %r, %r" % (error, results))
+    elif not isinstance(error, WorkerError) or sorted(error.remote_tracebacks) != [victim]:
+        raise Wrong("a broken answer of rank %d: %r, %r" % (victim, error, results))
+    return kind
+
+
+def hangs(*_: Any) -> None:
+    raise Wrong("a command hangs")
+
+
+def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
+    """Run the piece."""
+    breaker, kinds, cases = Breaker(), Counter(), scaled(CASES, scale)
+    signal.signal(signal.SIGALRM, hangs)
+    n = 0
+    for i in range(cases):
+        draw = random.Random("%d %d" % (seed, i))
+        if i % SESSION == 0:
+            synk.close()
+            n = 2 + i // SESSION % 3
+            PROGRAM.open(n, 0, pin=False)
+            files = len(os.listdir("/proc/self/fd"))
+        signal.alarm(HANG)
+        try:
+            kinds[play(draw, breaker, n)] += 1
+        except BaseException as error:
+            signal.alarm(0)
+            raise Wrong("case %d: %s: %s" % (i, type(error).__name__, error)) from error
+        signal.alarm(0)
+        progress("channel", i + 1, cases)
+    if len(os.listdir("/proc/self/fd")) > files + 4:
+        raise Wrong("open files were left")
+    synk.close()
+    check_nothing_left()
+    PROGRAM.shut_down()
+    return [Row("commands of all sizes that meet, exchange, allocate and fail, and broken messages (2 to 4 ranks)", cases,
+                clean([", ".join("%s %s" % (name, "{:,}".format(number)) for name, number in kinds.most_common()),
+                       "no session ended"]))]

@@ -1,0 +1,85 @@
+"""Ranks that crash, leave or stop at steps of the protocol."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, List
+
+from everyday import Wrong
+from kill_steps import OS_EXIT, SYS_EXIT
+
+import synkhronos.program
+from pieces.kills import Victims, check_death
+from pieces.report import Row, clean, scaled
+from synkhronos.errors import WorkerError, WorkerTimeout
+from synkhronos.program import PROGRAM
+
+OTHERS, STOPS = 100, 60
+
+#: How ranks end otherwise: what they do, and how that reads.
+DEATHS = [(signal.SIGSEGV, "SIGSEGV"), (signal.SIGABRT, "SIGABRT"), (signal.SIGTERM, "SIGTERM"),
+          (OS_EXIT, "os._exit(0)"), (SYS_EXIT, "sys.exit")]
+
+#: Of the sessions whose ranks stop.
+TIMEOUT = 0.5
+
+
+def die_otherwise(victims: Victims, count: int, progress) -> List[Row]:
+    """Have ranks end in other ways."""
+    rows = []
+    for action, label in DEATHS:
+        seconds, raised = [], 0
+        for i in range(count):
+            victims.plan(action)
+            rank = victims.rank
+            operation, step, error, told = victims.run()
+            if step is None:
+                raise Wrong("%s did not come to its step" % label)
+            if isinstance(error, WorkerError) and action == SYS_EXIT and error.rank == rank:
+                raised += 1  # inside a command, it is an exception as any other
+                if "SystemExit: sabotage" not in str(error):
+                    raise Wrong(str(error))
+            elif error is not None:
+                check_death(error, rank, 70 if action == SYS_EXIT else -action, told)
+            if error is not None:
+                seconds.append(told)
+            died = not isinstance(error, WorkerError)
+            del error
+            victims.recover(died)
+            progress(label, i + 1, count)
+        more = ["%d as WorkerError, after which the session went on" % raised] if raised else []
+        rows.append(Row("%s on a rank" % label, count, clean(more), seconds))
+    return rows
+
+
+def stop(victims: Victims, count: int, progress) -> List[Row]:
+    """Have ranks stop (SIGSTOP), so that only the deadline helps; times count from the deadline on."""
+    seconds, told_where = [], 0
+    synkhronos.program.START = TIMEOUT  # fork() itself waits for a minute
+    for program in victims.programs.values():
+        program.options["timeout"] = TIMEOUT
+    for i in range(count):
+        victims.plan(signal.SIGSTOP)
+        rank = victims.rank
+        operation, step, error, told = victims.run()
+        if error is not None:
+            if not isinstance(error, WorkerTimeout) or "rank %d (pid" % rank not in str(error):
+                raise Wrong("expected a timeout of rank %d, got %r" % (rank, error))
+            if "T (stopped)" not in str(error):
+                raise Wrong(str(error))
+            told_where += 1
+            seconds.append(max(0.0, told - TIMEOUT))
+        del error
+        victims.recover()
+        progress("SIGSTOP", i + 1, count)
+    return [Row("SIGSTOP of a rank, fork(timeout=%.1f)" % TIMEOUT, count, clean(
+        ["the error shows the stopped rank's state %d times; the others were in close()" % told_where]), seconds)]
+
+
+def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
+    """Run the piece."""
+    victims = Victims(seed)
+    rows = die_otherwise(victims, scaled(OTHERS, scale), progress)
+    rows += stop(victims, scaled(STOPS, scale), progress)
+    PROGRAM.shut_down()
+    return rows

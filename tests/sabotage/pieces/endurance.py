@@ -1,0 +1,132 @@
+"""Many sessions one after another, and very many calls in one: nothing grows, nothing gets slower."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from typing import Any, Dict, List
+
+import numpy as np
+from everyday import Program, Wrong
+
+import synkhronos as synk
+from pieces.report import Row, check_nothing_left, clean, processes, scaled
+from synkhronos.command import Command
+from synkhronos.engines import numpy as engine
+from synkhronos.program import PROGRAM
+
+SESSIONS, CALLS = 1000, 1000000
+
+#: Bytes by which memory may differ: what an allocator keeps.
+SLACK = 8 << 20
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Memory(Command):
+    """Return a rank's resident memory, open files and threads."""
+
+    title = "memory"
+
+    def run(self, context: Any) -> Any:
+        gc.collect()
+        return measure(os.getpid())
+
+
+def measure(pid: int) -> Dict[str, int]:
+    """Return what a process holds."""
+    with open("/proc/%d/statm" % pid) as file:
+        resident = int(file.read().split()[1]) * _PAGE
+    with open("/proc/%d/maps" % pid) as file:
+        maps = sum(1 for _ in file)
+    return {"bytes": resident, "files": len(os.listdir("/proc/%d/fd" % pid)), "maps": maps,
+            "threads": len(os.listdir("/proc/%d/task" % pid))}
+
+
+def check_same(what: str, before: Dict[str, int], after: Dict[str, int]) -> None:
+    """Raise where something has grown."""
+    if after["files"] != before["files"] or after["threads"] != before["threads"] \
+            or after["bytes"] > before["bytes"] + SLACK or after["maps"] > before["maps"] + 4:
+        raise Wrong("%s: before %s, after %s" % (what, before, after))
+
+
+def sessions(count: int, progress: Any) -> Row:
+    """Open and close sessions of 2 and 3 ranks, with everything in each."""
+    programs = [Program(2), Program(3)]
+
+    def everything() -> List[Any]:
+        gc.collect()
+        return [measure(os.getpid()), measure(PROGRAM.keeper_pid), PROGRAM.pool.used, threading.active_count(),
+                len([name for name in os.listdir("/dev/shm") if "synkhronos" in name]),
+                len([pid for pid, stat in processes() if stat[1] in (str(os.getpid()), str(PROGRAM.keeper_pid))])]
+
+    for i in range(max(4, min(20, count))):
+        programs[i % 2].run()
+    before = everything()
+    for i in range(count):
+        if programs[i % 2].run() != (None, None, None):
+            raise Wrong("session %d" % i)
+        progress("sessions", i + 1, count)
+    after = everything()
+    check_same("the master after %d sessions" % count, before[0], after[0])
+    check_same("the keeper after %d sessions" % count, before[1], after[1])
+    if after[2:] != before[2:]:
+        raise Wrong("memory of the pool, threads, names, processes: before %s, after %s" % (before[2:], after[2:]))
+    check_nothing_left()
+    return Row("sessions one after another in one process, with every operation in each", count, clean([
+        "open files %d, threads %d, processes and names the same; memory of the master %+.1f MB, of the keeper %+.1f MB" % (
+            after[0]["files"], after[3], (after[0]["bytes"] - before[0]["bytes"]) / 2 ** 20,
+            (after[1]["bytes"] - before[1]["bytes"]) / 2 ** 20)]))
+
+
+def soak(count: int, progress: Any) -> Row:
+    """Call a function very often, and every hundredth time a collective; look at memory and at the slowest calls."""
+    w = engine.shared(np.zeros(100), "w")
+    x = engine.variable("x", "float64", 1)
+    f = synk.function([x], (engine.mean(x), "avg"), updates=[(w, w + 1)])
+    synk.fork(2)
+    data, plain = synk.data(np.arange(100.0)), np.arange(50.0)
+
+    def call(i: int) -> None:
+        got = f(data) if i % 2 else f(plain)
+        if got != (49.5 if i % 2 else 24.5):
+            raise Wrong("call %d returned %r" % (i, got))
+        if i % 100 == 0:
+            synk.all_reduce(w, op="max")
+
+    for i in range(max(500, min(2000, count))):
+        call(i)
+    gc.collect()
+    begin, base = PROGRAM.session.run(Memory()), float(w.get_value()[0])
+    seconds = np.empty(count)
+    clock = time.perf_counter
+    for i in range(count):
+        began = clock()
+        call(i)
+        seconds[i] = clock() - began
+        if i % 1000 == 999:
+            progress("calls", i + 1, count)
+    gc.collect()
+    for rank, (before, after) in enumerate(zip(begin, PROGRAM.session.run(Memory()))):
+        after["bytes"] -= seconds.nbytes if rank == 0 else 0
+        check_same("rank %d after %d calls" % (rank, count), before, after)
+    if not np.array_equal(w.get_value(), np.full(100, base + count)):
+        raise Wrong("the updates of some calls are missing: %r" % w.get_value())
+    # Of tenths of all calls: one disturbance of the machine must not look like a trend.
+    parts = np.array_split(seconds, min(10, count))
+    p99 = [float(np.percentile(part, 99)) * 1e6 for part in parts]
+    if np.median(p99[-3:]) > 3 * np.median(p99[:3]) + 100:
+        raise Wrong("calls get slower: 99 of 100 take at most %s us" % p99)
+    synk.close()
+    return Row("calls in one session (2 ranks), of plain arrays and Data, with an all_reduce every 100", count, clean([
+        "memory, files and threads of both ranks the same; p50 %.0f us, p99 %.0f us in the first three tenths and %.0f us "
+        "in the last three" % (np.median(seconds) * 1e6, np.median(p99[:3]), np.median(p99[-3:]))]))
+
+
+def run(scale: float, progress: Any) -> List[Row]:
+    """Run the piece."""
+    rows = [sessions(scaled(SESSIONS, scale), progress), soak(scaled(CALLS, scale), progress)]
+    PROGRAM.shut_down()
+    return rows

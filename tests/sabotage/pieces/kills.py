@@ -1,0 +1,127 @@
+"""Ranks that are killed at every step of the protocol."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections import Counter
+from typing import Any, List
+
+from everyday import Program, Wrong
+from kill_steps import NAMES, Steps
+
+from pieces.report import Row, check_nothing_left, clean, scaled
+from synkhronos.errors import WorkerDied
+from synkhronos.program import PROGRAM
+
+KILLS, LEAST = 3000, 20
+
+#: Seconds in which a death must be told.
+TOLD = 1.0
+
+
+class Victims:
+    """Programs of 2, 3 and 4 ranks, the steps that their ranks take, and how often each has been hit."""
+
+    def __init__(self, seed: int, monkeypatch: Any = None) -> None:
+        self.random = random.Random(seed)
+        self.steps = Steps()
+        self.steps.install(monkeypatch)
+        self.programs = {n: Program(n) for n in (2, 3, 4)}
+        self.taken = {}
+        for n, program in self.programs.items():
+            for _ in range(2):  # in the first, memory is fresh
+                self.steps.plan()
+                if program.run() != (None, None, None):
+                    raise Wrong("without sabotage, %d ranks" % n)
+            for rank in range(1, n):
+                self.taken[n, rank] = self.steps.names(rank)
+        self.hit = Counter({name: 0 for names in self.taken.values() for name in names})
+
+    def plan(self, action: int) -> None:
+        """Choose the victim and its step: mostly any, but one that was hit least in every third run."""
+        n = self.random.choice((2, 3, 4))
+        rank = self.random.randrange(1, n)
+        names = self.taken[n, rank]
+        step = self.random.randrange(len(names))
+        if self.random.random() < 0.33:
+            rarest = min(set(names), key=lambda name: (self.hit[name], name))
+            step = self.random.choice([i for i, name in enumerate(names) if name == rarest])
+        self.n, self.rank = n, rank
+        self.steps.plan(rank, step, action)
+
+    def plan_moment(self) -> None:
+        """Choose the victim and a moment, anywhere between its birth and its end."""
+        self.n = self.random.choice((2, 3, 4))
+        self.rank = self.random.randrange(1, self.n)
+        self.steps.plan(self.rank, after=self.random.uniform(0.0002, 0.035))
+
+    def run(self):
+        """Run a program; return (operation, step, error, seconds until it was told)."""
+        program = self.programs[self.n]
+        operation, error, moment = program.run()
+        step, when = self.steps.happened
+        if step is not None:
+            self.hit[step] += 1
+        self.steps.plan()
+        try:
+            return operation, step, error, None if error is None else moment - when
+        finally:
+            del error  # it holds the frames that it came through, this one among them: a circle
+
+    def recover(self, died: bool = True) -> None:
+        if died:
+            check_nothing_left()
+        self.programs[self.n].recover()
+        check_nothing_left()
+
+
+def check_death(error, rank: int, status: int, seconds: float) -> None:
+    """Raise where a death was not told as it should be."""
+    if not isinstance(error, WorkerDied) or (error.rank, error.exitcode) != (rank, status):
+        raise Wrong("expected the death of rank %d (%d), got %r" % (rank, status, error))
+    if "rank %d (pid %d) " % (rank, error.pid) not in str(error) or not error.memory:
+        raise Wrong(str(error))
+    if seconds > TOLD:
+        raise Wrong("told after %.3f s: %s" % (seconds, error))
+
+
+def kill(victims: Victims, count: int, least: int, progress) -> List[Row]:
+    """Kill until there were so many kills, and every step was hit at least so often."""
+    seconds, operations, pairs, silent, done, moments = [], Counter(), set(), 0, 0, 0
+    while done < count or min(victims.hit.values()) < least:
+        by_step = bool(done % 4)
+        (victims.plan(signal.SIGKILL) if by_step else victims.plan_moment())
+        rank = victims.rank
+        operation, step, error, told = victims.run()
+        if step is None:
+            continue  # it had ended before the moment came
+        done += 1
+        moments += not by_step
+        operations[operation or "close"] += 1
+        pairs.add((operation or "close", step))
+        if error is None:  # in close(), which needs nothing of the rank any more
+            silent += 1
+        else:
+            check_death(error, rank, -signal.SIGKILL, told)
+            seconds.append(told)
+        del error  # with the frames in which the session stands
+        victims.recover()
+        progress("kill -9 of a rank", done, count)
+    least_hit = min(victims.hit, key=lambda name: victims.hit[name])
+    spread = ", ".join("%s %d" % item for item in sorted(operations.items(), key=lambda item: -item[1]))
+    return [Row("kill -9 of a rank (2, 3 and 4 ranks)", done, clean([
+        "%d protocol steps, each hit %d times or more (least: %s); %d pairs of operation and step; %d at a random moment; "
+        "%d too late to matter to close()" % (
+            len(victims.hit), victims.hit[least_hit], least_hit, len(pairs), moments, silent), spread]), seconds)]
+
+
+def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
+    """Run the piece."""
+    victims = Victims(seed)
+    absent = sorted(set(NAMES) - set(victims.hit))
+    if absent:
+        raise Wrong("steps that no rank takes: %s" % absent)
+    rows = kill(victims, scaled(KILLS, scale), int(LEAST * scale), progress)
+    PROGRAM.shut_down()
+    return rows

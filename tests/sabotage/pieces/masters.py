@@ -1,0 +1,257 @@
+"""The master killed, the keeper killed, Ctrl-C: at a random moment of whatever the program does."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Callable, List, NamedTuple
+
+import numpy as np
+from everyday import Program, Wrong
+
+import synkhronos as synk
+from pieces.report import Row, check_nothing_left, clean, processes, scaled
+from synkhronos.command import Command
+from synkhronos.program import PROGRAM
+
+TIMES = 200
+
+#: Seconds in which ranks must be gone after their master, and in which Ctrl-C must be told.
+GONE, INTERRUPTED = 2.0, 3.0
+
+#: Programs at a time: most of their time they wait.
+AT_A_TIME = 6
+
+
+class Shared(ctypes.Structure):
+    """What the program tells the harness."""
+
+    _fields_ = [("ready", ctypes.c_int), ("caught", ctypes.c_double), ("works", ctypes.c_int),
+                ("text", ctypes.c_char * 4000)]
+
+
+class Stuck(Command):
+    """One rank does not come, or the master does not."""
+
+    title = "stuck"
+
+    def __init__(self, who: int) -> None:
+        self.who = who
+
+    def run(self, context: Any) -> None:
+        if context.rank == self.who:
+            time.sleep(30)
+        context.rendezvous.meet()
+
+
+def everyday(shared: Shared) -> None:
+    """Do everything, again and again; the keeper and the first session come into being on the way, too."""
+    program = Program(3)
+    shared.ready = 1
+    while True:
+        if synk.is_forked():
+            synk.close()
+        program.run()
+
+
+def idle(shared: Shared) -> None:
+    synk.fork(3)
+    shared.ready = 1
+    time.sleep(30)
+
+
+def stuck(who: int) -> Callable[[Shared], None]:
+    def work(shared: Shared) -> None:
+        synk.fork(3)
+        shared.ready = 1
+        PROGRAM.session.run(Stuck(who))
+
+    return work
+
+
+SITUATIONS = {"everyday": everyday, "idle": idle, "a rank does not come": stuck(2), "the master does not": stuck(0)}
+
+
+class Case(NamedTuple):
+    situation: str
+    delay: float
+    signals: int
+    to_group: bool
+    number: int = signal.SIGINT
+
+
+def program(case: Case, shared: Shared) -> None:
+    """Be the program: run until interrupted, then see that it goes on working."""
+    def swallowed(what: Any) -> None:  # Python itself drops what is raised in callbacks of weak references: once more,
+        if what.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, 0.002)  # but not in here, where it would be dropped again
+        else:
+            sys.__unraisablehook__(what)
+
+    sys.unraisablehook = swallowed
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        try:
+            SITUATIONS[case.situation](shared)
+        finally:
+            ignore_interrupts()
+    except KeyboardInterrupt:
+        shared.caught = time.monotonic()
+    ignore_interrupts()
+    again = Program(3)
+    for _ in range(2):
+        if synk.is_forked():
+            again.recover()
+        elif again.run() != (None, None, None):
+            raise Wrong("after the interrupt")
+    PROGRAM.shut_down()
+    shared.works = 1
+
+
+def ignore_interrupts() -> None:
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def living(session: int) -> List[int]:
+    """Return the living processes of a session of the kernel's, besides its leader."""
+    return [pid for pid, stat in processes() if stat[3] == str(session) and pid != session and stat[0] != "Z"]
+
+
+def play(case: Case) -> float:
+    """Start a program of its own, send the signal, check; return the seconds until it was told, or all were gone."""
+    memory = mmap.mmap(-1, ctypes.sizeof(Shared))
+    shared = Shared.from_buffer(memory)
+    said = os.memfd_create("said")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.setsid()
+            os.dup2(said, 1)
+            os.dup2(said, 2)
+            sys.stdout, sys.stderr = (os.fdopen(fd, "w", 1, closefd=False) for fd in (1, 2))
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            program(case, shared)
+            status = 0
+        except BaseException:
+            shared.text = traceback.format_exc()[-3900:].encode()
+        finally:
+            os._exit(status)
+    try:
+        wait_until(lambda: shared.ready, 30, "it did not come so far: %s" % (case,))
+        time.sleep(case.delay)
+        sent = time.monotonic()
+        for i in range(case.signals):
+            time.sleep(0.03 * i)
+            (os.killpg if case.to_group else os.kill)(pid, case.number)
+        if case.number == signal.SIGKILL:
+            os.waitpid(pid, 0)
+            wait_until(lambda: not living(pid), GONE, "left behind: %s" % (case,))
+            seconds = time.monotonic() - sent
+        else:
+            ended = wait_until(lambda: os.waitpid(pid, os.WNOHANG)[1:] if shared.works or shared.text or gone(pid)
+                               else None, 60, "it hangs: %s" % (case,))
+            if not shared.works:
+                raise Wrong("%s: status %s, %s" % (case, ended, shared.text.decode()))
+            seconds = shared.caught - sent
+            if seconds > INTERRUPTED:
+                raise Wrong("%s: told after %.3f s" % (case, seconds))
+            wait_until(lambda: not living(pid), 2.0, "left behind: %s" % (case,))
+        text = os.pread(said, 100000, 0).decode()
+        if text:
+            raise Wrong("%s: it said %s" % (case, text))
+        return seconds
+    finally:
+        for other in living(pid) + [pid]:
+            try:
+                os.kill(other, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        os.close(said)
+
+
+def gone(pid: int) -> bool:
+    """Tell whether a child has ended (and is not waited for yet)."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def wait_until(condition: Callable[[], Any], seconds: float, otherwise: str) -> Any:
+    until = time.monotonic() + seconds
+    while True:
+        result = condition()
+        if result:
+            return result
+        if time.monotonic() > until:
+            raise Wrong(otherwise)
+        time.sleep(0.002)
+
+
+def cases(count: int, seed: int, **kwargs: Any) -> List[Case]:
+    """Draw situations and moments: half of them in the middle of everything."""
+    draw = random.Random(seed)
+    names = ["everyday"] * (len(SITUATIONS) - 1) + [name for name in SITUATIONS if name != "everyday"]
+    return [Case(names[i % len(names)], draw.uniform(0, 0.12), **kwargs) for i in range(count)]
+
+
+def kill_keeper(count: int, progress: Any, seed: int = 1) -> Row:
+    """Kill the keeper at random moments of this process's program."""
+    draw, here, seconds = random.Random(seed), Program(3), []
+    here.run()
+    killed = mmap.mmap(-1, 8)
+    for i in range(count):
+        keeper, delay = PROGRAM.keeper_pid, draw.uniform(0, 0.06)
+        killer = os.fork()
+        if killer == 0:
+            time.sleep(delay)
+            killed[:] = np.float64(time.monotonic()).tobytes()
+            os.kill(keeper, signal.SIGKILL)
+            os._exit(0)
+        error = None
+        while error is None and PROGRAM.keeper_pid == keeper:  # where no session is open, the next fork() replaces it
+            operation, error, moment = here.run()
+        if error is not None:
+            if "keeper process (pid %d)" % keeper not in str(error):
+                raise error
+            seconds.append(moment - np.frombuffer(killed[:])[0])
+            if seconds[-1] > 1.0:
+                raise Wrong("told after %.3f s: %s" % (seconds[-1], error))
+        os.waitpid(killer, 0)
+        del error
+        if synk.is_forked():
+            synk.close()
+        here.recover()
+        check_nothing_left()
+        progress("kill -9 of the keeper", i + 1, count)
+    PROGRAM.shut_down()
+    return Row("kill -9 of the keeper", count, clean(["told %d times, the others while nothing was open" % len(seconds)]),
+               seconds)
+
+
+def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
+    """Run the piece."""
+    count = scaled(TIMES, scale)
+    kinds = [("kill -9 of the master; times until its ranks are gone", dict(
+        signals=1, to_group=False, number=signal.SIGKILL))]
+    kinds += [("Ctrl-C to %s, %s" % (where, times), dict(signals=number, to_group=where == "the group"))
+              for where in ("the group", "the master alone") for number, times in ((1, "once"), (2, "twice"))]
+    rows = []
+    with ProcessPoolExecutor(AT_A_TIME, multiprocessing.get_context("fork")) as pool:
+        for k, (what, kwargs) in enumerate(kinds):
+            seconds = []
+            for i, took in enumerate(pool.map(play, cases(count, seed + k, **kwargs))):
+                seconds.append(took)
+                progress(what.split(";")[0], i + 1, count)
+            rows.append(Row(what, count, clean(), seconds))
+    left = [name for name in os.listdir("/dev/shm") if "synkhronos" in name]
+    if left:
+        raise Wrong("left in /dev/shm: %s" % left)
+    return rows + [kill_keeper(count, progress, seed)]

@@ -1,0 +1,73 @@
+"""What a piece of the campaign reports: rows of the table in docs/reliability.md."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+import synkhronos as synk
+from synkhronos.program import PROGRAM
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    done: int  # how often
+    result: str
+    seconds: List[float] = []  # to the exception, each time
+
+    def to_json(self) -> Dict[str, Any]:
+        """Return it with the times summed up."""
+        times = sorted(self.seconds)
+        told = [] if not times else [times[len(times) // 2], times[min(len(times) - 1, len(times) * 99 // 100)], times[-1]]
+        return {"what": self.what, "done": self.done, "result": self.result, "told": told}
+
+
+class Progress:
+    """Says how far a piece is, at most every few seconds."""
+
+    def __init__(self, piece: str, every: float = 5.0) -> None:
+        self.piece, self.every = piece, every
+        self._begun = self._said = time.monotonic()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        now = time.monotonic()
+        if now - self._said > self.every or done == of:
+            self._said = now
+            print("%-10s%-42s%9s of %s%8.0f s" % (self.piece, what, "{:,}".format(done), "{:,}".format(of),
+                                                  now - self._begun), flush=True)
+
+
+def scaled(number: int, scale: float) -> int:
+    """Return the number at that scale, at least 1."""
+    return max(1, round(number * scale))
+
+
+def processes() -> Iterator[Tuple[int, List[str]]]:
+    """Yield all processes of this machine: their id, and state, parent, group, session, ... as in /proc/<pid>/stat."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                text = Path("/proc", name, "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            yield int(name), text.rpartition(")")[2].split()
+
+
+def check_nothing_left() -> None:
+    """Raise where a process of ours, a name in shared memory or a thread is there without a session."""
+    assert not synk.is_forked()
+    parents = [str(os.getpid()), str(PROGRAM.keeper_pid)]
+    left = ["process %d" % pid for pid, stat in processes() if stat[1] in parents and pid != PROGRAM.keeper_pid]
+    left += ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synkhronos" in name]
+    left += [thread.name for thread in threading.enumerate() if thread.name.startswith("synkhronos")]
+    assert not left, "left behind: %s" % left
+
+
+def clean(what: Sequence[str] = ()) -> str:
+    """Return the result of a row in which nothing was wrong: whatever is raises, and there is no row then."""
+    return "; ".join(["0 hangs, 0 left behind, 0 wrong", *what])

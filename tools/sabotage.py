@@ -1,0 +1,176 @@
+"""Run the long sabotage campaign (tests/sabotage/pieces), and write its results into docs/reliability.md.
+
+    python tools/sabotage.py                           # everything that has not been run with this code yet
+    python tools/sabotage.py --only kills delays       # these, again
+    python tools/sabotage.py --scale 0.1 --no-write    # a tenth of everything
+
+Each piece runs in a process of its own and leaves its result in build/sabotage, from which the table is made: a
+campaign that was interrupted goes on where it was. The first thing that is wrong ends it. A piece that says nothing for
+five minutes hangs: it shows its stacks, and is ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import faulthandler
+import hashlib
+import json
+import os
+import platform
+import select
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "sabotage"), str(ROOT / "tests")]
+
+DOCUMENT = ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- written by make sabotage: begin -->\n", "<!-- end -->\n"
+
+#: In this order: those that find most come first.
+PIECES = ("kills", "deaths", "masters", "objects", "channel", "arguments", "theano_arguments", "endurance", "delays",
+          "suite")
+
+#: Seconds of silence after which a piece hangs.
+SILENCE = 300
+
+
+def code() -> str:
+    """Return what tells this code from any other: a result counts for the code that it was had with."""
+    digest = hashlib.sha256()
+    for folder in ("synkhronos", "tests/sabotage/pieces"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def play(piece: str, scale: float, folder: Path) -> bool:
+    """Run one piece in a process of its own; tell whether it was clean."""
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--piece", piece, "--scale", str(scale), "--results", str(folder)],
+        stdout=subprocess.PIPE, start_new_session=True, cwd=str(ROOT))
+    assert process.stdout is not None
+    try:
+        while select.select([process.stdout], [], [], SILENCE)[0]:
+            some = os.read(process.stdout.fileno(), 65536)
+            if not some:
+                return process.wait() == 0
+            sys.stdout.buffer.write(some)
+            sys.stdout.buffer.flush()
+        print("%s HANGS" % piece, flush=True)
+        os.kill(process.pid, signal.SIGABRT)  # it shows its stacks
+        time.sleep(2)
+        return False
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        process.stdout.close()
+
+
+def be(piece: str, scale: float, folder: Path) -> None:
+    """Be the process of a piece."""
+    faulthandler.enable()
+    begun, version = time.monotonic(), code()  # of what is loaded, not of what stands there at the end
+    from pieces.report import Progress
+
+    rows = import_module("pieces." + piece).run(scale, Progress(piece))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (piece + ".json")
+    path.with_suffix(".new").write_text(json.dumps({
+        "piece": piece, "scale": scale, "code": version, "date": datetime.date.today().isoformat(),
+        "seconds": round(time.monotonic() - begun), "machine": machine(),
+        "rows": [row.to_json() for row in rows]}, indent=1))
+    path.with_suffix(".new").replace(path)
+
+
+def machine() -> str:
+    """Return what it ran on, in words."""
+    from prove import machine
+
+    return "%s %s, Python %s" % (machine(), platform.release(), platform.python_version())
+
+
+def load(folder: Path) -> Dict[str, Any]:
+    """Return the stored results."""
+    results = {}
+    for piece in PIECES:
+        try:
+            results[piece] = json.loads((folder / (piece + ".json")).read_text())
+        except FileNotFoundError:
+            pass
+    return results
+
+
+def milliseconds(seconds: float) -> str:
+    return "%.0f" % (1000 * seconds) if seconds >= 0.01 else "%.1f" % (1000 * seconds)
+
+
+def document(results: Dict[str, Any], scale: float) -> str:
+    """Return what stands in docs/reliability.md."""
+    shown = [result for result in results.values() if result["scale"] == scale]
+    machines = sorted({result["machine"] for result in shown})
+    lines = ["Command: `make sabotage`%s. Machine: %s. Times are milliseconds from the sabotage to the exception, or "
+             "to what the row says: median, 99 of 100, longest." % (
+                 "" if scale == 1 else " at scale %g" % scale, "; ".join(machines)), "",
+             "| what was done | times | median | p99 | max | result |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+    for result in shown:
+        for row in result["rows"]:
+            told = [milliseconds(each) for each in row["told"]] or [""] * 3
+            lines.append("| %s | %s | %s | %s |" % (
+                row["what"], "{:,}".format(row["done"]), " | ".join(told), row["result"]))
+    lines += ["", "Pieces: " + "; ".join("%s %s, %d s" % (
+        result["piece"], result["date"], result["seconds"]) for result in shown) + "."]
+    absent = [piece for piece in PIECES if piece not in results or results[piece]["scale"] != scale]
+    old = [result["piece"] for result in shown if result["code"] != code()]
+    if absent:
+        lines += ["", "Not run yet: %s." % ", ".join(absent)]
+    if old:
+        lines += ["", "Run before the last change of the code: %s." % ", ".join(old)]
+    return "\n".join(lines) + "\n"
+
+
+def write(text: str, path: Path) -> None:
+    """Put the text in its place in the document."""
+    before, rest = path.read_text().split(BEGIN)
+    path.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(description="Kill ranks, masters and keepers; delay, break, exhaust everything.")
+    parser.add_argument("--only", nargs="+", choices=PIECES, metavar="PIECE", help="of " + ", ".join(PIECES))
+    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of all pieces (default: 1)")
+    parser.add_argument("--no-write", action="store_true", help="leave docs/reliability.md; other scales always do")
+    parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "sabotage", help=argparse.SUPPRESS)
+    parser.add_argument("--piece", choices=PIECES, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.piece:
+        be(given.piece, given.scale, given.results)
+        return 0
+    status, results = 0, load(given.results)
+    for piece in given.only or PIECES:
+        there = results.get(piece, {})
+        if not given.only and (there.get("code"), there.get("scale")) == (code(), given.scale):
+            print("%s: done on %s" % (piece, there["date"]))
+        elif not play(piece, given.scale, given.results):
+            print("%s: WRONG" % piece)
+            status = 1
+            break
+    results = load(given.results)
+    text = document(results, given.scale)
+    print("\n" + text, end="")
+    if not status and not given.no_write and (given.scale == 1 or given.output):
+        write(text, given.output or DOCUMENT)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
