@@ -27,7 +27,7 @@ WRAPPED = [
     (Rendezvous, "begin", False), (Rendezvous, "meet", True), (RankContext, "commit", True),
     (RankContext, "settle", False), (RankContext, "forget", False), (Pool, "allocate", True),
     (PoolMap, "attach", False), (NumpyEngine, "call", True), (NumpyEngine, "put", False), (NumpyEngine, "loads", True),
-    (SharedMemoryTransport, "exchange", True), (SharedMemoryTransport, "place", False),
+    (SharedMemoryTransport, "_exchange", True), (SharedMemoryTransport, "place", False),
     (SharedMemoryTransport, "store", True), (SharedMemoryTransport, "adopt", False),
 ]
 NAMES = ["%s.%s %s" % (owner.__name__.split(".")[-1], name, when)

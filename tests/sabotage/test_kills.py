@@ -50,7 +50,7 @@ def test_changes_of_a_command_that_was_given_up_are_found(victims, monkeypatch):
     victims.n, victims.rank = 2, 1
     with pytest.raises(Wrong, match="the master has"):
         for step, name in enumerate(victims.taken[2, 1]):
-            if name == "SharedMemoryTransport.exchange after":  # before it has worked out its share
+            if name == "SharedMemoryTransport._exchange after":  # before it has worked out its share
                 victims.steps.plan(1, step)
                 victims.run()
     synk.close()
