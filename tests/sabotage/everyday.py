@@ -60,6 +60,7 @@ class Program:
         yield "fork", lambda: PROGRAM.open(n, 0, launcher=self.launcher, **self.options), None
         yield "distribute", synk.distribute, None
         yield "call", lambda: self.call(self.x), plus_one
+        yield "drop", self.drop, None
         yield "call2", self.g, lambda model: [[a, b * 2] for a, b in model]
         yield "set_value", lambda: synk.set_value(n - 1, w, np.full(4, 9.0)), lambda model: model[:-1] + [
             [np.full(4, 9.0), model[-1][1]]]
@@ -88,6 +89,12 @@ class Program:
         mean, rows = self.f(x)
         self.expect(mean, np.mean(x))
         self.expect(rows, x)
+
+    def drop(self):
+        """Use a function and a variable and drop them: the ranks forget them with the next command."""
+        other = engine.shared(np.zeros(3), "other")
+        synk.function([], [], updates=[(other, other + 1)])()
+        self.expect(other.get_value(), np.ones(3))
 
     def grow(self):
         self.data.set_value(self.x)
