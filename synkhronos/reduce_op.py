@@ -193,37 +193,6 @@ def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str, allowed: Collection[
         )
 
 
-def normalise(weights: Sequence[Any]) -> NDArray[np.float64]:
-    """Scale weights so that their sum is 1: ``w_r / (w_0 + ... + w_{n-1})``, without overflow.
-
-    Parameters
-    ----------
-    weights : sequence of number
-        Finite, 0 or more. If all are 0, all count the same.
-
-    Returns
-    -------
-    ndarray of float64
-        The normalised weights.
-
-    Raises
-    ------
-    TypeError
-        If a weight is no real number.
-    ValueError
-        If a weight is negative or not finite.
-
-    Examples
-    --------
-    >>> normalise([3, 1])
-    array([0.75, 0.25])
-    """
-    with _silent():
-        scaled = scaled_weights(_checked(weights))
-        normalised: NDArray[np.float64] = scaled / scaled.sum()
-    return normalised
-
-
 def combine(
     op: ReduceOp,
     parts: Sequence[Optional[NDArray[Any]]],

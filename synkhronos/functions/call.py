@@ -264,7 +264,6 @@ class Prepared:
                 taken.append(engine.take(engine.get(shared), shared_rows))
         return taken
 
-
     def _room(self, context: RankContext, i: int, n_rows: int, array: np.ndarray) -> np.ndarray:
         """Return memory for rows of the i-th argument, the same for every call: fresh memory takes twice the time."""
         shape = (n_rows,) + array.shape[1:]

@@ -30,8 +30,9 @@ from .base import RankConfig
 from .process import FAILED, die_with_parent, leave_last_words, rank_main, take_default_signals
 from .streams import redirect
 
-#: Seconds in which the keeper must have killed and buried all ranks, and have forked one.
-PATIENCE = 3.0
+#: Seconds in which the keeper must have killed and buried all ranks; and those in which it must have forked one, which
+#: take a moment, but for machines with a hundred programs on each core.
+PATIENCE, PATIENCE_TO_FORK = 3.0, 30.0
 
 
 class Keeper:
@@ -80,7 +81,7 @@ class Keeper:
               pools: Dict[int, int]) -> List[int]:
         """Fork one rank per config; return their process ids."""
         answer = self._ask(("spawn", configs, block.size, list(pools)), [block.fd, stacks, *streams, *pools.values()],
-                           PATIENCE * (1 + len(configs)))
+                           PATIENCE_TO_FORK)
         if isinstance(answer, str):
             raise SynkhronosError(answer)
         return answer
@@ -99,6 +100,10 @@ class Keeper:
                 self._socket.settimeout(seconds)
                 descriptors.send(self._socket, message, fds)
                 return descriptors.receive(self._socket)[0]
+            except socket.timeout as error:
+                self.end()
+                raise SynkhronosError("the keeper process (pid %d) did not answer within %g s and was ended" % (
+                    self.pid, seconds)) from error
             except (OSError, EOFError) as error:
                 self.end()
                 raise SynkhronosError("the keeper process (pid %d) is gone: %s" % (self.pid, self.epitaph())) from error

@@ -140,6 +140,14 @@ def test_keeper_that_does_not_answer_is_ended(keeper, monkeypatch):
     assert not keeper.alive() and not psutil.pid_exists(keeper.pid)
 
 
+def test_keeper_that_does_not_fork_is_ended(keeper, monkeypatch):
+    monkeypatch.setattr("synkhronos.launchers.keeper.PATIENCE_TO_FORK", 0.2)
+    os.kill(keeper.pid, signal.SIGSTOP)
+    with pytest.raises(SynkhronosError, match=r"keeper process \(pid %d\) did not answer within 0.2 s" % keeper.pid):
+        start(keeper, 2)
+    assert not keeper.alive() and not psutil.pid_exists(keeper.pid)
+
+
 def test_ends_with_its_socket(keeper):
     launcher, block = start(keeper, 3)
     pids = [launcher.pid(1), launcher.pid(2)]

@@ -35,8 +35,9 @@ def play(number: int) -> int:
     """Run a program, from fork() to close(), comparing all values; return how many steps its ranks took."""
     n = random.Random(number).choice((2, 2, 3, 4))
     _here["steps"].plan()
-    if _here["programs"][n].run() != (None, None, None):
-        raise Wrong("run %d of %d ranks failed" % (number, n))
+    operation, error, _ = _here["programs"][n].run()
+    if error is not None:
+        raise Wrong("run %d of %d ranks failed in %s" % (number, n, operation)) from error
     return sum(len(_here["steps"].names(rank)) for rank in range(1, n))
 
 
