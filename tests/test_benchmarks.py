@@ -27,7 +27,7 @@ TINY = [
 
 @pytest.mark.parametrize("run, options, case", TINY, ids=lambda value: getattr(value, "__module__", ""))
 def test_runs(run, options, case):
-    rows = run(NO_PEERS, n=2, **options)
+    rows = list(run(NO_PEERS, n=2, **options))
     assert case in [row["case"] for row in rows]
     for row in rows:
         assert report.line_of(row)
