@@ -70,7 +70,7 @@ def main(arguments=None):
         print("Other programs ran meanwhile: nothing is concluded.")
         return 2
     if not (given.no_write or given.quick or given.only):
-        report.write(report.document(rows, verdicts, state))
+        report.write(report.document(rows, verdicts, state), given.folder)
     return 0 if all(verdict.met for verdict in verdicts) else 1
 
 
