@@ -13,6 +13,7 @@ from pathlib import Path
 import threadpoolctl
 
 import synkhronos as synk  # first: it prepares what Theano needs
+from synkhronos.placement import CoreClaims
 
 from . import calls, collectives, end_to_end, goals, inputs, report, start
 from .measure import BUSY, stolen
@@ -40,6 +41,9 @@ def main(arguments=None):
     parser.add_argument("--folder", type=Path, default=Path("benchmarks") / "results", help="for JSON and pictures")
     given = parser.parse_args(arguments)
     before = stolen()
+    if not can_be_pinned():
+        print("Other programs have claimed the cores, so that ranks cannot be pinned: wait until they have ended.")
+        return 2
     if before > BUSY and not given.anyway:
         print("The machine is busy: other programs take %.0f %% of a core (load %.1f). Nothing measured now would mean "
               "anything; wait, or add --anyway." % (100 * before, os.getloadavg()[0]))
@@ -66,8 +70,17 @@ def main(arguments=None):
         print("Other programs ran meanwhile: nothing is concluded.")
         return 2
     if not (given.no_write or given.quick or given.only):
-        report.write(report.document(rows, verdicts, state))
+        report.write(report.document(rows, verdicts, state), given.folder)
     return 0 if all(verdict.met for verdict in verdicts) else 1
+
+
+def can_be_pinned():
+    """Tell whether two ranks would get cores of their own."""
+    claims = CoreClaims()
+    try:
+        return all(claims.claim(2))
+    finally:
+        claims.release()
 
 
 if __name__ == "__main__":

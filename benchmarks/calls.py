@@ -53,26 +53,24 @@ class Functions:
 
 
 def run(groups, n=2, repeats=2000, rows=60000, pauses=(1e-3, 1e-1)):
-    """Measure; return a row per case. Ours is the call minus the plain call of the same work."""
+    """Measure; yield a row per case. Ours is the call minus the plain call of the same work."""
     functions = Functions(rows, n)
     synk.fork(n, use_gpu=False)
     try:
-        found = []
         for name, (ours, plain, expected) in functions.cases().items():
             if ours() != expected:
                 raise WrongResult(name)
             contenders = {"synkhronos": Local(ours), "plain Theano": Local(plain)}
             contenders.update(groups.contenders(PEERS if name == "no inputs" else PEERS[:1], n, "barrier"))
-            found.append(row("call, " + name, n, measure_in_turn(contenders, repeats)))
+            yield row("call, " + name, n, measure_in_turn(contenders, repeats))
         ours, plain, _ = functions.cases()["no inputs"]
         for pause in pauses:
             contenders = {"synkhronos": Local(ours, before=functools.partial(time.sleep, pause)),
                           "plain Theano": Local(plain)}
             contenders.update(groups.contenders(PEERS[:1], n, "barrier", pause=pause))
-            found.append(row("call, after %g ms" % (1e3 * pause), n, measure_in_turn(
-                contenders, max(10, min(repeats // 4, int(5 / pause))))))
-        found.append({"case": "idle ranks, % CPU", "n": n, "value": idle_share(1.0 if repeats > 100 else 0.1)})
-        return found
+            yield row("call, after %g ms" % (1e3 * pause), n, measure_in_turn(
+                contenders, max(10, min(repeats // 4, int(5 / pause)))))
+        yield {"case": "idle ranks, % CPU", "n": n, "value": idle_share(1.0 if repeats > 100 else 0.1)}
     finally:
         synk.close()
 

@@ -53,27 +53,24 @@ class Variables:
 
 
 def run(groups, n=2, sizes=SIZES, most=500, many=None):
-    """Measure; return a row per case."""
+    """Measure; yield a row per case."""
     of_size = {size: Variables(label(size), [(size // 4,)]) for size in sizes}
     shapes = resnet50_shapes() if many is None else many
     whole = Variables("flat", [(sum(int(np.prod(shape)) for shape in shapes),)])
     parts = Variables("%d variables" % len(shapes), shapes)
     synk.fork(n, use_gpu=False)
     try:
-        found = []
         for size, one in of_size.items():
-            found += sized(groups, n, one, repeats_for(size, most))
+            yield from sized(groups, n, one, repeats_for(size, most))
         repeats = repeats_for(whole.nbytes, most)
         for each in (whole, parts):
             each.fill(n)
             synk.all_reduce(each.given)
         times = measure_in_turn({"synkhronos": reducer(parts, n), "one flat variable": reducer(whole, n)}, repeats)
-        found.append({"case": "all_reduce, %d variables" % len(shapes), "n": n, "nbytes": whole.nbytes, "times": times})
+        yield {"case": "all_reduce, %d variables" % len(shapes), "n": n, "nbytes": whole.nbytes, "times": times}
         times = measure_in_turn({"synkhronos": reducer(parts, n, fresh=True),
                                  "one flat variable": reducer(whole, n, fresh=True)}, repeats)
-        found.append({"case": "all_reduce, %d updated variables" % len(shapes), "n": n, "nbytes": whole.nbytes,
-                      "times": times})
-        return found
+        yield {"case": "all_reduce, %d updated variables" % len(shapes), "n": n, "nbytes": whole.nbytes, "times": times}
     finally:
         synk.close()
 
@@ -84,41 +81,40 @@ def reducer(one, n, fresh=False):
 
 
 def sized(groups, n, one, repeats):
-    """Return the rows of one size."""
-    found = []
+    """Yield the rows of one size."""
     source, target = np.ones(one.nbytes // 4, "float32"), np.empty(one.nbytes // 4, "float32")
 
-    def add(case, what, ours):
+    def measured(case, what, ours):
         times = measure_in_turn({"synkhronos": ours, **groups.contenders(PEERS, n, what, one.nbytes),
                                  "memcpy": Local(lambda: np.copyto(target, source))}, repeats)
-        found.append({"case": case, "n": n, "nbytes": one.nbytes, "times": times})
+        return {"case": case, "n": n, "nbytes": one.nbytes, "times": times}
 
     one.fill(n)
     synk.all_reduce(one.given)
-    add("all_reduce, in slots", "all_reduce", reducer(one, n))
-    add("all_reduce, updated", "all_reduce", reducer(one, n, fresh=True))
-    add("reduce", "reduce", Local(lambda: synk.reduce(one.given), lambda: one.holds((n + 1) / 2)))
-    add("broadcast", "broadcast", Local(lambda: synk.broadcast(one.given), lambda: one.holds((n + 1) / 2)))
+    yield measured("all_reduce, in slots", "all_reduce", reducer(one, n))
+    yield measured("all_reduce, updated", "all_reduce", reducer(one, n, fresh=True))
+    yield measured("reduce", "reduce", Local(lambda: synk.reduce(one.given), lambda: one.holds((n + 1) / 2)))
+    yield measured("broadcast", "broadcast", Local(lambda: synk.broadcast(one.given), lambda: one.holds((n + 1) / 2)))
     results = []
 
     def gather():
         results[:] = [synk.gather(one.given)]
 
-    add("gather", "gather", Local(gather, lambda: results[0].shape == (n,) + one.first.get_value(borrow=True).shape))
+    yield measured("gather", "gather", Local(gather, lambda: results[0].shape == (n, one.nbytes // 4)))
     values = synk.data(np.full(n * (one.nbytes // 4), 7, "float32"))
-    add("scatter", "scatter", Local(lambda: synk.scatter(one.given, values, batch=one.nbytes // 4),
-                                    lambda: one.first.get_value(borrow=True)[-1] == 7))
+    yield measured("scatter", "scatter", Local(
+        lambda: synk.scatter(one.given, values, batch=one.nbytes // 4),
+        lambda: one.first.get_value(borrow=True)[-1] == 7))
     data = synk.data(source)
 
     def restore():  # the length of before, or it would grow from call to call
         synk.broadcast(one.given, data)
 
     restore()
-    add("all_gather", "all_gather", Local(
+    yield measured("all_gather", "all_gather", Local(
         lambda: synk.all_gather(one.given), lambda: one.first.get_value(borrow=True).shape == (n * len(source),),
         restore))
     restore()
-    return found
 
 
 def label(nbytes):

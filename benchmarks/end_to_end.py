@@ -32,7 +32,7 @@ def mlp(layers, seed=0):
 
 
 def run(groups, n=2, mlps=MLPS, repeats=60, epoch_rows=5000):
-    """Measure; return a row per case."""
+    """Measure; yield a row per case."""
     prepared = []
     random = np.random.RandomState(1)
     for layers, rows in mlps:
@@ -50,7 +50,6 @@ def run(groups, n=2, mlps=MLPS, repeats=60, epoch_rows=5000):
     step_one = train.make_train_function_theano(loss_one, params_one, x_one, y_one, updates.momentum, 0.01)
     synk.fork(n, use_gpu=False)
     try:
-        found = []
         for plain, ours, images, labels in prepared:
             data = synk.data(images), synk.data(labels)
             expected = plain(images, labels)[0]
@@ -58,8 +57,8 @@ def run(groups, n=2, mlps=MLPS, repeats=60, epoch_rows=5000):
                 raise AssertionError("the wrong loss")
             times = measure_in_turn({"synkhronos": Local(functools.partial(ours, *data)),
                                      "plain Theano": Local(functools.partial(plain, images, labels))}, repeats)
-            found.append({"case": "MLP gradient, %.2g ms of work" % (times["plain Theano"].median / 1e3), "n": n,
-                          "times": times})
+            work = times["plain Theano"].median / 1e3
+            yield {"case": "MLP gradient, %.2g ms of work" % work, "n": n, "times": times}
         images = random.rand(epoch_rows, layers[0]).astype("float32")
         labels = random.randint(0, layers[-1], epoch_rows).astype("int32")
         data = synk.data(images), synk.data(labels)
@@ -76,7 +75,6 @@ def run(groups, n=2, mlps=MLPS, repeats=60, epoch_rows=5000):
 
         times = measure_in_turn({"synkhronos": Local(epoch), "plain Theano": Local(epoch_one)}, max(3, repeats // 10),
                                 rounds=3)
-        found.append({"case": "epoch of MLP training, shuffled", "n": n, "times": times})
-        return found
+        yield {"case": "epoch of MLP training, shuffled", "n": n, "times": times}
     finally:
         synk.close()

@@ -4,10 +4,13 @@ import datetime
 import json
 import os
 import platform
+import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "performance.md"
+#: The collectives whose pictures the document shows; they lie beside it.
+PICTURES = ("all_reduce, in slots", "all_reduce, updated", "broadcast", "all_gather")
 BEGIN, END = "<!-- written by make bench: begin -->\n", "<!-- end -->\n"
 
 
@@ -75,14 +78,20 @@ def times_table(rows):
 
 def document(rows, verdicts, state):
     """Return what stands in docs/performance.md."""
-    return "Date: %s. Machine: %s. %s\n\n### Goals\n\n%s\n### All medians, in microseconds\n%s" % (
-        datetime.date.today().isoformat(), machine(), state, verdict_table(verdicts), times_table(rows))
+    shown = ["![%s](pictures/%s)\n" % (case, picture_of(case)) for case in PICTURES if by_size(rows).get(case)]
+    return "Date: %s. Machine: %s. %s\n\n### Goals\n\n%s\n%s### All medians, in microseconds\n%s" % (
+        datetime.date.today().isoformat(), machine(), state, verdict_table(verdicts), "\n".join(shown) + "\n",
+        times_table(rows))
 
 
-def write(text, path=DOCUMENT):
-    """Put the text in its place in the document."""
+def write(text, folder, path=DOCUMENT):
+    """Put the text in its place in the document, and the pictures that it shows beside it."""
     before, rest = path.read_text().split(BEGIN)
     path.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
+    for name in map(picture_of, PICTURES):
+        if (folder / name).exists():
+            (path.parent / "pictures").mkdir(exist_ok=True)
+            shutil.copy(str(folder / name), str(path.parent / "pictures" / name))
 
 
 def save(rows, verdicts, state, folder):
@@ -100,12 +109,22 @@ def save(rows, verdicts, state, folder):
         print("no pictures: pip install matplotlib")
         return
     matplotlib.use("Agg")
-    by_size = {}
+    for case, some in by_size(rows).items():
+        draw(case, some, folder / picture_of(case))
+
+
+def by_size(rows):
+    """Return, for every collective, its rows of all sizes."""
+    found = {}
     for row in rows:
         if "nbytes" in row and "memcpy" in row["times"]:
-            by_size.setdefault(row["case"], []).append(row)
-    for case, some in by_size.items():
-        draw(case, some, folder / (case.replace(", ", "_").replace(" ", "_") + ".png"))
+            found.setdefault(row["case"], []).append(row)
+    return found
+
+
+def picture_of(case):
+    """Return the name of a collective's picture."""
+    return case.replace(", ", "_").replace(" ", "_") + ".png"
 
 
 def draw(case, rows, path):

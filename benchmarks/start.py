@@ -27,7 +27,7 @@ def deep_network(layers, width):
 
 
 def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, repeats=5):
-    """Measure; return a row per case."""
+    """Measure; yield a row per case."""
     x, loss, params = deep_network(layers, width)
     grads = T.grad(loss, params)
     inputs, changes = [x], [(p, p - np.float32(0.01) * g) for p, g in zip(params, grads)]
@@ -48,11 +48,11 @@ def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, repeats=5):
                                  "unpickling": loading}, repeats, rounds=repeats)
     finally:
         sys.setrecursionlimit(limit)
-    found = [{"case": "distribute, %d variables" % len(params), "n": n, "times": times}]
+    yield {"case": "distribute, %d variables" % len(params), "n": n, "times": times}
     synk.close()
     times = measure_in_turn({"fork": Local(lambda: synk.fork(n, use_gpu=False), before=synk.close),
                              "close": Local(synk.close, before=open_again)}, repeats)
-    found.append({"case": "fork and close", "n": n, "times": times})
+    yield {"case": "fork and close", "n": n, "times": times}
     open_again()
     rows = np.zeros((1, width), "float32")
     function(rows)
@@ -64,11 +64,10 @@ def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, repeats=5):
     for begin in range(0, len(data), 1 << 16):
         look(data, batch=slice(begin, begin + (1 << 16)))
     after = memory_of_ranks()
-    found.append({"case": "memory per rank, MB", "n": n, "value": max(before[1:]) / (1 << 20)})
-    found.append({"case": "memory that a data set of %d MB adds, MB" % (set_bytes >> 20), "n": n,
-                  "value": (after[0] + sum(after[1:]) - before[0] - sum(before[1:])) / (1 << 20)})
+    yield {"case": "memory per rank, MB", "n": n, "value": max(before[1:]) / (1 << 20)}
+    yield {"case": "memory that a data set of %d MB adds, MB" % (set_bytes >> 20), "n": n,
+           "value": (sum(after) - sum(before)) / (1 << 20)}
     synk.close()
-    return found
 
 
 def memory_of_ranks():

@@ -27,7 +27,7 @@ TINY = [
 
 @pytest.mark.parametrize("run, options, case", TINY, ids=lambda value: getattr(value, "__module__", ""))
 def test_runs(run, options, case):
-    rows = run(NO_PEERS, n=2, **options)
+    rows = list(run(NO_PEERS, n=2, **options))
     assert case in [row["case"] for row in rows]
     for row in rows:
         assert report.line_of(row)
@@ -80,7 +80,7 @@ def test_report(tmp_path):
     assert '"median": 30' in (tmp_path / "results.json").read_text()
     page = tmp_path / "page.md"
     page.write_text("before\n" + report.BEGIN + "old\n" + report.END + "after\n")
-    report.write(report.document(rows, verdicts, "quiet"), page)
+    report.write(report.document(rows, verdicts, "quiet"), tmp_path, page)
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert "| all_reduce in slots, 1 MB | best peer | 30.0 | 100.0 | 0.30 | ≤ 0.35 | met |" in text

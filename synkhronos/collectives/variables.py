@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class Checked:
             if number in names:
                 raise ValueError("shared_vars: %s stands twice (its value is that of %s)" % (name, names[number]))
             names[number] = name
+        self.ops: Set[ReduceOp] = set()  # that suit all of them
         self._references = [weakref.ref(variable) for variable in variables]
         # A variable that shares another's storage has that one's number, and only as long as that one lives.
         others = [catalogue.variable(number) for number in self.numbers]
@@ -127,14 +128,16 @@ class Variables:
                     catalogue.checked.clear()
                 catalogue.checked[(states, *map(id, self.variables))] = checked
         self.engine, self.names, self.types = checked.engine, checked.names, checked.types
-        self.random, self.numbers = checked.random, checked.numbers
+        self.random, self.numbers, self._ops = checked.random, checked.numbers, checked.ops
 
     def check_op(self, op: Any, nccl: Any = True) -> ReduceOp:
         """Return the op, where it suits all variables; for the host where ``nccl`` is False."""
         parsed = ReduceOp.parse(op, "op", OPS)
         parsed = ReduceOp(parsed.name, parsed.on_host or not nccl)
-        for type_, name in zip(self.types, self.names):
-            check_dtype(parsed, type_.dtype, name, OPS)
+        if parsed not in self._ops:
+            for type_, name in zip(self.types, self.names):
+                check_dtype(parsed, type_.dtype, name, OPS)
+            self._ops.add(parsed)
         return parsed
 
     def check_rows(self, instead: str) -> None:
