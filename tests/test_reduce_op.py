@@ -727,3 +727,35 @@ def is_close_to_serial_mean(rows, shards, num_slices):
 def test_slices_of_uneven_shards_give_the_mean_of_all_rows(n_rows, n_ranks, num_slices, seed):
     rows = np.random.RandomState(seed).randn(n_rows, 3)
     assert is_close_to_serial_mean(rows, np.array_split(rows, n_ranks), num_slices)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", ["avg", "sum"])
+def test_single_numbers_are_combined_as_arrays_are(name, n):
+    """There is a shorter way for numbers; arrays of 1 dimension go the usual one."""
+    random = np.random.RandomState(n)
+    odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e300, 1e-300, 5e-324, -1e300]
+    for trial in range(300):
+        values = random.randn(n) * 10.0 ** random.randint(-3, 4, n)
+        if trial % 3 == 0:
+            values[random.randint(n)] = odd[random.randint(len(odd))]
+        weights = [None, [1] * n, list(random.randint(0, 4, n)), list(random.rand(n))][random.randint(4)]
+        if name == "sum":
+            weights = None
+        numbers = combine(ReduceOp(name), [np.array(value) for value in values], weights)
+        arrays = combine(ReduceOp(name), [np.array([value]) for value in values], weights)
+        assert numbers.shape == () and numbers.dtype == arrays.dtype
+        assert np.array_equal(numbers, arrays[0], equal_nan=True) and np.signbit(numbers) == np.signbit(arrays[0])
+
+
+def test_single_numbers_of_float32_are_rounded_once():
+    third = np.float32(1 / 3)
+    assert combine(ReduceOp("avg"), [np.array(third)] * 3, [1, 2, 4]) == third
+    total = combine(ReduceOp("sum"), [np.array(third), np.array(np.float32(1e-9)), np.array(third)])
+    assert total.dtype == np.float32 and total == np.float32(float(third) + float(np.float32(1e-9)) + float(third))
+
+
+@pytest.mark.parametrize("weights", [[np.inf, np.inf], [-1, -1], [np.nan, np.nan]])
+def test_single_numbers_with_bad_weights(weights):
+    with pytest.raises(ValueError, match="finite and 0 or more"):
+        combine(ReduceOp("avg"), [np.array(1.0), np.array(2.0)], weights)
