@@ -24,6 +24,7 @@ from theano.tensor import TensorType
 from ..errors import StateError, SynkhronosError
 from ..reduce_op import Accumulator, ReduceOp
 from ..selection import Indices
+from . import pocl_cache
 
 #: Where reductions keep their compiled kernel, which does not pickle, in their Apply node.
 KERNEL_OF_REDUCTION = "@cache_reduction_k"
@@ -85,6 +86,8 @@ def open_device(name: str) -> Any:
     if _opened is None:
         # The master's environment, which ranks are given, says that there is a device in this process; not here.
         os.environ.pop("THEANO_GPU_IS_ALREADY_ACTIVE", None)
+        if name.startswith("opencl"):
+            pocl_cache.claim()
         try:
             gpuarray.use(name)
         except Exception as error:

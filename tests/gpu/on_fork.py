@@ -71,6 +71,22 @@ def test_every_rank_has_its_own(n, root):
     assert {(name, kind) for _, name, kind in seen} == {(DEVICE, "GpuArraySharedVariable")}
 
 
+class KernelCache(Command):
+    """Return where a rank keeps compiled kernels."""
+
+    def run(self, context):
+        return os.environ.get("POCL_CACHE_DIR")
+
+
+@pytest.mark.skipif(not DEVICE.startswith("opencl"), reason="needs OpenCL: tools/install_opencl.sh")
+def test_no_two_ranks_compile_into_one_cache():
+    for _ in range(2):  # the second session's ranks are given the environment of a master that has its own
+        synk.fork(devices=[DEVICE] * 3)
+        folders = PROGRAM.current().run(KernelCache())
+        assert len(set(folders)) == 3 and len({os.path.dirname(folder) for folder in folders}) == 1
+        synk.close()
+
+
 def test_the_master_keeps_its_device():
     synk.fork(devices=[DEVICE] * 2)
     synk.close()
