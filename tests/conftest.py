@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from worlds import THEANO_WORLDS, WORLDS, World
 
 import synkhronos as synk
 from synkhronos.program import PROGRAM
+
+# Programs that a shell has put into the background inherit to ignore Ctrl-C; here it counts, and in what tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.collect()
 gc.freeze()  # every test collects garbage: it need not look at all that was imported

@@ -72,7 +72,7 @@ PROGRAMS = {
             print(sys.last_type.__name__, sys.last_value is value, sys.last_traceback is tb)
         sys.excepthook = hook
         raise ValueError("mine")""",
-    "keyboard_interrupt": "import os, signal, time; signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), signal.SIGINT); time.sleep(10)",
+    "keyboard_interrupt": "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(10)",
     "killed": "import os, signal; print(1, flush=True); os.kill(os.getpid(), signal.SIGTERM)",
     "sibling": "import sibling; print(sibling.value, sibling.__file__)",
     "stdin": "import sys; print(sys.stdin.read())",

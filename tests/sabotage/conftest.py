@@ -48,18 +48,13 @@ def fresh_keeper():
     PROGRAM.shut_down()
 
 
-def take_interrupts():
-    """Take Ctrl-C as a program in a terminal does: one that a shell has put into the background inherits to ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Script:
     """A program in a process group of its own, and all processes that come of it."""
 
     def __init__(self, code, *, launch=None, stdin=None, options=(), **kwargs):
         command = launch or [sys.executable, *options, "-c", PRELUDE + textwrap.dedent(code)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        start_new_session=True, text=True, preexec_fn=take_interrupts, **kwargs)
+                                        start_new_session=True, text=True, **kwargs)
         if stdin is not None:
             self.process.stdin.write(stdin)
         self.lines = []
