@@ -150,7 +150,6 @@ def _made(name: Optional[str], on_host: bool) -> ReduceOp:
     return ReduceOp(name, on_host)
 
 
-
 _AVG = ReduceOp("avg")
 
 
@@ -653,12 +652,12 @@ class _Silence:
         if self._over == over:
             return
         self.__exit__()
+        # First what to go back to: a signal handler may raise in between.
+        self._before = np.errstate(all="ignore", over=over) if _ERRORS is None else _ERRORS[0]()
         self._over = over
         if _ERRORS is None:
-            self._before = np.errstate(all="ignore", over=over)
             self._before.__enter__()
         else:
-            self._before = _ERRORS[0]()
             _ERRORS[1]([self._before[0], _OVERFLOW_RAISES if over == "raise" else 0, None])
 
     def __exit__(self, *exception: object) -> None:
