@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from everyday import Program, Wrong
-from kill_steps import OS_EXIT, SYS_EXIT
+from kill_steps import NAMES, OS_EXIT, SYS_EXIT
 from pieces import deaths, kills
 from pieces.report import check_nothing_left
 
@@ -29,8 +29,11 @@ def silent(*_):
 
 def test_kill_at_every_step(victims):
     """In pieces/kills.py, and thousands of times with `make sabotage`."""
-    row, = kills.kill(victims, 35, 0, silent)
-    assert row.done == 35 and len(row.seconds) > 25 and len(+victims.hit) > 15
+    row, = kills.kill(victims, 60, 1, silent)
+    assert row.done >= 60 and len(row.seconds) > 0.8 * row.done
+    assert set(+victims.hit) == set(NAMES)
+    for operation in ("fork", "distribute", "call", "all_reduce", "data growth", "scatter"):
+        assert operation + " " in row.result
 
 
 def test_other_deaths(victims):
