@@ -2,7 +2,7 @@
 
 import os
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 
 def read(name):
@@ -22,6 +22,15 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["synkhronos", "synkhronos.*"]),
+    # Without a compiler there is none, and NumPy does its work. (-O3: the loops are vectorised.)
+    ext_modules=[
+        Extension(
+            "synkhronos._kernels",
+            ["synkhronos/_kernels.c"],
+            extra_compile_args=["-O3", "-ffp-contract=off"],
+            optional=True,
+        )
+    ],
     # Theano 1.0.5 needs `distutils`, which Python 3.12 removed; pip says so in one sentence.
     python_requires=">=3.8,<3.12",
     install_requires=["numpy", "posix_ipc", "threadpoolctl", "cloudpickle"],

@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from synkhronos import machine
+from synkhronos import machine, streaming
 
 OK = "ok"  # there
 WARN = "warn"  # not there, and the library runs without
@@ -129,6 +129,14 @@ def check_blas() -> Finding:
         return Finding("BLAS", WARN, text, "pip install --force-reinstall numpy")
     parts = ["%s %s, %d threads" % (pool["internal_api"], pool["version"], pool["num_threads"]) for pool in blas]
     return Finding("BLAS", OK, "; ".join(parts))
+
+
+def check_kernels() -> Finding:
+    """Tell whether the library's own kernels in C were built when it was installed."""
+    if streaming.kernels is None:
+        return Finding("Kernels", WARN, "not built: large collectives take up to twice the time",
+                       "pip install --force-reinstall --no-deps synkhronos, with g++ and Python's headers there")
+    return Finding("Kernels", OK, "built")
 
 
 def check_cores() -> Finding:
@@ -264,6 +272,7 @@ CHECKS: Tuple[Callable[[], Finding], ...] = (
     check_engine,
     check_lasagne,
     check_blas,
+    check_kernels,
     check_cores,
     check_shared_memory,
     check_gpus,

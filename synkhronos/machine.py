@@ -105,6 +105,23 @@ def available_memory(root: str = "/") -> int:
     return max(min(free), 0)
 
 
+def cache_size(root: str = "/") -> int:
+    """Return the bytes of the largest cache that a core has or shares; 32 MB where the kernel does not tell.
+
+    Examples
+    --------
+    >>> cache_size() > 0
+    True
+    """
+    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    sizes = []
+    for path in Path(root, "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        found = re.fullmatch(r"(\d+)([KMG]?)", "".join(_lines(path)).strip())
+        if found:
+            sizes.append(int(found.group(1)) * units[found.group(2)])
+    return max(sizes, default=32 << 20)
+
+
 def count_gpus(root: str = "/") -> int:
     """Count the NVIDIA GPUs that CUDA would show to this process, without touching CUDA.
 

@@ -546,8 +546,39 @@ def _fold_into(op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], out: NDArr
         _fold(_UFUNCS[op.name], [part[block] for part in present], compute, out[block])
 
 
+def counting(
+    present: Sequence[bool], weights: Optional[Sequence[float]]
+) -> Tuple[List[int], Tuple[float, ...]]:
+    """Return the ranks that count in an average, and their weights.
+
+    Parameters
+    ----------
+    present : sequence of bool
+        Which ranks have a value.
+    weights : sequence of float, optional
+        Of all ranks, as `combine_into` takes them.
+
+    Raises
+    ------
+    ValueError
+        If there is not one weight for each rank.
+
+    Examples
+    --------
+    >>> counting([True, True, False, True], [2.0, 0.0, 1.0, 1.0])
+    ([0, 3], (2.0, 1.0))
+    """
+    if weights is None:
+        weights = (1.0,) * len(present)
+    elif len(weights) != len(present):
+        raise ValueError(f"weights must be one number for each of the {len(present)} ranks, got {len(weights)}")
+    there = [rank for rank, is_there in enumerate(present) if is_there]
+    ranks = [rank for rank in there if weights[rank]] or there
+    return ranks, tuple([float(weights[rank]) for rank in ranks])
+
+
 @lru_cache(maxsize=256)
-def _narrowed(weights: Tuple[float, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def narrowed(weights: Tuple[float, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return scaled weights in that type. None is 0, and none must become 0 in a narrower type: 0 * inf is nan."""
     with _silent():
         return np.maximum(scaled_weights(np.array(weights)).astype(dtype), np.nextafter(dtype.type(0), dtype.type(1)))
@@ -556,13 +587,8 @@ def _narrowed(weights: Tuple[float, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 def _average_into(
     parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[float]], out: NDArray[Any], silence: _Silence
 ) -> None:
-    if weights is None:
-        weights = (1.0,) * len(parts)
-    elif len(weights) != len(parts):
-        raise ValueError(f"weights must be one number for each of the {len(parts)} ranks, got {len(weights)}")
-    pairs = [(part, weight) for part, weight in zip(parts, weights) if part is not None]
-    pairs = [(part, weight) for part, weight in pairs if weight] or pairs
-    present = [part for part, _ in pairs]
+    ranks, shares = counting([part is not None for part in parts], weights)
+    present: List[Any] = [parts[rank] for rank in ranks]
     if len(present) == 1:
         np.copyto(out, present[0])
         return
@@ -572,11 +598,11 @@ def _average_into(
         present = [part.view(real) for part in present]
         out = out.view(real)
     compute = _compute_dtype(_AVG, out.dtype)
-    if len(pairs) == 2 and pairs[0][1] == pairs[1][1]:
+    if len(shares) == 2 and shares[0] == shares[1]:
         _average_two(present[0], present[1], compute, out, silence)
         return
     silence.begin()
-    scaled = _narrowed(tuple([float(weight) for _, weight in pairs]), compute)
+    scaled = narrowed(shares, compute)
     for block in _blocks(out.size, compute):
         _weighted_mean(scaled, [part[block].astype(compute, copy=False) for part in present], out[block])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from synkhronos import doctor, machine
+from synkhronos import doctor, machine, streaming
 
 ROOT = str(Path(__file__).parents[1])
 
@@ -114,6 +114,12 @@ class Fake:
         self.no_memfd()
         self.monkeypatch.setitem(sys.modules, "posix_ipc", None)
 
+    def kernels_built(self):
+        self.set(streaming, "kernels", object())
+
+    def no_kernels(self):
+        self.set(streaming, "kernels", None)
+
     def no_gpus(self):
         self.set(machine, "count_gpus", lambda: 0)
         self.eight_cores()
@@ -171,6 +177,8 @@ THIS = "%d.%d" % sys.version_info[:2]
         ("blas", "nothing", OK, "threads", ""),
         ("blas", "no_threadpoolctl", WARN, "threadpoolctl", "pip install numpy threadpoolctl"),
         ("blas", "numpy_without_blas", WARN, "none", "pip install"),
+        ("kernels", "kernels_built", OK, "built", ""),
+        ("kernels", "no_kernels", WARN, "not built", "g++"),
         ("cores", "eight_cores", OK, "8 usable: affinity 8 of", ""),
         ("cores", "quota_of_two", OK, "2 usable: affinity 8 of %d, quota 2.5" % os.cpu_count(), ""),
         ("cores", "one_core", WARN, "1 usable", "taskset"),

@@ -10,9 +10,9 @@ PACKAGE = Path(__file__).parents[1] / "synkhronos"
 # Top-level modules of the package, the lowest first: each may import those below it and its neighbours on the same
 # line, without cycles. A new module goes into the line it belongs to.
 LAYERS = [
-    ["errors"],
+    ["errors", "_kernels"],
     ["reduce_op", "partition", "selection", "machine", "nameless_file", "semaphores", "interrupts"],
-    ["free_list", "reservation", "mapped_file", "named_memory"],
+    ["streaming", "free_list", "reservation", "mapped_file", "named_memory"],
     ["shared_array", "control_block", "placement"],
     ["messages"],
     ["rendezvous"],

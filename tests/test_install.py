@@ -23,6 +23,7 @@ def install(tmp_path):
     module.VENV = str(tmp_path / ".venv")
     module.LOG, module.STAMP = str(tmp_path / ".venv/install.log"), str(tmp_path / ".venv/installed")
     (tmp_path / "tools").mkdir()
+    (tmp_path / "synkhronos").mkdir()
     for name in module.SOURCES:
         shutil.copy(str(ROOT / name), str(tmp_path / name))
     return module
@@ -120,7 +121,7 @@ def test_second_run_does_nothing(counted, monkeypatch):
     assert counted.main(["--or-another"]) == 0 and len(counted.runs) == 2
 
 
-@pytest.mark.parametrize("name", ["setup.py", "pyproject.toml", "tools/install.py"])
+@pytest.mark.parametrize("name", ["setup.py", "pyproject.toml", "tools/install.py", "synkhronos/_kernels.c"])
 def test_changed_requirements_are_installed(counted, tmp_path, name):
     assert counted.main([]) == 0
     (tmp_path / name).write_text("# another")

@@ -113,6 +113,18 @@ def test_available_memory(fake, files, available):
     assert machine.available_memory(fake(files)) == available
 
 
+CACHES = "sys/devices/system/cpu/cpu0/cache/"
+
+
+@pytest.mark.parametrize("files, size", [
+    ({CACHES + "index0/size": "48K\n", CACHES + "index3/size": "32768K\n", CACHES + "index2/size": "1024K\n"}, 32 << 20),
+    ({CACHES + "index2/size": "2M\n"}, 2 << 20),
+    ({CACHES + "index2/size": "\n"}, 32 << 20),
+    ({}, 32 << 20)])
+def test_cache_size(fake, files, size):
+    assert machine.cache_size(fake(files)) == size
+
+
 def test_available_memory_without_proc_is_all_the_memory(fake):
     assert machine.available_memory(fake({})) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

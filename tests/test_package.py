@@ -14,7 +14,7 @@ def test_wheel_holds_every_module(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     modules = sorted(path.relative_to(ROOT) for path in (ROOT / "synkhronos").rglob("*.py"))
-    for name in ["setup.py", "pyproject.toml"] + modules:
+    for name in ["setup.py", "pyproject.toml", "synkhronos/_kernels.c"] + modules:
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((ROOT / name).read_bytes())
@@ -25,6 +25,7 @@ def test_wheel_holds_every_module(tmp_path):
     (wheel,) = tmp_path.glob("synkhronos-*.whl")
     with zipfile.ZipFile(str(wheel)) as archive:
         inside = {name for name in archive.namelist() if name.endswith(".py")}
+        assert [name for name in archive.namelist() if name.startswith("synkhronos/_kernels.")]  # compiled
     assert inside == {str(name) for name in modules}
     assert "synkhronos/engines/__init__.py" in inside
 

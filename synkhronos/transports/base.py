@@ -26,6 +26,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import numpy as np
 
 from ..reduce_op import ReduceOp
+from ..streaming import copy_into
 
 Key = Tuple[Any, ...]  # e.g. ("shared", 3)
 Describe = Callable[[int], str]  # from the position in a call's lists to how messages name the array
@@ -101,7 +102,7 @@ class Transport(ABC):
     def store(self, key: Key, value: np.ndarray) -> np.ndarray:
         """Return a copy of ``value`` that can be adopted as a result. Local."""
         copy = self.prepare(key, value.shape, value.dtype)
-        np.copyto(copy, value)
+        copy_into(copy, value)
         return copy
 
     @abstractmethod

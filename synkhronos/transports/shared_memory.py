@@ -6,9 +6,6 @@ written to. Every rank works out its share of the elements, for all ranks: it
 reads n current arrays and writes into n spare ones. So all ranks hold the same
 bits, no element is computed twice, and the current arrays stand untouched
 until every rank has finished.
-
-The work goes in blocks that fit the cache, as reading and writing main memory
-is all that it costs.
 """
 
 from __future__ import annotations
@@ -18,19 +15,17 @@ import pickle
 import sys
 from collections import OrderedDict
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from .. import messages
-from ..reduce_op import ReduceOp, combine_pieces, reduce_outputs
+from ..reduce_op import ReduceOp, reduce_outputs
 from ..rendezvous import Rendezvous
 from ..shared_array import Handle, Pool, PoolMap
+from ..streaming import copy_into
 from .base import Describe, Key, Transport
-
-#: Bytes of every rank's array that are reduced at a time.
-BLOCK = 1 << 19
+from .share import Share
 
 #: Up to so many bytes the root reduces alone: sharing the work would cost another rendezvous.
 ALONE = 1 << 16
@@ -38,8 +33,6 @@ ALONE = 1 << 16
 #: What ranks have told each other is kept for so many collectives: two for each of different variables, whose current
 #: and spare arrays change places.
 KEPT = 64
-
-Piece = Tuple[List[Optional[np.ndarray]], List[np.ndarray]]  # parts of a block, and targets of what they combine to
 
 
 class Slot:
@@ -124,7 +117,7 @@ class SharedMemoryTransport(Transport):
         if not slot.fits("current", value.shape, value.dtype):
             slot.current = self.pool.allocate(value.shape, value.dtype)
             slot.handle = self.pool.handle(slot.current)
-        np.copyto(slot.current, value)
+        copy_into(slot.current, value)
         return slot.current
 
     def prepare(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -203,26 +196,15 @@ class SharedMemoryTransport(Transport):
         if work is None:
             for i in range(n):
                 check_same(layout.of_ranks(i), describe, i)
-            work = layout.known["all_reduce"] = self._share_of_work([layout.arrays(i) for i in range(n)],
-                                                                    [layout.arrays(n + i) for i in range(n)])
-        combine_pieces(op, work, weights)
+            work = layout.known["all_reduce"] = self._share_of([layout.arrays(i) for i in range(n)],
+                                                               [layout.arrays(n + i) for i in range(n)])
+        work.combine(op, weights)
         # The others' shares are complete at the next rendezvous.
         return results
 
-    def _share_of_work(self, parts: Sequence[Sequence[Optional[np.ndarray]]],
-                       targets: Sequence[Sequence[np.ndarray]]) -> List[Piece]:
-        """Return this rank's share of the elements, in blocks: the parts, and the targets of the result."""
-        work: List[Piece] = []
-        for i, begin, end in _share_of(tuple(target[0].nbytes for target in targets), self.size)[self.rank]:
-            itemsize = targets[i][0].itemsize
-            flat_parts = [None if part is None else part.reshape(-1) for part in parts[i]]
-            flat_targets = [target.reshape(-1) for target in targets[i]]
-            step = max(1, BLOCK // itemsize)
-            for low in range(-(-begin // itemsize), -(-end // itemsize), step):
-                high = min(low + step, -(-end // itemsize))
-                work.append(([None if part is None else part[low:high] for part in flat_parts],
-                             [target[low:high] for target in flat_targets]))
-        return work
+    def _share_of(self, parts: Sequence[Sequence[Optional[np.ndarray]]],
+                  targets: Sequence[Sequence[np.ndarray]]) -> Share:
+        return Share(parts, targets, self.rank, self.size)
 
     def reduce(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
                weights: Optional[Sequence[float]], describe: Describe,
@@ -247,7 +229,7 @@ class SharedMemoryTransport(Transport):
             targets = self._share(spares)
             for j, i in enumerate(shared_out):
                 results[i] = targets.arrays(j)[self.root]
-                combine_pieces(ops[i], self._share_of_work([layout.arrays(i)], [[results[i]]]), weights)
+                self._share_of([layout.arrays(i)], [[results[i]]]).combine(ops[i], weights)
             self.rendezvous.meet()
         if self.rank != self.root:
             return None
@@ -282,7 +264,10 @@ class SharedMemoryTransport(Transport):
             check_same(of_ranks, describe, i, but_lengths=True)
             length = sum(handle.shape[0] for handle in of_ranks)
             spare = self.prepare(key, (length,) + of_ranks[0].shape[1:], of_ranks[0].dtype)
-            np.concatenate(layout.arrays(i), out=spare)
+            begin = 0
+            for part in layout.arrays(i):
+                copy_into(spare[begin:begin + len(part)], part)
+                begin += len(part)
             results.append(spare)
         return results
 
@@ -328,28 +313,3 @@ def _named(describe: Describe, i: int) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError("%s: %s" % (describe(i), error)) from None
-
-
-@lru_cache(maxsize=256)
-def _share_of(sizes: Tuple[int, ...], ranks: int) -> Tuple[Tuple[Tuple[int, int, int], ...], ...]:
-    """Divide arrays of so many bytes, as if they were one after another, evenly over the ranks.
-
-    Returns
-    -------
-    tuple of tuple of (array, begin, end)
-        For every rank its pieces, in bytes. Borders within an array lie at multiples of 64 bytes: two ranks must not
-        write to one cache line. (Items that are cut by a border belong to the piece in which they begin.)
-    """
-    total = sum(sizes)
-    borders = [-(-(total * r) // ranks) for r in range(ranks + 1)]
-    shares: List[List[Tuple[int, int, int]]] = [[] for _ in range(ranks)]
-    offset = 0
-    for i, size in enumerate(sizes):
-        previous = 0
-        for r in range(ranks):
-            end = size if borders[r + 1] >= offset + size else max(0, borders[r + 1] - offset) // 64 * 64
-            if end > previous:
-                shares[r].append((i, previous, end))
-                previous = end
-        offset += size
-    return tuple(tuple(share) for share in shares)

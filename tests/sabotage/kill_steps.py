@@ -19,6 +19,7 @@ from synkhronos.launchers import keeper
 from synkhronos.launchers.channel import MasterEnd, RankEnd
 from synkhronos.rendezvous import Rendezvous
 from synkhronos.shared_array import Pool, PoolMap
+from synkhronos.transports.share import Share
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 #: What is wrapped: a step stands before each call of these, and after those that are marked.
@@ -28,7 +29,7 @@ WRAPPED = [
     (RankContext, "settle", False), (RankContext, "forget", False), (Pool, "allocate", True),
     (PoolMap, "attach", False), (NumpyEngine, "call", True), (NumpyEngine, "put", False), (NumpyEngine, "loads", True),
     (SharedMemoryTransport, "_exchange", True), (SharedMemoryTransport, "place", False),
-    (SharedMemoryTransport, "store", True), (SharedMemoryTransport, "adopt", False),
+    (SharedMemoryTransport, "store", True), (SharedMemoryTransport, "adopt", False), (Share, "combine", True),
 ]
 NAMES = ["%s.%s %s" % (owner.__name__.split(".")[-1], name, when)
          for owner, name, after in WRAPPED for when in ("before", "after") if when == "before" or after]

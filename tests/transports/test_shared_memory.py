@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import synkhronos as synk
 from synkhronos.control_block import NOTICE_BYTES
-from synkhronos.transports.shared_memory import _share_of
+from synkhronos.transports.share import share_of
 
 KEY = ("shared", -1)
 
@@ -15,7 +15,7 @@ KEY = ("shared", -1)
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=6).map(tuple), st.integers(1, 9))
 def test_shares_cover_every_byte_once_and_meet_at_cache_lines(sizes, ranks):
-    shares = _share_of(sizes, ranks)
+    shares = share_of(sizes, ranks)
     assert len(shares) == ranks
     for i, size in enumerate(sizes):
         pieces = sorted((begin, end) for share in shares for array, begin, end in share if array == i)
