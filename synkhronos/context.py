@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, MutableMapping, Optional
 
 import numpy as np
 
+from .recycled import Recycler
 from .rendezvous import Rendezvous
 from .shared_array import Pool, PoolMap
 from .transports.base import Transport
@@ -34,6 +35,8 @@ class RankContext:
         What calls of functions have in common with earlier ones, by the function's number and another.
     rooms : dict of (int, int) to array
         Memory that calls copy rows into, by the function's number and the argument's.
+    results : Recycler
+        Memory for what the user gets.
     """
 
     def __init__(self, rendezvous: Rendezvous, pool: Pool, pools: PoolMap, transport: Transport) -> None:
@@ -44,6 +47,7 @@ class RankContext:
         self.shareds: MutableMapping[int, Any] = {}
         self.plans: Dict[Tuple[int, int], Any] = {}
         self.rooms: Dict[Tuple[int, int], np.ndarray] = {}
+        self.results = Recycler()
         self._changes: List[Callable[[], object]] = []
         self._commitment: Optional[int] = None
 

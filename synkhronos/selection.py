@@ -14,6 +14,8 @@ from typing import Any, List, Optional, Sequence, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from .streaming import copy_into
+
 _set = object.__setattr__
 
 
@@ -98,7 +100,7 @@ class Rows:  # every call makes some: a frozen dataclass would take three times 
         rows = array[self.start : self.stop if self.stop >= 0 else None : self.step]
         if out is None:
             return rows
-        np.copyto(out, rows)
+        copy_into(out, rows)
         return out
 
 

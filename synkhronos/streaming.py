@@ -35,8 +35,8 @@ def copy_into(target: np.ndarray, source: np.ndarray) -> None:
     >>> target
     array([0., 1., 2.])
     """
-    # From a third of the cache on it is faster; source and target then take two thirds, and others want some, too.
-    if (kernels is not None and 3 * target.nbytes > CACHE and target.dtype == source.dtype
+    # Source and target take half of the cache then, and other ranks copy at the same time.
+    if (kernels is not None and 4 * target.nbytes >= CACHE and target.dtype == source.dtype
             and target.shape == source.shape and target.flags.c_contiguous and source.flags.c_contiguous):
         kernels.copy(_in_bytes(target), _in_bytes(source))
     else:

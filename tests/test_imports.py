@@ -11,8 +11,9 @@ PACKAGE = Path(__file__).parents[1] / "synkhronos"
 # line, without cycles. A new module goes into the line it belongs to.
 LAYERS = [
     ["errors", "_kernels"],
-    ["reduce_op", "partition", "selection", "machine", "nameless_file", "semaphores", "interrupts"],
-    ["streaming", "free_list", "reservation", "mapped_file", "named_memory"],
+    ["reduce_op", "partition", "selection", "machine", "nameless_file", "semaphores", "interrupts", "streaming",
+     "recycled"],
+    ["free_list", "reservation", "mapped_file", "named_memory"],
     ["shared_array", "control_block", "placement"],
     ["messages"],
     ["rendezvous"],

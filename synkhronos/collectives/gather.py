@@ -8,6 +8,8 @@ import numpy as np
 
 from ..command import Command
 from ..context import RankContext
+from ..recycled import Recycler
+from ..streaming import copy_into
 from .variables import Variables, keys_and_arrays
 
 
@@ -20,16 +22,22 @@ class Gather(Command):
     def run(self, context: RankContext) -> Optional[List[Any]]:
         keys, arrays = keys_and_arrays(context, self.numbers)
         gathered = context.transport.gather(keys, arrays)
-        return None if gathered is None else [join(parts, self.nd_up) for parts in gathered]
+        return None if gathered is None else [join(parts, self.nd_up, context.results) for parts in gathered]
 
 
-def join(parts: Sequence[np.ndarray], nd_up: int) -> Any:
+def join(parts: Sequence[np.ndarray], nd_up: int, memory: Recycler) -> Any:
     """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays in new memory; list copies where they do not fit."""
-    if nd_up == 1 and len({part.shape for part in parts}) == 1:
-        return np.stack(parts)
-    if nd_up == 0 and len({part.shape[1:] for part in parts}) == 1 and len({part.ndim for part in parts}) == 1:
-        return np.concatenate([np.atleast_1d(part) for part in parts])
-    return [part.copy() for part in parts]
+    if nd_up == 0:
+        parts = [np.atleast_1d(part) for part in parts] if len({part.ndim for part in parts}) == 1 else parts
+    rows = [part[np.newaxis] if nd_up == 1 else part for part in parts]
+    if len({part.shape[1:] for part in rows}) > 1 or len({part.ndim for part in rows}) > 1:
+        return [part.copy() for part in parts]
+    joined = memory.empty((sum(map(len, rows)),) + rows[0].shape[1:], rows[0].dtype)
+    begin = 0
+    for part in rows:
+        copy_into(joined[begin:begin + len(part)], part)
+        begin += len(part)
+    return joined
 
 
 def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:

@@ -69,3 +69,20 @@ def test_bad_nd_up(three, refused, nd_up):
     variable = three.shared(np.zeros(2))
     refused(three, ValueError, ["nd_up must be 1 (stack) or 0 (concatenate)", repr(nd_up)],
             lambda: synk.gather(variable, nd_up=nd_up))
+
+
+@pytest.mark.parametrize("nd_up", [0, 1])
+def test_large_results_stay_when_others_follow(three, nd_up):
+    """Their memory is used again, but not before the user has dropped them."""
+    size = 200000
+    variable = three.shared(np.zeros(size))
+    kept = []
+    for step in range(4):
+        parts = [np.full(size, 10.0 * step + rank) for rank in range(3)]
+        three.set_values(variable, parts)
+        result = synk.gather(variable, nd_up=nd_up)
+        kept.append((result, (np.concatenate if nd_up == 0 else np.stack)(parts)))
+        if step == 1:
+            del kept[0], result
+    for result, expected in kept:
+        table.assert_same_bits([result], expected)
