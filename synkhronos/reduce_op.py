@@ -381,7 +381,6 @@ def reduce_outputs(
     parts: Sequence[Optional[NDArray[Any]]],
     weights: Optional[Sequence[Any]],
     root: int,
-    out: Optional[NDArray[Any]] = None,
     keep_dtype: bool = False,
 ) -> NDArray[Any]:
     """Return what the master gets of the ranks' values: combined, gathered, or its own.
@@ -390,7 +389,7 @@ def reduce_outputs(
     ----------
     op : ReduceOp
         Any.
-    parts, weights, out, keep_dtype
+    parts, weights, keep_dtype
         As in `combine`.
     root : int
         The rank whose value the op None takes; the first value that there is where it has none.
@@ -398,7 +397,7 @@ def reduce_outputs(
     Returns
     -------
     ndarray
-        ``out``, or a new array.
+        A new array.
 
     Raises
     ------
@@ -410,7 +409,7 @@ def reduce_outputs(
         return np.array(next(part for part in parts if part is not None) if own is None else own)
     if op.name == "gather":
         return gather_outputs(parts)
-    return combine(op, parts, weights, out=out, keep_dtype=keep_dtype)
+    return combine(op, parts, weights, keep_dtype=keep_dtype)
 
 
 class Accumulator:

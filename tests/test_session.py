@@ -130,11 +130,12 @@ def test_a_rank_that_answers_just_after_the_deadline(open_session):
 def test_warns_who_is_waited_for(launcher, open_session, monkeypatch, caplog):
     monkeypatch.setattr(session_module, "WARN_AFTER", 0.15)
     session = open_session(launcher)
+    began = time.monotonic()
     with caplog.at_level(logging.WARNING, "synkhronos"):
         session.run(Sleep(2, 0.6))
-    assert 1 <= len(caplog.messages) <= 4
-    assert caplog.messages[0].startswith("waiting for rank(s) 2 in sleep, since ")
-    # (The last may come when all have woken, and the answers of both are waited for.)
+    assert 1 <= len(caplog.messages) <= (time.monotonic() - began) / 0.15  # on a busy machine it takes longer
+    # (The first may come before the others have got the command there, the last when all have woken.)
+    assert any(message.startswith("waiting for rank(s) 2 in sleep, since ") for message in caplog.messages)
     assert all(message.startswith("waiting for rank(s) ") and "2 in sleep" in message for message in caplog.messages)
 
 

@@ -67,7 +67,8 @@ class Transport(ABC):
         keep_dtype
             Whether sums of bool stay bool (they become counts otherwise).
         in_place
-            Whether the results will be adopted; else they are arrays that nobody else refers to.
+            Whether the results will be adopted (every rank has a value then, and all ops are the same one that
+            combines values); else they are arrays that nobody else refers to, and complete.
         """
 
     @abstractmethod

@@ -130,6 +130,8 @@ class GpuTransport(Transport):
             mine = [keys[i] for i in staged]
             reduced = self.host.reduce(mine, self._exposed(mine, [arrays[i] for i in staged]), [ops[i] for i in staged],
                                        weights, lambda j: describe(staged[j]), keep_dtype, in_place)
+            if in_place and any(is_on_device(arrays[i]) for i in staged):
+                self.host.rendezvous.meet()  # the others' shares of the results are complete
             results.update(zip(staged, reduced or [None] * len(staged)))
         for i, of_ranks in enumerate(metas):
             if of_ranks:

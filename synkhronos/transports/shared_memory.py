@@ -188,27 +188,34 @@ class SharedMemoryTransport(Transport):
 
     def all_reduce(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], op: ReduceOp,
                    weights: Optional[Sequence[float]], describe: Describe) -> List[np.ndarray]:
+        return self._reduce_beside(keys, arrays, op, weights, describe, range(self.size))
+
+    def _reduce_beside(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], op: ReduceOp,
+                       weights: Optional[Sequence[float]], describe: Describe, takers: Sequence[int]) -> List[np.ndarray]:
+        """Reduce arrays that every rank has, into spare ones of the ranks that take the results; return this rank's."""
         n = len(keys)
-        mine = self._placed(keys, arrays)
-        results = [self.prepare(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
-        layout = self._share(mine + [self._slots[key].spare_handle for key in keys])
-        work = layout.known.get("all_reduce")
-        if work is None:
+        told, results = self._placed(keys, arrays), []
+        if self.rank in takers:
+            results = [self.prepare(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
+            told = told + [self._slots[key].spare_handle for key in keys]
+        layout = self._share(told)
+        share = layout.known.get(takers)
+        if share is None:
             for i in range(n):
-                check_same(layout.of_ranks(i), describe, i)
-            work = layout.known["all_reduce"] = self._share_of([layout.arrays(i) for i in range(n)],
-                                                               [layout.arrays(n + i) for i in range(n)])
-        work.combine(op, weights)
+                check_same([handles[i] for handles in layout.handles], describe, i)
+            targets = [[self.pools.attach(layout.handles[taker][n + i]) for taker in takers] for i in range(n)]
+            share = layout.known[takers] = Share([layout.arrays(i) for i in range(n)], targets, self.rank, self.size)
+        share.combine(op, weights)
         # The others' shares are complete at the next rendezvous.
         return results
-
-    def _share_of(self, parts: Sequence[Sequence[Optional[np.ndarray]]],
-                  targets: Sequence[Sequence[np.ndarray]]) -> Share:
-        return Share(parts, targets, self.rank, self.size)
 
     def reduce(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
                weights: Optional[Sequence[float]], describe: Describe,
                keep_dtype: bool = True, in_place: bool = False) -> Optional[List[np.ndarray]]:
+        if in_place:
+            op, = set(ops)
+            results_here = self._reduce_beside(keys, arrays, op, weights, describe, (self.root,))
+            return results_here if self.rank == self.root else None
         layout = self._share(self._placed(keys, arrays))
         names = tuple(op.name for op in ops)
         shared_out = layout.known.get(names)
@@ -229,20 +236,17 @@ class SharedMemoryTransport(Transport):
             targets = self._share(spares)
             for j, i in enumerate(shared_out):
                 results[i] = targets.arrays(j)[self.root]
-                self._share_of([layout.arrays(i)], [[results[i]]]).combine(ops[i], weights)
+                Share([layout.arrays(i)], [[results[i]]], self.rank, self.size).combine(ops[i], weights)
             self.rendezvous.meet()
         if self.rank != self.root:
             return None
         out = []
         for i, op in enumerate(ops):
             if i in results:
-                out.append(self._slots[keys[i]].spare if in_place else results[i].copy())
+                out.append(results[i].copy())
                 continue
-            parts, spare = layout.arrays(i), None
-            if in_place and op.name not in (None, "gather"):
-                spare = self.prepare(keys[i], parts[self.rank].shape, parts[self.rank].dtype)
             with _named(describe, i):
-                out.append(reduce_outputs(op, parts, weights, self.root, spare, keep_dtype))
+                out.append(reduce_outputs(op, layout.arrays(i), weights, self.root, keep_dtype))
         return out
 
     def _worth_sharing(self, handles: Sequence[Optional[Handle]], name: Optional[str]) -> bool:
