@@ -191,7 +191,8 @@ class SharedMemoryTransport(Transport):
         return self._reduce_beside(keys, arrays, op, weights, describe, range(self.size))
 
     def _reduce_beside(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], op: ReduceOp,
-                       weights: Optional[Sequence[float]], describe: Describe, takers: Sequence[int]) -> List[np.ndarray]:
+                       weights: Optional[Sequence[float]], describe: Describe,
+                       takers: Sequence[int]) -> List[np.ndarray]:
         """Reduce arrays that every rank has, into spare ones of the ranks that take the results; return this rank's."""
         n = len(keys)
         told, results = self._placed(keys, arrays), []
