@@ -49,6 +49,8 @@ class Plan(NamedTuple):
         The outputs that are wanted.
     ops : list of ReduceOp
         One per wanted output.
+    labels : list of str
+        How messages call them.
     in_answers : bool
         Whether all outputs are so small that they travel with the ranks' answers, which saves them a rendezvous.
     sliceable : list of int
@@ -64,6 +66,7 @@ class Plan(NamedTuple):
     division: Division
     subset: Optional[List[int]]
     ops: Sequence[ReduceOp]
+    labels: Sequence[str]
     in_answers: bool
     sliceable: Sequence[int] = ()
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()
@@ -142,8 +145,7 @@ class CallFunction(Command):
                    prepared: Prepared) -> Tuple[List[Any], List[Callable[[], object]]]:
         """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
         plan = prepared.plan
-        labels = [output.label for output in engine.outputs(compiled)]
-        n_outputs = len(labels) - len(plan.updates)
+        n_outputs = len(engine.outputs(compiled)) - len(plan.updates)
         wanted = list(range(n_outputs)) if plan.subset is None else plan.subset
         wanted = wanted + list(range(n_outputs, n_outputs + len(plan.updates)))
         pieces, values = prepared.pieces, prepared.values(context)
@@ -151,7 +153,7 @@ class CallFunction(Command):
         outputs, news = in_slices(
             lambda i: self._call(plan, context, engine, compiled,
                                  prepared.of_slice(pieces[i], values, self.rows, context), wanted),
-            [weight for weight, _, _ in pieces], [(labels[i], op) for i, op in zip(wanted, plan.ops)],
+            [weight for weight, _, _ in pieces], list(zip(plan.labels, plan.ops)),
             [(engine.label(target), op) for target, (_, op) in zip(targets, plan.updates)], engine.accumulator)
         for i, (target, new) in enumerate(zip(targets, news)):
             news[i] = engine.hold(target, new)
@@ -173,7 +175,7 @@ def _reduce(plan: Plan, context: RankContext, engine: Any, compiled: Any, output
         reduced = context.transport.reduce(
             [("function", plan.number, position) for position in positions], [outputs[i] for i in moving],
             [plan.ops[i] for i in moving], plan.division.weights,
-            lambda i: "%s of function %s" % (engine.outputs(compiled)[positions[i]].label, plan.name),
+            lambda i: "%s of function %s" % (plan.labels[moving[i]], plan.name),
             keep_dtype=False)
         if reduced is not None:
             for i, result in zip(moving, reduced):

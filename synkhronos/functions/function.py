@@ -347,12 +347,13 @@ class Function:
         ops = self._ops(division, subset, session.root)
         number, sliceable, updates = self._graph_for(division, catalogue)
         outputs = self.engine.outputs(self.compiled)
-        types = [outputs[i].type for i in (range(len(outputs)) if subset is None else subset)]
+        wanted = outputs if subset is None else [outputs[i] for i in subset]
+        types = [output.type for output in wanted]
         # In slices, what is gathered grows, and updates are applied at a rendezvous anyway.
         in_answers = division.num_slices == 1 and all(
             op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types))
         return Plan(number, self.name or "without a name", arguments, indices, self._packed(division, session), subset,
-                    ops, in_answers, sliceable, updates)
+                    ops, [output.label for output in wanted], in_answers, sliceable, updates)
 
     def _lengths(self, session: Session, catalogue: Catalogue) -> Optional[List[List[int]]]:
         """Return, by rank, the lengths of the sliceable shared variables; None where there are none."""

@@ -284,6 +284,14 @@ def test_outputs_whose_shapes_differ_between_slices_are_named(world, words):
     close(f(np.arange(2.0 * world.n), num_slices=2), [np.arange(2.0 * world.n).mean(), [2 * world.n - 1]])
 
 
+def test_outputs_of_a_dict_are_named_by_their_keys(world, words):
+    x = words.variable("x")
+    f = words.function([x], {"mean": words.mean(x), "twice": x * 2})
+    for options in (dict(), dict(output_subset=["twice"])):
+        with pytest.raises((ValueError, synk.WorkerError), match=r"outputs\['twice'\] differs between slices: "):
+            f(np.arange(3.0 * world.n), num_slices=2, **options)
+
+
 def test_ranks_without_rows_make_no_call(world, words):
     x, w = words.variable("x"), world.shared(np.zeros(()), "w")
     f = words.function([x], [words.mean(x), (words.sum(x), "gather")], updates=[(w, w + words.mean(x))])
