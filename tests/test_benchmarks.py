@@ -20,8 +20,9 @@ TINY = [
     (calls.run, dict(repeats=5, rows=300, pauses=(1e-4,)), "call, no inputs"),
     (collectives.run, dict(sizes=(4096,), most=3, many=[(3, 4), (5,)]), "all_reduce, in slots"),
     (inputs.run, dict(repeats=5, shape=(300, 4), batch=64), "batch of 64 shuffled rows"),
-    (end_to_end.run, dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3, epoch_rows=1000), "epoch of MLP training, shuffled"),
-    (start.run, dict(layers=2, width=4, set_bytes=1 << 20, repeats=2), "fork and close"),
+    (end_to_end.run, dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3, models=()), "5 steps of ResNet-8"),
+    (start.run, dict(layers=2, width=4, set_bytes=1 << 20, constant_bytes=1 << 20, repeats=2, depth=None),
+     "fork and close"),
 ]
 
 
