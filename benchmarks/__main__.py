@@ -21,12 +21,13 @@ from .peers.group import Groups
 
 #: What is run with which settings: all of it, and quickly.
 PARTS = {
+    # First: ranks, and what they are compared with, are forked from processes that know no compiled functions yet.
+    "start": (start.run, {}, {"repeats": 3, "set_bytes": 1 << 28, "depth": None}),
     "calls": (calls.run, {}, {"repeats": 400}),
     "calls of 4": (calls.run, {"n": 4}, {"n": 4, "repeats": 400}),
     "collectives": (collectives.run, {}, {"sizes": collectives.SIZES[:-1], "most": 100}),
     "inputs": (inputs.run, {}, {"repeats": 100}),
     "end to end": (end_to_end.run, {}, {"repeats": 20, "epochs": 3, "steps": 2}),
-    "start": (start.run, {}, {"repeats": 3, "set_bytes": 1 << 28, "depth": None}),
 }
 
 

@@ -15,6 +15,7 @@ from synkhronos.extensions import train, updates
 from . import demo_networks
 from .calls import children
 from .measure import Local, measure_in_turn
+from .unpickling import Unpickling
 
 MB = 1 << 20
 #: What memory is judged by; the ranks that hold a function with a large constant.
@@ -51,11 +52,13 @@ def resnet_functions(depth):
 
 def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 << 26, repeats=5, depth=50):
     """Measure; yield a row per case. Where ``depth`` is None, no residual network is distributed (it takes minutes)."""
-    functions, n_variables = small_functions(layers, width)
-    yield from distributed("%d variables" % n_variables, n, functions, repeats)
-    del functions
-    if depth is not None and not demo_networks.missing():
-        yield from distributed("ResNet-%d" % depth, n, resnet_functions(depth), min(repeats, 3))
+    open_again(n)  # before functions are built, as programs do: ranks load all of them
+    with Unpickling() as unpickling:
+        functions, n_variables = small_functions(layers, width)
+        yield from distributed("%d variables" % n_variables, n, functions, unpickling, repeats)
+        del functions
+        if depth is not None and not demo_networks.missing():
+            yield from distributed("ResNet-%d" % depth, n, resnet_functions(depth), unpickling, min(repeats, 3))
     open_again(n)
     times = measure_in_turn({"fork": Local(lambda: synk.fork(n, use_gpu=False), before=synk.close),
                              "close": Local(synk.close, before=lambda: open_again(n))}, repeats)
@@ -83,7 +86,7 @@ def open_again(n):
     synk.fork(n, use_gpu=False)
 
 
-def distributed(what, n, functions, repeats):
+def distributed(what, n, functions, unpickling, repeats):
     """Yield the time that giving functions to the ranks takes, beside unpickling them, and their memory there."""
     gc.collect()  # functions that are gone are not distributed
     limit = sys.getrecursionlimit()
@@ -92,7 +95,7 @@ def distributed(what, n, functions, repeats):
         pickled = pickle.dumps([function.compiled for function in functions], pickle.HIGHEST_PROTOCOL)
         times = measure_in_turn({
             "synkhronos": Local(synk.distribute, synk.is_forked, before=lambda: open_again(n)),
-            "unpickling": Local(lambda: pickle.loads(pickled))}, repeats, rounds=repeats, warm=0)
+            "unpickling": unpickling.contender(pickled)}, repeats, rounds=repeats, warm=0)
     finally:
         sys.setrecursionlimit(limit)
     yield {"case": "distribute, " + what, "n": n, "times": times}
