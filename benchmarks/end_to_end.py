@@ -27,7 +27,7 @@ def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, 
     models, epochs, digits
         Models of demos/lasagne_mnist, how many epochs of each, of how many digits (all by default).
     depth, steps : int
-        Of which residual network so many steps are measured (half as often as epochs).
+        Of which residual network (of none where it is None) so many steps are measured, half as often as epochs.
     """
     yield from gradients.run(n, mlps, repeats)
     lacking = demo_networks.missing()
@@ -37,8 +37,9 @@ def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, 
     for model in models:
         make = functools.partial(demo_networks.mnist, model, digits)
         yield from trained("epoch of MNIST, %s" % model, n, make, epochs)
-    yield from trained("%d steps of ResNet-%d" % (steps, depth), n,
-                       functools.partial(demo_networks.resnet, depth, steps), max(2, epochs // 2))
+    if depth is not None:
+        yield from trained("%d steps of ResNet-%d" % (steps, depth), n,
+                           functools.partial(demo_networks.resnet, depth, steps), max(2, epochs // 2))
 
 
 def trained(case, n, make, repeats):

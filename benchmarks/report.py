@@ -53,7 +53,7 @@ def line_of(row):
 
 def value_of(row):
     """Return a single number, and what it is to be compared with."""
-    return "%.3g" % row["value"] + (" (of %.3g)" % row["of"] if "of" in row else "")
+    return "%.4g" % row["value"] + (" (of %.4g)" % row["of"] if "of" in row else "")
 
 
 def speedup_table(rows):
