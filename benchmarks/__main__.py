@@ -27,7 +27,7 @@ PARTS = {
     "calls of 4": (calls.run, {"n": 4}, {"n": 4, "repeats": 400}),
     "collectives": (collectives.run, {}, {"sizes": collectives.SIZES[:-1], "most": 100}),
     "inputs": (inputs.run, {}, {"repeats": 100}),
-    "end to end": (end_to_end.run, {}, {"repeats": 20, "epochs": 2, "depth": 8, "steps": 2}),
+    "end to end": (end_to_end.run, {}, {"repeats": 10, "epochs": 2, "digits": 2000, "depth": 8, "steps": 2}),
 }
 
 
