@@ -21,12 +21,13 @@ from .peers.group import Groups
 
 #: What is run with which settings: all of it, and quickly.
 PARTS = {
+    # First: ranks, and what they are compared with, are forked from processes that know no compiled functions yet.
+    "start": (start.run, {}, {"repeats": 3, "set_bytes": 1 << 28, "depth": None}),
     "calls": (calls.run, {}, {"repeats": 400}),
     "calls of 4": (calls.run, {"n": 4}, {"n": 4, "repeats": 400}),
     "collectives": (collectives.run, {}, {"sizes": collectives.SIZES[:-1], "most": 100}),
     "inputs": (inputs.run, {}, {"repeats": 100}),
-    "end to end": (end_to_end.run, {}, {"repeats": 20}),
-    "start": (start.run, {}, {"repeats": 3, "set_bytes": 1 << 28}),
+    "end to end": (end_to_end.run, {}, {"repeats": 10, "epochs": 2, "digits": 2000, "depth": 8, "steps": 2}),
 }
 
 
@@ -64,7 +65,8 @@ def main(arguments=None):
     state = "Load %.1f; other programs took at most %.1f %% of a core before, between and after the parts." % (
         os.getloadavg()[0], 100 * worst)
     verdicts = goals.judge(rows)
-    print("\n%s\n\n%s" % (state, report.verdict_table(verdicts)))
+    print("\n" + "\n".join([state, "", report.verdict_table(verdicts), report.speedup_table(rows),
+                            report.parts_table(rows)]))
     report.save(rows, verdicts, state, given.folder)
     if worst > BUSY and not given.anyway:
         print("Other programs ran meanwhile: nothing is concluded.")

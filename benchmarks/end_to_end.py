@@ -1,80 +1,68 @@
-"""How much faster whole programs are on two ranks than plain Theano on one thread."""
+"""How much faster whole programs are on two ranks than plain Theano on one thread, and where their time goes."""
 
 import functools
 
 import numpy as np
-import theano
-import theano.tensor as T
 
 import synkhronos as synk
-from synkhronos.extensions import train, updates
 
-from .measure import Local, measure_in_turn
+from . import demo_networks, gradients
+from .at_once import CEILING, AtOnce
+from .measure import Local, WrongResult, measure_in_turn
+from .training import Parallel, Plain
 
-#: Layer sizes and rows of MLPs whose gradients take about 0.1, 2, 18 and 110 ms.
-MLPS = (((20, 50, 10), 64), ((100, 200, 200, 10), 256), ((784, 512, 512, 10), 512), ((784, 1200, 1200, 10), 1024))
-
-
-def mlp(layers, seed=0):
-    """Return input, target, loss and parameters of a network."""
-    random = np.random.RandomState(seed)
-    x, y = T.fmatrix("x"), T.ivector("y")
-    hidden, params = x, []
-    for i, (n_in, n_out) in enumerate(zip(layers, layers[1:])):
-        w = theano.shared((random.randn(n_in, n_out) / np.sqrt(n_in)).astype("float32"), "w%d" % i)
-        b = theano.shared(np.zeros(n_out, "float32"), "b%d" % i)
-        params += [w, b]
-        hidden = T.dot(hidden, w) + b
-        if i < len(layers) - 2:
-            hidden = T.nnet.relu(hidden)
-    loss = T.nnet.categorical_crossentropy(T.nnet.softmax(hidden), y).mean()
-    return x, y, loss, params
+#: Models of demos/lasagne_mnist, of which an epoch is measured.
+MODELS = ("mlp", "cnn")
 
 
-def run(groups, n=2, mlps=MLPS, repeats=60, epoch_rows=5000):
-    """Measure; yield a row per case."""
-    prepared = []
-    random = np.random.RandomState(1)
-    for layers, rows in mlps:
-        x, y, loss, params = mlp(layers)
-        outputs = [loss] + T.grad(loss, params)
-        plain = theano.function([x, y], outputs)
-        # The gradients stay where they are: the master's own are returned, as an update would take them.
-        ours = synk.function([x, y], [loss] + [(grad, None) for grad in outputs[1:]])
-        prepared.append((plain, ours, random.rand(rows, layers[0]).astype("float32"),
-                         random.randint(0, layers[-1], rows).astype("int32")))
-    layers, batch = mlps[-2][0], 500
-    x, y, loss, params = mlp(layers)
-    step = train.make_train_function(loss, params, x, y, updates.momentum, 0.01)
-    x_one, y_one, loss_one, params_one = mlp(layers)
-    step_one = train.make_train_function_theano(loss_one, params_one, x_one, y_one, updates.momentum, 0.01)
-    synk.fork(n, use_gpu=False)
-    try:
-        for plain, ours, images, labels in prepared:
-            data = synk.data(images), synk.data(labels)
-            expected = plain(images, labels)[0]
-            if not np.allclose(ours(*data)[0], expected, rtol=1e-4):
-                raise AssertionError("the wrong loss")
-            times = measure_in_turn({"synkhronos": Local(functools.partial(ours, *data)),
-                                     "plain Theano": Local(functools.partial(plain, images, labels))}, repeats)
-            work = times["plain Theano"].median / 1e3
-            yield {"case": "MLP gradient, %.2g ms of work" % work, "n": n, "times": times}
-        images = random.rand(epoch_rows, layers[0]).astype("float32")
-        labels = random.randint(0, layers[-1], epoch_rows).astype("int32")
-        data = synk.data(images), synk.data(labels)
-        order = random.permutation(epoch_rows)
+def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, digits=None, depth=20, steps=5):
+    """Measure; yield a row per case, and one that tells where the time of its steps went.
 
-        def epoch():
-            for begin in range(0, epoch_rows, batch):
-                step(*data, batch=order[begin:begin + batch])
+    Parameters
+    ----------
+    groups : Groups
+        Not used: the peers are plain Theano, and twice plain Theano.
+    n, mlps, repeats
+        Ranks; what gradients are measured of, and how often.
+    models, epochs, digits
+        Models of demos/lasagne_mnist, how many epochs of each, of how many digits (all by default).
+    depth, steps : int
+        Of which residual network (of none where it is None) so many steps are measured, half as often as epochs.
+    """
+    yield from gradients.run(n, mlps, repeats)
+    lacking = demo_networks.missing()
+    if lacking:
+        print("without the demos' networks: pip install %s" % " ".join(lacking))
+        return
+    for model in models:
+        make = functools.partial(demo_networks.mnist, model, digits)
+        yield from trained("epoch of MNIST, %s" % model, n, make, epochs)
+    if depth is not None:
+        yield from trained("%d steps of ResNet-%d" % (steps, depth), n,
+                           functools.partial(demo_networks.resnet, depth, steps), max(2, epochs // 2))
 
-        def epoch_one():
-            for begin in range(0, epoch_rows, batch):
-                rows = order[begin:begin + batch]
-                step_one(images[rows], labels[rows])
 
-        times = measure_in_turn({"synkhronos": Local(epoch), "plain Theano": Local(epoch_one)}, max(3, repeats // 10),
-                                rounds=3)
-        yield {"case": "epoch of MLP training, shuffled", "n": n, "times": times}
-    finally:
-        synk.close()
+def trained(case, n, make, repeats):
+    """Yield the rows of a network: times, and their parts."""
+    with demo_networks.single_precision():
+        ours, plain = Parallel(make), Plain(make)
+    works = []
+    for rank in range(n):
+        part = slice(rank, None, n)
+        works.append({case: Local(functools.partial(plain.epoch, part), before=functools.partial(plain.begin, part))})
+    with AtOnce(works) as at_once:
+        synk.fork(n, use_gpu=False)
+        try:
+            ours.share()
+            times = measure_in_turn({
+                "synkhronos": Local(ours.epoch, before=ours.begin),
+                "plain Theano": Local(plain.epoch, before=plain.begin),
+                CEILING: at_once.contender(case)}, repeats, rounds=repeats, warm=0)
+        finally:
+            synk.close()
+    difference = abs(np.mean(ours.losses) / np.mean(plain.losses) - 1)
+    if len(ours.losses) != len(plain.losses) or not difference <= ours.task.tolerance:
+        raise WrongResult("%s: mean loss %g, plain Theano's %g" % (case, np.mean(ours.losses), np.mean(plain.losses)))
+    yield {"case": case, "n": n, "times": times}
+    yield {"case": "where the time of a step goes, " + case.split(" of ")[1], "n": n,
+           "parts": {"synkhronos": ours.parts(), "plain Theano": plain.parts()}}

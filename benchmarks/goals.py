@@ -2,6 +2,8 @@
 
 from typing import Callable, NamedTuple, Optional
 
+from . import inputs, start
+
 
 class Goal(NamedTuple):
     """One line of the table.
@@ -55,9 +57,11 @@ GOALS += [Goal("%s, %s" % (what, name), what, 1.0, "best peer", nbytes=nbytes)
           for what in ("broadcast", "scatter", "gather", "all_gather", "reduce")
           for name, nbytes in (("64 KB", 64 * KB), ("1 MB", MB), ("16 MB", 16 * MB))]
 GOALS += [
-    Goal("copy of shuffled rows", "batch of 1024 shuffled rows", 1.1, "np.take of one rank's rows",
-         statistic="our rows' copy"),
+    Goal("copy of shuffled rows", "batch of 1024 shuffled rows", 1.1, inputs.TAKE, statistic=inputs.COPY),
     Goal("distribute, beside unpickling alone", "distribute, 159 variables", 1.3, "unpickling"),
+    Goal("distribute ResNet-50, beside unpickling alone", "distribute, ResNet-50", 1.3, "unpickling"),
+    Goal("memory of a data set, in data sets", start.OF_DATA, 1.05, beside=""),
+    Goal("memory of a constant, in constants", start.OF_CONSTANT, 1.05, beside="", n=start.HOLDERS),
 ]
 #: Of whole programs: how many times faster than plain Theano, for work of so many ms per call at least.
 SPEEDUPS = [(0.1, 1.8), (1.0, 1.9)]
@@ -93,7 +97,7 @@ def judge(rows):
 def numbers(goal, row):
     """Return our number and the one it is divided by; None where there is no such contender."""
     if "value" in row:
-        return row["value"], 1.0
+        return row["value"], row.get("of", 1.0)
     times = row["times"]
     if goal.statistic in times:  # a contender of ours that is itself a difference
         statistic: Callable = lambda name: times[name].median  # noqa: E731
@@ -114,6 +118,6 @@ def speedup_goals(rows):
             limits = [limit for least, limit in SPEEDUPS if work >= least]
             if limits:
                 goals.append(Goal("speedup, " + row["case"], row["case"], limits[-1], "plain Theano", least=True))
-        elif row["case"].startswith("epoch"):
+        elif row["case"].startswith("epoch of MNIST"):
             goals.append(Goal("speedup, " + row["case"], row["case"], 1.8, "plain Theano", least=True))
     return goals

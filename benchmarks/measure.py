@@ -39,10 +39,10 @@ class Local:
     def __init__(self, call, check=None, before=None):
         self.call, self.check, self.before = call, check, before
 
-    def measure(self, repeats):
-        """Return the seconds of so many calls."""
+    def measure(self, repeats, warm=0):
+        """Return the seconds of so many calls, after a few that are not counted."""
         times = []
-        for _ in range(repeats):
+        for _ in range(warm + repeats):
             if self.before is not None:
                 self.before()
             begin = time.perf_counter()
@@ -50,31 +50,40 @@ class Local:
             times.append(time.perf_counter() - begin)
         if self.check is not None and not self.check():
             raise WrongResult(self.call)
-        return times
+        return times[warm:]
 
 
-def measure_in_turn(contenders, repeats, rounds=5):
+def measure_in_turn(contenders, repeats, rounds=5, warm=None):
     """Measure contenders in turn, so that what the machine does meanwhile meets all of them alike.
+
+    While the others had their turn, caches and processors have forgotten a contender: every round begins with a few
+    calls that are not counted.
 
     Parameters
     ----------
     contenders : dict of str to contender
-        Each has ``measure(repeats)``, which returns seconds.
+        Each has ``measure(repeats, warm)``, which returns seconds.
     repeats : int
         Calls of each, in all.
     rounds : int
         In how many pieces.
+    warm : int, optional
+        Calls at the beginning of every round that are not counted: a tenth of the round's, 10 at most, by default; 0
+        where being cold is what is measured, or where calls take seconds.
 
     Returns
     -------
     dict of str to Times
     """
+    each = max(1, repeats // rounds)
+    if warm is None:
+        warm = max(1, min(10, each // 10))
     for contender in contenders.values():
-        contender.measure(max(2, repeats // 20))
+        contender.measure(1 + repeats // 20)
     seconds = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():
-            seconds[name] += contender.measure(max(1, repeats // rounds))
+            seconds[name] += contender.measure(each, warm)
     return {name: summary(values) for name, values in seconds.items()}
 
 

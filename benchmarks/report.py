@@ -7,6 +7,8 @@ import platform
 import shutil
 from pathlib import Path
 
+from .at_once import CEILING
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "performance.md"
 #: The collectives whose pictures the document shows; they lie beside it.
@@ -37,13 +39,48 @@ def line_of(row):
     """Return a row of the results as a line of text."""
     begin = "%-34s n=%d %7s" % (row["case"], row["n"], size(row.get("nbytes")))
     if "value" in row:
-        return "%s  %.3g" % (begin, row["value"])
+        return "%s  %s" % (begin, value_of(row))
+    if "parts" in row:
+        return begin + "  ms: " + "; ".join("%s: %s" % (name, ", ".join(
+            "%s %.2f" % (part, micro / 1e3) for part, micro in parts.items())) for name, parts in row["parts"].items())
     ours = row["times"].get("synkhronos")
     words = []
     for name, times in row["times"].items():
         ratio = " (%.2f)" % (ours.median / times.median) if ours and name != "synkhronos" else ""
         words.append("%s %.1f/%.1f%s" % (name, times.median, times.p99, ratio))
     return begin + "  " + "; ".join(words)
+
+
+def value_of(row):
+    """Return a single number, and what it is to be compared with."""
+    return "%.4g" % row["value"] + (" (of %.4g)" % row["of"] if "of" in row else "")
+
+
+def speedup_table(rows):
+    """Return how much faster whole programs are than plain Theano, beside what the machine would give, in Markdown."""
+    lines = ["| what | plain Theano, ms | synkhronos, ms | speedup | %s, ms | speedup at best |" % CEILING,
+             "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    for row in rows:
+        if CEILING in row.get("times", ()):
+            plain, ours, best = (row["times"][name].median / 1e3 for name in ("plain Theano", "synkhronos", CEILING))
+            lines.append("| %s | %.4g | %.4g | %.2f | %.4g | %.2f |" % (
+                row["case"], plain, ours, plain / ours, best, plain / best))
+    return "\n".join(lines) + "\n" if lines[2:] else ""
+
+
+def parts_table(rows):
+    """Return where the time of training steps goes, in Markdown: a table per network."""
+    tables = []
+    for row in rows:
+        if "parts" in row:
+            names = list(row["parts"])
+            table = ["| %s, ms | %s |" % (row["case"], " | ".join(names)), "| --- |" + " ---: |" * len(names)]
+            for part in row["parts"]["synkhronos"]:
+                found = [row["parts"][name].get(part) for name in names]
+                table.append("| %s | %s |" % (part, " | ".join(
+                    "" if micro is None else "%.3f" % (micro / 1e3) for micro in found)))
+            tables.append("\n".join(table) + "\n")
+    return "\n".join(tables)
 
 
 def verdict_table(verdicts):
@@ -63,7 +100,7 @@ def times_table(rows):
     """Return all medians, in Markdown: one table per set of contenders."""
     parts, last = [], None
     for row in rows:
-        if "value" in row:
+        if "times" not in row:
             continue
         names = list(row["times"])
         if names != last:
@@ -72,16 +109,18 @@ def times_table(rows):
             last = names
         parts.append("| %s | %d | %s | %s |" % (row["case"], row["n"], size(row.get("nbytes")), " | ".join(
             "%.1f" % times.median for times in row["times"].values())))
-    values = ["- %s (n=%d): %.3g" % (row["case"], row["n"], row["value"]) for row in rows if "value" in row]
+    values = ["- %s (n=%d): %s" % (row["case"], row["n"], value_of(row)) for row in rows if "value" in row]
     return "\n".join(parts) + "\n\n" + "\n".join(values) + "\n"
 
 
 def document(rows, verdicts, state):
     """Return what stands in docs/performance.md."""
     shown = ["![%s](pictures/%s)\n" % (case, picture_of(case)) for case in PICTURES if by_size(rows).get(case)]
-    return "Date: %s. Machine: %s. %s\n\n### Goals\n\n%s\n%s### All medians, in microseconds\n%s" % (
-        datetime.date.today().isoformat(), machine(), state, verdict_table(verdicts), "\n".join(shown) + "\n",
-        times_table(rows))
+    sections = [("Goals", verdict_table(verdicts) + "\n" + "\n".join(shown)), ("Whole programs", speedup_table(rows)),
+                ("Where the time of training goes", parts_table(rows)),
+                ("All medians, in microseconds", times_table(rows).lstrip("\n"))]
+    return "Date: %s. Machine: %s. %s\n\n" % (datetime.date.today().isoformat(), machine(), state) + "\n".join(
+        "### %s\n\n%s" % (title, text) for title, text in sections if text)
 
 
 def write(text, folder, path=DOCUMENT):

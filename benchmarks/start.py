@@ -1,5 +1,6 @@
 """What starting costs: `fork`, `distribute` of a large network's functions, `close`; and the memory of a rank."""
 
+import gc
 import os
 import pickle
 import sys
@@ -9,9 +10,16 @@ import theano
 import theano.tensor as T
 
 import synkhronos as synk
+from synkhronos.extensions import train, updates
 
+from . import demo_networks
 from .calls import children
 from .measure import Local, measure_in_turn
+from .unpickling import Unpickling
+
+MB = 1 << 20
+#: What memory is judged by; the ranks that hold a function with a large constant.
+OF_DATA, OF_CONSTANT, HOLDERS = "memory that a data set adds, MB", "memory that a constant adds, MB", 3
 
 
 def deep_network(layers, width):
@@ -26,48 +34,99 @@ def deep_network(layers, width):
     return x, hidden.mean(), params
 
 
-def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, repeats=5):
-    """Measure; yield a row per case."""
+def small_functions(layers, width):
+    """Return the training function of a deep network of small layers, and how many variables it has."""
     x, loss, params = deep_network(layers, width)
-    grads = T.grad(loss, params)
-    inputs, changes = [x], [(p, p - np.float32(0.01) * g) for p, g in zip(params, grads)]
-    function = synk.function(inputs, loss, updates=changes)
-    plain = theano.function(inputs, loss, updates=changes)
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(10 ** 6)
-    try:
-        pickled = pickle.dumps(plain, pickle.HIGHEST_PROTOCOL)
+    changes = [(p, p - np.float32(0.01) * g) for p, g in zip(params, T.grad(loss, params))]
+    return [synk.function([x], loss, updates=changes)], len(params)
 
-        def open_again():
-            if synk.is_forked():
-                synk.close()
-            synk.fork(n, use_gpu=False)
 
-        loading = Local(lambda: pickle.loads(pickled))
-        times = measure_in_turn({"synkhronos": Local(synk.distribute, synk.is_forked, before=open_again),
-                                 "unpickling": loading}, repeats, rounds=repeats)
-    finally:
-        sys.setrecursionlimit(limit)
-    yield {"case": "distribute, %d variables" % len(params), "n": n, "times": times}
-    synk.close()
+def resnet_functions(depth):
+    """Return both functions of a training step of demos/resnet."""
+    with demo_networks.single_precision():
+        task, settings = demo_networks.resnet_graph(depth)
+        step = train.make_train_function(task.loss, task.params, *task.inputs, updates.nesterov_momentum,
+                                         learning_rate=settings.learning_rate)
+    return [step.gradient_fn, step.step_fn]
+
+
+def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 << 26, repeats=5, depth=50):
+    """Measure; yield a row per case. Where ``depth`` is None, no residual network is distributed (it takes minutes)."""
+    open_again(n)  # before functions are built, as programs do: ranks load all of them
+    with Unpickling() as unpickling:
+        functions, n_variables = small_functions(layers, width)
+        yield from distributed("%d variables" % n_variables, n, functions, unpickling, repeats)
+        del functions
+        if depth is not None and not demo_networks.missing():
+            yield from distributed("ResNet-%d" % depth, n, resnet_functions(depth), unpickling, min(repeats, 3))
+    open_again(n)
     times = measure_in_turn({"fork": Local(lambda: synk.fork(n, use_gpu=False), before=synk.close),
-                             "close": Local(synk.close, before=open_again)}, repeats)
+                             "close": Local(synk.close, before=lambda: open_again(n))}, repeats)
     yield {"case": "fork and close", "n": n, "times": times}
-    open_again()
-    rows = np.zeros((1, width), "float32")
-    function(rows)
+    x = T.fmatrix("x")
+    look = synk.function([x], (x.sum(axis=1).max(), "max"))
+    open_again(n)
+    look(np.zeros((n, width), "float32"))
     before = memory_of_ranks()
     data = synk.data(shape=(set_bytes // 4 // width, width), dtype="float32", var=x)
     data[:] = 1
-    function(data, batch=slice(0, 64))
-    look = synk.function([x], (x.sum(axis=1).max(), "max"))
     for begin in range(0, len(data), 1 << 16):
         look(data, batch=slice(begin, begin + (1 << 16)))
     after = memory_of_ranks()
-    yield {"case": "memory per rank, MB", "n": n, "value": max(before[1:]) / (1 << 20)}
-    yield {"case": "memory that a data set of %d MB adds, MB" % (set_bytes >> 20), "n": n,
-           "value": (sum(after) - sum(before)) / (1 << 20)}
     synk.close()
+    yield {"case": "memory of a rank, MB", "n": n, "value": max(before[1:]) / MB}
+    yield {"case": OF_DATA, "n": n, "value": (sum(after) - sum(before)) / MB, "of": set_bytes / MB}
+    yield {"case": OF_CONSTANT, "n": HOLDERS, "value": constant_memory(constant_bytes) / MB, "of": constant_bytes / MB}
+
+
+def open_again(n):
+    """Fork ranks that hold nothing yet."""
+    if synk.is_forked():
+        synk.close()
+    synk.fork(n, use_gpu=False)
+
+
+def distributed(what, n, functions, unpickling, repeats):
+    """Yield the time that giving functions to the ranks takes, beside unpickling them, and their memory there."""
+    gc.collect()  # functions that are gone are not distributed
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10 ** 6)
+    try:
+        pickled = pickle.dumps([function.compiled for function in functions], pickle.HIGHEST_PROTOCOL)
+        times = measure_in_turn({
+            "synkhronos": Local(synk.distribute, synk.is_forked, before=lambda: open_again(n)),
+            "unpickling": unpickling.contender(pickled)}, repeats, rounds=repeats, warm=0)
+    finally:
+        sys.setrecursionlimit(limit)
+    yield {"case": "distribute, " + what, "n": n, "times": times}
+    open_again(n)
+    before = memory_of_ranks()
+    synk.distribute()
+    after = memory_of_ranks()
+    synk.close()
+    yield {"case": "memory that distributing adds to a rank, %s, MB" % what, "n": n,
+           "value": max(now - then for now, then in list(zip(after, before))[1:]) / MB}
+
+
+def constant_memory(nbytes):
+    """Return what a function with a large constant adds to the memory of all ranks together, beyond the program's own.
+
+    There are more than two ranks, so that a copy for each differs from one for all.
+    """
+    index = T.lscalar("index")
+    rows = T.constant(np.ones(nbytes // 4, "float32"))
+    function = synk.function([], T.zeros(()))
+    open_again(HOLDERS)
+    function()
+    holding = synk.function([index], (rows[index], "max"))
+    gc.collect()
+    before = memory_of_ranks()
+    synk.distribute()
+    holding(0)
+    gc.collect()
+    after = memory_of_ranks()
+    synk.close()
+    return sum(after) - sum(before)
 
 
 def memory_of_ranks():

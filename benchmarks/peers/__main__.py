@@ -26,24 +26,28 @@ def live(peer, address):
             return
         if message is None:
             return
-        (what, nbytes, pause), repeats = message
-        connection.send(measure(peer, what, nbytes, pause, repeats))
+        (what, nbytes, pause), repeats, warm = message
+        connection.send(measure(peer, what, nbytes, pause, repeats, warm))
 
 
-def measure(peer, what, nbytes, pause, repeats):
-    """Return the seconds of every repetition, and what was wrong with the last."""
+def measure(peer, what, nbytes, pause, repeats, warm=0):
+    """Return the seconds of every repetition after the first ``warm``, and what was wrong with the last.
+
+    All begin together; only rank 0 pauses, and the others wait for it in ``run`` meanwhile.
+    """
     mine = np.full(max(1, nbytes // 4), peer.rank + 1, "float32")
     run, result, expected = peer.prepare(what, mine)
     times = []
-    for _ in range(repeats):
-        if pause:
+    for _ in range(warm + repeats):
+        if not pause:
+            peer.meet()
+        elif peer.rank == 0:
             time.sleep(pause)
-        peer.meet()
         begin = time.perf_counter()
         run()
         times.append(time.perf_counter() - begin)
     found = None if result is None else float(result[-1])
-    return times, None if found == expected else "expected %s, got %s" % (expected, found)
+    return times[warm:], None if found == expected else "expected %s, got %s" % (expected, found)
 
 
 if __name__ == "__main__":

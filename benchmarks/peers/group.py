@@ -94,10 +94,10 @@ class Remote:
     def __init__(self, group, what, nbytes, pause):
         self.group, self.case = group, (what, nbytes, pause)
 
-    def measure(self, repeats):
-        """Return the seconds that rank 0 took for each."""
+    def measure(self, repeats, warm=0):
+        """Return the seconds that rank 0 took for each, after a few that are not counted."""
         for connection in self.group.connections:
-            connection.send((self.case, repeats))
+            connection.send((self.case, repeats, warm))
         answers = [connection.recv() for connection in self.group.connections]
         for rank, (_, fault) in enumerate(answers):
             if fault:

@@ -1,0 +1,63 @@
+"""How much faster gradients of small and large MLPs are on two ranks than in plain Theano with one thread."""
+
+import functools
+
+import numpy as np
+import theano
+import theano.tensor as T
+
+import synkhronos as synk
+
+from .at_once import CEILING, AtOnce
+from .measure import Local, WrongResult, measure_in_turn
+
+#: Layer sizes and rows of MLPs whose gradients take about 0.1, 2, 18 and 110 ms.
+MLPS = (((20, 50, 10), 64), ((100, 200, 200, 10), 256), ((784, 512, 512, 10), 512), ((784, 1200, 1200, 10), 1024))
+
+
+def mlp(layers, seed=0):
+    """Return input, target, loss and parameters of a network."""
+    random = np.random.RandomState(seed)
+    x, y = T.fmatrix("x"), T.ivector("y")
+    hidden, params = x, []
+    for i, (n_in, n_out) in enumerate(zip(layers, layers[1:])):
+        w = theano.shared((random.randn(n_in, n_out) / np.sqrt(n_in)).astype("float32"), "w%d" % i)
+        b = theano.shared(np.zeros(n_out, "float32"), "b%d" % i)
+        params += [w, b]
+        hidden = T.dot(hidden, w) + b
+        if i < len(layers) - 2:
+            hidden = T.nnet.relu(hidden)
+    loss = T.nnet.categorical_crossentropy(T.nnet.softmax(hidden), y).mean()
+    return x, y, loss, params
+
+
+def run(n, mlps, repeats):
+    """Measure; yield a row per network."""
+    prepared, works = [], [{} for _ in range(n)]
+    random = np.random.RandomState(1)
+    for i, (layers, rows) in enumerate(mlps):
+        x, y, loss, params = mlp(layers)
+        outputs = [loss] + T.grad(loss, params)
+        plain = theano.function([x, y], outputs)
+        # The gradients stay where they are: the master's own are returned, as an update would take them.
+        ours = synk.function([x, y], [loss] + [(grad, None) for grad in outputs[1:]])
+        images = random.rand(rows, layers[0]).astype("float32")
+        labels = random.randint(0, layers[-1], rows).astype("int32")
+        prepared.append((plain, ours, images, labels))
+        for rank, share in enumerate(zip(np.array_split(images, n), np.array_split(labels, n))):
+            works[rank][i] = Local(functools.partial(plain, *share))
+    with AtOnce(works) as at_once:
+        synk.fork(n, use_gpu=False)
+        try:
+            for i, (plain, ours, images, labels) in enumerate(prepared):
+                data = synk.data(images), synk.data(labels)
+                if not np.allclose(ours(*data)[0], plain(images, labels)[0], rtol=1e-4):
+                    raise WrongResult("the loss of an MLP")
+                times = measure_in_turn({
+                    "synkhronos": Local(functools.partial(ours, *data)),
+                    "plain Theano": Local(functools.partial(plain, images, labels)),
+                    CEILING: at_once.contender(i)}, repeats)
+                work = times["plain Theano"].median / 1e3
+                yield {"case": "MLP gradient, %.2g ms of work" % work, "n": n, "times": times}
+        finally:
+            synk.close()
