@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Any, Hashable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Hashable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -346,8 +346,13 @@ class Engine(ABC):
 
     # -- travel --------------------------------------------------------------------------------------------------
 
+    def constants(self, compiled: Any) -> List[np.ndarray]:
+        """Return the arrays within a function that nothing ever writes to, so that ranks can share them."""
+        return []
+
     @abstractmethod
-    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int]) -> bytes:
+    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int],
+              constants: Mapping[int, Any]) -> bytes:
         """Pickle compiled functions so that they meet the ranks' replicas of their shared variables.
 
         Parameters
@@ -359,6 +364,8 @@ class Engine(ABC):
             the rank's replica, and the value is not sent again.
         variables
             The number of every shared variable object, by ``id``.
+        constants
+            Where some of the functions' `constants` lie in shared memory, by ``id``.
 
         Raises
         ------
@@ -367,5 +374,8 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def loads(self, data: Any, replicas: Mapping[int, Any]) -> List[Any]:
-        """Load what `dumps` made (bytes or a view of them) on a rank that holds ``replicas`` by number."""
+    def loads(self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray]) -> List[Any]:
+        """Load what `dumps` made (bytes or a view of them) on a rank.
+
+        It holds ``replicas`` by number; ``constant`` returns the constant that lies at a place.
+        """

@@ -502,11 +502,12 @@ class NumpyEngine(Engine):
                   for given, value in zip(self.inputs(compiled), args)]
         return compiled.evaluate(values, chosen)
 
-    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int]) -> bytes:
-        return travel.dumps(compiled, travel.names(numbers, variables), lambda thing: NotImplemented,
+    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int],
+              constants: Mapping[int, Any]) -> bytes:
+        return travel.dumps(compiled, travel.names(numbers, variables, constants), lambda thing: NotImplemented,
                             lambda function: "function %r" % function.name, _parts)
 
-    def loads(self, data: Any, replicas: Mapping[int, Any]) -> List[Any]:
+    def loads(self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray]) -> List[Any]:
         return travel.loads(data, lambda kind, number: replicas[number] if kind == "variable"
                             else replicas[number].storage)
 

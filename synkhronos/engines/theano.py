@@ -6,7 +6,20 @@ import copy
 import functools
 import pickle
 import sys
-from typing import Any, Dict, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import theano
@@ -369,14 +382,21 @@ class TheanoEngine(Engine):
 
     # -- travel --------------------------------------------------------------------------------------------------
 
-    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int]) -> bytes:
-        return travel.dumps(compiled, travel.names(numbers, variables), _reduce,
+    def constants(self, compiled: Any) -> List[np.ndarray]:
+        variables = {variable for node in compiled.maker.fgraph.apply_nodes for variable in node.inputs}
+        return [variable.data for variable in variables
+                if isinstance(variable, Constant) and type(variable.data) is np.ndarray]
+
+    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int],
+              constants: Mapping[int, Any]) -> bytes:
+        return travel.dumps(compiled, travel.names(numbers, variables, constants), _reduce,
                             lambda function: "function %r" % function.name, _parts)
 
-    def loads(self, data: Any, replicas: Mapping[int, Any]) -> List[Any]:
-        def find(kind: str, number: int) -> Any:
-            replica = replicas[number]
-            return replica if kind == "variable" else replica.container.storage
+    def loads(self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray]) -> List[Any]:
+        def find(kind: str, place: Any) -> Any:
+            if kind == "constant":
+                return constant(place)
+            return replicas[place] if kind == "variable" else replicas[place].container.storage
 
         _wait_in_small_steps()
         return travel.loads(data, find)

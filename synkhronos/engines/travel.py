@@ -13,7 +13,7 @@ import io
 import pickle
 import sys
 import threading
-from typing import Any, Callable, Hashable, Iterable, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, Sequence, Tuple
 
 import cloudpickle
 
@@ -72,18 +72,20 @@ def _start(work: Callable[[], None]) -> threading.Thread:
     raise AssertionError("unreachable")
 
 
-def names(numbers: Mapping[Hashable, int], variables: Mapping[int, int]) -> Mapping[int, Tuple[str, int]]:
+def names(numbers: Mapping[Hashable, int], variables: Mapping[int, int],
+          constants: Mapping[int, Any]) -> Mapping[int, Tuple[str, Any]]:
     """Return by which name the pickle refers to an object, by the object's ``id``.
 
     The caller keeps the objects alive, else a new object could take the place of a dead one.
     """
-    known = {storage: ("storage", number) for storage, number in numbers.items()}
+    known: Dict[Any, Tuple[str, Any]] = {storage: ("storage", number) for storage, number in numbers.items()}
     known.update({variable: ("variable", number) for variable, number in variables.items()})
-    return known  # type: ignore[return-value]
+    known.update({constant: ("constant", place) for constant, place in constants.items()})
+    return known
 
 
 class _Pickler(cloudpickle.Pickler):
-    def __init__(self, file: io.BytesIO, known: Mapping[int, Tuple[str, int]], reduce: Callable[[Any], Any]) -> None:
+    def __init__(self, file: io.BytesIO, known: Mapping[int, Tuple[str, Any]], reduce: Callable[[Any], Any]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._known = known
         self._reduce = reduce
@@ -97,15 +99,15 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, find: Callable[[str, int], Any]) -> None:
+    def __init__(self, file: io.BytesIO, find: Callable[[str, Any], Any]) -> None:
         super().__init__(file)
         self._find = find
 
-    def persistent_load(self, name: Tuple[str, int]) -> Any:
+    def persistent_load(self, name: Tuple[str, Any]) -> Any:
         return self._find(*name)
 
 
-def dumps(functions: Sequence[Any], known: Mapping[int, Tuple[str, int]], reduce: Callable[[Any], Any],
+def dumps(functions: Sequence[Any], known: Mapping[int, Tuple[str, Any]], reduce: Callable[[Any], Any],
           label: Callable[[Any], str], parts: Callable[[Any], Iterable[Tuple[str, Any]]]) -> bytes:
     """Pickle the functions.
 
@@ -158,7 +160,7 @@ def dumps(functions: Sequence[Any], known: Mapping[int, Tuple[str, int]], reduce
                             % (deep(search), type(error).__name__, error)) from error
 
 
-def loads(data: Any, find: Callable[[str, int], Any]) -> List[Any]:
+def loads(data: Any, find: Callable[[str, Any], Any]) -> List[Any]:
     """Load what `dumps` made.
 
     Parameters
@@ -166,6 +168,7 @@ def loads(data: Any, find: Callable[[str, int], Any]) -> List[Any]:
     data
         Bytes or a view of them.
     find
-        Returns the object for a name: ``find("storage", number)`` and ``find("variable", number)``.
+        Returns the object for a name: ``find("storage", number)``, ``find("variable", number)``, ``find("constant",
+        place)``.
     """
     return deep(_Unpickler(io.BytesIO(data), find).load)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import sys
@@ -10,6 +11,7 @@ from collections import UserDict, deque
 from typing import Any, Callable, Deque, Dict, Hashable, Iterable, List, NamedTuple, Optional, Tuple
 
 import cloudpickle
+import numpy as np
 
 from .. import engines, machine
 from ..command import Command
@@ -17,6 +19,9 @@ from ..context import RankContext
 from ..program import PROGRAM
 from ..session import Session
 from .random_streams import RandomStreams
+
+#: Bytes from which on a function's constant is shared by all ranks instead of copied to each.
+LARGE = 1 << 16
 
 
 class Variable(NamedTuple):
@@ -63,12 +68,20 @@ class Distribute(Command):
             made[variable.number] = (engine, replica)
         replicas = {number: shared for number, (_, shared) in {**context.shareds, **made}.items()}
         loaded: Dict[int, Any] = {}
+        constant = functools.partial(constant_at, context)
         for name, numbers, data in self.functions:
             engine = engines.get(name)
-            for number, compiled in zip(numbers, engine.loads(data, replicas)):
+            for number, compiled in zip(numbers, engine.loads(data, replicas, constant)):
                 loaded[number] = (engine, compiled)
         context.shareds.update(made)
         context.functions.update(loaded)
+
+
+def constant_at(context: RankContext, handle: Any) -> np.ndarray:
+    """Return a constant of functions, which ranks have in common."""
+    constant = context.pools.attach(handle)
+    constant.flags.writeable = False
+    return constant
 
 
 def jumped_from(begins: int, engine: Any, shared: Any, state: Any, rank: int, size: int) -> Any:
@@ -146,6 +159,8 @@ class Catalogue:
         # dead variable may stand in the tables, and its id may be another object's.
         self._dropped: Deque[Tuple[str, int]] = deque()
         self._stray: List[Tuple[str, int]] = []  # what the ranks may drop
+        #: By function: its large constants, and their copies in shared memory.
+        self._constants: Dict[int, List[Tuple[np.ndarray, np.ndarray]]] = {}
         #: Sets of variables that collectives have checked before; see `collectives.variables`.
         self.checked: Dict[Any, Any] = {}
         self._streams = RandomStreams(session.seed, session.random == "split", session.root)
@@ -220,13 +235,16 @@ class Catalogue:
             payloads = []
             for name, some in by_engine.items():
                 used = {id(shared): shared for function in some for shared in function.get_shared()}
+                own = [self._take_number() for _ in some]
+                numbers += own
+                constants: Dict[int, Any] = {}
+                for function, number in zip(some, own):
+                    constants.update(self._share_constants(function, number))
                 data = some[0].engine.dumps(
                     [function.on_ranks for function in some],
                     {engine.identity(shared): self.find(engine, shared) for engine in [some[0].engine]
                      for shared in used.values()},
-                    {key: self._entries[key].number for key in used})
-                own = [self._take_number() for _ in some]
-                numbers += own
+                    {key: self._entries[key].number for key in used}, constants)
                 payloads.append((name, own, data))
             self.session.run(Distribute(variables, payloads))
         except BaseException:
@@ -236,6 +254,8 @@ class Catalogue:
                     self._streams.undo(entry.shared)
                 self._leave(entry)
             self._stray += [("shared", entry.number) for entry in added] + [("function", n) for n in numbers]
+            for number in numbers:
+                self._constants.pop(number, None)
             raise
         self.session.placement.look()
         context = self.session.context
@@ -247,6 +267,20 @@ class Catalogue:
             context.functions[number] = weakref.ref(function)
             weakref.finalize(function, self._dropped.append, ("function", number)).atexit = False
 
+    def _share_constants(self, function: Any, number: int) -> Dict[int, Any]:
+        """Copy a function's large constants to where all ranks can read them; return the places by ``id``."""
+        pool = self.session.context.pool
+        shared = {id(constant): copy for pairs in self._constants.values() for constant, copy in pairs}
+        pairs = self._constants[number] = []
+        for constant in function.engine.constants(function.on_ranks):
+            if constant.nbytes >= LARGE and constant.flags.c_contiguous and not constant.dtype.hasobject:
+                copy = shared.get(id(constant))
+                if copy is None:
+                    copy = pool.allocate(constant.shape, constant.dtype)
+                    np.copyto(copy, constant)
+                pairs.append((constant, copy))
+        return {id(constant): pool.handle(copy) for constant, copy in pairs}
+
     def sweep(self) -> List[Tuple[str, int]]:
         """Return what the ranks may drop, because the program has; it is forgotten here."""
         self._collect()
@@ -257,6 +291,8 @@ class Catalogue:
         while self._dropped:
             kind, number = self._dropped.popleft()
             self._stray.append((kind, number))
+            if kind == "function":
+                self._constants.pop(number, None)
             if kind == "shared" and number in self._numbers:
                 self._leave(self._numbers[number])
 

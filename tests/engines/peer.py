@@ -44,7 +44,7 @@ class Rank:
         self.replicas[number] = self.engine.build(blueprint, value, master)
 
     def load(self, data: bytes) -> List[int]:
-        loaded = self.engine.loads(memoryview(data), self.replicas)
+        loaded = self.engine.loads(memoryview(data), self.replicas, None)
         self.functions += loaded
         return list(range(len(self.functions) - len(loaded), len(self.functions)))
 
@@ -143,7 +143,7 @@ class Master:
         """Send one function in a pickle of its own and return its number on the other side."""
         for shared in self.engine.shareds(function):
             self.add(shared)
-        return self.peer.load(self.engine.dumps([function], self.numbers, self.variables))[0]
+        return self.peer.load(self.engine.dumps([function], self.numbers, self.variables, {}))[0]
 
 
 def serve() -> None:

@@ -446,7 +446,7 @@ def test_several_functions_in_one_pickle(language, master, matrix):
     w = language.shared(matrix, "w")
     f, g = compile(language, [], [], [(w, w * 2)]), compile(language, [], w * 1)
     master.add(w)
-    numbers = master.peer.load(language.engine.dumps([f, g], master.numbers, master.variables))
+    numbers = master.peer.load(language.engine.dumps([f, g], master.numbers, master.variables, {}))
     master.peer.call(numbers[0], [])
     np.testing.assert_array_equal(master.peer.call(numbers[1], [])[0], matrix * 2)
 
@@ -456,5 +456,5 @@ def test_what_cannot_travel_is_named(language, master):
     good = compile(language, [x], x + 1, name="good")
     bad = compile(language, [x], language.unpicklable(x, threading.Lock()), name="bad")
     with pytest.raises(TypeError, match="function 'bad' cannot be sent to the other ranks: the operation .*lock"):
-        language.engine.dumps([good, bad], {}, {})
+        language.engine.dumps([good, bad], {}, {}, {})
     np.testing.assert_array_equal(master.peer.call(master.send(good), [np.ones(1)])[0], [2])

@@ -483,7 +483,7 @@ def test_three_thousand_operations(master):
         sys.setrecursionlimit(limit)
     master.add(w)
     start = time.process_time()
-    data = ENGINE.dumps([f], master.numbers, master.variables)
+    data = ENGINE.dumps([f], master.numbers, master.variables, {})
     assert time.process_time() - start < 10
     number, = master.peer.load(data)
     compare(master, f, number, [np.ones((2, 2))])
@@ -500,15 +500,15 @@ def test_what_cannot_travel_is_named(master):
     x = T.vector("x")
     bad = compile([x], theano.printing.Print("p", global_fn=threading.Lock())(x) * 2, mode=PYTHON, name="bad")
     with pytest.raises(TypeError, match="function 'bad' cannot be sent.*the operation Print.*does not pickle.*lock"):
-        ENGINE.dumps([bad], {}, {})
+        ENGINE.dumps([bad], {}, {}, {})
     y = theano.gof.generic("y")
     bad = compile([x, theano.In(y, value=threading.Lock())], x, on_unused_input="ignore", name="bad")
     with pytest.raises(TypeError, match="function 'bad' cannot be sent.*the default of input y does not pickle"):
-        ENGINE.dumps([bad], {}, {})
+        ENGINE.dumps([bad], {}, {}, {})
 
 
 def test_arrays_are_not_sent_with_the_function(master):
     w, x = theano.shared(np.zeros(10 ** 6), "w"), T.vector("x")
     f = compile([x], x + w, [(w, w * 2)])
     master.add(w)
-    assert len(ENGINE.dumps([f], master.numbers, master.variables)) < 10 ** 5
+    assert len(ENGINE.dumps([f], master.numbers, master.variables, {})) < 10 ** 5

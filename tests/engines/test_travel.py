@@ -92,10 +92,10 @@ def test_nested_a_hundred_thousand_times():
 
 
 def test_named_objects_are_looked_up():
-    storage, other = [1.0], [1.0]
-    known = travel.names({id(storage): 7}, {id(other): 8})
-    result, = travel.loads(dumps([(storage, other, [1.0])], known), lambda kind, number: "%s %d" % (kind, number))
-    assert result == ("storage 7", "variable 8", [1.0])
+    storage, other, third = [1.0], [1.0], [1.0]
+    known = travel.names({id(storage): 7}, {id(other): 8}, {id(third): (9, "there")})
+    result, = travel.loads(dumps([(storage, other, third, [1.0])], known), lambda kind, place: "%s %s" % (kind, place))
+    assert result == ("storage 7", "variable 8", "constant (9, 'there')", [1.0])
 
 
 def test_where_the_address_space_is_small():

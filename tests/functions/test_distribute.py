@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worlds import Tables
+from worlds import DEVICE, Tables
 
 import synkhronos as synk
+from synkhronos.command import Command
 
 ROOT = str(Path(__file__).parents[2])
 ROWS = np.arange(6.0)
@@ -383,6 +384,59 @@ def test_3000_chained_operations(make_world, theano_words):
         truth = truth + 1 if i % 2 else np.tanh(truth)
     np.testing.assert_allclose(f(ROWS), truth)
     assert sys.getrecursionlimit() == limit
+
+
+class Constants(Command):
+    """Tell of every function's large constants on this rank whether they lie in the master's pool, and can be written."""
+
+    def __init__(self, pool):
+        self.pool = pool
+
+    def run(self, context):
+        window = context.pools._mappings[self.pool]
+        begin = np.ndarray((1,), np.uint8, window).__array_interface__["data"][0]
+        return [(0 <= constant.__array_interface__["data"][0] - begin < len(window), constant.flags.writeable)
+                for engine, compiled in context.functions.values() if engine is not None
+                for constant in engine.constants(compiled) if constant.nbytes >= 1 << 16]
+
+
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+def test_large_constants_are_shared_by_the_ranks(make_world, theano_words, launcher):
+    import theano.tensor as T
+
+    world = make_world(launcher, 3)
+    if DEVICE:
+        pytest.skip("constants lie on the devices")
+    pool = world.session.pool
+    values, x = np.random.RandomState(0).rand(300, 100), T.lvector("x")
+    large, small = T.constant(values), T.constant(values[:5])
+    gc.collect()
+    used = pool.used
+    f = theano_words.function([x], [(large[x].sum(), "sum"), (T.dot(small, large.T).sum(), "sum"),
+                                     (T.set_subtensor(large[:2], x[0]).sum(), "sum"), (large, None)])
+    g = theano_words.function([x], (large[x].max(), "max"))
+    rows = np.arange(0, 300, 7)  # 43 of them
+    division = rows[:15], rows[15:29], rows[29:]
+    for _ in range(2):
+        np.testing.assert_allclose(f(rows)[0], values[rows].sum())
+        np.testing.assert_allclose(f(rows)[1], 3 * np.dot(values[:5], values.T).sum())
+        np.testing.assert_allclose(f(rows)[2], 3 * values[2:].sum() + 200 * sum(part[0] for part in division))
+        result = f(rows)[3]
+        np.testing.assert_array_equal(result, values)
+        result[:] = -1  # and is the user's
+        np.testing.assert_allclose(g(rows), values[rows].max())
+    of_ranks = world.session.run(Constants(pool.ident))
+    for rank, found in enumerate(of_ranks):
+        if rank != world.session.root:
+            assert len(found) >= 2 and set(found) == {(True, False)}
+    assert pool.used - used < 2.5 * values.nbytes  # one copy for both, and its transpose that Theano computes before
+    del f
+    synk.distribute()
+    np.testing.assert_allclose(g(rows), values[rows].max())
+    del g
+    gc.collect()
+    tables(world)
+    assert pool.used - used < values.nbytes
 
 
 @pytest.mark.theano
