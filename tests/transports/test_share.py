@@ -62,12 +62,11 @@ def check(parts, ranks, op, weights, n_targets=2):
                 np.testing.assert_array_equal(np.signbit(target[numbers]), np.signbit(expected[numbers]))
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", ">f8"])
+@pytest.mark.parametrize("op, dtype", [
+    (op, dtype) for op in OPS for dtype in ("float32", "float64", "float16", "int32", ">f8")
+    if (op, dtype) != ("avg", "int32")])  # integers have no average
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_same_bits_as_numpy(way, op, dtype, ranks):
-    if op == "avg" and dtype == "int32":
-        pytest.skip("integers have no average")
     random = np.random.RandomState(ranks)
     parts = [[drawn(random, size, dtype) for _ in range(ranks)] for size in SIZES]
     check(parts, ranks, op, None)
