@@ -44,7 +44,10 @@ class Recycler:
         nbytes = dtype.itemsize * math.prod(shape)
         if nbytes < LEAST or dtype.hasobject:
             return np.empty(shape, dtype)
-        memory = self._take(nbytes)
+        try:
+            memory = self._take(nbytes)
+        except (OSError, OverflowError):  # no such memory is left: NumPy says so as everybody expects
+            return np.empty(shape, dtype)
         # All views have this array as their base, for NumPy keeps the last array before the mapping.
         block: np.ndarray = np.ndarray((nbytes,), np.uint8, memory)
         weakref.finalize(block, self._give, memory).atexit = False

@@ -78,3 +78,9 @@ def test_array_outlives_its_recycler(recycler):
     gc.collect()
     array[:] = 3
     assert np.all(array == 3)
+
+
+@pytest.mark.parametrize("size", [1 << 62, 1 << 46])
+def test_memory_that_cannot_be_had_is_numpys_error(size):
+    with pytest.raises(MemoryError):
+        Recycler().empty((size,), np.uint8)

@@ -32,6 +32,7 @@ from theano.compile.pfunc import rebuild_collect_shared
 from theano.compile.profiling import ProfileStats
 from theano.compile.sharedvalue import SharedVariable
 from theano.gof import Apply, Constant, Container, Variable, compilelock, vm
+from theano.gof.utils import scratchpad
 from theano.tensor import TensorType
 from theano.tensor.raw_random import RandomStateType
 
@@ -40,6 +41,8 @@ from . import random_states, theano_gpu, travel
 from .base import ArrayType, Engine, Input, Output
 
 # The only linkers whose functions take an output_subset (CVM is missing where Theano has no C++ compiler).
+_BLAS = "local_ger"  # what `ScipyGer` notes in the tag of its node, and no pickle takes
+
 _LAZY = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))
 
 
@@ -479,6 +482,9 @@ def _reduce(thing: Any) -> Any:
         return _reduce_from_function(thing)
     if isinstance(thing, Apply) and theano_gpu.KERNEL_OF_REDUCTION in vars(thing):
         return theano_gpu.without_kernel(thing)
+    if isinstance(thing, scratchpad) and _BLAS in vars(thing):
+        # The tag of an outer product that SciPy computes; each rank looks its routine up itself.
+        return _new_tag, ({name: value for name, value in vars(thing).items() if name != _BLAS},)
     if type(thing) is ProfileStats:
         return _new_profile, (thing.message, thing.flag_time_thunks)  # each rank counts its own calls
     if type(thing) is DebugMode:
@@ -493,6 +499,12 @@ def _debug_mode(state: Any, settings: Dict[str, Any]) -> DebugMode:
     mode.__setstate__(state)
     vars(mode).update(settings)
     return mode
+
+
+def _new_tag(state: Dict[str, Any]) -> scratchpad:
+    tag = scratchpad()
+    vars(tag).update(state)
+    return tag
 
 
 def _new_profile(message: Optional[str], flag_time_thunks: bool) -> ProfileStats:

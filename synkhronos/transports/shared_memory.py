@@ -15,7 +15,7 @@ import pickle
 import sys
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -35,15 +35,21 @@ ALONE = 1 << 16
 KEPT = 64
 
 
-class Slot:
-    """The current and the spare array of one key on one rank, with their handles."""
+class Placed(NamedTuple):
+    """An array in the rank's pool, and its handle: one thing, for Ctrl-C may come between any two assignments."""
 
-    __slots__ = ("current", "spare", "handle", "spare_handle")
+    array: np.ndarray
+    handle: Handle
+
+
+class Slot:
+    """The current and the spare array of one key on one rank."""
+
+    __slots__ = ("current", "spare")
 
     def __init__(self) -> None:
-        self.current: Optional[np.ndarray] = None
-        self.spare: Optional[np.ndarray] = None
-        self.handle = self.spare_handle = None
+        self.current: Optional[Placed] = None
+        self.spare: Optional[Placed] = None
 
     def fits(self, which: str, shape: Tuple[int, ...], dtype: np.dtype) -> bool:
         """Tell whether one of the arrays can be overwritten with a value of that shape and dtype.
@@ -52,13 +58,12 @@ class Slot:
         swaps the two, or a user who borrowed the value. Then it is left to them, and its memory goes back with the
         last reference.
         """
-        array = getattr(self, which)
-        if array is None or array.shape != shape or array.dtype != dtype:
+        placed = getattr(self, which)
+        if placed is None or placed.array.shape != shape or placed.array.dtype != dtype:
             return False
-        del array
         # The slot's reference and the argument's; and, as all views have the array's own base, the array's and again
         # the argument's.
-        return sys.getrefcount(getattr(self, which)) == 2 and sys.getrefcount(getattr(self, which).base) == 2
+        return sys.getrefcount(placed.array) == 2 and sys.getrefcount(placed.array.base) == 2
 
 
 class Layout:
@@ -112,26 +117,30 @@ class SharedMemoryTransport(Transport):
 
     def place(self, key: Key, value: np.ndarray) -> np.ndarray:
         slot = self._slot(key)
-        if slot.current is not None and _same_memory(value, slot.current):
-            return slot.current
+        if slot.current is not None and _same_memory(value, slot.current.array):
+            return slot.current.array
         if not slot.fits("current", value.shape, value.dtype):
-            slot.current = self.pool.allocate(value.shape, value.dtype)
-            slot.handle = self.pool.handle(slot.current)
-        copy_into(slot.current, value)
-        return slot.current
+            slot.current = self._allocate(value.shape, value.dtype)
+        copy_into(slot.current.array, value)  # type: ignore[union-attr]
+        return slot.current.array  # type: ignore[union-attr]
 
     def prepare(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         slot = self._slot(key)
         if not slot.fits("spare", shape, dtype):
-            slot.spare = self.pool.allocate(shape, dtype)
-            slot.spare_handle = self.pool.handle(slot.spare)
-        return slot.spare
+            slot.spare = self._allocate(shape, dtype)
+        return slot.spare.array  # type: ignore[union-attr]
+
+    def _allocate(self, shape: Tuple[int, ...], dtype: np.dtype) -> Placed:
+        array = self.pool.allocate(shape, dtype)
+        return Placed(array, self.pool.handle(array))
 
     def adopt(self, key: Key, result: np.ndarray) -> None:
         slot = self._slot(key)
-        if result is slot.spare:
-            slot.current, slot.spare = slot.spare, slot.current
-            slot.handle, slot.spare_handle = slot.spare_handle, slot.handle
+        if slot.spare is not None and result is slot.spare.array:
+            before, after = slot.current, slot.spare
+            slot.spare = None  # first: an array must never be both, wherever this is interrupted
+            slot.current = after
+            slot.spare = before
 
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         for key in [key for key in self._slots if key[:len(prefix)] == prefix]:
@@ -181,8 +190,11 @@ class SharedMemoryTransport(Transport):
                 handles.append(None)
             else:
                 self.place(key, array)
-                handles.append(self._slots[key].handle)
+                handles.append(self._slots[key].current.handle)  # type: ignore[union-attr]
         return handles
+
+    def _spare_handle(self, key: Key) -> Handle:
+        return self._slots[key].spare.handle  # type: ignore[union-attr]
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
@@ -198,7 +210,7 @@ class SharedMemoryTransport(Transport):
         told, results = self._placed(keys, arrays), []
         if self.rank in takers:
             results = [self.prepare(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
-            told = told + [self._slots[key].spare_handle for key in keys]
+            told = told + [self._spare_handle(key) for key in keys]
         layout = self._share(told)
         share = layout.known.get(takers)
         if share is None:
@@ -233,7 +245,7 @@ class SharedMemoryTransport(Transport):
             if self.rank == self.root:
                 for j, i in enumerate(shared_out):
                     self.prepare(keys[i], *_shape_of(layout.of_ranks(i)))
-                    spares[j] = self._slots[keys[i]].spare_handle
+                    spares[j] = self._spare_handle(keys[i])
             targets = self._share(spares)
             for j, i in enumerate(shared_out):
                 results[i] = targets.arrays(j)[self.root]
@@ -280,7 +292,7 @@ class SharedMemoryTransport(Transport):
                   on_host: bool = False) -> List[np.ndarray]:
         if self.rank == root:
             self._share(self._placed(keys, arrays))
-            return [self._slots[key].current for key in keys]  # type: ignore[misc]
+            return [self._slots[key].current.array for key in keys]  # type: ignore[union-attr]
         handles = self._share([]).handles[root]
         return [self.store(key, self.pools.attach(handle)) for key, handle in zip(keys, handles)]
 

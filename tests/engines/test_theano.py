@@ -400,6 +400,14 @@ def test_defaults_and_trust_input(master):
     np.testing.assert_array_equal(master.peer.evaluate("call_plainly", number, np.zeros(2)), [1, 2])
 
 
+def test_outer_products_travel(master):
+    """SciPy's routine for them, which no pickle takes, is noted in the tag of the node."""
+    x, y, w = T.vector("x"), T.vector("y"), theano.shared(np.zeros((2, 3)), "w")
+    f = compile([x, y], w.sum(), [(w, w + T.outer(x, y))], mode=theano.compile.get_mode("FAST_RUN"))
+    assert any(type(node.op).__name__ == "ScipyGer" for node in f.maker.fgraph.apply_nodes)
+    both(master, f, [np.ones(2), np.arange(3.)], times=3)
+
+
 def test_profile_travels(master):
     x = T.vector("x")
     f = compile([x], T.tanh(x), profile=True)

@@ -1,5 +1,8 @@
 """The parts of the transport that the tests of the collectives do not see one by one."""
 
+import gc
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 
 import synkhronos as synk
 from synkhronos.control_block import NOTICE_BYTES
+from synkhronos.shared_array import Pool
 from synkhronos.transports.share import share_of
 
 KEY = ("shared", -1)
@@ -64,6 +68,34 @@ def test_results_stand_beside_the_current_array_until_they_are_adopted(transport
     assert transport.place(KEY, result) is result
     transport.forget(("shared",))
     assert transport.place(KEY, result) is not result
+
+
+@pytest.mark.parametrize("which", [1, 2])  # the handle of the current array, or of the spare one
+def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
+    """Else the other ranks would read, or write, where an array lay before."""
+    world = make_world("threads", 2)
+    variable = world.shared(np.zeros(4))
+    world.set_values(variable, [[1.] * 4, [2.] * 4])
+    slot, = world.session.context.transport._slots.values()
+    borrowed = getattr(slot.current, "array", slot.current)  # so that another array is made
+    make, left = Pool.handle, [which]
+
+    def handle(pool, array):
+        if threading.current_thread() is threading.main_thread() and array.shape == (4,):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return make(pool, array)
+
+    monkeypatch.setattr(Pool, "handle", handle)
+    with pytest.raises(KeyboardInterrupt):
+        synk.all_reduce(variable, "sum")
+    del borrowed
+    gc.collect()  # the frames that were interrupted refer to the array
+    for first in (1., 5.):
+        world.set_values(variable, [[first] * 4, [2.] * 4])
+        synk.all_reduce(variable, "sum")
+        np.testing.assert_array_equal(world.values(variable), np.full((2, 4), first + 2))
 
 
 def test_exchange_of_notices_larger_than_their_slots(make_world):
