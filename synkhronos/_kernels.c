@@ -5,7 +5,7 @@
  * reduces any number of arrays, each pass of which stays within the first cache.
  *
  * The results have the bits of `reduce_op.combine_into`: the same operations in the same order. (Compiled without
- * contraction to fused multiply-adds.)
+ * contraction to fused multiply-adds. The sign of a weighted mean that is 0 may differ, as between versions of NumPy.)
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -65,9 +65,9 @@ finish(int stream)
 
 enum { SUM, MIDPOINT, MEAN };
 
-/* NumPy's minimum and maximum: a nan wins. */
-#define LEAST(a, b) ((a) <= (b) || (a) != (a) ? (a) : (b))
-#define GREATEST(a, b) ((a) >= (b) || (a) != (a) ? (a) : (b))
+/* NumPy's minimum and maximum: a nan wins. (Of 0 and -0 the second, as most of NumPy's own.) */
+#define LEAST(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+#define GREATEST(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
 /* Reduce n elements (at most a chunk) of all parts into `out`. */
 #define DEFINE_REDUCE(T, NAME, ISINF)                                                                                  \

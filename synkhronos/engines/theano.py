@@ -40,9 +40,9 @@ from ..reduce_op import ReduceOp
 from . import random_states, theano_gpu, travel
 from .base import ArrayType, Engine, Input, Output
 
-# The only linkers whose functions take an output_subset (CVM is missing where Theano has no C++ compiler).
 _BLAS = "local_ger"  # what `ScipyGer` notes in the tag of its node, and no pickle takes
 
+# The only linkers whose functions take an output_subset (CVM is missing where Theano has no C++ compiler).
 _LAZY = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import pickle
 import sys
@@ -68,20 +67,12 @@ class Distribute(Command):
             made[variable.number] = (engine, replica)
         replicas = {number: shared for number, (_, shared) in {**context.shareds, **made}.items()}
         loaded: Dict[int, Any] = {}
-        constant = functools.partial(constant_at, context)
         for name, numbers, data in self.functions:
             engine = engines.get(name)
-            for number, compiled in zip(numbers, engine.loads(data, replicas, constant)):
+            for number, compiled in zip(numbers, engine.loads(data, replicas, context.pools.attach)):
                 loaded[number] = (engine, compiled)
         context.shareds.update(made)
         context.functions.update(loaded)
-
-
-def constant_at(context: RankContext, handle: Any) -> np.ndarray:
-    """Return a constant of functions, which ranks have in common."""
-    constant = context.pools.attach(handle)
-    constant.flags.writeable = False
-    return constant
 
 
 def jumped_from(begins: int, engine: Any, shared: Any, state: Any, rank: int, size: int) -> Any:
@@ -270,6 +261,8 @@ class Catalogue:
     def _share_constants(self, function: Any, number: int) -> Dict[int, Any]:
         """Copy a function's large constants to where all ranks can read them; return the places by ``id``."""
         pool = self.session.context.pool
+        if self.session.size == 1:
+            return {}
         shared = {id(constant): copy for pairs in self._constants.values() for constant, copy in pairs}
         pairs = self._constants[number] = []
         for constant in function.engine.constants(function.on_ranks):

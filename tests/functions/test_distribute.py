@@ -387,7 +387,7 @@ def test_3000_chained_operations(make_world, theano_words):
 
 
 class Constants(Command):
-    """Tell of every function's large constants on this rank whether they lie in the master's pool, and can be written."""
+    """Tell of every function's large constants on this rank whether they lie in the master's pool."""
 
     def __init__(self, pool):
         self.pool = pool
@@ -395,7 +395,7 @@ class Constants(Command):
     def run(self, context):
         window = context.pools._mappings[self.pool]
         begin = np.ndarray((1,), np.uint8, window).__array_interface__["data"][0]
-        return [(0 <= constant.__array_interface__["data"][0] - begin < len(window), constant.flags.writeable)
+        return [0 <= constant.__array_interface__["data"][0] - begin < len(window)
                 for engine, compiled in context.functions.values() if engine is not None
                 for constant in engine.constants(compiled) if constant.nbytes >= 1 << 16]
 
@@ -428,7 +428,7 @@ def test_large_constants_are_shared_by_the_ranks(make_world, theano_words, launc
     of_ranks = world.session.run(Constants(pool.ident))
     for rank, found in enumerate(of_ranks):
         if rank != world.session.root:
-            assert len(found) >= 2 and set(found) == {(True, False)}
+            assert len(found) >= 2 and all(found)
     assert pool.used - used < 2.5 * values.nbytes  # one copy for both, and its transpose that Theano computes before
     del f
     synk.distribute()
