@@ -46,16 +46,17 @@ GOALS = [
 ]
 GOALS += [Goal("all_reduce in slots, %s" % name, "all_reduce, in slots", limit, "best peer", nbytes=nbytes)
           for name, nbytes, limit in (("4 KB", 4 * KB, 1.0), ("64 KB", 64 * KB, 0.35), ("1 MB", MB, 0.35),
-                                      ("16 MB", 16 * MB, 0.35), ("100 MB", 100 * MB, 0.22))]
+                                      ("16 MB", 16 * MB, 0.35), ("100 MB", 100 * MB, 0.22), ("400 MB", 400 * MB, 0.22))]
 GOALS += [Goal("all_reduce in slots, %s, beside memcpy" % name, "all_reduce, in slots", 1.5, "memcpy", nbytes=nbytes)
-          for name, nbytes in (("1 MB", MB), ("16 MB", 16 * MB), ("100 MB", 100 * MB))]
+          for name, nbytes in (("1 MB", MB), ("16 MB", 16 * MB), ("100 MB", 100 * MB), ("400 MB", 400 * MB))]
 GOALS += [Goal("all_reduce of updated values, %s" % name, "all_reduce, updated", limit, "best peer", nbytes=nbytes)
           for name, nbytes, limit in (("64 KB", 64 * KB, 0.8), ("1 MB", MB, 0.8), ("16 MB", 16 * MB, 0.6),
                                       ("100 MB", 100 * MB, 0.35))]
 GOALS += [Goal("ResNet-50's 161 variables in one call", "all_reduce, 161 variables", 1.15, "one flat variable")]
 GOALS += [Goal("%s, %s" % (what, name), what, 1.0, "best peer", nbytes=nbytes)
           for what in ("broadcast", "scatter", "gather", "all_gather", "reduce")
-          for name, nbytes in (("64 KB", 64 * KB), ("1 MB", MB), ("16 MB", 16 * MB))]
+          for name, nbytes in (("64 KB", 64 * KB), ("1 MB", MB), ("16 MB", 16 * MB), ("100 MB", 100 * MB),
+                               ("400 MB", 400 * MB))]
 GOALS += [
     Goal("copy of shuffled rows", "batch of 1024 shuffled rows", 1.1, inputs.TAKE, statistic=inputs.COPY),
     Goal("distribute, beside unpickling alone", "distribute, 159 variables", 1.3, "unpickling"),
