@@ -2,7 +2,7 @@
 
 A small nameless file that every rank, the master and the keeper map: words
 that say who has arrived where, semaphores to wait on, and slots for the
-command in progress, the ranks' answers and their notices to each other. It has no logic; what the
+command in progress, the ranks' answers, their notices to each other and their last words. It has no logic; what the
 words mean stands with those who use them (`rendezvous`, `launchers.channel`).
 """
 
@@ -20,6 +20,8 @@ from .semaphores import Semaphore
 COMMAND_BYTES = 1 << 16
 #: Bytes of an answer, and of a notice, likewise.
 ACK_BYTES = NOTICE_BYTES = 1 << 14
+#: Bytes of what a rank can leave when it ends.
+WORDS_BYTES = 1 << 14
 
 _LINE = 8  # words in a cache line: every rank writes its own words to a line of its own
 
@@ -77,7 +79,8 @@ class ControlBlock:
         begin_command = begin_semaphores + n_semaphores * semaphores.SIZE
         begin_acks = begin_command + COMMAND_BYTES
         begin_notices = begin_acks + size * ACK_BYTES
-        total = begin_notices + 2 * size * NOTICE_BYTES
+        begin_last = begin_notices + 2 * size * NOTICE_BYTES
+        total = begin_last + size * WORDS_BYTES
         self.size = size
         self.fd = nameless_file("control", total) if create else fd
         if create:
@@ -111,6 +114,8 @@ class ControlBlock:
         # Two per rank, used in turn: one may still be read while the next is written.
         self.notice_slots = (slots(begin_notices, NOTICE_BYTES),
                              slots(begin_notices + size * NOTICE_BYTES, NOTICE_BYTES))
+        # Apart from the answers: a rank can end while its last answer waits to be read.
+        self.last_words = slots(begin_last, WORDS_BYTES)
 
     def close(self) -> None:
         """Close the descriptor; the memory lives as long as this object."""

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from synkhronos.control_block import ACK_BYTES, COMMAND_BYTES, NOTICE_BYTES, ControlBlock
+from synkhronos.control_block import ACK_BYTES, COMMAND_BYTES, NOTICE_BYTES, WORDS_BYTES, ControlBlock
 
 SESSION_WORDS = ["decided", "requested", "refused", "command_number", "command_length", "deaths"]
 RANK_WORDS = ["ended", "status", "memory", "arrived", "finished", "ack_length"]
@@ -25,6 +25,7 @@ def test_nothing_overlaps(size):
         for turn in range(2):
             ours.notice_length[turn][rank] = 1000 * rank + 100 + turn
         ours.ack_slots[rank][:] = bytes([rank % 256]) * ACK_BYTES
+        ours.last_words[rank][:] = bytes([(rank + 3) % 256]) * WORDS_BYTES
         for turn in range(2):
             ours.notice_slots[turn][rank][:] = bytes([(rank + 7 * turn + 1) % 256]) * NOTICE_BYTES
     ours.command_slot[:] = b"c" * COMMAND_BYTES
@@ -36,6 +37,7 @@ def test_nothing_overlaps(size):
         assert [getattr(theirs, name)[rank] for name in RANK_WORDS] == [1000 * rank + i for i in range(len(RANK_WORDS))]
         assert [theirs.notice_length[turn][rank] for turn in range(2)] == [1000 * rank + 100, 1000 * rank + 101]
         assert bytes(theirs.ack_slots[rank]) == bytes([rank % 256]) * ACK_BYTES
+        assert bytes(theirs.last_words[rank]) == bytes([(rank + 3) % 256]) * WORDS_BYTES
         for turn in range(2):
             assert bytes(theirs.notice_slots[turn][rank]) == bytes([(rank + 7 * turn + 1) % 256]) * NOTICE_BYTES
     assert bytes(theirs.command_slot) == b"c" * COMMAND_BYTES

@@ -13,7 +13,7 @@ from ..shared_array import Pool
 from .base import Launcher, RankConfig
 from .keeper import Keeper
 from .obituary import describe_state
-from .process import ASK_FOR_STACKS, FAILED, last_words
+from .process import ASK_FOR_STACKS, last_words
 from .streams import Streams
 
 
@@ -50,7 +50,7 @@ class ForkLauncher(Launcher):
         return self._pids[rank]
 
     def last_words(self, rank: int) -> str:
-        return last_words(self._block, rank) if self._block.status[rank] == FAILED else ""
+        return last_words(self._block, rank)
 
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
         until = time.monotonic() + seconds

@@ -10,7 +10,7 @@ import sys
 from typing import Callable, Dict
 
 from ..context import RankContext
-from ..control_block import ACK_BYTES, ControlBlock
+from ..control_block import WORDS_BYTES, ControlBlock
 from ..placement import confine, limit_threads
 from ..rendezvous import Patience, Rendezvous
 from ..shared_array import Pool, PoolMap
@@ -50,14 +50,13 @@ def take_default_signals() -> None:
 
 def leave_last_words(block: ControlBlock, rank: int, error: BaseException) -> None:
     """Leave what a rank died of, other than a command's error, where `last_words` finds it."""
-    words = Failure(error).text.encode("utf-8", "replace")[-ACK_BYTES:]
-    block.ack_slots[rank][:len(words)] = words
-    block.ack_length[rank] = len(words)
+    words = Failure(error).text.encode("utf-8", "replace").replace(b"\0", b"?")[-WORDS_BYTES:]
+    block.last_words[rank][:len(words)] = words
 
 
 def last_words(block: ControlBlock, rank: int) -> str:
-    """Return what a rank left that ended with the exit code `FAILED`."""
-    return bytes(block.ack_slots[rank][:max(0, block.ack_length[rank])]).decode("utf-8", "ignore")
+    """Return what a rank left that ended by an exception; "" where it ended otherwise."""
+    return bytes(block.last_words[rank]).rstrip(b"\0").decode("utf-8", "ignore")
 
 
 def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[int, int], keeper: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from synkhronos.control_block import ACK_BYTES, COMMAND_BYTES, ControlBlock
 from synkhronos.errors import SharedMemoryError
 from synkhronos.launchers.channel import MasterEnd, RankEnd
+from synkhronos.launchers.process import last_words, leave_last_words
 from synkhronos.rendezvous import Patience
 from synkhronos.shared_array import Pool, PoolMap
 
@@ -130,3 +131,14 @@ def test_a_dead_rank_is_noticed_by_the_watch(channel):
         channel.master.wait(2, 1, watch)
     assert time.monotonic() - began < 2
     thread.join()
+
+
+@pytest.mark.parametrize("length", [10, ACK_BYTES, 5 * ACK_BYTES])
+def test_last_words_leave_the_answer_that_waits(channel, length):
+    """A rank may end between its answer and the next command, before the master has read."""
+    answer = b"a" * length
+    channel.ends[2].send(1, pickle.dumps(answer))
+    leave_last_words(channel.block, 2, MemoryError("no memory for the next command"))
+    channel.master.wait(2, 1, never)
+    assert channel.master.read(2) == answer
+    assert "no memory for the next command" in last_words(channel.block, 2)

@@ -9,7 +9,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.command import Command
-from synkhronos.control_block import ACK_BYTES, ControlBlock
+from synkhronos.control_block import WORDS_BYTES, ControlBlock
 from synkhronos.launchers.process import die_with_parent, last_words, leave_last_words, take_default_signals
 from synkhronos.program import PROGRAM
 
@@ -121,12 +121,12 @@ def test_default_signals():
     assert os.waitpid(in_child(child), 0)[1] == 0
 
 
-@pytest.mark.parametrize("text", ["short", "x" * 10 ** 6, "\u00fc" * 10 ** 5, "\udc80"])
+@pytest.mark.parametrize("text", ["short", "x" * 10 ** 6, "\u00fc" * 10 ** 5, "\udc80", "a\0b"])
 def test_last_words(text):
     block = ControlBlock(2)
     assert last_words(block, 1) == ""
     leave_last_words(block, 1, ValueError(text))
     words = last_words(block, 1)
-    assert words.rstrip().endswith(text[-1:] if text != "\udc80" else "?") and len(words.encode()) <= ACK_BYTES
+    assert words.rstrip().endswith(text[-1:] if text != "\udc80" else "?") and len(words.encode()) <= WORDS_BYTES
     assert last_words(block, 0) == ""
     block.close()

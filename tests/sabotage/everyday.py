@@ -133,7 +133,7 @@ class Program:
             except SynkhronosError as error:
                 moment = time.monotonic()
                 self.check_master(name, model, after)
-                if isinstance(error, WorkerError):
+                if isinstance(error, WorkerError) and name != "fork":
                     self.check_survivors(name, model, after)
                 return name, error, moment
             self.check_master(name, after)
