@@ -17,6 +17,7 @@ from . import engines, machine
 from .control_block import ControlBlock
 from .devices import OpenDevices
 from .errors import StateError, SynkhronosError
+from .heap import keep_freed_memory
 from .interrupts import Undisturbed
 from .launchers.base import Launcher, RankConfig
 from .launchers.fork import ForkLauncher
@@ -143,6 +144,7 @@ class Program:
         try:
             block = ControlBlock(size)
             if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
+                keep_freed_memory()  # all ranks wait for the slowest: here as there
                 if pin and 1 < size <= budget:
                     groups = claims.claim(size)
                 if self._keeper is not None and not self._keeper.alive():

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "synkhronos"
 LAYERS = [
     ["errors", "_kernels"],
     ["reduce_op", "partition", "selection", "machine", "nameless_file", "semaphores", "interrupts", "streaming",
-     "recycled"],
+     "recycled", "heap"],
     ["free_list", "reservation", "mapped_file", "named_memory"],
     ["shared_array", "control_block", "placement"],
     ["messages"],

@@ -11,6 +11,7 @@ from typing import Callable, Dict
 
 from ..context import RankContext
 from ..control_block import WORDS_BYTES, ControlBlock
+from ..heap import keep_freed_memory
 from ..placement import confine, limit_threads
 from ..rendezvous import Patience, Rendezvous
 from ..shared_array import Pool, PoolMap
@@ -86,6 +87,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     faulthandler.register(ASK_FOR_STACKS, os.fdopen(stacks, "wb"), all_threads=True)
     confine(config.cores)
     limit_threads(config.threads)
+    keep_freed_memory()
 
     def watch() -> None:
         if os.getppid() != keeper:
