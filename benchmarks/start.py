@@ -50,7 +50,7 @@ def resnet_functions(depth):
     return [step.gradient_fn, step.step_fn]
 
 
-def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 << 26, repeats=5, depth=50):
+def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 << 28, repeats=5, depth=50):
     """Measure; yield a row per case. Where ``depth`` is None, no residual network is distributed (it takes minutes)."""
     open_again(n)  # before functions are built, as programs do: ranks load all of them
     with Unpickling() as unpickling:
@@ -111,7 +111,8 @@ def distributed(what, n, functions, unpickling, repeats):
 def constant_memory(nbytes):
     """Return what a function with a large constant adds to the memory of all ranks together, beyond the program's own.
 
-    There are more than two ranks, so that a copy for each differs from one for all.
+    There are more than two ranks, so that a copy for each differs from one for all. (Theano looks at every element once
+    with an array of bools, whose memory a rank keeps for later unless it is larger than `heap.PIECE`.)
     """
     index = T.lscalar("index")
     rows = T.constant(np.ones(nbytes // 4, "float32"))
