@@ -7,6 +7,7 @@ import pickle
 import sys
 import weakref
 from collections import UserDict, deque
+from functools import partial
 from typing import Any, Callable, Deque, Dict, Hashable, Iterable, List, NamedTuple, Optional, Tuple
 
 import cloudpickle
@@ -255,8 +256,8 @@ class Catalogue:
             context.shareds[entry.number] = entry
         for function, number in zip(sorted_new, numbers):
             self._functions[function] = number
-            context.functions[number] = weakref.ref(function)
-            weakref.finalize(function, self._dropped.append, ("function", number)).atexit = False
+            # It calls as long as it lives itself: a function outlives many sessions, and keeps nothing of them.
+            context.functions[number] = weakref.ref(function, partial(_note, self._dropped, number))
 
     def _share_constants(self, function: Any, number: int) -> Dict[int, Any]:
         """Copy a function's large constants to where all ranks can read them; return the places by ``id``."""
@@ -322,6 +323,11 @@ class Catalogue:
             del self._entries[entry.key]
         if self._storages.get(entry.identity) is entry:
             del self._storages[entry.identity]
+
+
+def _note(dropped: Deque[Tuple[str, int]], number: int, reference: Any) -> None:
+    """Note that the program has dropped a function."""
+    dropped.append(("function", number))
 
 
 def _dumps(variables: List[Variable]) -> bytes:

@@ -519,3 +519,21 @@ def test_sys_path_and_working_directory_reach_the_ranks(tmp_path):
         print(f([1.0, 2.0]).tolist() == [float(len(os.getcwd()))] * 2)
         """)
     assert out == "True\n"
+
+
+def test_a_function_keeps_nothing_of_the_sessions_that_had_it(numpy_words):
+    synk.close()
+    x, w = numpy_words.variable("x"), numpy_words.shared(np.ones(()), "w")
+    f = synk.function([x], (numpy_words.sum(x * w), "sum"))
+    from synkhronos.program import PROGRAM
+
+    def sessions(count):
+        for _ in range(count):
+            PROGRAM.open(2, 0, launcher="threads")
+            assert f(ROWS) == 15
+            synk.close()
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = sessions(5)
+    assert sessions(40) - before < 40  # less than one object for each session
