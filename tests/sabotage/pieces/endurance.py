@@ -22,6 +22,9 @@ SESSIONS, CALLS = 1000, 1000000
 #: Bytes by which memory may differ: what an allocator keeps.
 SLACK = 8 << 20
 
+#: Bytes that a session may leave in the master, in the second half of many: less than any object of ours and its name.
+PER_SESSION = 512
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -64,12 +67,17 @@ def sessions(count: int, progress: Any) -> Row:
 
     for i in range(max(4, min(20, count))):
         programs[i % 2].run()
-    before = everything()
+    before = middle = everything()
     for i in range(count):
         if programs[i % 2].run() != (None, None, None):
             raise Wrong("session %d" % i)
         progress("sessions", i + 1, count)
+        if i + 1 == count // 2:
+            middle = everything()
     after = everything()
+    grown = after[0]["bytes"] - middle[0]["bytes"]
+    if count >= 1000 and grown > PER_SESSION * (count - count // 2) + SLACK // 16:
+        raise Wrong("the master has grown by %d bytes in the second half of %d sessions" % (grown, count))
     check_same("the master after %d sessions" % count, before[0], after[0])
     check_same("the keeper after %d sessions" % count, before[1], after[1])
     if after[2:] != before[2:]:
