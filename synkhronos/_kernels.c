@@ -10,7 +10,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -71,7 +70,8 @@ enum { SUM, MIDPOINT, MEAN };
 
 /* Reduce n elements (at most a chunk) of all parts into `out`. */
 #define DEFINE_REDUCE(T, NAME, ISINF)                                                                                  \
-    FOR_EVERY_WIDTH static void NAME(int op, const T *const *parts, int n_parts, const T *weights, T total, T *restrict out, size_t n) \
+    FOR_EVERY_WIDTH static void                                                                                        \
+    NAME(int op, const T *const *parts, int n_parts, const T *weights, T total, T *restrict out, size_t n)             \
     {                                                                                                                  \
         const T *first = parts[0];                                                                                     \
         if (n_parts == 1) {                                                                                            \

@@ -134,7 +134,7 @@ def check_blas() -> Finding:
 def check_kernels() -> Finding:
     """Tell whether the library's own kernels in C were built when it was installed."""
     if streaming.kernels is None:
-        return Finding("Kernels", WARN, "not built: large collectives take up to twice the time",
+        return Finding("Kernels", WARN, "not built: large collectives take longer",
                        "pip install --force-reinstall --no-deps synkhronos, with g++ and Python's headers there")
     return Finding("Kernels", OK, "built")
 

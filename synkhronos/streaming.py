@@ -7,7 +7,7 @@ advantage) NumPy does the same, with the same results.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -41,6 +41,22 @@ def copy_into(target: np.ndarray, source: np.ndarray) -> None:
         kernels.copy(_in_bytes(target), _in_bytes(source))
     else:
         np.copyto(target, source)
+
+
+def join_into(target: np.ndarray, parts: Sequence[np.ndarray]) -> None:
+    """Copy arrays one after the other into the rows of another, which has as many as they together.
+
+    Examples
+    --------
+    >>> target = np.zeros(3)
+    >>> join_into(target, [np.ones(1), np.full(2, 2.)])
+    >>> target
+    array([1., 2., 2.])
+    """
+    begin = 0
+    for part in parts:
+        copy_into(target[begin:begin + len(part)], part)
+        begin += len(part)
 
 
 def _in_bytes(array: np.ndarray) -> np.ndarray:

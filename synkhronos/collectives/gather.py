@@ -9,7 +9,7 @@ import numpy as np
 from ..command import Command
 from ..context import RankContext
 from ..recycled import Recycler
-from ..streaming import copy_into
+from ..streaming import join_into
 from .variables import Variables, keys_and_arrays
 
 
@@ -33,10 +33,7 @@ def join(parts: Sequence[np.ndarray], nd_up: int, memory: Recycler) -> Any:
     if len({part.shape[1:] for part in rows}) > 1 or len({part.ndim for part in rows}) > 1:
         return [part.copy() for part in parts]
     joined = memory.empty((sum(map(len, rows)),) + rows[0].shape[1:], rows[0].dtype)
-    begin = 0
-    for part in rows:
-        copy_into(joined[begin:begin + len(part)], part)
-        begin += len(part)
+    join_into(joined, rows)
     return joined
 
 

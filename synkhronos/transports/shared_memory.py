@@ -23,7 +23,7 @@ from .. import messages
 from ..reduce_op import ReduceOp, reduce_outputs
 from ..rendezvous import Rendezvous
 from ..shared_array import Handle, Pool, PoolMap
-from ..streaming import copy_into
+from ..streaming import copy_into, join_into
 from .base import Describe, Key, Transport
 from .share import Share
 
@@ -281,10 +281,7 @@ class SharedMemoryTransport(Transport):
             check_same(of_ranks, describe, i, but_lengths=True)
             length = sum(handle.shape[0] for handle in of_ranks)
             spare = self.prepare(key, (length,) + of_ranks[0].shape[1:], of_ranks[0].dtype)
-            begin = 0
-            for part in layout.arrays(i):
-                copy_into(spare[begin:begin + len(part)], part)
-                begin += len(part)
+            join_into(spare, layout.arrays(i))
             results.append(spare)
         return results
 
