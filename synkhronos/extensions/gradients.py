@@ -20,15 +20,16 @@ def flat_gradients(loss_or_grads, params):
         sizes = [int(np.prod(shape)) for _, _, shape in group]
         flat = theano.shared(np.zeros(sum(sizes), dtype), "gradients" if len(dtypes) == 1 else "gradients." + dtype,
                              target=device_of(params[0]))
-        # To a length that is known, not to -1: a gradient of the user's that has not its parameter's shape must not
-        # move all those behind it.
-        pieces = [T.reshape(grad, (size,)) for (_, grad, _), size in zip(group, sizes)]
-        grad_updates[flat] = T.patternbroadcast(T.concatenate(pieces), (False,))
-        begin = 0
-        for (param, _, shape), size in zip(group, sizes):
-            view = T.reshape(flat[begin : begin + size], shape)
-            views[param] = T.patternbroadcast(view, param.broadcastable)
+        # In place, piece by piece: no step between the gradients and the memory that ranks reduce.
+        gradients, begin = flat, 0
+        for (param, grad, shape), size in zip(group, sizes):
+            piece = slice(begin, begin + size)
+            # To a length that is known, not to -1: a gradient of the user's that has not its parameter's shape must not
+            # move all those behind it.
+            gradients = T.set_subtensor(gradients[piece], T.reshape(grad, (size,)))
+            views[param] = T.patternbroadcast(T.reshape(flat[piece], shape), param.broadcastable)
             begin += size
+        grad_updates[flat] = gradients
     shared = list(grad_updates)
     return grad_updates, [(param, views[param]) for param in params], shared if len(shared) > 1 else shared[0]
 
