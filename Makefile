@@ -5,7 +5,7 @@ BIN := $(VENV)/bin/python
 BOOT := $(or $(PYTHON),python3)
 
 # Modules whose every function is typed (those that exist yet).
-TYPED := $(wildcard $(patsubst %,synkhronos/%.py,errors reduce_op partition selection machine nameless_file semaphores \
+TYPED := $(wildcard $(patsubst %,synkhronos/%.py,errors reductions/* partition selection machine nameless_file semaphores \
 	interrupts streaming recycled heap shared_array control_block placement messages rendezvous command context session \
 	program runner doctor engines/base engines/random_states engines/theano_setup devices functions/random_streams \
 	transports/base transports/share))

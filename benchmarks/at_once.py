@@ -10,6 +10,8 @@ import threadpoolctl
 
 #: The contender that whole programs could at best be as fast as.
 CEILING = "two programs at once, half the rows each"
+#: The same where training takes two functions, as it must where gradients are averaged in between.
+APART = CEILING + ", gradients and step apart"
 
 
 class AtOnce:

@@ -7,9 +7,9 @@ import numpy as np
 import synkhronos as synk
 
 from . import demo_networks, gradients
-from .at_once import CEILING, AtOnce
+from .at_once import APART, CEILING, AtOnce
 from .measure import Local, WrongResult, measure_in_turn
-from .training import Parallel, Plain
+from .training import Apart, Parallel, Plain
 
 #: Models of demos/lasagne_mnist, of which an epoch is measured.
 MODELS = ("mlp", "cnn")
@@ -45,11 +45,12 @@ def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, 
 def trained(case, n, make, repeats):
     """Yield the rows of a network: times, and their parts."""
     with demo_networks.single_precision():
-        ours, plain = Parallel(make), Plain(make)
+        ours, plain, apart = Parallel(make), Plain(make), Apart(make)
     works = []
     for rank in range(n):
         part = slice(rank, None, n)
-        works.append({case: Local(functools.partial(plain.epoch, part), before=functools.partial(plain.begin, part))})
+        works.append({name: Local(functools.partial(program.epoch, part), before=functools.partial(program.begin, part))
+                      for name, program in ((CEILING, plain), (APART, apart))})
     with AtOnce(works) as at_once:
         synk.fork(n, use_gpu=False)
         try:
@@ -57,7 +58,8 @@ def trained(case, n, make, repeats):
             times = measure_in_turn({
                 "synkhronos": Local(ours.epoch, before=ours.begin),
                 "plain Theano": Local(plain.epoch, before=plain.begin),
-                CEILING: at_once.contender(case)}, repeats, rounds=repeats, warm=0)
+                CEILING: at_once.contender(CEILING),
+                APART: at_once.contender(APART)}, repeats, rounds=repeats, warm=0)
         finally:
             synk.close()
     difference = abs(np.mean(ours.losses) / np.mean(plain.losses) - 1)

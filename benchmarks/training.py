@@ -19,13 +19,18 @@ class Plain:
     """
 
     def __init__(self, make):
-        import lasagne
-
         self.task = task = make()
-        rule = lasagne.updates.nesterov_momentum(task.loss, task.params, learning_rate=task.rate)
-        self.function = theano.function(task.inputs, task.loss, updates=rule)
+        rule = self._compile(task)
         self._initial = [(shared, shared.get_value()) for shared in rule]
         self.losses, self._moments = [], []
+
+    def _compile(self, task):
+        """Make ``self.function``, one training step; return what it changes."""
+        import lasagne
+
+        rule = lasagne.updates.nesterov_momentum(task.loss, task.params, learning_rate=task.rate)
+        self.function = theano.function(task.inputs, task.loss, updates=rule)
+        return rule
 
     def begin(self, part=slice(None)):
         """Go back to the initial values, after a step that warms up."""
@@ -49,6 +54,23 @@ class Plain:
         """Return where the time of all steps went, in microseconds per step; the update is part of the function."""
         called, taken, done = np.mean(self._moments, axis=0)
         return in_micro({"function (gradients)": done - taken, "shuffling": taken - called}, done - called)
+
+
+class Apart(Plain):
+    """The same with the gradients written by one function and read by another, as ranks need it to average them."""
+
+    def _compile(self, task):
+        gradients, rule, _ = updates.nesterov_momentum(task.loss, task.params, learning_rate=task.rate)
+        gradient_fn = theano.function(task.inputs, task.loss, updates=gradients)
+        step_fn = theano.function([], updates=rule)
+
+        def function(*batch):
+            loss = gradient_fn(*batch)
+            step_fn()
+            return loss
+
+        self.function = function
+        return rule
 
 
 class Parallel:

@@ -4,7 +4,7 @@
  * six times the data of one. Non-temporal stores go past the caches and leave out the fetch: four times. And one call
  * reduces any number of arrays, each pass of which stays within the first cache.
  *
- * The results have the bits of `reduce_op.combine_into`: the same operations in the same order. (Compiled without
+ * The results have the bits of `reductions.combine_into`: the same operations in the same order. (Compiled without
  * contraction to fused multiply-adds. The sign of a weighted mean that is 0 may differ, as between versions of NumPy.)
  */
 #define PY_SSIZE_T_CLEAN

@@ -28,7 +28,8 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
          timeout: Optional[float] = None, pin: bool = True, threads: Optional[int] = None) -> int:
     """Start the other ranks: one process per GPU, or per CPU core.
 
-    The calling process is one of the ranks, and stays usable for plain single-device Theano.
+    The calling process is one of the ranks, and stays usable for plain single-device Theano. Every rank, this process
+    too, keeps up to 512 MB of the memory that it frees, and uses them again.
 
     Parameters
     ----------

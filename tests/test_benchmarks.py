@@ -13,7 +13,7 @@ from test_demos import needs_lasagne
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import calls, collectives, end_to_end, goals, gradients, inputs, measure, report, start  # noqa: E402
-from benchmarks.at_once import CEILING, AtOnce  # noqa: E402
+from benchmarks.at_once import APART, CEILING, AtOnce  # noqa: E402
 from benchmarks.measure import Local, Times, WrongResult  # noqa: E402
 from benchmarks.peers.forked import Forked  # noqa: E402
 from benchmarks.peers.group import Groups  # noqa: E402
@@ -62,7 +62,7 @@ def test_training(options, what, steps, monkeypatch):
     workload = importlib.import_module("workload")
     monkeypatch.setattr(workload, "build_resnet", shallow)  # a real one takes 20 seconds to compile
     times, where = list(end_to_end.run(NO_PEERS, mlps=[], epochs=2, **options))
-    assert times["case"].endswith(what) and list(times["times"]) == ["synkhronos", "plain Theano", CEILING]
+    assert times["case"].endswith(what) and list(times["times"]) == ["synkhronos", "plain Theano", CEILING, APART]
     assert where["case"].endswith(what)
     for name, parts in where["parts"].items():
         assert sum(parts.values()) == pytest.approx(2 * parts["total"])  # the parts, and their sum
@@ -172,6 +172,8 @@ def test_report(tmp_path):
     rows = [{"case": "all_reduce, in slots", "n": 2, "nbytes": 1 << 20,
              "times": {"synkhronos": times(30), "MPICH": times(100), "memcpy": times(10)}},
             {"case": "5 steps of ResNet-20", "n": 2,
+             "times": {"synkhronos": times(6e5), "plain Theano": times(9e5), CEILING: times(5e5), APART: times(6e5)}},
+            {"case": "MLP gradient", "n": 2,
              "times": {"synkhronos": times(6e5), "plain Theano": times(9e5), CEILING: times(5e5)}},
             {"case": "where the time of a step goes, ResNet-20", "n": 2, "parts": {
                 "synkhronos": {"all_reduce": 1500.0, "total": 120000.0}, "plain Theano": {"total": 180000.0}}},
@@ -185,7 +187,8 @@ def test_report(tmp_path):
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert "| all_reduce in slots, 1 MB | best peer | 30.0 | 100.0 | 0.30 | ≤ 0.35 | met |" in text
-    assert "| 5 steps of ResNet-20 | 900 | 600 | 1.50 | 500 | 1.80 |" in text
+    assert "| 5 steps of ResNet-20 | 900 | 600 | 1.50 | 500 | 1.80 | 600 | 1.50 |" in text
+    assert "| MLP gradient | 900 | 600 | 1.50 | 500 | 1.80 |  |  |" in text
     assert "| all_reduce | 1.500 |  |\n| total | 120.000 | 180.000 |" in text
     assert "- memory that a data set adds, MB (n=2): 1031 (of 1024)" in text
 

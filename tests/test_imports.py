@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "synkhronos"
 # line, without cycles. A new module goes into the line it belongs to.
 LAYERS = [
     ["errors", "_kernels"],
-    ["reduce_op", "partition", "selection", "machine", "nameless_file", "semaphores", "interrupts", "streaming",
+    ["reductions", "partition", "selection", "machine", "nameless_file", "semaphores", "interrupts", "streaming",
      "recycled", "heap"],
     ["free_list", "reservation", "mapped_file", "named_memory"],
     ["shared_array", "control_block", "placement"],
@@ -132,7 +132,7 @@ def cycle(edges):
         ("collectives/reduce.py", "from ..command import Command", None),
         ("collectives/reduce.py", "from .base import x", None),
         ("engines/theano.py", "import theano.tensor as T", None),
-        ("engines/theano.py", "from .. import reduce_op", None),
+        ("engines/theano.py", "from .. import reductions", None),
         ("engines/theano.py", "def f():\n    from ..session import current", "imports run downwards"),
         ("extensions/updates.py", "import synkhronos as synk\nfrom theano import tensor", None),
         ("transports/nccl.py", "from pygpu import collectives", None),

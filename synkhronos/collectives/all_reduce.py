@@ -10,7 +10,7 @@ import numpy as np
 from ..command import Command
 from ..context import RankContext
 from ..functions.function import Function
-from ..reduce_op import ReduceOp
+from ..reductions import ReduceOp
 from ..session import Session
 from .variables import Variables, describe, keep, keys_and_arrays
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..command import Command
 from ..context import RankContext
-from ..reduce_op import ReduceOp
+from ..reductions import ReduceOp
 from .variables import Variables, describe, keep, keys_and_arrays
 
 

@@ -11,7 +11,7 @@ from .. import engines, selection
 from ..context import RankContext
 from ..functions.distribute import Catalogue, catalogue_of
 from ..program import PROGRAM
-from ..reduce_op import ReduceOp, check_dtype
+from ..reductions import ReduceOp, check_dtype
 from ..selection import Rows, Selection
 from ..session import Session
 from ..shared_data import Data

@@ -16,7 +16,7 @@ from typing import Any, Callable, Hashable, List, Mapping, NamedTuple, Optional,
 import numpy as np
 
 from ..errors import SynkhronosError
-from ..reduce_op import Accumulator, ReduceOp
+from ..reductions import Accumulator, ReduceOp
 
 
 class ArrayType(NamedTuple):

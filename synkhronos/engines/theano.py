@@ -36,7 +36,7 @@ from theano.gof.utils import scratchpad
 from theano.tensor import TensorType
 from theano.tensor.raw_random import RandomStateType
 
-from ..reduce_op import ReduceOp
+from ..reductions import ReduceOp
 from . import random_states, theano_gpu, travel
 from .base import ArrayType, Engine, Input, Output
 

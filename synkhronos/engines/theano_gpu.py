@@ -22,7 +22,7 @@ from theano.gof.graph import clone_get_equiv
 from theano.tensor import TensorType
 
 from ..errors import StateError, SynkhronosError
-from ..reduce_op import Accumulator, ReduceOp
+from ..reductions import Accumulator, ReduceOp
 from ..selection import Indices
 from . import pocl_cache
 

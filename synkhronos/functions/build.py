@@ -6,7 +6,7 @@ from typing import Any, List, Optional, Sequence
 
 from .. import engines
 from ..program import PROGRAM
-from ..reduce_op import MISSING, ReduceOp, check_dtype
+from ..reductions import MISSING, ReduceOp, check_dtype
 from . import spec
 from .function import Function
 from .variants import Variants

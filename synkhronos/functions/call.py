@@ -11,7 +11,7 @@ import numpy as np
 
 from ..command import Command
 from ..context import RankContext
-from ..reduce_op import ReduceOp, reduce_outputs
+from ..reductions import ReduceOp, reduce_outputs
 from ..selection import Indices, Rows
 from ..shared_array import Handle
 from .division import Division

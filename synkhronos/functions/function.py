@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import engines
 from ..program import PROGRAM, Program
-from ..reduce_op import MISSING, ReduceOp
+from ..reductions import MISSING, ReduceOp
 from ..selection import Rows
 from ..session import Session, check_timeout
 from ..shared_data import Data

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..reduce_op import Accumulator, ReduceOp
+from ..reductions import Accumulator, ReduceOp
 
 
 class Agreement:

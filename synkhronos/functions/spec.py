@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from ..reduce_op import MISSING, ReduceOp
+from ..reductions import MISSING, ReduceOp
 
 #: Names that a call keeps for itself.
 RESERVED = ("batch", "batch_s", "num_slices", "output_subset", "timeout")

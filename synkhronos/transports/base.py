@@ -25,7 +25,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..reduce_op import ReduceOp
+from ..reductions import ReduceOp
 from ..streaming import copy_into
 
 Key = Tuple[Any, ...]  # e.g. ("shared", 3)

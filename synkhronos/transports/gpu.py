@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..reduce_op import ReduceOp
+from ..reductions import ReduceOp
 from .base import Describe, Key, Transport
 from .gpu_arrays import contiguous, download, is_on_device, upload
 from .nccl import Clique, Meta, is_known, open_clique

@@ -1,4 +1,4 @@
-"""Arithmetic of arrays that live on a device, by pygpu, under the rules of `reduce_op`.
+"""Arithmetic of arrays that live on a device, by pygpu, under the rules of `reductions`.
 
 Everything here works on CUDA and on OpenCL. Kernels are made once per context
 and element type, at their first use.
@@ -13,7 +13,7 @@ import pygpu
 from pygpu._elemwise import GpuElemwise, arg
 from pygpu.gpuarray import GpuArray, GpuContext
 
-from ..reduce_op import Accumulator, ReduceOp, scaled_weights
+from ..reductions import Accumulator, ReduceOp, scaled_weights
 
 #: What combines two elements, as C; NaN wins, as in NumPy.
 _EXPRESSIONS: Dict[Optional[str], str] = {

@@ -1,7 +1,7 @@
 """Collectives of arrays on devices, which do not pass the host: NCCL through pygpu.
 
 NCCL sums, multiplies, and takes least and greatest elements, of arrays of one
-size. What `reduce_op` promises beyond that is done here, by kernels around its
+size. What `reductions` promises beyond that is done here, by kernels around its
 calls: averages are weighted before the sum and divided after it; float16 is
 summed in float32; NaN wins against numbers; a rank that has nothing takes part
 with what changes nothing; arrays of different lengths are padded and cut.
@@ -22,7 +22,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..reduce_op import ReduceOp, scaled_weights
+from ..reductions import ReduceOp, scaled_weights
 from .gpu_arrays import combine, compute_dtype, concatenate, empty, filled, nan_mark, scale
 from .shared_memory import SharedMemoryTransport
 

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from .. import streaming
-from ..reduce_op import ReduceOp, combine_pieces, counting, narrowed
+from ..reductions import ReduceOp, combine_pieces, counting, narrowed
 
 #: Bytes of every rank's array that NumPy reduces at a time.
 BLOCK = 1 << 19
@@ -160,7 +160,7 @@ def for_kernel(parts: Sequence[Optional[np.ndarray]]) -> bool:
 
 
 def recipe_of(op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype) -> Recipe:
-    """Return how the kernel combines the values of the ranks that are present: as `reduce_op.combine_into` does."""
+    """Return how the kernel combines the values of the ranks that are present: as `reductions.combine_into` does."""
     ranks = [rank for rank, is_there in enumerate(present) if is_there]
     if op.name == "sum":
         return Recipe(_SUM, range(len(ranks)), (), 1.0)

@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from .. import messages
-from ..reduce_op import ReduceOp, reduce_outputs
+from ..reductions import ReduceOp, reduce_outputs
 from ..rendezvous import Rendezvous
 from ..shared_array import Handle, Pool, PoolMap
 from ..streaming import copy_into, join_into

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from synkhronos.functions.slicing import Agreement, in_slices
-from synkhronos.reduce_op import ReduceOp
+from synkhronos.reductions import ReduceOp
 
 ROWS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 PARTS = [ROWS[:2], ROWS[2:4], ROWS[4:]]

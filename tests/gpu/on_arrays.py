@@ -1,4 +1,4 @@
-"""The arithmetic of arrays on a device; truth is NumPy, by way of `reduce_op`, which is tested against it."""
+"""The arithmetic of arrays on a device; truth is NumPy, by way of `reductions`, which is tested against it."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pygpu
 import pytest
 from worlds import DEVICE
 
-from synkhronos.reduce_op import Accumulator, ReduceOp, combine
+from synkhronos.reductions import Accumulator, ReduceOp, combine
 from synkhronos.transports import gpu_arrays
 
 DTYPES = ("float64", "float32", "float16", "int64", "int8", "uint8", "bool")

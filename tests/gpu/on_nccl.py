@@ -12,7 +12,7 @@ from worlds import DEVICE, World
 
 import synkhronos as synk
 from synkhronos.command import Command
-from synkhronos.reduce_op import ReduceOp
+from synkhronos.reductions import ReduceOp
 from synkhronos.transports.gpu_arrays import empty, upload
 from synkhronos.transports.nccl import KNOWN, Clique, Progress
 

@@ -6,11 +6,10 @@ that calls it, ranks that are threads included. To be planted before functions a
 
 import numpy as np
 
-from synkhronos import reduce_op
 from synkhronos.engines.numpy import Function, NumpyEngine, Shared, _substituted
 from synkhronos.functions import arguments, call, division, slicing
 from synkhronos.functions.variants import Variants
-from synkhronos.reduce_op import ReduceOp
+from synkhronos.reductions import ReduceOp, combining
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 
@@ -130,8 +129,8 @@ def batch_applied_twice(plant):
 
 def gather_order(plant):
     """Outputs are gathered the last rank first."""
-    right = reduce_op.gather_outputs
-    plant.setattr(reduce_op, "gather_outputs", lambda parts: right(list(parts)[::-1]))
+    right = combining.gather_outputs
+    plant.setattr(combining, "gather_outputs", lambda parts: right(list(parts)[::-1]))
 
 
 def swapped_updates(plant):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from synkhronos import streaming
-from synkhronos.reduce_op import ReduceOp, combine
+from synkhronos.reductions import ReduceOp, combine
 from synkhronos.transports.share import Share
 
 OPS = ["avg", "sum", "prod", "min", "max"]
@@ -51,7 +51,7 @@ def reduced(parts, ranks, op, weights, n_targets):
 def check(parts, ranks, op, weights, n_targets=2):
     op = ReduceOp(op)
     for of_array, targets in zip(parts, reduced(parts, ranks, op, weights, n_targets)):
-        # `combine` is checked against NumPy in test_reduce_op.py; here, that blocks and kernels change no bit.
+        # `combine` is checked against NumPy in test_reductions.py; here, that blocks and kernels change no bit.
         expected = combine(op, of_array, weights, keep_dtype=True)
         for target in targets:
             assert target.dtype == expected.dtype

@@ -15,7 +15,7 @@ import numpy as np
 
 import synkhronos as synk
 from synkhronos.engines import numpy as engine
-from synkhronos.reduce_op import ReduceOp
+from synkhronos.reductions import ReduceOp
 from synkhronos.selection import Rows
 
 

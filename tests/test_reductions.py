@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from synkhronos import reduce_op
-from synkhronos.reduce_op import (
+from synkhronos.reductions import (
     MISSING,
     Accumulator,
     ReduceOp,
+    blocks,
     check_dtype,
     combine,
     combine_into,
@@ -442,10 +442,10 @@ def test_blocks_have_the_bits_of_the_whole(op, block_bytes, data):
     cuts = sorted({0, size, *data.draw(st.lists(st.integers(0, size), max_size=4))})
     out = np.empty_like(whole)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reduce_op, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(blocks, "_BLOCK_BYTES", block_bytes)
         for start, stop in zip(cuts, cuts[1:]):
-            blocks = [None if part is None else part[start:stop] for part in parts]
-            combine_into(op, blocks, weights, out[start:stop])
+            cut = [None if part is None else part[start:stop] for part in parts]
+            combine_into(op, cut, weights, out[start:stop])
     assert bits(out) == bits(whole)
 
 
@@ -479,7 +479,7 @@ def test_layouts(op):
 
 
 def test_out_may_overlap_the_parts_in_any_way(monkeypatch):
-    monkeypatch.setattr(reduce_op, "_BLOCK_BYTES", 16)
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 16)
     for shift in (-3, -1, 1, 3):
         memory = np.arange(40.0)
         first, second = memory[10:20], memory[25:35]
