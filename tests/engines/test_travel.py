@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -96,6 +97,31 @@ def test_named_objects_are_looked_up():
     known = travel.names({id(storage): 7}, {id(other): 8}, {id(third): (9, "there")})
     result, = travel.loads(dumps([(storage, other, third, [1.0])], known), lambda kind, place: "%s %s" % (kind, place))
     assert result == ("storage 7", "variable 8", "constant (9, 'there')", [1.0])
+
+
+class Collecting:
+    """Becomes, where it is loaded, whether garbage is being collected then."""
+
+    def __reduce__(self):
+        return gc.isenabled, ()
+
+
+class Failing:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_loading_is_not_interrupted_by_the_garbage_collection(before):
+    was = gc.isenabled()
+    (gc.enable if before else gc.disable)()
+    try:
+        assert travel.loads(dumps([Collecting()]), None) == [False] and gc.isenabled() == before
+        with pytest.raises(ValueError, match="no number"):
+            travel.loads(dumps([Failing()]), None)
+        assert gc.isenabled() == before
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 def test_where_the_address_space_is_small():

@@ -302,6 +302,18 @@ def test_one_flat_vector():
     assert set(model.params) < set(param_updates) and grad_shared not in param_updates
 
 
+def test_gradients_are_written_in_place():
+    model = Model()
+    grad_updates, _, vector = rules.sgd(model.loss, model.params, 0.1)
+    # Not by `MODE`, which optimises too little for anything to be in place.
+    gradients = theano.function([model.x], updates=grad_updates, mode=theano.Mode("py", "fast_run"))
+    there = vector.get_value(borrow=True)
+    gradients(model.batches()[0])
+    assert vector.get_value(borrow=True) is there
+    serial = theano.function([model.x], T.grad(model.loss, model.params), mode=MODE)(model.batches()[0])
+    np.testing.assert_allclose(there, flat(serial), rtol=1e-12)
+
+
 def test_gradients_of_each_parameter():
     model = Model("float32", last="float64")
     grad_updates, _, grad_shared = rules.sgd_nonflat(model.loss, model.params, 0.1)
