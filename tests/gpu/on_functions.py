@@ -9,6 +9,7 @@ from theano.sandbox.rng_mrg import MRG_RandomStreams
 from worlds import DEVICE, World
 
 import synkhronos as synk
+from synkhronos.extensions import train, updates
 from synkhronos.transports import gpu_arrays
 from synkhronos.transports.gpu_arrays import is_on_device
 
@@ -209,3 +210,23 @@ def test_training_steps_are_the_serial_ones(x):
         synk.all_reduce(w, weights=train)
     np.testing.assert_allclose(w.get_value(), v.get_value(), rtol=1e-4, atol=1e-6)
     assert DEVICE and type(w).__name__ == "GpuArraySharedVariable"
+
+
+def test_update_rules_on_devices(x):
+    """The gradients are on the device, in one vector; the serial program knows neither vector nor ranks."""
+    start = np.random.RandomState(1).randn(4, 3).astype("float32"), np.zeros(3, "float32")
+    w, b = (theano.shared(value, name) for value, name in zip(start, "wb"))
+    loss = T.sqr(T.tanh(x.dot(w) + b) - 0.5).mean()
+    step = train.make_train_function(loss, [w, b], x, [], updates.momentum, learning_rate=0.5, momentum=0.9)
+    assert [type(shared).__name__ for shared in step.grad_shared] == ["GpuArraySharedVariable"]
+    values, speeds = [value.astype("float64") for value in start], [0.0, 0.0]
+    for k in (1, 1, 3):
+        out = np.tanh(X.dot(values[0]) + values[1])
+        np.testing.assert_allclose(step(X, num_slices=k), np.mean((out - 0.5) ** 2), rtol=1e-4)
+        inner = 2 * (out - 0.5) * (1 - out ** 2) / out.size
+        for i, gradient in enumerate((X.T.dot(inner), inner.sum(axis=0))):
+            speeds[i] = 0.9 * speeds[i] - 0.5 * gradient
+            values[i] = values[i] + speeds[i]
+    for shared, value in zip((w, b), values):
+        np.testing.assert_allclose(shared.get_value(), value, rtol=1e-4, atol=1e-6)
+    assert synk.in_sync([w, b] + step.state)
