@@ -466,8 +466,9 @@ def test_explicit_updates_and_scan(theano_world, kind):
 def test_dropout_of_lasagne(theano_world):
     layers = pytest.importorskip("lasagne.layers")
     x = theano_world.variable("x", 2)
-    network = layers.DropoutLayer(layers.DropoutLayer(layers.InputLayer((None, 3), x), 0.3), 0.5)
-    x_rows = np.arange(1.0, 22.0).reshape(7, 3)
+    network = layers.DropoutLayer(layers.DropoutLayer(layers.InputLayer((None, 100), x), 0.3), 0.5)
+    # So wide that no two calls drop the same by chance: Lasagne begins anywhere.
+    x_rows = np.arange(1.0, 701.0).reshape(7, 100)
     f, states = assert_as_plain(theano_world, [x], layers.get_output(network), [], x_rows)
     assert len(states) == 2
     still = theano_world.function([x], (layers.get_output(network, deterministic=True), "gather"))
