@@ -1,6 +1,6 @@
 """Train a Lasagne network on real MNIST digits on all cores, then in plain Theano, and compare.
 
-    python -m synkhronos demos/train_mnist.py --model cnn
+    python -m synkhronos demos/train_mnist.py --model mlp
 
 The parallel program is `train_with_synkhronos`; `train_with_theano` is the serial one it was made from. Both start
 from the same values and take the same minibatches, so they must arrive at the same parameters: with plain SGD, the
@@ -259,7 +259,7 @@ def main(model="mlp", n_parallel=None, baseline=True, devices=None, **settings):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", choices=sorted(DEFAULTS), default="mlp")
+    parser.add_argument("--model", choices=sorted(DEFAULTS), default="cnn", help="default: %(default)s")
     parser.add_argument("--epochs", type=int, help="default: 30 for the mlp, 5 for the cnn")
     parser.add_argument("--batch-size", type=int, help="default: 500 for the mlp, 100 for the cnn")
     parser.add_argument("--learning-rate", type=float, help="default: 0.6 for the mlp, 0.4 for the cnn")

