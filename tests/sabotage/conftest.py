@@ -57,7 +57,6 @@ class Script:
                                         start_new_session=True, text=True, **kwargs)
         if stdin is not None:
             self.process.stdin.write(stdin)
-        self.lines = []
         self._given = stdin is not None
 
     @property
@@ -65,10 +64,12 @@ class Script:
         return self.process.pid
 
     def read(self):
-        """Return the next line of output."""
-        line = self.process.stdout.readline()
-        self.lines.append(line)
-        return line.strip()
+        """Return the next line of output; byte by byte, for `finish` gets nothing of what a file object reads ahead."""
+        line, byte = b"", None
+        while byte not in (b"", b"\n"):
+            byte = os.read(self.process.stdout.fileno(), 1)
+            line += byte
+        return line.decode().strip()
 
     def until(self, text):
         """Read output up to a line."""

@@ -130,6 +130,14 @@ def test_ctrl_c(situation, times, to, script):
     assert not program.wait_others()
 
 
+def test_the_harness_loses_no_output(script):
+    """Where it was late, a line that had come with the one before it was lost: once in a thousand programs."""
+    program = script("say('interrupted'); say('works')")
+    program.process.wait(30)
+    program.until("interrupted")
+    assert program.finish() == (0, "works\n", "")
+
+
 @pytest.mark.parametrize("situation", ["idle", "call", "collective", "fork", "many collectives"])
 def test_ctrl_c_that_nobody_catches(situation, script):
     program = script(textwrap.dedent(indented(SITUATIONS[situation])))
