@@ -220,7 +220,7 @@ def report(parallel, serials):
     return worst <= TOLERANCE
 
 
-def main(model="mlp", n_parallel=None, baseline=True, devices=None, **settings):
+def main(model="cnn", n_parallel=None, baseline=True, devices=None, **settings):
     """Train in parallel, then serially, and compare.
 
     Parameters
