@@ -9,7 +9,7 @@ import synkhronos as synk
 
 # Modules that need pygpu even to be imported.
 collect_ignore = [] if importlib.util.find_spec("pygpu") else [
-    "synkhronos/transports/%s.py" % name for name in ("gpu", "gpu_arrays", "nccl")]
+    "synkhronos/%s.py" % name for name in ("transports/gpu", "reductions/device", "transports/nccl")]
 
 
 @pytest.fixture(autouse=True)

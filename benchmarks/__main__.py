@@ -13,7 +13,7 @@ from pathlib import Path
 import threadpoolctl
 
 import synkhronos as synk  # first: it prepares what Theano needs
-from synkhronos.placement import CoreClaims
+from synkhronos.host.affinity import CoreClaims
 
 from . import calls, collectives, end_to_end, goals, inputs, report, start
 from .measure import BUSY, stolen

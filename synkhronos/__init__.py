@@ -8,7 +8,7 @@ import atexit
 import sys
 from importlib import import_module
 
-from .engines.theano_setup import prepare
+from .engines.theano.import_fixes import prepare
 
 __version__ = "0.1.0"
 
@@ -25,22 +25,22 @@ _HOMES = {
     "all_gather": "collectives.all_gather",
     "all_reduce": "collectives.all_reduce",
     "broadcast": "collectives.broadcast",
-    "close": "forking",
+    "close": "program.lifecycle",
     "data": "shared_data",
-    "distribute": "functions.distribute",
-    "fork": "forking",
+    "distribute": "replication.distribute",
+    "fork": "program.lifecycle",
     "function": "functions.build",
     "gather": "collectives.gather",
     "get_lengths": "collectives.shapes",
-    "get_n_gpu": "forking",
+    "get_n_gpu": "program.lifecycle",
     "get_shapes": "collectives.shapes",
     "get_value": "collectives.get_value",
     "in_sync": "collectives.in_sync",
-    "is_forked": "forking",
+    "is_forked": "program.lifecycle",
     "reduce": "collectives.reduce",
     "scatter": "collectives.scatter",
     "set_value": "collectives.set_value",
-    "size": "forking",
+    "size": "program.lifecycle",
 }
 
 __all__ = sorted(_HOMES)
@@ -61,7 +61,7 @@ def __dir__():
 
 @atexit.register  # now, and not with the first use: exit handlers that are registered in between find the session open
 def _shut_down():
-    program = sys.modules.get(__name__ + ".program")
+    program = sys.modules.get(__name__ + ".program.program")
     if program is not None:
         program.PROGRAM.shut_down()
 

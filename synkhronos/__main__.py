@@ -2,7 +2,7 @@
 
 import sys
 
-from synkhronos.runner import main
+from synkhronos.cli.run import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -14,7 +14,7 @@ from typing import Any, List, Optional, Sequence, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from .streaming import copy_into
+from .kernels.copy import copy_into
 
 _set = object.__setattr__
 

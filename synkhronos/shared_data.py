@@ -10,12 +10,12 @@ from typing import Any, Iterator, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from . import mapped_file
 from .errors import StateError
-from .mapped_file import FileHandle
-from .named_memory import NamedMemory, NameHandle
-from .program import PROGRAM
-from .shared_array import MOST_SIZES, Handle, Pool, as_shape
+from .memory import mapped_file
+from .memory.mapped_file import FileHandle
+from .memory.pool import MOST_SIZES, Handle, Pool, as_shape
+from .memory.posix_names import NamedMemory, NameHandle
+from .program.program import PROGRAM
 
 
 class Data:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from words import NumpyWords, TheanoWords, shards
 from worlds import THEANO_WORLDS, WORLDS, World
 
 import synkhronos as synk
-from synkhronos.program import PROGRAM
+import synkhronos.testing.numpy_engine  # noqa: F401, registers itself
+from synkhronos.program.program import PROGRAM
 
 # Programs that a shell has put into the background inherit to ignore Ctrl-C; here it counts, and in what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -36,6 +38,36 @@ def make_world():
 def world(request, make_world):
     """Every world in turn."""
     return make_world(*request.param)
+
+
+@pytest.fixture
+def words(world, words_of):
+    """The words of the world's engine."""
+    return words_of(world.engine_name)
+
+
+@pytest.fixture
+def numpy_words():
+    """The words of the NumPy engine."""
+    return NumpyWords()
+
+
+@pytest.fixture
+def theano_words():
+    """The words of Theano."""
+    return TheanoWords()
+
+
+@pytest.fixture(name="shards")
+def shards_fixture():
+    """The function `shards`."""
+    return shards
+
+
+@pytest.fixture
+def words_of():
+    """From an engine's name to its words."""
+    return lambda name: {"numpy": NumpyWords, "theano": TheanoWords}[name]()
 
 
 def leftovers():

@@ -14,10 +14,10 @@ import posix_ipc
 import pytest
 
 import synkhronos as synk
-from synkhronos import machine
 from synkhronos.errors import SharedMemoryError, StateError
-from synkhronos.named_memory import NameHandle
-from synkhronos.shared_array import Handle, Pool, PoolMap
+from synkhronos.host import machine
+from synkhronos.memory.pool import Handle, Pool, PoolMap
+from synkhronos.memory.posix_names import NameHandle
 from synkhronos.shared_data import Data
 
 MIB = 1 << 20

@@ -1,19 +1,27 @@
 """Worlds of ranks to run tests in. (Not in conftest.py: what travels to ranks must be found by its module's name.)"""
 
+import importlib.util
 import os
 
 import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos.command import Command
-from synkhronos.functions.distribute import catalogue_of
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.replication.distribute import catalogue_of
+from synkhronos.runtime.command import Command
 
 try:
     import theano  # (before the first fork: the ranks inherit it, and need not import it themselves)
 except ImportError:
     theano = None
+
+
+HAS_MLXTEND = importlib.util.find_spec("mlxtend") is not None
+HAS_LASAGNE = all(importlib.util.find_spec(name) for name in ("theano", "lasagne", "tqdm"))
+
+needs_mlxtend = pytest.mark.skipif(not HAS_MLXTEND, reason="needs mlxtend: make install")
+needs_lasagne = pytest.mark.skipif(not (HAS_LASAGNE and HAS_MLXTEND), reason="needs lasagne and mlxtend: make install")
 
 
 class Peek(Command):
@@ -81,7 +89,7 @@ class World:
             if not DEVICE:
                 options["mode"] = "FAST_COMPILE"  # runs Python code: nothing is given to the C compiler
         else:
-            from synkhronos.engines import numpy as engine
+            from synkhronos.testing import numpy_engine as engine
 
             variables = [engine.shared(value, name) for value, name in zip(values, names)]
         function = synk.function([], [(variable, None) for variable in variables], **options)

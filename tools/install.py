@@ -20,7 +20,7 @@ LOG = os.path.join(VENV, "install.log")
 STAMP = os.path.join(VENV, "installed")
 # What an installation depends on: when one of them changes, it is done again.
 SOURCES = ("setup.py", "pyproject.toml", os.path.join("tools", "install.py"),
-           os.path.join("synkhronos", "_kernels.c"))
+           os.path.join("synkhronos", "kernels", "_kernels.c"))
 EXTRAS = "theano,demos,test,docs"
 # Theano and Lasagne are old source packages. Build isolation would build them with the newest setuptools of the day,
 # so it is switched off and one that they are known to work with is installed first. pip 21.3 is the first with

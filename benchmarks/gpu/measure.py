@@ -74,7 +74,7 @@ def step(device, n_ranks, batch, repeats):
 def reduction(device, n_ranks, nbytes, nccl, repeats):
     """Time all_reduce of one variable; None where NCCL is asked for and not there."""
     import synkhronos as synk
-    from synkhronos.program import PROGRAM
+    from synkhronos.program.program import PROGRAM
 
     synk.fork(devices=[device] * n_ranks)
     import numpy as np

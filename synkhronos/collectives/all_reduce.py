@@ -7,11 +7,11 @@ from typing import Any, List, Optional
 
 import numpy as np
 
-from ..command import Command
-from ..context import RankContext
 from ..functions.function import Function
 from ..reductions import ReduceOp
-from ..session import Session
+from ..runtime.command import Command
+from ..runtime.context import RankContext
+from ..runtime.session import Session
 from .variables import Variables, describe, keep, keys_and_arrays
 
 

@@ -6,10 +6,10 @@ from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
-from ..command import Command
-from ..context import RankContext
-from ..recycled import Recycler
-from ..streaming import join_into
+from ..kernels.copy import join_into
+from ..memory.recycled import Recycler
+from ..runtime.command import Command
+from ..runtime.context import RankContext
 from .variables import Variables, keys_and_arrays
 
 

@@ -6,8 +6,8 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from ..command import Command
-from ..context import RankContext
+from ..runtime.command import Command
+from ..runtime.context import RankContext
 from .variables import Variables, keys_and_arrays
 
 

@@ -6,9 +6,9 @@ from typing import Any, List, Optional
 
 import numpy as np
 
-from ..command import Command
-from ..context import RankContext
 from ..reductions import ReduceOp
+from ..runtime.command import Command
+from ..runtime.context import RankContext
 from .variables import Variables, describe, keep, keys_and_arrays
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, List, Sequence, Tuple
 
-from ..command import Command
-from ..context import RankContext
 from ..partition import split_rows
+from ..runtime.command import Command
+from ..runtime.context import RankContext
 from ..selection import Selection
 from .variables import Variables, keep
 

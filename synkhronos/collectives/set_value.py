@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from ..command import Command
-from ..context import RankContext
+from ..runtime.command import Command
+from ..runtime.context import RankContext
 from .variables import Variables, keep
 
 

@@ -8,12 +8,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 import numpy as np
 
 from .. import engines, selection
-from ..context import RankContext
-from ..functions.distribute import Catalogue, catalogue_of
-from ..program import PROGRAM
+from ..program.program import PROGRAM
 from ..reductions import ReduceOp, check_dtype
+from ..replication.distribute import Catalogue, catalogue_of
+from ..runtime.context import RankContext
+from ..runtime.session import Session
 from ..selection import Rows, Selection
-from ..session import Session
 from ..shared_data import Data
 
 #: Sets of variables that are remembered as checked.

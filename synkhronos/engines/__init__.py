@@ -13,18 +13,24 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional
 if TYPE_CHECKING:  # `python -m synkhronos` passes here before the program: NumPy is for that to import
     from .base import Engine
 
-#: Name of the engine: (the module that a program of it has imported, our module).
+#: Name of the engine: (the module that a program of it has imported, the module whose ``ENGINE`` it is).
 KNOWN = {
-    "theano": ("theano", "synkhronos.engines.theano"),
-    "numpy": ("synkhronos.engines.numpy", "synkhronos.engines.numpy"),
+    "theano": ("theano", "synkhronos.engines.theano.engine"),
 }
 
 _made: Dict[str, Engine] = {}
 
 
-def get(name: str) -> Engine:
-    """Return the engine of that name; one object per process."""
+def register(name: str, home: str) -> None:
+    """Make an engine known that lives elsewhere: ``home`` is its module, which has it as ``ENGINE``."""
+    KNOWN[name] = (home, home)
+
+
+def get(name: str, home: Optional[str] = None) -> Engine:
+    """Return the engine of that name; one object per process. ``home`` is its module, if it may not be known yet."""
     if name not in _made:
+        if home is not None and name not in KNOWN:
+            register(name, home)
         if name not in KNOWN:
             raise ValueError("unknown engine %r (known: %s)" % (name, ", ".join(sorted(KNOWN))))
         _made[name] = importlib.import_module(KNOWN[name][1]).ENGINE

@@ -9,7 +9,7 @@ import cloudpickle
 import numpy as np
 
 from .. import selection
-from ..shared_array import Pool
+from ..memory.pool import Pool
 from ..shared_data import Data
 from .binding import bind
 from .call import Argument

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, List, Optional, Sequence
 
 from .. import engines
-from ..program import PROGRAM
+from ..program.program import PROGRAM
 from ..reductions import MISSING, ReduceOp, check_dtype
 from . import spec
 from .function import Function

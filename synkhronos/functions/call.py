@@ -9,11 +9,11 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 import cloudpickle
 import numpy as np
 
-from ..command import Command
-from ..context import RankContext
+from ..memory.pool import Handle
 from ..reductions import ReduceOp, reduce_outputs
+from ..runtime.command import Command
+from ..runtime.context import RankContext
 from ..selection import Indices, Rows
-from ..shared_array import Handle
 from .division import Division
 from .slicing import in_slices
 

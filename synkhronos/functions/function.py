@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import engines
-from ..program import PROGRAM, Program
+from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
+from ..replication.distribute import Catalogue, catalogue_of
+from ..runtime.session import Session, check_timeout
 from ..selection import Rows
-from ..session import Session, check_timeout
 from ..shared_data import Data
 from . import spec
 from .arguments import Arguments
 from .call import Argument, CallFunction, FreeFunction, Plan, Profile, SharedLengths, reduce_answers
-from .distribute import Catalogue, catalogue_of
 from .division import Division, divide
 from .plans import Plans
 from .variants import Variants

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, List, Optional, Tuple
 
-from ..session import Session
+from ..runtime.session import Session
 from .call import Plan
 
 #: Plans of one function that the ranks keep at a time: the batches of an epoch, and the shorter one at its end.

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from .blocks import compute_dtype
 from .combining import combine, gather_outputs
+from .errstate import silent
 from .op import ReduceOp
-from .silence import silent
 
 
 class Accumulator:

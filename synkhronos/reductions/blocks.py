@@ -7,8 +7,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from .errstate import Silence, silent
 from .op import AVG, ReduceOp
-from .silence import Silence, silent
 from .weights import counting, narrowed
 
 _UFUNCS: Dict[Optional[str], np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}

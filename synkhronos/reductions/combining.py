@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import average_into, fold_into
+from .errstate import Silence
 from .op import COMBINING, ReduceOp, check_dtype, listed
-from .silence import Silence
 from .weights import checked_weights
 
 

@@ -10,7 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .silence import silent
+from .errstate import silent
 
 
 def checked_weights(weights: Sequence[Any]) -> NDArray[np.float64]:

@@ -25,8 +25,8 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..kernels.copy import copy_into
 from ..reductions import ReduceOp
-from ..streaming import copy_into
 
 Key = Tuple[Any, ...]  # e.g. ("shared", 3)
 Describe = Callable[[int], str]  # from the position in a call's lists to how messages name the array

@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from ..reductions import ReduceOp
+from ..reductions.device import contiguous, download, is_on_device, upload
 from .base import Describe, Key, Transport
-from .gpu_arrays import contiguous, download, is_on_device, upload
 from .nccl import Clique, Meta, is_known, open_clique
 from .shared_memory import SharedMemoryTransport, check_same
 

@@ -23,7 +23,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..reductions import ReduceOp, scaled_weights
-from .gpu_arrays import combine, compute_dtype, concatenate, empty, filled, nan_mark, scale
+from ..reductions.device import combine, compute_dtype, concatenate, empty, filled, nan_mark, scale
 from .shared_memory import SharedMemoryTransport
 
 #: Types that both NCCL and pygpu know.

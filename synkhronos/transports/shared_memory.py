@@ -19,13 +19,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from .. import messages
+from ..kernels.copy import copy_into, join_into
+from ..kernels.reduce import Share
+from ..memory import messages
+from ..memory.pool import Handle, Pool, PoolMap
 from ..reductions import ReduceOp, reduce_outputs
-from ..rendezvous import Rendezvous
-from ..shared_array import Handle, Pool, PoolMap
-from ..streaming import copy_into, join_into
+from ..sync.barrier import Rendezvous
 from .base import Describe, Key, Transport
-from .share import Share
 
 #: Up to so many bytes the root reduces alone: sharing the work would cost another rendezvous.
 ALONE = 1 << 16

@@ -5,7 +5,7 @@ import pytest
 import table
 
 import synkhronos as synk
-from synkhronos.engines import numpy as engine
+from synkhronos.testing import numpy_engine as engine
 
 # -- what comes out ----------------------------------------------------------------------------------------------------
 

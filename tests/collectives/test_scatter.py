@@ -3,7 +3,7 @@ import pytest
 import table
 
 import synkhronos as synk
-from synkhronos.engines import numpy as engine
+from synkhronos.testing import numpy_engine as engine
 
 
 def shares(rows, n, root):

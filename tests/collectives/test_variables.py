@@ -8,9 +8,9 @@ import table
 from worlds import Poke
 
 import synkhronos as synk
-from synkhronos.command import Command
-from synkhronos.engines import numpy as engine
-from synkhronos.functions.distribute import catalogue_of
+from synkhronos.replication.distribute import catalogue_of
+from synkhronos.runtime.command import Command
+from synkhronos.testing import numpy_engine as engine
 
 #: Every collective, as a call with nothing but the variables; values are like those that the variables have.
 CALLS = {
@@ -392,7 +392,7 @@ def test_shape_that_changes_between_calls(threads):
 
 def test_memory_is_used_again(three):
     """Hundreds of calls take no more memory than a few."""
-    from synkhronos.program import PROGRAM
+    from synkhronos.program.program import PROGRAM
 
     W = three.shared(np.zeros((100, 100)))
     pools = [context.pool for context in three.session.launcher.contexts.values()] + [PROGRAM.pool]

@@ -20,7 +20,7 @@ class NumpyLanguage:
     kwargs: dict = {}
 
     def __init__(self) -> None:
-        from synkhronos.engines import numpy as module
+        from synkhronos.testing import numpy_engine as module
 
         self.In, self.shared, self.dot, self.mean = module.In, module.shared, module.dot, module.mean
         self.variable = module.variable
@@ -38,7 +38,7 @@ class NumpyLanguage:
         return self.variable(name, None)
 
     def unpicklable(self, x: Any, thing: Any) -> Any:
-        from synkhronos.engines.numpy import apply
+        from synkhronos.testing.numpy_engine import apply
 
         return apply(lambda value: value if thing else value, x)
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def prepare_theano() -> None:
     """Make ``import theano`` work on Python 3.11."""
     try:
-        from synkhronos.engines import theano_setup
+        from synkhronos.engines.theano import import_fixes
     except ImportError:  # the same in short, as long as the package does not do it itself
         os.environ.setdefault("THEANO_FLAGS", "blas.ldflags=")
         import numpy.distutils.__config__ as numpy_config
@@ -26,13 +26,14 @@ def prepare_theano() -> None:
         if sys.version_info >= (3, 11):
             sys.modules["theano.scan_module.scan_perform_ext"] = None  # type: ignore[assignment]
     else:
-        theano_setup.prepare()
+        import_fixes.prepare()
 
 
 class Rank:
     """What the second process does; its methods are called from the first."""
 
     def __init__(self, engine: str) -> None:
+        import synkhronos.testing.numpy_engine  # noqa: F401, registers itself
         from synkhronos import engines
 
         self.engine = engines.get(engine)

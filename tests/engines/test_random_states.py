@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 
 from synkhronos.engines import random_states
-from synkhronos.engines.random_states import (
-    M1,
-    M2,
-    jumped_mrg,
-    jumped_random_state,
-    seeded_mrg,
-    seeded_random_state,
-)
+from synkhronos.engines.random_states import M1, M2, jumped_mrg, jumped_random_state, seeded_mrg, seeded_random_state
 
 STATE = np.array([[1, 2, 3, 4, 5, 6], [M1 - 1, 0, M1 - 2, M2 - 1, M2 - 2, 0]], "int32")
 

@@ -15,7 +15,7 @@ from theano.sandbox.rng_mrg import MRG_RandomStreams  # noqa: E402
 from theano.tensor import raw_random  # noqa: E402
 from theano.tensor.shared_randomstreams import RandomStreams  # noqa: E402
 
-from synkhronos.engines.theano import ENGINE  # noqa: E402
+from synkhronos.engines.theano.engine import ENGINE  # noqa: E402
 
 pytestmark = pytest.mark.theano
 PYTHON = theano.Mode(linker=theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False), optimizer="fast_run")

@@ -5,7 +5,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.functions.plans import MOST
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from worlds import DEVICE
 
 from synkhronos.reductions import Accumulator, ReduceOp, combine
-from synkhronos.transports import gpu_arrays
+from synkhronos.reductions import device as gpu_arrays
 
 DTYPES = ("float64", "float32", "float16", "int64", "int8", "uint8", "bool")
 TOLERANCE = {"float16": 2e-3, "float32": 1e-6}

@@ -13,8 +13,8 @@ import theano
 from worlds import DEVICE
 
 import synkhronos as synk
-from synkhronos.command import Command
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import Command
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def test_a_device_that_is_open_before(program, culprit):
 def test_gpus_that_cannot_be_used_are_no_reason_to_fail():
     """On a machine whose GPUs do not open (here: there are none), CPU ranks take over, and the log says why."""
     program = ("import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
-               "import synkhronos as synk; from synkhronos import machine\n"
+               "import synkhronos as synk; from synkhronos.host import machine\n"
                "machine.count_gpus = lambda: 2\n"
                "print('ranks', synk.fork(2))\n"
                "import theano, numpy\n"

@@ -10,8 +10,8 @@ from worlds import DEVICE, World
 
 import synkhronos as synk
 from synkhronos.extensions import train, updates
-from synkhronos.transports import gpu_arrays
-from synkhronos.transports.gpu_arrays import is_on_device
+from synkhronos.reductions import device as gpu_arrays
+from synkhronos.reductions.device import is_on_device
 
 X = np.random.RandomState(0).randn(7, 4).astype("float32")
 

@@ -11,9 +11,9 @@ import theano
 from worlds import DEVICE, World
 
 import synkhronos as synk
-from synkhronos.command import Command
 from synkhronos.reductions import ReduceOp
-from synkhronos.transports.gpu_arrays import empty, upload
+from synkhronos.reductions.device import empty, upload
+from synkhronos.runtime.command import Command
 from synkhronos.transports.nccl import KNOWN, Clique, Progress
 
 REAL = DEVICE.startswith("cuda")

@@ -8,13 +8,13 @@ import psutil
 import pytest
 
 import synkhronos as synk
-from synkhronos.control_block import ControlBlock
 from synkhronos.errors import SynkhronosError
-from synkhronos.launchers.base import RankConfig
-from synkhronos.launchers.fork import ForkLauncher
-from synkhronos.launchers.keeper import Keeper
-from synkhronos.nameless_file import nameless_file
-from synkhronos.program import PROGRAM
+from synkhronos.launchers.processes.keeper import Keeper
+from synkhronos.launchers.processes.launcher import ForkLauncher
+from synkhronos.memory.memfd import nameless_file
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.launcher import RankConfig
+from synkhronos.sync.control_block import ControlBlock
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_keeper_that_is_gone(keeper):
 
 
 def test_keeper_that_does_not_answer_is_ended(keeper, monkeypatch):
-    monkeypatch.setattr("synkhronos.launchers.keeper.PATIENCE", 0.2)
+    monkeypatch.setattr("synkhronos.launchers.processes.keeper.PATIENCE", 0.2)
     launcher, block = start(keeper, 2)
     os.kill(keeper.pid, signal.SIGSTOP)
     launcher.kill()
@@ -141,7 +141,7 @@ def test_keeper_that_does_not_answer_is_ended(keeper, monkeypatch):
 
 
 def test_keeper_that_does_not_fork_is_ended(keeper, monkeypatch):
-    monkeypatch.setattr("synkhronos.launchers.keeper.PATIENCE_TO_FORK", 0.2)
+    monkeypatch.setattr("synkhronos.launchers.processes.keeper.PATIENCE_TO_FORK", 0.2)
     os.kill(keeper.pid, signal.SIGSTOP)
     with pytest.raises(SynkhronosError, match=r"keeper process \(pid %d\) did not answer within 0.2 s" % keeper.pid):
         start(keeper, 2)

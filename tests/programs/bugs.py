@@ -6,10 +6,10 @@ that calls it, ranks that are threads included. To be planted before functions a
 
 import numpy as np
 
-from synkhronos.engines.numpy import Function, NumpyEngine, Shared, _substituted
 from synkhronos.functions import arguments, call, division, slicing
 from synkhronos.functions.variants import Variants
 from synkhronos.reductions import ReduceOp, combining
+from synkhronos.testing.numpy_engine import Function, NumpyEngine, Shared, _substituted
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 

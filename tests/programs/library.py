@@ -5,8 +5,8 @@ from recipes import INPUTS, RECIPES, SHARED, WHOLE, evaluate
 from vocabulary import WORDS
 
 import synkhronos as synk
-from synkhronos.command import Command
-from synkhronos.functions.distribute import catalogue_of
+from synkhronos.replication.distribute import catalogue_of
+from synkhronos.runtime.command import Command
 
 
 class Peek(Command):

@@ -9,7 +9,7 @@ from steps import Draw
 from truth import Expected, Model, NoAnswer, Refused
 
 import synkhronos as synk
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
 
 
 class Wrong(AssertionError):

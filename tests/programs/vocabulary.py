@@ -8,7 +8,7 @@ import operator
 
 import numpy as np
 
-from synkhronos.engines import numpy as numpy_engine
+from synkhronos.testing import numpy_engine as numpy_engine
 
 FUNCTIONS = {
     "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod, "dot": np.dot, "abs": np.absolute,

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import synkhronos as synk
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
 
 
 def open_files():
@@ -128,10 +128,10 @@ PRELUDE = """
 import mmap, os, signal, sys, time, threading
 import numpy as np
 import synkhronos as synk
-from synkhronos.command import Command
-from synkhronos.engines import numpy as engine
-from synkhronos.program import PROGRAM
-from synkhronos.rendezvous import Rendezvous
+from synkhronos.runtime.command import Command
+from synkhronos.testing import numpy_engine as engine
+from synkhronos.program.program import PROGRAM
+from synkhronos.sync.barrier import Rendezvous
 
 MASTER = os.getpid()
 flag = mmap.mmap(-1, 1)  # that the ranks see, too

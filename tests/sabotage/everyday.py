@@ -5,11 +5,11 @@ import time
 import numpy as np
 
 import synkhronos as synk
-from synkhronos.command import Command
-from synkhronos.engines import numpy as engine
 from synkhronos.errors import SynkhronosError, WorkerError
-from synkhronos.functions.distribute import catalogue_of
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.replication.distribute import catalogue_of
+from synkhronos.runtime.command import Command
+from synkhronos.testing import numpy_engine as engine
 
 ROWS = 14
 

@@ -13,13 +13,13 @@ import signal
 import threading
 import time
 
-from synkhronos.context import RankContext
-from synkhronos.engines.numpy import NumpyEngine
-from synkhronos.launchers import keeper
-from synkhronos.launchers.channel import MasterEnd, RankEnd
-from synkhronos.rendezvous import Rendezvous
-from synkhronos.shared_array import Pool, PoolMap
-from synkhronos.transports.share import Share
+from synkhronos.kernels.reduce import Share
+from synkhronos.launchers.processes import keeper
+from synkhronos.memory.pool import Pool, PoolMap
+from synkhronos.runtime.channel import MasterEnd, RankEnd
+from synkhronos.runtime.context import RankContext
+from synkhronos.sync.barrier import Rendezvous
+from synkhronos.testing.numpy_engine import NumpyEngine
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 #: What is wrapped: a step stands before each call of these, and after those that are marked.

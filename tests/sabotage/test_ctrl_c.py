@@ -64,7 +64,7 @@ SITUATIONS = {
             f = build()
             synk.distribute()""",
     "close": """
-        from synkhronos.launchers import process
+        from synkhronos.launchers.processes import rank_main as process
         serve = process.serve
         process.serve = lambda *args: (serve(*args), flag[0] and time.sleep(30))
         flag[0] = 1

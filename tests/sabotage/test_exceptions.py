@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos.command import Command
 from synkhronos.errors import RemoteTraceback, WorkerError
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import Command
 
 
 class TwoArguments(Exception):

@@ -141,9 +141,9 @@ def test_signals_that_the_program_blocks(script):
                 code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
                 ignored = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE).stdout
                 return signal.pthread_sigmask(signal.SIG_BLOCK, []), ignored
-        import synkhronos.program
-        synkhronos.program.Look = Look
-        Look.__module__ = "synkhronos.program"
+        import synkhronos.program.program
+        synkhronos.program.program.Look = Look
+        Look.__module__ = "synkhronos.program.program"
         synk.close()
         PROGRAM.shut_down()
         synk.fork(2)

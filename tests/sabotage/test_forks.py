@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos.engines import numpy as engine
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.testing import numpy_engine as engine
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 import synkhronos as synk
-from synkhronos.command import Command
-from synkhronos.engines import numpy as engine
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import Command
+from synkhronos.testing import numpy_engine as engine
 
 
 class Sleep(Command):

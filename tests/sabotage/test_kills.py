@@ -12,10 +12,10 @@ from pieces import deaths, kills
 from pieces.report import check_nothing_left
 
 import synkhronos as synk
-from synkhronos.context import RankContext
 from synkhronos.errors import WorkerDied, WorkerTimeout
-from synkhronos.launchers.fork import ForkLauncher
-from synkhronos.program import PROGRAM
+from synkhronos.launchers.processes.launcher import ForkLauncher
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.context import RankContext
 
 
 @pytest.fixture

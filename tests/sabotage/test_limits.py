@@ -22,7 +22,7 @@ import os, sys
 if %r:
     del os.memfd_create  # as where there is none: memory is had in /dev/shm then
 %s
-from synkhronos.nameless_file import nameless_file
+from synkhronos.memory.memfd import nameless_file
 synk.fork(3)
 works()
 kept, error = [], None

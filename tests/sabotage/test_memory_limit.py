@@ -82,7 +82,7 @@ def test_a_rank_that_the_kernel_kills_for_memory(group):
         sys.path.insert(0, {tests!r})
         import numpy as np
         import synkhronos as synk
-        from synkhronos.engines import numpy as engine
+        from synkhronos.testing import numpy_engine as engine
         import hunger
         synk.fork(2, use_gpu=False)
         hungry = engine.shared(np.zeros(()), "hungry")

@@ -12,7 +12,7 @@ FIRST = """
 import os, time
 import numpy as np
 import synkhronos as synk
-from synkhronos.engines import numpy as engine
+from synkhronos.testing import numpy_engine as engine
 master = os.getpid()
 w = engine.shared(np.zeros(3), "w")
 x = engine.variable("x", "float64", 1)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import synkhronos
-from synkhronos.launchers import descriptors
-from synkhronos.nameless_file import nameless_file
+from synkhronos.launchers.processes import fd_passing as descriptors
+from synkhronos.memory.memfd import nameless_file
 
 PROGRAM = """
     import stat
@@ -128,7 +128,7 @@ def test_nothing_is_written_into_the_package(tmp_path):
     before = files()
     code = """
 import numpy as np, synkhronos as synk
-from synkhronos.engines import numpy as engine
+from synkhronos.testing import numpy_engine as engine
 w = engine.shared(np.zeros(3), "w")
 f = synk.function([], engine.sum(w), updates=[(w, w + 1)])
 synk.fork(2, profile_workers=True)

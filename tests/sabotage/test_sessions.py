@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 import synkhronos as synk
-from synkhronos.engines import numpy as engine
-from synkhronos.launchers.rank import Start
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.serve import Start
+from synkhronos.testing import numpy_engine as engine
 
 
 def test_300_sessions():

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import synkhronos as synk
-from synkhronos.control_block import NOTICE_BYTES
-from synkhronos.shared_array import Pool
-from synkhronos.transports.share import share_of
+from synkhronos.kernels.reduce import share_of
+from synkhronos.memory.pool import Pool
+from synkhronos.sync.control_block import NOTICE_BYTES
 
 KEY = ("shared", -1)
 

@@ -15,10 +15,10 @@ from everyday import Look, Wrong, same
 import synkhronos as synk
 from pieces.odd_values import Evil, odd
 from pieces.report import Row, check_nothing_left, clean, scaled
-from synkhronos.command import Command
-from synkhronos.engines import numpy as engine
-from synkhronos.functions.distribute import catalogue_of
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.replication.distribute import catalogue_of
+from synkhronos.runtime.command import Command
+from synkhronos.testing import numpy_engine as engine
 
 CASES = 90000
 

@@ -16,11 +16,11 @@ from everyday import Wrong
 
 import synkhronos as synk
 from pieces.report import Row, check_nothing_left, clean, scaled
-from synkhronos.command import Command
-from synkhronos.control_block import ACK_BYTES, COMMAND_BYTES, NOTICE_BYTES
 from synkhronos.errors import WorkerError
-from synkhronos.launchers.channel import MasterEnd, RankEnd
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.channel import MasterEnd, RankEnd
+from synkhronos.runtime.command import Command
+from synkhronos.sync.control_block import ACK_BYTES, COMMAND_BYTES, NOTICE_BYTES
 
 CASES = 10000
 

@@ -8,11 +8,11 @@ from typing import Any, List
 from everyday import Wrong
 from kill_steps import OS_EXIT, SYS_EXIT
 
-import synkhronos.program
+import synkhronos.program.program
 from pieces.kills import Victims, check_death
 from pieces.report import Row, clean, scaled
 from synkhronos.errors import WorkerError, WorkerTimeout
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
 
 OTHERS, STOPS = 100, 60
 
@@ -55,7 +55,7 @@ def die_otherwise(victims: Victims, count: int, progress) -> List[Row]:
 def stop(victims: Victims, count: int, progress) -> List[Row]:
     """Have ranks stop (SIGSTOP), so that only the deadline helps; times count from the deadline on."""
     seconds, told_where = [], 0
-    synkhronos.program.START = TIMEOUT  # fork() itself waits for a minute
+    synkhronos.program.program.START = TIMEOUT  # fork() itself waits for a minute
     for program in victims.programs.values():
         program.options["timeout"] = TIMEOUT
     for i in range(count):

@@ -13,9 +13,9 @@ from everyday import Program, Wrong
 
 import synkhronos as synk
 from pieces.report import Row, check_nothing_left, clean, processes, scaled
-from synkhronos.command import Command
-from synkhronos.engines import numpy as engine
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import Command
+from synkhronos.testing import numpy_engine as engine
 
 SESSIONS, CALLS = 1000, 1000000
 

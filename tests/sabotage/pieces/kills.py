@@ -12,7 +12,7 @@ from kill_steps import NAMES, Steps
 
 from pieces.report import Row, check_nothing_left, clean, scaled
 from synkhronos.errors import WorkerDied
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
 
 KILLS, LEAST = 3000, 20
 

@@ -19,8 +19,8 @@ from everyday import Program, Wrong
 
 import synkhronos as synk
 from pieces.report import Row, check_nothing_left, clean, processes, scaled
-from synkhronos.command import Command
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import Command
 
 TIMES = 200
 

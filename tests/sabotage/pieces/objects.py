@@ -13,9 +13,9 @@ from typing import Any, List, Optional, Tuple, Type
 from everyday import Program, Wrong
 
 from pieces.report import Row, check_nothing_left, clean, scaled
-from synkhronos.command import Command
 from synkhronos.errors import WorkerDied, WorkerError
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import Command
 
 ROUNDS, N = 20, 3
 

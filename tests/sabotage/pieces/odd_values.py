@@ -14,9 +14,9 @@ from typing import Any, Callable, List
 import numpy as np
 
 import synkhronos as synk
-from synkhronos.engines import numpy as engine
 from synkhronos.reductions import ReduceOp
 from synkhronos.selection import Rows
+from synkhronos.testing import numpy_engine as engine
 
 
 class Evil(Exception):

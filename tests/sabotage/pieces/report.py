@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import synkhronos as synk
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
 
 
 class Row(NamedTuple):

@@ -18,7 +18,7 @@ from pieces.arguments import HANG, TYPED, describe, hangs
 from pieces.odd_values import odd
 from pieces.report import Row, check_nothing_left, clean, scaled
 from synkhronos.extensions import updates
-from synkhronos.program import PROGRAM
+from synkhronos.program.program import PROGRAM
 
 import theano  # isort: skip  (not before synkhronos, which prepares it)
 import theano.tensor as T  # isort: skip

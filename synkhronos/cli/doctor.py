@@ -1,0 +1,381 @@
+"""Try everything the library can use on this machine, and say what was seen and what to install.
+
+``python -m synkhronos doctor`` prints one line for each of `CHECKS`. Each is a function that returns a `Finding`.
+What could harm this process (importing Theano with a GPU as its device, compiling) runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import glob
+import mmap
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib import import_module
+from pathlib import Path
+from typing import Callable, Dict, List, NamedTuple, Tuple
+
+from synkhronos.host import machine
+from synkhronos.kernels import copy as streaming
+
+OK = "ok"  # there
+WARN = "warn"  # not there, and the library runs without
+MISSING = "missing"  # not there, and needed
+
+# Seconds that a program tried in a process of its own may take; Theano's first import compiles for a while.
+PATIENCE = 300
+# Room that the fallback for nameless memory should have: containers get 64 MB of /dev/shm unless told otherwise.
+ENOUGH_SHM = 1 << 30
+
+
+class Finding(NamedTuple):
+    """What one check saw.
+
+    Attributes
+    ----------
+    subject : str
+        What was looked at.
+    status : str
+        `OK`, `WARN` or `MISSING`.
+    text : str
+        What was seen.
+    remedy : str
+        The command, or the sentence, that helps; empty where all is well.
+    """
+
+    subject: str
+    status: str
+    text: str
+    remedy: str = ""
+
+
+def check_python() -> Finding:
+    """Look at the version of Python."""
+    seen = "%s (%s)" % (platform.python_version(), sys.executable)
+    if (3, 8) <= sys.version_info[:2] <= (3, 11):
+        return Finding("Python", OK, seen)
+    remedy = "install Python 3.8 to 3.11, e.g. apt-get install python3.11 python3.11-venv python3.11-dev"
+    return Finding("Python", MISSING, seen + ", which Theano 1.0.5 does not support", remedy)
+
+
+def check_packages() -> Finding:
+    """Import the packages that the library itself needs."""
+    seen, missing = [], []
+    for name in ("numpy", "posix_ipc", "threadpoolctl", "cloudpickle"):
+        try:
+            module = import_module(name)
+            seen.append("%s %s" % (name, getattr(module, "__version__", getattr(module, "VERSION", ""))))
+        except ImportError as error:
+            missing.append(name)
+            seen.append("%s: %s" % (name, error))
+    if missing:
+        return Finding("Packages", MISSING, ", ".join(seen), "pip install " + " ".join(missing))
+    return Finding("Packages", OK, ", ".join(seen))
+
+
+def check_compiler() -> Finding:
+    """Look for the C++ compiler and the headers of Python that Theano compiles with."""
+    compiler = shutil.which("g++")
+    if not compiler:
+        return Finding("C++ compiler", MISSING, "no g++ on PATH", "apt-get install g++")
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    if not header.exists():
+        remedy = "apt-get install python%d.%d-dev" % sys.version_info[:2]
+        return Finding("C++ compiler", MISSING, "%s, but there is no %s" % (compiler, header), remedy)
+    status, text = try_command(compiler, "-dumpfullversion", "-dumpversion")
+    if status:
+        return Finding("C++ compiler", MISSING, "%s fails: %s" % (compiler, text), "apt-get install --reinstall g++")
+    return Finding("C++ compiler", OK, "g++ %s (%s)" % (text, compiler))
+
+
+def check_engine() -> Finding:
+    """Import Theano and compile a small function with it."""
+    status, text = try_python(
+        "import theano, theano.tensor as T",
+        "x = T.vector()",
+        "assert theano.function([x], x.sum() * 2)([1, 2]) == 6, 'the sum is wrong'",
+        "kind = 'compiles C++' if theano.config.cxx else 'NO C++: very slow'",
+        "print('Theano', theano.__version__ + ',', theano.config.device + ',', kind)",
+    )
+    if status:
+        return Finding("Engine", MISSING, text, 'pip install "synkhronos[theano]"')
+    if "NO C++" in text:
+        return Finding("Engine", WARN, text, "apt-get install g++")
+    return Finding("Engine", OK, text)
+
+
+def check_lasagne() -> Finding:
+    """Import Lasagne."""
+    status, text = try_python("import lasagne", "print('Lasagne', lasagne.__version__)")
+    if status:
+        return Finding("Lasagne", WARN, text, 'pip install lasagne "setuptools<81"')
+    return Finding("Lasagne", OK, text)
+
+
+def check_blas() -> Finding:
+    """Look at the BLAS that NumPy calls, and whether its threads can be limited."""
+    try:
+        import_module("numpy")
+        pools = import_module("threadpoolctl").threadpool_info()
+    except ImportError as error:
+        return Finding("BLAS", WARN, "not seen: %s" % error, "pip install numpy threadpoolctl")
+    blas = [pool for pool in pools if pool["user_api"] == "blas"]
+    if not blas:
+        text = "NumPy has none whose threads can be limited: ranks may disturb each other"
+        return Finding("BLAS", WARN, text, "pip install --force-reinstall numpy")
+    parts = ["%s %s, %d threads" % (pool["internal_api"], pool["version"], pool["num_threads"]) for pool in blas]
+    return Finding("BLAS", OK, "; ".join(parts))
+
+
+def check_kernels() -> Finding:
+    """Tell whether the library's own kernels in C were built when it was installed."""
+    if streaming.kernels is None:
+        return Finding("Kernels", WARN, "not built: large collectives take longer",
+                       "pip install --force-reinstall --no-deps synkhronos, with g++ and Python's headers there")
+    return Finding("Kernels", OK, "built")
+
+
+def check_cores() -> Finding:
+    """Count the cores this process may use, by affinity and by the quota of its control group."""
+    quota = machine.cpu_quota()
+    budget = machine.core_budget()
+    text = "%d usable: affinity %d of %d, quota %s" % (
+        budget,
+        len(machine.usable_cores()),
+        os.cpu_count() or 1,
+        "none" if quota is None else "%.3g" % quota,
+    )
+    if budget == 1:
+        remedy = "give the process more: taskset -c 0-3 ..., docker run --cpus=4 ..."
+        return Finding("Cores", WARN, text + "; CPU ranks would take turns on it", remedy)
+    return Finding("Cores", OK, text)
+
+
+def check_shared_memory(shm: str = "/dev/shm") -> Finding:
+    """Reserve and map a little shared memory in the ways the library does.
+
+    Parameters
+    ----------
+    shm : str
+        Where POSIX shared memory lives, the fallback for systems without ``memfd_create``.
+    """
+    free = "%s available" % in_words(machine.available_memory())
+    try:
+        try_memfd()
+        return Finding("Shared memory", OK, "memfd with posix_fallocate works, %s" % free)
+    except (AttributeError, OSError) as error:
+        trouble = "no memfd (%s)" % error
+    try:
+        try_posix_shared_memory()
+        room = os.statvfs(shm)
+    except (ImportError, OSError) as error:
+        remedy = "use Linux 3.17 or later, or: pip install posix_ipc, and mount -t tmpfs tmpfs " + shm
+        return Finding("Shared memory", MISSING, "%s and no POSIX shared memory (%s)" % (trouble, error), remedy)
+    size = room.f_bavail * room.f_frsize
+    text = "%s, POSIX shared memory with %s free in %s, %s" % (trouble, in_words(size), shm, free)
+    if size < ENOUGH_SHM:
+        remedy = "mount -o remount,size=4g %s, or docker run --shm-size=4g ..." % shm
+        return Finding("Shared memory", WARN, text, remedy)
+    return Finding("Shared memory", OK, text)
+
+
+def check_gpus() -> Finding:
+    """Count the GPUs that CUDA would show this process."""
+    count = machine.count_gpus()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    limited = "" if visible is None else " with CUDA_VISIBLE_DEVICES=%s" % visible
+    if not count:
+        remedy = "where the machine has one: install NVIDIA's driver, or docker run --gpus all ..."
+        return Finding("GPUs", WARN, "none" + limited, remedy)
+    return Finding("GPUs", OK, "%d%s" % (count, limited))
+
+
+def check_pygpu() -> Finding:
+    """Import pygpu, through which Theano uses GPUs, and OpenCL in their place; opens no device."""
+    status, text = try_python("import pygpu", "print('pygpu', pygpu.__version__)")
+    if status:
+        remedy = "only for GPUs: docs/installation.rst has the steps; tools/install_opencl.sh does them for OpenCL"
+        return Finding("pygpu", WARN, text, remedy)
+    return Finding("pygpu", OK, text)
+
+
+def check_cuda() -> Finding:
+    """Load what libgpuarray loads, by the names that it looks up, and open the first GPU."""
+    if not machine.count_gpus():
+        return Finding("CUDA", WARN, "not tried, since there is no GPU")
+    for library in ("libcuda.so", "libnvrtc.so", "libcublas.so"):
+        try:
+            ctypes.CDLL(library)
+        except OSError as error:
+            remedy = "the driver's own is libcuda.so.1; docs/installation.rst says how to link all three by these names"
+            return Finding("CUDA", WARN, "%s does not load: %s" % (library, error), remedy)
+    return try_device("CUDA", "cuda0", "docs/installation.rst: CUDA's libraries must suit the driver")
+
+
+def check_opencl() -> Finding:
+    """Open OpenCL's first device, which may be the CPU, and multiply two matrices there."""
+    return try_device("OpenCL", "opencl0:0", "only to try GPU programs without a GPU: tools/install_opencl.sh")
+
+
+def try_device(subject: str, device: str, remedy: str) -> Finding:
+    """Open a device in a process of its own, and multiply two matrices there."""
+    status, text = try_python(
+        "import numpy, pygpu, pygpu.blas",
+        "context = pygpu.init(%r)" % device,
+        "a = pygpu.array(numpy.ones((2, 2), 'float32'), context=context)",
+        "assert (numpy.asarray(pygpu.blas.gemm(1.0, a, a, 0.0)) == 2).all(), 'the product of matrices is wrong'",
+        "print('%s: %%s' %% context.devname.strip('\\0').strip())" % device,
+    )
+    return Finding(subject, WARN, text, remedy) if status else Finding(subject, OK, text)
+
+
+def check_nccl() -> Finding:
+    """Look for NCCL, which moves arrays between GPUs."""
+    wheels = [
+        path for folder in sys.path for path in glob.glob(os.path.join(folder, "nvidia", "nccl", "lib", "libnccl.so*"))
+    ]
+    for library in ["libnccl.so", "libnccl.so.2", ctypes.util.find_library("nccl")] + wheels:
+        try:
+            if library:
+                version = ctypes.c_int()
+                ctypes.CDLL(library).ncclGetVersion(ctypes.byref(version))
+                text = "version %d (%s)" % (version.value, library)
+                if library == "libnccl.so":
+                    return Finding("NCCL", OK, text)
+                return Finding("NCCL", WARN, text + ", but libgpuarray looks for libnccl.so",
+                               "link it by that name into a folder of LD_LIBRARY_PATH: docs/installation.rst")
+        except (OSError, AttributeError):
+            continue
+    remedy = "only for GPUs: apt-get install libnccl2, or pip install nvidia-nccl-cu12"
+    return Finding("NCCL", WARN, "not found", remedy)
+
+
+def check_fork() -> Finding:
+    """Say what ``synkhronos.fork()`` without arguments would start."""
+    cores, gpus = machine.core_budget(), machine.count_gpus()
+    if gpus and check_cuda().status == OK:
+        return Finding("fork()", OK, "would use %d GPU%s, one process each" % (gpus, "" if gpus == 1 else "s"))
+    text = "would use %d CPU process%s" % (cores, "" if cores == 1 else "es, one per core")
+    if gpus:
+        text += "; the %d GPU%s cannot be used yet, see above" % (gpus, "" if gpus == 1 else "s")
+    return Finding("fork()", OK, text)
+
+
+CHECKS: Tuple[Callable[[], Finding], ...] = (
+    check_python,
+    check_packages,
+    check_compiler,
+    check_engine,
+    check_lasagne,
+    check_blas,
+    check_kernels,
+    check_cores,
+    check_shared_memory,
+    check_gpus,
+    check_pygpu,
+    check_cuda,
+    check_opencl,
+    check_nccl,
+    check_fork,
+)
+
+
+def main() -> int:
+    """Print what every check finds.
+
+    Returns
+    -------
+    int
+        0 where all that is needed is there, else 1.
+    """
+    findings: List[Finding] = []
+    for check in CHECKS:
+        findings.append(check())
+        print(show(findings[-1]), flush=True)
+    missing = [finding.subject for finding in findings if finding.status == MISSING]
+    print("Missing: " + ", ".join(missing) if missing else "All that is needed is there.")
+    return 1 if missing else 0
+
+
+def show(finding: Finding) -> str:
+    """Return a finding as a line of text, with its remedy on a second one.
+
+    Examples
+    --------
+    >>> print(show(Finding("NCCL", WARN, "not found", "apt-get install libnccl2")))
+    warn     NCCL           not found
+                            -> apt-get install libnccl2
+    """
+    line = "%-8s %-14s %s" % (finding.status, finding.subject, finding.text)
+    return line + ("\n%24s-> %s" % ("", finding.remedy) if finding.remedy else "")
+
+
+def in_words(size: int) -> str:
+    """Return a number of bytes in MB or GB.
+
+    Examples
+    --------
+    >>> in_words(64 << 20), in_words(3 << 30)
+    ('64 MB', '3.0 GB')
+    """
+    return "%.1f GB" % (size / 2**30) if size >= 1 << 30 else "%d MB" % (size >> 20)
+
+
+def try_memfd() -> None:
+    """Reserve a page of nameless memory, map it and write to it."""
+    file = os.memfd_create("synkhronos-doctor")
+    try:
+        os.posix_fallocate(file, 0, mmap.PAGESIZE)
+        with mmap.mmap(file, mmap.PAGESIZE) as pages:
+            pages[0] = 1
+    finally:
+        os.close(file)
+
+
+def try_posix_shared_memory() -> None:
+    """Make a page of POSIX shared memory and take its name away again."""
+    posix_ipc = import_module("posix_ipc")
+    memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, size=mmap.PAGESIZE)
+    try:
+        memory.unlink()
+    finally:
+        memory.close_fd()
+
+
+def try_python(*lines: str) -> Tuple[int, str]:
+    """Run a program with Theano prepared in a process of its own, as `try_command` does."""
+    return try_command(sys.executable, "-c", "\n".join(("import synkhronos",) + lines))
+
+
+def try_command(*command: str) -> Tuple[int, str]:
+    """Run a command.
+
+    Returns
+    -------
+    int
+        Its exit status.
+    str
+        The last line that it wrote to its standard output, or to its standard error where it failed.
+    """
+    above = str(Path(__file__).parents[1])
+    environment: Dict[str, str] = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join([above] + [p for p in [environment.get("PYTHONPATH")] if p])
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+            env=environment,
+            timeout=PATIENCE,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return 1, str(error)
+    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+    return done.returncode, lines[-1] if lines else "exit status %d" % done.returncode

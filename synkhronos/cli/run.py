@@ -1,0 +1,141 @@
+"""Run any program as ``python`` itself would, with Theano prepared before its first line.
+
+A program that imports Theano before Synkhronos fails on Python 3.11. Under ``python -m synkhronos program.py`` it
+runs unchanged: its arguments, its ``__main__`` module, its exit status and its tracebacks are those of plain Python.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import pkgutil
+import runpy
+import sys
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+from types import ModuleType, TracebackType
+from typing import Any, Callable, Dict, List, Optional, Type
+
+from synkhronos.engines.theano.import_fixes import prepare
+
+USAGE = """\
+usage: python -m synkhronos PROGRAM.py [ARGUMENT ...]
+       python -m synkhronos -m PACKAGE.MODULE [ARGUMENT ...]
+       python -m synkhronos doctor
+
+Run a program unchanged with Theano prepared (Python 3.11 and Lasagne 0.1 need that before Theano is imported), or
+say what of this machine the library can use and what is missing ('./doctor' is a program of that name).
+"""
+
+
+def main(arguments: List[str]) -> int:
+    """Do what the command line asks for.
+
+    Parameters
+    ----------
+    arguments : list of str
+        What follows ``python -m synkhronos``.
+
+    Returns
+    -------
+    int
+        The exit status, where the program does not choose it by `SystemExit`.
+    """
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if not arguments or (arguments[0].startswith("-") and arguments[0] != "-m") or arguments == ["-m"]:
+        print(USAGE, end="", file=sys.stderr)
+        return 2
+    if arguments == ["doctor"]:
+        # Imported only here: a program that is run starts with as few modules as possible.
+        from synkhronos.cli import doctor
+
+        return doctor.main()
+    prepare()
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.argv[0] = "-m"  # as Python has it until the module is found
+        _show_only_the_program(_run_as_main, arguments[1], True)
+    else:
+        sys.argv = arguments
+        _show_only_the_program(_run_path, arguments[0])
+    return 0
+
+
+def _run_path(program: str) -> None:
+    """Run a script, or a folder or zip file with a ``__main__`` module."""
+    # Python shows scripts their absolute path since 3.9, and joins it without tidying it.
+    path = os.path.join(os.getcwd(), program) if sys.version_info >= (3, 9) else program
+    if pkgutil.get_importer(path) is not None:
+        _set_first_path(path)
+        _run_as_main("__main__", False)
+        return
+    try:
+        with open(path, "rb") as stream:
+            source = stream.read()
+    except OSError as error:
+        reason = "[Errno %s] %s" % (error.errno, error.strerror)
+        print("%s: can't open file %r: %s" % (sys.executable, path, reason), file=sys.stderr)
+        sys.exit(2)
+    if not _path_is_safe():
+        _set_first_path(os.path.dirname(os.path.realpath(path)))
+    code = pkgutil.read_code(io.BytesIO(source))  # None where this is no .pyc file
+    loader = SourcelessFileLoader if code else SourceFileLoader
+    names = _fresh_main(loader("__main__", path))
+    names.update(__file__=path, __cached__=None)
+    exec(code or compile(source, path, "exec", dont_inherit=True), names)
+
+
+def _run_as_main(module: str, set_argv: bool) -> None:
+    """Run a module that is found by its name, as ``python -m`` and ``python folder`` do.
+
+    Python itself calls this very function of `runpy` for them. Its public relatives differ: they run the code in a
+    module of their own and take it away afterwards, with all objects that threads and atexit handlers still need.
+    """
+    _fresh_main(None)
+    runpy._run_module_as_main(module, set_argv)  # type: ignore[attr-defined]
+
+
+def _fresh_main(loader: Any) -> Dict[str, Any]:
+    """Put a new module ``__main__`` in the place of ours and return its names, in Python's order."""
+    module = ModuleType("__main__")
+    sys.modules["__main__"] = module
+    names = vars(module)
+    names.update(__loader__=loader, __annotations__={}, __builtins__=builtins)
+    return names
+
+
+def _path_is_safe() -> bool:
+    """Say whether Python was told (``-I``, ``-P``) not to put the program's folder on ``sys.path``."""
+    return bool(sys.flags.isolated or getattr(sys.flags, "safe_path", False))
+
+
+def _set_first_path(folder: str) -> None:
+    """Put a folder in front of ``sys.path``, in the place of what ``python -m synkhronos`` has put there."""
+    sys.path[: 0 if _path_is_safe() else 1] = [folder]
+
+
+def _show_only_the_program(run: Callable[..., None], *arguments: Any) -> None:
+    """Call a function; where it raises, let Python report the error without the frames of this module.
+
+    The exception goes on to the interpreter, which alone can turn a KeyboardInterrupt into the exit status that
+    shells expect; until then ``sys.excepthook`` stands for one that drops the outer frames.
+    """
+    try:
+        run(*arguments)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+            traceback = traceback.tb_next
+        hook_of_program = sys.excepthook
+
+        def excepthook(kind: Type[BaseException], value: BaseException, _: Optional[TracebackType]) -> None:
+            sys.excepthook = hook_of_program
+            sys.last_traceback = traceback
+            hook_of_program(kind, value.with_traceback(traceback), traceback)
+
+        sys.excepthook = excepthook
+        raise

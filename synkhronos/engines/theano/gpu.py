@@ -1,0 +1,234 @@
+"""Theano's GPU back-end: devices, and what graphs hold that live on them.
+
+Theano has one device per process here, its context of the name None. Nothing
+in this module needs pygpu until a device is opened.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from typing import Any, List, Optional, Tuple
+
+import numpy as np
+import theano
+from theano.compile.function_module import FunctionMaker
+from theano.compile.io import SymbolicOutput
+from theano.gof import Apply, Constant, FunctionGraph
+from theano.gof.destroyhandler import DestroyHandler
+from theano.gof.graph import clone_get_equiv
+from theano.tensor import TensorType
+
+from ...errors import StateError, SynkhronosError
+from ...reductions import Accumulator, ReduceOp
+from ...selection import Indices
+from . import pocl
+
+#: Where reductions keep their compiled kernel, which does not pickle, in their Apply node.
+KERNEL_OF_REDUCTION = "@cache_reduction_k"
+
+#: What does not compile for OpenCL: Theano then leaves these operations to the CPU.
+NOT_FOR_OPENCL = ("local_gpua_crossentropysoftmaxargmax1hotwithbias",)
+
+_NO_MEMORY = re.compile(r"out.?of.?memory|alloc(ate|ating|ation)|Invalid buffer size|out of resources", re.IGNORECASE)
+
+_opened: Optional[str] = None  # the device that `open_device` has opened
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+def missing() -> str:
+    """Return what is missing for using devices at all, with the remedy, as a sentence; "" where nothing is."""
+    try:
+        importlib.import_module("pygpu")
+    except Exception as error:  # also where libgpuarray does not load
+        return ("pygpu cannot be imported (%s: %s): docs/installation.rst says how to install it, and tools/"
+                "install_opencl.sh does where there is no GPU" % (type(error).__name__, error))
+    return ""
+
+
+def opened() -> Optional[str]:
+    """Return the device that `open_device` has opened in this process."""
+    return _opened
+
+
+def foreign() -> str:
+    """Tell what has opened a device in this process, other than `open_device`; "" where nothing has."""
+    types = sys.modules.get("theano.gpuarray.type")
+    if types is None or _opened is not None or not types.list_contexts():
+        return ""
+    for flag in ("device", "init_gpu_device"):
+        value = str(getattr(theano.config, flag))
+        if value.startswith(("cuda", "opencl")):
+            return "the import of Theano (or of Lasagne, which imports it), because its flag %s is %s" % (flag, value)
+    return "theano.gpuarray.use(...), called by the program or by something that it imports"
+
+
+def open_device(name: str) -> Any:
+    """Open a device for this process and make Theano use it; return its pygpu context.
+
+    Theano then puts new shared variables on it, and moves the computations of new functions there.
+
+    Raises
+    ------
+    StateError
+        Where the process has opened another device.
+    SynkhronosError
+        Where the device cannot be opened; says what the driver says.
+    """
+    global _opened
+    if _opened is not None and _opened != name:
+        raise StateError("this process has opened %s at an earlier synkhronos.fork(), and Theano cannot change the "
+                         "device: give it to the master again, or start a new program" % _opened)
+    gpuarray = importlib.import_module("theano.gpuarray")
+    if _opened is None:
+        # The master's environment, which ranks are given, says that there is a device in this process; not here.
+        os.environ.pop("THEANO_GPU_IS_ALREADY_ACTIVE", None)
+        if name.startswith("opencl"):
+            pocl.claim()
+        try:
+            gpuarray.use(name)
+        except Exception as error:
+            raise SynkhronosError("%s could not be opened: %s" % (name, _words(error))) from error
+        _opened = name
+        if name.startswith("opencl"):
+            for database in (gpuarray.opt.gpu_optimizer, gpuarray.opt.gpu_optimizer2):
+                for optimization in NOT_FOR_OPENCL:
+                    database.remove_tags(optimization, "fast_run", "fast_compile", "gpuarray")
+    return gpuarray.get_context(None)
+
+
+def _words(error: BaseException) -> str:
+    """Return the text of an error; pygpu's is in bytes."""
+    text = error.args[0] if error.args else ""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error) or type(error).__name__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that a device has no memory left."""
+    return _opened is not None and (isinstance(error, MemoryError) or bool(_NO_MEMORY.search(_words(error))))
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+def is_type(type_: Any) -> bool:
+    """Tell whether a Theano type is that of arrays on a device."""
+    types = sys.modules.get("theano.gpuarray.type")
+    return types is not None and isinstance(type_, types.GpuArrayType)
+
+
+def host_type(type_: Any) -> Any:
+    """Return the type of the same arrays on the host; the type itself where it is none of a device."""
+    return TensorType(type_.dtype, type_.broadcastable) if is_type(type_) else type_
+
+
+def is_array(value: Any) -> bool:
+    """Tell whether a value is an array on a device."""
+    module = sys.modules.get("pygpu.gpuarray")
+    return module is not None and isinstance(value, module.GpuArray)
+
+
+def on_device(type_: Any, value: Any) -> Any:
+    """Return an array as a variable of that type on a device holds it; copies what is not there yet."""
+    if is_array(value):
+        return value
+    return _arrays().upload(np.asarray(value), type_.context)
+
+
+def take(array: Any, rows: Any) -> Any:
+    """Return selected rows of an array on a device: a view for a slice without step, else a copy."""
+    if isinstance(rows, Indices):
+        return _arrays().take(array, rows.array)
+    return _arrays().contiguous(rows.take(array))  # operations crash on negative strides, on OpenCL
+
+
+def accumulator(op: ReduceOp, keep_dtype: bool) -> Any:
+    """Return what accumulates the values of slices where they are."""
+    return Accumulator(op, keep_dtype) if _opened is None else _arrays().DeviceAccumulator(op, keep_dtype)
+
+
+def _arrays() -> Any:
+    """Return the arithmetic of arrays on devices, which needs pygpu."""
+    return importlib.import_module("synkhronos.reductions.device")
+
+
+def check_context(label: str, type_: Any) -> None:
+    """Refuse what lives on a device of the program's own: the ranks have just one each."""
+    if is_type(type_) and type_.context_name is not None:
+        raise TypeError("%s lives in the context %r, which only this process has: leave out target=, so that every "
+                        "rank has it on its own device" % (label, type_.context_name))
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+def outputs_on_device(compiled: Any) -> Any:
+    """Return the function with its outputs left where they are computed, on the device.
+
+    Theano ends a graph on the device with a copy to the host. The ranks reduce results first, and copy to the host
+    once. The function itself comes back where nothing is to be gained.
+    """
+    maker = compiled.maker
+    if type(maker) is not FunctionMaker:  # DebugMode has one of its own
+        return compiled
+    outputs = maker.fgraph.outputs
+    stays = _can_stay(maker)
+    if not any(stays):
+        return compiled
+    copies = clone_get_equiv(maker.fgraph.inputs, outputs)
+    new = [copies[output].owner.inputs[0] if stay else copies[output]
+           for output, stay in zip(outputs, stays + [False] * len(outputs))]
+    fgraph = FunctionGraph([copies[variable] for variable in maker.fgraph.inputs], new, clone=False)
+    fgraph.attach_feature(DestroyHandler())  # keeps what is computed in place in order
+    fgraph.update_mapping = getattr(maker.fgraph, "update_mapping", None)
+    fgraph.profile = getattr(maker.fgraph, "profile", None)
+    borrowing = [SymbolicOutput(spec.variable, borrow=spec.borrow and not stay)
+                 for spec, stay in zip(maker.outputs, stays)]
+    return FunctionMaker(
+        inputs=maker.inputs, outputs=borrowing, fgraph=fgraph, mode=maker.mode, profile=maker.profile,
+        accept_inplace=maker.accept_inplace, function_builder=maker.function_builder,
+        on_unused_input="ignore", output_keys=maker.output_keys, name=maker.name)
+
+
+def _can_stay(maker: Any) -> List[bool]:
+    """Tell of every output whether it is a copy to the host of what the graph has computed for it alone.
+
+    Not of a shared variable's value, nor of what an update stores or a later operation overwrites.
+    """
+    basic_ops = sys.modules.get("theano.gpuarray.basic_ops")
+    if basic_ops is None:
+        return []
+    outputs, n_outputs = maker.fgraph.outputs, len(maker.outputs)
+    stored = {_memory_of(output)[0] for output in outputs[n_outputs:]}
+    overwriting = [(node, _memory_of(node.inputs[position])[0]) for node in maker.fgraph.apply_nodes
+                   for positions in getattr(node.op, "destroy_map", {}).values() for position in positions]
+    stays = []
+    for output in outputs[:n_outputs]:
+        stay = output.owner is not None and isinstance(output.owner.op, basic_ops.HostFromGpu)
+        if stay:
+            memory, writers = _memory_of(output.owner.inputs[0])
+            stay = memory.owner is not None and not isinstance(memory, Constant) and memory not in stored and all(
+                node in writers for node, overwritten in overwriting if overwritten is memory)
+        stays.append(stay)
+    return stays
+
+
+def _memory_of(variable: Any) -> Tuple[Any, List[Apply]]:
+    """Return the variable whose memory another one uses, and the operations in between (views, and in place)."""
+    between = []
+    while variable.owner is not None:
+        node = variable.owner
+        uses = {**getattr(node.op, "view_map", {}), **getattr(node.op, "destroy_map", {})}
+        position = node.outputs.index(variable)
+        if not uses.get(position):
+            break
+        between.append(node)
+        variable = node.inputs[uses[position][0]]
+    return variable, between
+
+
+def without_kernel(node: Apply) -> Any:
+    """Pickle a node without the kernel of its reduction: it is made anew at the first call."""
+    function, args, state = node.__reduce_ex__(2)[:3]
+    return function, args, {name: value for name, value in state.items() if name != KERNEL_OF_REDUCTION}

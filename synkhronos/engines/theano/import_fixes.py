@@ -1,0 +1,143 @@
+"""Make ``import theano`` and ``import lasagne`` work on Pythons and NumPys that are newer than they are.
+
+Theano 1.0.5 runs unaided on Python 3.8 to 3.10 with NumPy 1.21. On Python 3.11, which needs a newer NumPy, three
+things have to be done before its import, and Lasagne 0.1 asks for a module that Theano no longer has. `prepare`
+arranges that all this happens at the moment of the import and not before: a program that never imports Theano pays
+nothing, and what the program itself sets up until then (``THEANO_FLAGS``, ``OMP_NUM_THREADS``) has its effect.
+"""
+
+from __future__ import annotations
+
+import configparser
+import logging
+import os
+import shlex
+import sys
+import warnings
+from importlib import import_module, metadata, util
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Optional, Sequence, Set
+
+# Options of Theano and the values they take where the user has chosen none. With empty `blas.ldflags` Theano calls
+# the BLAS inside NumPy, which is as fast as linking it and, unlike that, multiplies empty matrices.
+DEFAULT_FLAGS = {"blas.ldflags": ""}
+DOWNSAMPLE = "theano.tensor.signal.downsample"
+
+
+def prepare() -> None:
+    """Arrange that Theano and Lasagne can be imported, now or later; does not import them.
+
+    May be called any number of times. Where Theano has been imported already, what its functions look up while
+    they run is still put in place. Where its import has failed before this call, it succeeds after it.
+
+    Examples
+    --------
+    >>> prepare()
+    >>> import theano
+    >>> theano.config.openmp
+    False
+    """
+    if not any(isinstance(finder, _BeforeTheano) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _BeforeTheano())
+        sys.meta_path.append(_MissingDownsample())  # the last: it is asked only when there is no such module
+    if "theano" in sys.modules:
+        restore_numpy_names()
+
+
+class _BeforeTheano(MetaPathFinder):
+    """Finds nothing, but sees that Theano is about to be imported and makes it ready."""
+
+    def find_spec(
+        self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        """Prepare Theano when it is looked for; leave finding it to others."""
+        if fullname == "theano" and fullname not in sys.modules:
+            drop_failed_import()
+            set_default_flags()
+            restore_numpy_names()
+            restore_blas_info()
+            if sys.version_info >= (3, 11):
+                # The C source of scan's inner loop does not compile on 3.11; without it scan runs it in Python.
+                sys.modules["theano.scan_module.scan_perform_ext"] = None  # type: ignore[assignment]
+        return None
+
+
+class _MissingDownsample(MetaPathFinder):
+    """Finds the module that Lasagne 0.1 imports and Theano 1.0 has dropped."""
+
+    def find_spec(
+        self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        """Return our stand-in for the one module, where Lasagne is of the version that needs it."""
+        if fullname == DOWNSAMPLE and lasagne_is_old():
+            return util.spec_from_file_location(fullname, str(Path(__file__).with_name("downsample.py")))
+        return None
+
+
+def lasagne_is_old() -> bool:
+    """Say whether the installed Lasagne is a 0.1: newer ones use what Theano 1.0 has."""
+    try:
+        return metadata.version("Lasagne").split(".")[:2] == ["0", "1"]
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def drop_failed_import() -> None:
+    """Forget the submodules that an import of Theano left behind when it failed.
+
+    They would be taken for imported by the next attempt, which then fails on options that are registered twice.
+    """
+    leftovers = [name for name in sys.modules if name.startswith("theano.")]
+    for name in leftovers:
+        del sys.modules[name]
+    if leftovers:
+        # Theano adds its handler while it is imported; with two of them every message would come twice.
+        logging.getLogger("theano").handlers.clear()
+
+
+def set_default_flags() -> None:
+    """Add `DEFAULT_FLAGS` to ``THEANO_FLAGS``, except what the user set there or in a Theano configuration file."""
+    chosen = flags_of_user()
+    ours = ["%s=%s" % (name, value) for name, value in DEFAULT_FLAGS.items() if name not in chosen]
+    theirs = os.environ.get("THEANO_FLAGS", "")
+    if ours:
+        os.environ["THEANO_FLAGS"] = ",".join(([theirs] if theirs else []) + ours)
+
+
+def flags_of_user() -> Set[str]:
+    """Return the names of the options set in ``THEANO_FLAGS`` and in the files of ``THEANORC``."""
+    words = shlex.shlex(os.environ.get("THEANO_FLAGS", ""), posix=True)
+    words.whitespace = ","
+    words.whitespace_split = True
+    names = {word.split("=", 1)[0].strip() for word in words}
+    parser = configparser.RawConfigParser()
+    files = os.environ.get("THEANORC", "~/.theanorc").split(os.pathsep)
+    parser.read([os.path.expanduser(name) for name in files])
+    for section in parser.sections():
+        prefix = "" if section == "global" else section + "."
+        names.update(prefix + option for option in parser.options(section))
+    return names
+
+
+def restore_numpy_names() -> None:
+    """Give NumPy 1.24 and later back the aliases of Python types that Theano uses (``np.bool``, ``np.int``, ...)."""
+    numpy = import_module("numpy")
+    if tuple(int(number) for number in numpy.__version__.split(".")[:2]) >= (1, 24):
+        for alias in (bool, int, float, complex, object, str):
+            if alias.__name__ not in vars(numpy):
+                setattr(numpy, alias.__name__, alias)
+
+
+def restore_blas_info() -> None:
+    """Give NumPy 1.22 and later back the empty ``blas_opt_info`` that Theano reads without asking."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy calls its distutils deprecated; the program can do nothing about it
+            config = import_module("numpy.distutils.__config__")
+    except ImportError:
+        return
+    if not hasattr(config, "blas_opt_info"):
+        setattr(config, "blas_opt_info", {})  # noqa: B010, mypy knows that the module has no such name

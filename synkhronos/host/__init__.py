@@ -1,0 +1,1 @@
+"""This computer: its cores, memory and GPUs, and how this process uses them."""

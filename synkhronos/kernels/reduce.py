@@ -1,0 +1,199 @@
+"""One rank's share of a reduction: which elements it reduces, for all ranks, and how.
+
+Values of single and double precision are reduced by a kernel in C where there is one (`streaming`), by any number of
+ranks and for any number of arrays in one call; all else by NumPy, in blocks that fit the cache.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..reductions import ReduceOp, combine_pieces, counting, narrowed
+from . import copy as streaming
+
+#: Bytes of every rank's array that NumPy reduces at a time.
+BLOCK = 1 << 19
+
+#: Ranks whose values the kernel takes together.
+MOST = 64
+
+Piece = Tuple[List[Optional[np.ndarray]], List[np.ndarray]]  # parts of a block, and targets of what they combine to
+_SUM, _MIDPOINT, _MEAN = range(3)  # what the kernel calls them
+
+
+class Recipe(NamedTuple):
+    """How the kernel combines the parts that there are."""
+
+    step: int
+    chosen: Sequence[int]
+    weights: Sequence[float]
+    total: float
+
+
+class Share:
+    """The elements of some arrays that one rank reduces, for every array that takes the result.
+
+    Parameters
+    ----------
+    parts : list of list of (ndarray or None)
+        By array and by rank: what is reduced, C-contiguous; None for a rank that has nothing.
+    targets : list of list of ndarray
+        By array: what takes the result, C-contiguous, of the same shape and dtype and apart from all parts.
+    rank, ranks : int
+        Whose share, of how many.
+
+    Examples
+    --------
+    >>> parts, targets = [[np.zeros(4), np.ones(4)]], [[np.empty(4)]]
+    >>> for rank in range(2):
+    ...     Share(parts, targets, rank, 2).combine(ReduceOp("sum"), None)
+    >>> targets
+    [[array([1., 1., 1., 1.])]]
+    """
+
+    def __init__(self, parts: Sequence[Sequence[Optional[np.ndarray]]], targets: Sequence[Sequence[np.ndarray]],
+                 rank: int, ranks: int) -> None:
+        self._ranges = []
+        for i, begin, end in share_of(tuple(target[0].nbytes for target in targets), ranks)[rank]:
+            itemsize = targets[i][0].itemsize
+            self._ranges.append((i, -(-begin // itemsize), -(-end // itemsize)))
+        self._parts = [[None if part is None else part.reshape(-1) for part in of_array] for of_array in parts]
+        self._targets = [[target.reshape(-1) for target in of_array] for of_array in targets]
+        nbytes = sum(sum(array.nbytes for array in of_array if array is not None)
+                     for of_array in self._parts + self._targets)
+        self._stream = nbytes >= streaming.CACHE
+        self._tables: Optional[List[Table]] = None
+        self._pieces: Dict[bool, List[Piece]] = {}
+
+    def combine(self, op: ReduceOp, weights: Optional[Sequence[float]]) -> None:
+        """Reduce the elements and write the result to all targets.
+
+        Parameters
+        ----------
+        op : ReduceOp
+            ``avg``, ``sum``, ``prod``, ``min`` or ``max``.
+        weights : sequence of float, optional
+            Of the ranks, for ``avg``: finite, 0 or more.
+        """
+        by_kernel = streaming.kernels is not None and op.name in ("avg", "sum")
+        if by_kernel:
+            if self._tables is None:
+                self._tables = self._listed()
+            for table in self._tables:
+                table.combine(op, weights, self._stream)
+        pieces = self._pieces.get(by_kernel)
+        if pieces is None:
+            pieces = self._pieces[by_kernel] = self._cut(by_kernel)
+        if pieces:
+            combine_pieces(op, pieces, weights)
+
+    def _listed(self) -> List[Table]:
+        """Return what the kernel does, in tables of pieces that are alike."""
+        tables: Dict[Any, Table] = {}
+        for i, low, high in self._ranges:
+            parts, targets = self._parts[i], self._targets[i]
+            if for_kernel(parts):
+                present = tuple([part is not None for part in parts])
+                dtype = targets[0].dtype
+                table = tables.setdefault((present, dtype), Table(present, dtype))
+                table.add([array[low:high] for array in parts + targets if array is not None], high - low)
+        return list(tables.values())
+
+    def _cut(self, by_kernel: bool) -> List[Piece]:
+        """Return what NumPy does, in blocks: all, or what the kernel leaves."""
+        pieces: List[Piece] = []
+        for i, begin, end in self._ranges:
+            parts, targets = self._parts[i], self._targets[i]
+            if by_kernel and for_kernel(parts):
+                continue
+            step = max(1, BLOCK // targets[0].itemsize)
+            for low in range(begin, end, step):
+                high = min(low + step, end)
+                pieces.append(([None if part is None else part[low:high] for part in parts],
+                               [target[low:high] for target in targets]))
+        return pieces
+
+
+class Table:
+    """Pieces that the kernel reduces in one call: of one dtype, and with values of the same ranks.
+
+    Parameters
+    ----------
+    present : tuple of bool
+        Which ranks have a value.
+    dtype : dtype
+        Single or double precision.
+    """
+
+    def __init__(self, present: Tuple[bool, ...], dtype: np.dtype) -> None:
+        self.present, self.dtype = present, dtype
+        self._rows: List[List[int]] = []
+        self._array: Optional[np.ndarray] = None
+        self._recipes: Dict[Any, Recipe] = {}
+
+    def add(self, arrays: Sequence[np.ndarray], count: int) -> None:
+        """Add a piece of so many elements: the parts that there are, and the targets. Others keep the arrays alive."""
+        self._rows.append([count] + [array.__array_interface__["data"][0] for array in arrays])
+
+    def combine(self, op: ReduceOp, weights: Optional[Sequence[float]], stream: bool) -> None:
+        """Reduce all pieces; past the caches where ``stream`` says so."""
+        if self._array is None:
+            self._array = np.array(self._rows, np.int64)
+        known = (op.name, None if weights is None else tuple(weights))
+        recipe = self._recipes.get(known)
+        if recipe is None:
+            if len(self._recipes) > 16:  # every batch may have weights of its own
+                self._recipes.clear()
+            recipe = self._recipes[known] = recipe_of(op, self.present, weights, self.dtype)
+        n_parts = sum(self.present)
+        streaming.kernels.reduce(self._array, n_parts, self._array.shape[1] - 1 - n_parts, self.dtype.char, *recipe,
+                                 stream)
+
+
+def for_kernel(parts: Sequence[Optional[np.ndarray]]) -> bool:
+    """Tell whether the kernel can combine these parts of one shape and dtype."""
+    there = [part for part in parts if part is not None]
+    return 0 < len(there) <= MOST and there[0].dtype in (np.float32, np.float64) and there[0].dtype.isnative
+
+
+def recipe_of(op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype) -> Recipe:
+    """Return how the kernel combines the values of the ranks that are present: as `reductions.combine_into` does."""
+    ranks = [rank for rank, is_there in enumerate(present) if is_there]
+    if op.name == "sum":
+        return Recipe(_SUM, range(len(ranks)), (), 1.0)
+    counted, shares = counting(present, weights)
+    chosen = [ranks.index(rank) for rank in counted]
+    if len(chosen) == 1:
+        return Recipe(_SUM, chosen, (), 1.0)
+    if len(chosen) == 2 and shares[0] == shares[1]:
+        return Recipe(_MIDPOINT, chosen, (), 1.0)
+    scaled = narrowed(shares, dtype)
+    return Recipe(_MEAN, chosen, scaled.tolist(), float(scaled.sum()))
+
+
+@lru_cache(maxsize=256)
+def share_of(sizes: Tuple[int, ...], ranks: int) -> Tuple[Tuple[Tuple[int, int, int], ...], ...]:
+    """Divide arrays of so many bytes, as if they were one after another, evenly over the ranks.
+
+    Returns
+    -------
+    tuple of tuple of (array, begin, end)
+        For every rank its pieces, in bytes. Borders within an array lie at multiples of 64 bytes: two ranks must not
+        write to one cache line. (Items that are cut by a border belong to the piece in which they begin.)
+    """
+    total = sum(sizes)
+    borders = [-(-(total * r) // ranks) for r in range(ranks + 1)]
+    shares: List[List[Tuple[int, int, int]]] = [[] for _ in range(ranks)]
+    offset = 0
+    for i, size in enumerate(sizes):
+        previous = 0
+        for r in range(ranks):
+            end = size if borders[r + 1] >= offset + size else max(0, borders[r + 1] - offset) // 64 * 64
+            if end > previous:
+                shares[r].append((i, previous, end))
+                previous = end
+        offset += size
+    return tuple(tuple(share) for share in shares)

@@ -1,0 +1,98 @@
+"""Ranks as threads of this process: for tests, which run by the thousand with it, and for nothing else.
+
+Everything is the same as with processes, shared memory included, except that
+a thread cannot be killed: `Vanish`, raised inside a rank, plays its death.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from typing import Dict, Iterable, List
+
+from ..memory.pool import Pool, PoolMap
+from ..runtime.channel import RankEnd
+from ..runtime.context import RankContext
+from ..runtime.launcher import Launcher, RankConfig
+from ..runtime.serve import serve
+from ..sync.barrier import Patience, Rendezvous
+from ..sync.control_block import ControlBlock
+from ..transports.shared_memory import SharedMemoryTransport
+from .processes.keeper import bury
+from .processes.rank_main import FAILED
+
+
+class Vanish(BaseException):
+    """Ends a rank without an answer, as a signal ends a process."""
+
+
+class ThreadsLauncher(Launcher):
+    """Runs every rank in a thread."""
+
+    def __init__(self) -> None:
+        self._threads: Dict[int, threading.Thread] = {}
+        self._words: Dict[int, str] = {}
+        self._over = False
+        #: The ranks' contexts, for tests to look into.
+        self.contexts: Dict[int, RankContext] = {}
+
+    def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Pool]) -> None:
+        for config in configs:
+            thread = threading.Thread(target=self._live, args=(config, block, pools), daemon=True,
+                                      name="synkhronos-rank-%d" % config.rank)
+            self._threads[config.rank] = thread
+            thread.start()
+
+    def _live(self, config: RankConfig, block: ControlBlock, pools: Dict[int, Pool]) -> None:
+        status = FAILED
+        try:
+            mapped = PoolMap()
+            for ident, pool in pools.items():
+                mapped.add(ident, pool)
+            pool = pools[config.rank]
+            rendezvous = Rendezvous(block, config.rank, config.root, self._watch, Patience.of_threads())
+            context = self.contexts[config.rank] = RankContext(
+                rendezvous, pool, mapped, SharedMemoryTransport(rendezvous, pool, mapped))
+            serve(context, RankEnd(block, config.rank, pool, mapped, Patience.of_threads()), self._watch)
+            status = 0
+        except Vanish:
+            status = -9
+        except BaseException:
+            self._words[config.rank] = traceback.format_exc()
+        finally:
+            self.contexts.pop(config.rank, None)
+            bury(block, config.rank, status)
+
+    def _watch(self) -> None:
+        if self._over:
+            raise Vanish
+
+    def check(self) -> None:
+        pass
+
+    def pid(self, rank: int) -> int:
+        return self._threads[rank].native_id or 0
+
+    def last_words(self, rank: int) -> str:
+        return self._words.get(rank, "")
+
+    def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
+        frames = sys._current_frames()
+        threads = {rank: self._threads[rank] for rank in ranks}
+        return {rank: "".join(traceback.format_stack(frames[thread.ident])).rstrip() if thread.ident in frames
+                else "gone" for rank, thread in threads.items()}
+
+    def forward(self, idle: bool = False) -> None:
+        pass  # threads print to the streams of the process
+
+    def join(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        for thread in self._threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads.values())
+
+    def kill(self) -> None:
+        self._over = True
+        self.join(5.0)

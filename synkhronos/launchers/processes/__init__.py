@@ -1,0 +1,1 @@
+"""Ranks as processes: forked, watched and ended by a keeper process."""

@@ -1,0 +1,284 @@
+"""The keeper: a small process that forks every rank, watches over them, and ends them with the master.
+
+It is forked from the program at the first `fork()` and lives as long as the
+program. It opens no device, builds no graph and holds no lock, so that ranks
+can be forked from it at any time, also when the master has long opened a GPU
+and could not fork a usable process itself.
+
+What it promises: when a rank ends, for whatever reason, the session's control
+block says how, and everybody who waits is woken; when the master ends, for
+whatever reason, its ranks are killed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from ...errors import SynkhronosError
+from ...host.signals import Undisturbed
+from ...runtime.launcher import RankConfig
+from ...sync.barrier import STEP
+from ...sync.control_block import ControlBlock
+from . import fd_passing
+from .output import redirect
+from .rank_main import FAILED, die_with_parent, leave_last_words, rank_main, take_default_signals
+
+#: Seconds in which the keeper must have killed and buried all ranks; and those in which it must have forked one, which
+#: take a moment, but for machines with a hundred programs on each core.
+PATIENCE, PATIENCE_TO_FORK = 3.0, 30.0
+
+
+class Keeper:
+    """The master's side of the keeper process.
+
+    Parameters
+    ----------
+    enter : callable
+        Called in the new process, before anything else.
+    """
+
+    def __init__(self, enter: Callable[[], object]) -> None:
+        ours, theirs = fd_passing.pair()
+        for stream in (sys.stdout, sys.stderr):  # or what stands in their buffers would be written twice
+            try:
+                stream.flush()
+            except Exception:  # closed or replaced by the user
+                pass
+        master = os.getpid()
+        with Undisturbed():
+            try:
+                self.pid = os.fork()
+            except OSError as error:
+                ours.close()
+                theirs.close()
+                raise SynkhronosError("no process can be started for the keeper: %s; see ulimit -u" % error) from error
+            if self.pid == 0:
+                status = 1
+                try:
+                    ours.close()
+                    enter()
+                    _Watch(theirs, master).loop()
+                    status = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(status)
+            theirs.close()
+            self._socket = ours
+            self._status: Optional[int] = None
+
+    def __repr__(self) -> str:
+        return "Keeper(pid=%d, %s)" % (self.pid, "alive" if self.alive() else "ended")
+
+    def spawn(self, configs: List[RankConfig], block: ControlBlock, stacks: int, streams: List[int],
+              pools: Dict[int, int]) -> List[int]:
+        """Fork one rank per config; return their process ids."""
+        answer = self._ask(("spawn", configs, block.size, list(pools)), [block.fd, stacks, *streams, *pools.values()],
+                           PATIENCE_TO_FORK)
+        if isinstance(answer, str):
+            raise SynkhronosError(answer)
+        return answer
+
+    def kill(self) -> None:
+        """Kill every rank and wait until all are gone; where the keeper does not do it, it dies, and they with it."""
+        try:
+            self._ask(("kill",), (), PATIENCE)
+        except SynkhronosError:
+            pass
+
+    def _ask(self, message: Any, fds: Sequence[int], seconds: float) -> Any:
+        """Send a message and return the answer. Where none comes, the keeper is ended."""
+        with Undisturbed():  # or an answer could be taken for the next one's
+            try:
+                self._socket.settimeout(seconds)
+                fd_passing.send(self._socket, message, fds)
+                return fd_passing.receive(self._socket)[0]
+            except socket.timeout as error:
+                self.end()
+                raise SynkhronosError("the keeper process (pid %d) did not answer within %g s and was ended" % (
+                    self.pid, seconds)) from error
+            except (OSError, EOFError) as error:
+                self.end()
+                raise SynkhronosError("the keeper process (pid %d) is gone: %s" % (self.pid, self.epitaph())) from error
+
+    def alive(self) -> bool:
+        """Tell whether the process still runs."""
+        if self._status is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else waited for it
+                self._status = -1
+            else:
+                if pid:
+                    self._status = status
+        return self._status is None
+
+    def epitaph(self) -> str:
+        """Tell how the process ended."""
+        if self.alive():
+            return "it does not answer"
+        if self._status is not None and self._status >= 0 and os.WIFSIGNALED(self._status):
+            return "killed by signal %d" % os.WTERMSIG(self._status)
+        return "it ended"
+
+    def end(self) -> None:
+        """End the keeper, whatever state it is in; the kernel ends its ranks with it."""
+        self._socket.close()
+        if self.alive():
+            os.kill(self.pid, signal.SIGKILL)  # not waited for yet, so the id is still its own
+            try:
+                self._status = os.waitpid(self.pid, 0)[1]
+            except ChildProcessError:
+                self._status = -1
+
+    def disown(self) -> None:
+        """Let go of the keeper in a process that the user forked: it belongs to the parent."""
+        self._socket.close()
+        self._status = -1
+
+
+class _Watch:
+    """The keeper process itself."""
+
+    def __init__(self, sock: socket.socket, master: int) -> None:
+        self.socket, self.master = sock, master
+        self.pid = os.getpid()  # for ranks; one that asked for its parent's could be too late, and live on for ever
+        self.block: Optional[ControlBlock] = None
+        self.ranks: Dict[int, int] = {}  # rank by pid
+
+    def loop(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the master decides
+        take_default_signals()
+        _drop_descriptors(self.socket.fileno())
+        gc.collect()
+        gc.freeze()  # what the program held stays untouched, and so shared, for as long as it lives
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        os.set_blocking(wake_read, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN | select.POLLHUP)
+        poll.register(wake_read, select.POLLIN)
+        try:
+            while os.getppid() == self.master:
+                ready = [fd for fd, _ in poll.poll(STEP * 5000)]
+                if wake_read in ready:
+                    try:
+                        os.read(wake_read, 4096)
+                    except BlockingIOError:
+                        pass
+                self.reap()
+                if self.socket.fileno() in ready:
+                    fd_passing.send(self.socket, self.answer())
+        except (EOFError, ConnectionError):
+            pass  # the master is gone, or wants no more
+        finally:
+            self.kill([])
+
+    def answer(self) -> Any:
+        """Receive a request and do what it asks; return what the master shall know: a sentence where it failed."""
+        try:
+            message, fds = fd_passing.receive(self.socket)
+        except OSError as error:
+            return "the ranks could not be started: %s" % error
+        try:
+            return getattr(self, message[0])(fds, *message[1:])
+        except (OSError, MemoryError) as error:  # no processes, no memory, no descriptors
+            self.kill([])
+            return "the ranks could not be started: %s; see ulimit -a" % error
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def spawn(self, fds: List[int], configs: List[RankConfig], size: int, idents: List[int]) -> Any:
+        """Fork the ranks of a new session; those of an earlier one, which the master has given up, end."""
+        self.kill([])
+        block = self.block = ControlBlock(size, fds[0])
+        block.fd = -1  # it is closed with the others that came
+        streams, pools = fds[2:2 + 2 * len(configs)], fds[2 + 2 * len(configs):]
+        for i, config in enumerate(configs):
+            try:
+                pid = os.fork()
+            except OSError as error:
+                self.kill([])
+                return "rank %d of %d could not be started: %s; see ulimit -u" % (config.rank, size, error)
+            if pid == 0:
+                self._become(config, block, fds[1], streams, i, dict(zip(idents, pools)))
+            self.ranks[pid] = config.rank
+        return list(self.ranks)
+
+    def _become(self, config: RankConfig, block: ControlBlock, stacks: int, streams: List[int], position: int,
+                pools: Dict[int, int]) -> None:
+        """Be a rank, and never return."""
+        status = FAILED
+        try:
+            die_with_parent(self.pid)
+            signal.set_wakeup_fd(-1)
+            # Ctrl-C is the master's affair. Not SIG_IGN, which the programs that a rank starts would inherit.
+            signal.signal(signal.SIGINT, lambda *_: None)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.socket.close()
+            redirect(streams[2 * position:2 * position + 2])
+            for fd in streams:
+                os.close(fd)
+            rank_main(config, block, stacks, pools, self.pid)
+            status = 0
+        except BaseException as error:
+            leave_last_words(block, config.rank, error)
+        finally:
+            os._exit(status)
+
+    def kill(self, fds: List[int]) -> None:
+        """Kill all ranks and wait for them."""
+        for pid in self.ranks:
+            os.kill(pid, signal.SIGKILL)  # it is our child and not waited for yet, so the id is still its own
+        while self.ranks:
+            self.reap(block=True)
+
+    def reap(self, block: bool = False) -> None:
+        """Note how ranks ended, and wake everybody who may wait for them."""
+        while self.ranks:
+            try:
+                pid, status, usage = os.wait4(-1, 0 if block else os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self.ranks.pop(pid, None)
+            if rank is not None and self.block is not None:
+                bury(self.block, rank, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
+                     usage.ru_maxrss << 10)
+
+
+def _drop_descriptors(keep: int) -> None:
+    """Let go of the program's open files, pipes and sockets: who waits for their end must not wait for the keeper.
+
+    The numbers stay taken, by /dev/null: objects inherited from the program may still close them.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in (keep, nothing):
+            try:
+                os.fstat(fd)  # the listing's own descriptor is closed by now
+                os.dup2(nothing, fd, inheritable=False)
+            except OSError:
+                pass
+    os.close(nothing)
+
+
+def bury(block: ControlBlock, rank: int, status: int, memory: int = 0) -> None:
+    """Write down that a rank has ended, and wake everybody who may wait for it."""
+    block.status[rank], block.memory[rank] = status, memory
+    block.ended[rank] = 1
+    block.deaths = 1
+    block.arrivals.release()
+    block.acks[rank].release()

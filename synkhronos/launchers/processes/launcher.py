@@ -1,0 +1,106 @@
+"""Ranks as processes, forked by the keeper."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Dict, Iterable, List
+
+from ...errors import SynkhronosError
+from ...memory.memfd import nameless_file
+from ...memory.pool import Pool
+from ...runtime.exit_status import describe_state
+from ...runtime.launcher import Launcher, RankConfig
+from ...sync.control_block import ControlBlock
+from .keeper import Keeper
+from .output import Streams
+from .rank_main import ASK_FOR_STACKS, last_words
+
+
+class ForkLauncher(Launcher):
+    """Has the keeper fork the ranks."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper = keeper
+        self._pids: Dict[int, int] = {}
+        self._block: Any = None
+        self._stacks = -1  # while the ranks live, a file for their stacks
+        self._streams = Streams([])
+
+    def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Any]) -> None:
+        self._block = block
+        if configs:
+            self._stacks = nameless_file("stacks", 0)
+            try:
+                self._streams = Streams(config.rank for config in configs)
+                pids = self.keeper.spawn(configs, block, self._stacks, self._streams.fds(), {
+                    ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()})
+            except BaseException:
+                self._tidy()
+                raise
+            self._pids = {config.rank: pid for config, pid in zip(configs, pids)}
+
+    def check(self) -> None:
+        if self._stacks >= 0 and not self.keeper.alive():
+            raise SynkhronosError("the keeper process (pid %d), which watches over the ranks, is gone: %s; the session "
+                                  "is closed, synkhronos.fork() starts a new one" % (
+                                      self.keeper.pid, self.keeper.epitaph()))
+
+    def pid(self, rank: int) -> int:
+        return self._pids[rank]
+
+    def last_words(self, rank: int) -> str:
+        return last_words(self._block, rank)
+
+    def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
+        until = time.monotonic() + seconds
+        found = {}
+        for rank in ranks:
+            begin = size = os.fstat(self._stacks).st_size
+            found[rank] = describe_state(self._pids[rank])
+            if self._block.ended[rank] or found[rank][0] not in "RSD":  # stopped, say
+                continue
+            try:
+                os.kill(self._pids[rank], ASK_FOR_STACKS)
+            except ProcessLookupError:
+                continue
+            quiet = 0
+            while quiet < 10 and time.monotonic() < until:  # it is written in many small pieces
+                time.sleep(0.002)
+                before, size = size, os.fstat(self._stacks).st_size
+                quiet = quiet + 1 if size == before > begin else 0
+            if size > begin:
+                found[rank] += "\n" + os.pread(self._stacks, size - begin, begin).decode("utf-8", "replace").rstrip()
+        return found
+
+    def join(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while not all(self._block.ended[rank] for rank in self._pids):
+            if time.monotonic() > until or not self.keeper.alive():
+                return False
+            time.sleep(0.0005)
+        return True
+
+    def kill(self) -> None:
+        if self._stacks >= 0:
+            self.keeper.kill()
+            until = time.monotonic() + 1.0
+            while not all(self._block.ended[rank] or _is_gone(pid) for rank, pid in self._pids.items()):
+                if time.monotonic() > until:  # only where the kernel itself holds a process
+                    break
+                time.sleep(0.0005)
+        self._tidy()
+
+    def forward(self, idle: bool = False) -> None:
+        self._streams.forward(idle)
+
+    def _tidy(self) -> None:
+        self._streams.close()
+        if self._stacks >= 0:
+            fd, self._stacks = self._stacks, -1  # first, so that nothing is closed twice, whatever interrupts
+            os.close(fd)
+
+
+def _is_gone(pid: int) -> bool:
+    state = describe_state(pid)
+    return state == "gone" or state.startswith("Z")

@@ -1,0 +1,124 @@
+"""What a process must do to become a rank."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+from typing import Callable, Dict
+
+from ...host.affinity import confine, limit_threads
+from ...host.heap import keep_freed_memory
+from ...memory.pool import Pool, PoolMap
+from ...runtime.channel import RankEnd
+from ...runtime.context import RankContext
+from ...runtime.launcher import RankConfig
+from ...runtime.serve import Failure, serve
+from ...sync.barrier import Patience, Rendezvous
+from ...sync.control_block import WORDS_BYTES, ControlBlock
+from ...transports.shared_memory import SharedMemoryTransport
+
+_PR_SET_PDEATHSIG = 1
+
+#: Exit code of a rank that could not start or broke; what BSD calls an internal software error.
+FAILED = 70
+
+#: The signal that has a rank write its stacks; one that nobody else uses.
+ASK_FOR_STACKS = signal.SIGRTMIN + 5
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os._exit(0)
+
+
+def take_default_signals() -> None:
+    """Undo the program's signal handlers and its thread's mask, which are not meant for this process."""
+    for number in range(1, signal.NSIG):
+        try:
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):  # numbers that do not exist, or that cannot be caught
+            pass
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def leave_last_words(block: ControlBlock, rank: int, error: BaseException) -> None:
+    """Leave what a rank died of, other than a command's error, where `last_words` finds it."""
+    words = Failure(error).text.encode("utf-8", "replace").replace(b"\0", b"?")[-WORDS_BYTES:]
+    block.last_words[rank][:len(words)] = words
+
+
+def last_words(block: ControlBlock, rank: int) -> str:
+    """Return what a rank left that ended by an exception; "" where it ended otherwise."""
+    return bytes(block.last_words[rank]).rstrip(b"\0").decode("utf-8", "ignore")
+
+
+def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[int, int], keeper: int) -> None:
+    """Be a rank: set the process up and serve commands until told to stop.
+
+    Parameters
+    ----------
+    config : RankConfig
+        Who this is.
+    block : ControlBlock
+        Where the session meets.
+    stacks : int
+        Descriptor of the file into which this process writes its Python stacks when the master asks for them.
+    fds : dict of int to int
+        Descriptors of the pools, by ident.
+    keeper : int
+        Process id of the parent, whose death ends this process.
+    """
+    os.environ.clear()
+    os.environ.update(config.environment)
+    sys.path[:] = config.path
+    if config.directory:
+        os.chdir(config.directory)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    # The handler is C code: it also answers while an operation holds the interpreter.
+    faulthandler.register(ASK_FOR_STACKS, os.fdopen(stacks, "wb"), all_threads=True)
+    confine(config.cores)
+    limit_threads(config.threads)
+    keep_freed_memory()
+
+    def watch() -> None:
+        if os.getppid() != keeper:
+            os._exit(0)
+
+    patience = Patience.of_processes(config.size, config.budget, bool(config.cores))
+    pool = Pool(config.rank, fd=fds.pop(config.rank))
+    pools = PoolMap()
+    pools.add(config.rank, pool)
+    for ident, fd in fds.items():
+        pools.add(ident, fd)
+        os.close(fd)  # the map has its own
+    rendezvous = Rendezvous(block, config.rank, config.root, watch, patience)
+    context = RankContext(rendezvous, pool, pools, SharedMemoryTransport(rendezvous, pool, pools))
+    channel = RankEnd(block, config.rank, pool, pools, patience)
+    _profiled(config, lambda: serve(context, channel, watch))
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # nobody reads any more, or it is closed
+            pass
+
+
+def _profiled(config: RankConfig, work: Callable[[], None]) -> None:
+    if config.profile is None:
+        work()
+        return
+    import cProfile
+
+    profile = cProfile.Profile()
+    try:
+        profile.runcall(work)
+    finally:
+        profile.dump_stats(config.profile)

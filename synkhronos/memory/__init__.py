@@ -1,0 +1,1 @@
+"""Shared memory: who allocates it, how an array in it travels, and how others attach it."""

@@ -1,0 +1,43 @@
+"""Messages in shared memory: bytes in a slot, or in the sender's pool where they do not fit."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Tuple
+
+import numpy as np
+
+from .pool import Pool, PoolMap
+
+
+def put(payload: bytes, slot: memoryview, pool: Pool) -> Tuple[int, Any]:
+    """Write a message.
+
+    Returns
+    -------
+    length : int
+        Of what stands in the slot; negative where that is the handle of the message.
+    keep : object
+        Must live until the message has been read.
+
+    Raises
+    ------
+    SharedMemoryError
+        Where a long message finds no memory.
+    """
+    if len(payload) <= len(slot):
+        slot[:len(payload)] = payload
+        return len(payload), None
+    array = pool.allocate((len(payload),), np.dtype(np.uint8))
+    array[:] = np.frombuffer(payload, np.uint8)
+    handle = pickle.dumps(pool.handle(array), pickle.HIGHEST_PROTOCOL)
+    slot[:len(handle)] = handle
+    return -len(handle), array
+
+
+def get(length: int, slot: memoryview, pools: PoolMap) -> Any:
+    """Return a buffer over the message that `put` wrote."""
+    if length >= 0:
+        return slot[:length]
+    array: Any = pools.attach(pickle.loads(slot[:-length]))
+    return memoryview(array)

@@ -1,0 +1,239 @@
+"""`synkhronos.fork`, `close`, and what tells the state in between."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+
+from .. import engines
+from ..errors import StateError, SynkhronosError
+from ..host import machine
+from ..runtime.session import check_timeout
+from .devices import ENGINE, place
+from .program import PROGRAM
+
+#: Threads per rank that may be asked for: BLAS libraries crash at absurd numbers.
+MOST_THREADS = 4096
+
+logger = logging.getLogger("synkhronos")
+
+#: Open files that a rank takes in the master: its pool and what it prints.
+DESCRIPTORS_PER_RANK = 4
+
+
+def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, master_rank: int = 0,
+         profile_workers: bool = False, max_n_var: Any = None, max_dim: Any = None, *,
+         devices: Optional[Sequence[str]] = None, seed: Optional[int] = None, random: str = "split",
+         timeout: Optional[float] = None, pin: bool = True, threads: Optional[int] = None) -> int:
+    """Start the other ranks: one process per GPU, or per CPU core.
+
+    The calling process is one of the ranks, and stays usable for plain single-device Theano. Every rank, this process
+    too, keeps up to 512 MB of the memory that it frees, and uses them again.
+
+    Parameters
+    ----------
+    n_parallel : int, optional
+        Number of ranks, the master included; 1 is legal. All GPUs, or the cores this process may use, by default.
+    use_gpu : bool, optional
+        True: GPUs, or an error that says what is missing; False: CPU processes; None: GPUs where there are any that
+        can be used, else CPU processes and a line in the log that says why.
+    master_rank : int
+        The rank of the calling process.
+    profile_workers : bool
+        Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, into the working directory at `close`.
+    max_n_var, max_dim
+        Ignored; there are no such limits.
+    devices : list of str, optional
+        The device of every rank, e.g. ``["cuda0", "cuda1"]`` or ``["opencl0:0", "opencl0:0"]``: several ranks may
+        share one. All GPUs that ``CUDA_VISIBLE_DEVICES`` shows by default. Theano then puts new shared variables and
+        the computations of new functions on the rank's device. A process keeps its device to its end, so in later
+        sessions the master is given the same.
+    seed : int, optional
+        Not negative. The random streams of the program begin anew by it, each when it is first sent to the ranks: the
+        same seed gives the same numbers at the same number of ranks. Streams are numbered in the order in which the
+        functions that use them were built. By default they begin where the master's are then.
+    random : {"split", "same"}
+        "split": rank 0 draws what plain Theano would, and rank r from the same sequence so far ahead that no two ranks
+        meet. "same": all ranks draw the same numbers, if they draw equally many.
+    timeout : float, optional
+        Seconds that a command may take before `WorkerTimeout` is raised; without end by default.
+    pin : bool
+        Whether ranks are pinned to cores where there are no more ranks than cores. The master is confined only while
+        it executes a command.
+    threads : int, optional
+        BLAS and OpenMP threads per rank; cores divided by ranks by default.
+
+    Returns
+    -------
+    int
+        The number of ranks.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where an argument is wrong.
+    StateError
+        Where a session is open already, this is a rank itself, or this process has opened a device by itself.
+    SynkhronosError
+        Where processes or memory cannot be had, or a device cannot be opened; names rank and device.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.fork(2)
+    2
+    >>> synk.close()
+    >>> synk.fork(2, master_rank=1, seed=123, random="same")
+    2
+    >>> synk.close()
+    """
+    for argument, value in (("use_gpu", use_gpu), ("profile_workers", profile_workers), ("pin", pin)):
+        if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
+            raise TypeError("%s must be True or False%s, got %r of type %s" % (
+                argument, ", or None" if argument == "use_gpu" else "", value, type(value).__name__))
+    if n_parallel is not None:
+        n_parallel = _positive("n_parallel", n_parallel)
+    names = _devices(devices, use_gpu, n_parallel)
+    size = len(names) if names else machine.core_budget() if n_parallel is None else n_parallel
+    root = _integer("master_rank", master_rank)
+    if not 0 <= root < size:
+        raise ValueError("master_rank must be from 0 to %d (there are %d ranks), got %d" % (size - 1, size, root))
+    most = machine.descriptor_limit() // DESCRIPTORS_PER_RANK
+    if size > max(1, most):
+        raise SynkhronosError("n_parallel: %d ranks cannot be started, at most %d: the limit of open files (ulimit -n) "
+                              "is %d, and every rank takes %d" % (
+                                  size, most, machine.descriptor_limit(), DESCRIPTORS_PER_RANK))
+    check_timeout(timeout)
+    if random not in ("split", "same"):
+        raise ValueError("random must be 'split' or 'same', got %r" % (random,))
+    if seed is not None:
+        seed = _integer("seed", seed)
+        if seed < 0:
+            raise ValueError("seed must not be negative, got %d" % seed)
+    if threads is not None and _positive("threads", threads) > MOST_THREADS:
+        raise ValueError("threads must be at most %d, got %d" % (MOST_THREADS, threads))
+    options: Dict[str, Any] = dict(timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers),
+                                   seed=seed, random=random)
+    if names and use_gpu is None and devices is None:
+        try:
+            return PROGRAM.open(size, root, devices=names, **options).size
+        except StateError:
+            raise
+        except SynkhronosError as error:
+            logger.warning("GPUs are not used, CPU processes take their place: %s", error)
+            names, size = None, n_parallel or machine.core_budget()
+            if root >= size:
+                raise
+    return PROGRAM.open(size, root, devices=names, **options).size
+
+
+def _devices(devices: Optional[Sequence[str]], use_gpu: Optional[bool],
+             n_parallel: Optional[int]) -> Optional[List[str]]:
+    """Return the device of every rank, or None where they are to be CPU processes."""
+    if devices is None and not use_gpu and (use_gpu is not None or not machine.count_gpus()):
+        return None
+    if use_gpu is not None and not use_gpu:
+        raise ValueError("devices were named, but use_gpu is False: leave out one of them")
+    try:
+        missing = engines.get(ENGINE).check_devices()
+    except ImportError as error:
+        missing = "Theano cannot be imported (%s): pip install 'synkhronos[theano]'" % error
+    names: List[str] = []
+    if devices is None and not machine.count_gpus():
+        missing = missing or "there is no GPU on this machine that CUDA would show: see python -m synkhronos doctor"
+    elif devices is not None or use_gpu or not missing:
+        try:
+            names = place(devices, n_parallel, machine.count_gpus())
+        except ValueError as error:
+            if devices is not None or use_gpu:
+                raise
+            missing = str(error)
+    if missing and devices is None and use_gpu is None:
+        logger.warning("the %d GPUs of this machine are not used, CPU processes take their place: %s",
+                       machine.count_gpus(), missing)
+        return None
+    if missing:
+        raise SynkhronosError("%s: %s" % ("devices" if devices is not None else "use_gpu=True", missing))
+    return names
+
+
+def close() -> None:
+    """Stop the other ranks; nothing of them stays. Happens at exit by itself, too.
+
+    Functions and data stay valid: after another `fork` they are distributed anew at their next use.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.close()    # no harm where nothing is open
+    """
+    PROGRAM.close()
+
+
+def is_forked() -> bool:
+    """Tell whether a session is open: after `fork`, until `close` or the death of a rank.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.is_forked()
+    False
+    """
+    return PROGRAM.session is not None and not PROGRAM.session.closed
+
+
+def size() -> int:
+    """Return the number of ranks, the master included.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.fork(3)
+    3
+    >>> synk.size()
+    3
+    """
+    return PROGRAM.current().size
+
+
+def get_n_gpu() -> int:
+    """Return the number of GPUs on this machine, without touching CUDA in this process.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.get_n_gpu() >= 0
+    True
+    """
+    return machine.count_gpus()
+
+
+def _integer(argument: str, value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError("%s must be an int, got %r of type %s" % (argument, value, type(value).__name__))
+    return int(value)
+
+
+def _positive(argument: str, value: Any) -> int:
+    if _integer(argument, value) < 1:
+        raise ValueError("%s must be at least 1, got %d" % (argument, value))
+    return int(value)

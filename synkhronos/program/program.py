@@ -1,0 +1,227 @@
+"""The program: what lives as long as this process. Its memory, its keeper, its functions, its session.
+
+`PROGRAM` is the library's one piece of module-level state. The published
+functions find it here and pass on what they need.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import weakref
+from typing import Any, Dict, List, Optional
+
+from .. import engines
+from ..errors import StateError, SynkhronosError
+from ..host import machine
+from ..host.affinity import CoreClaims, MasterPlacement
+from ..host.heap import keep_freed_memory
+from ..host.signals import Undisturbed
+from ..launchers.local import ThreadsLauncher
+from ..launchers.processes.keeper import Keeper
+from ..launchers.processes.launcher import ForkLauncher
+from ..memory.memfd import nameless_file
+from ..memory.pool import Pool
+from ..runtime.launcher import Launcher, RankConfig
+from ..runtime.serve import Start
+from ..runtime.session import GRACE, Session
+from ..sync.barrier import Patience
+from ..sync.control_block import ControlBlock
+from .devices import OpenDevices
+
+#: Seconds in which the ranks must be ready.
+START = 60.0
+
+#: Seconds in which they must have opened their devices; Theano may compile a while for that.
+START_OF_DEVICES = 600.0
+
+
+class Program:
+    """What this process shares between sessions."""
+
+    def __init__(self) -> None:
+        self.session: Optional[Session] = None
+        self.inside_rank = False
+        self._functions: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+        self._built = itertools.count()
+        self._pool: Optional[Pool] = None
+        self._inherited: List[Pool] = []  # in a process that the user forked: of the Data made before
+        self._keeper: Optional[Keeper] = None
+        self._lock = threading.Lock()
+
+    @property
+    def pool(self) -> Pool:
+        """The shared memory of this process: Data, plain arguments, and the master's share of variables."""
+        if self._pool is None:
+            self._pool = Pool(-1 - len(self._inherited))
+        return self._pool
+
+    @property
+    def functions(self) -> List[Any]:
+        """Every function that the program has built and still has, in that order."""
+        living = (reference() for reference in self._functions.valuerefs())  # safe while other threads build more
+        return [function for function in living if function is not None]
+
+    def add(self, function: Any) -> None:
+        """Note that a function was built; it is held weakly."""
+        self._functions[next(self._built)] = function
+
+    @property
+    def keeper_pid(self) -> Optional[int]:
+        """Process id of the keeper, where one runs."""
+        return None if self._keeper is None else self._keeper.pid
+
+    def current(self) -> Session:
+        """Return the open session.
+
+        Raises
+        ------
+        StateError
+            Where there is none.
+        """
+        session = self.session
+        if session is None:
+            raise StateError("synkhronos is not forked: call synkhronos.fork() first")
+        if session.closed:
+            raise StateError("the session is closed (%s): call synkhronos.fork() again" % session.closed)
+        return session
+
+    def open(self, size: int, root: int, *, timeout: Optional[float] = None, pin: bool = True,
+             threads: Optional[int] = None, profile: bool = False, seed: Optional[int] = None, random: str = "split",
+             launcher: str = "fork", devices: Optional[List[str]] = None) -> Session:
+        """Start a session; the arguments are those of `fork`, checked. ``devices`` are the ranks', by rank."""
+        with self._lock:
+            if self.inside_rank:
+                raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")
+            if self.session is not None and not self.session.closed:
+                raise StateError("synkhronos is forked already (%d ranks): call synkhronos.close() before fork()" %
+                                 self.session.size)
+            self._check_device(devices is not None)
+            session = None
+            try:
+                with Undisturbed():  # or a process could be left that nobody knows of
+                    session = self._start(size, root, timeout, pin, threads, profile, launcher == "fork", seed,
+                                          random, devices is not None)
+                session.run(Start(), START)
+                if devices is not None:
+                    session.run(OpenDevices(devices), START_OF_DEVICES)
+            except BaseException:
+                if session is not None:
+                    session.close("it could not be started")
+                raise
+            self.session = session
+            return session
+
+    def _check_device(self, wanted: bool) -> None:
+        """Raise where what this process has opened does not go with the session."""
+        for engine in engines.loaded():
+            foreign, device = engine.foreign_device(), engine.opened_device()
+            if foreign:
+                raise StateError("this process has opened a device before synkhronos.fork(): %s. Its children could "
+                                 "not use devices, and synkhronos opens the master's itself. Set THEANO_FLAGS="
+                                 "device=cpu,init_gpu_device= (and remove these from .theanorc), and call no "
+                                 "theano.gpuarray.use()" % foreign)
+            if device is None:
+                continue
+            if not wanted:
+                raise StateError("this process has opened %s at an earlier synkhronos.fork(), and its functions "
+                                 "compute there, which CPU processes cannot: pass devices=[...] again, or start a new "
+                                 "program" % device)
+            if self._keeper is None or not self._keeper.alive():
+                raise StateError("the keeper process is gone, and no other can be forked after this process has "
+                                 "opened %s: start a new program" % device)
+
+    def _start(self, size: int, root: int, timeout: Optional[float], pin: bool, threads: Optional[int], profile: bool,
+               processes: bool, seed: Optional[int], random: str, devices: bool) -> Session:
+        budget = machine.core_budget()
+        claims = CoreClaims()
+        groups: List[List[int]] = [[]] * size
+        threads = threads or max(1, budget // size)
+        block: Optional[ControlBlock] = None
+        pools: Dict[int, Any] = {}
+        starter: Launcher = ThreadsLauncher()
+        try:
+            block = ControlBlock(size)
+            if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
+                keep_freed_memory()  # all ranks wait for the slowest: here as there
+                if pin and 1 < size <= budget:
+                    groups = claims.claim(size)
+                if self._keeper is not None and not self._keeper.alive():
+                    self._keeper.end()
+                    self._keeper = None
+                if self._keeper is None:
+                    self._keeper = Keeper(self._enter_rank)
+                starter = ForkLauncher(self._keeper)
+            for rank in range(size):
+                if rank != root:
+                    pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
+            for pool in [*self._inherited, self.pool]:
+                pools[pool.ident] = pool
+            configs = [RankConfig(
+                rank, size, root, groups[rank], threads, budget, list(sys.path), machine.working_directory(),
+                dict(os.environ), _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
+            starter.start(configs, block, pools)
+            patience = Patience.of_processes(size, budget, bool(groups[root])) if processes else Patience.of_threads()
+            placement = MasterPlacement(groups[root], threads if processes and size > 1 else None, claims)
+            return Session(size, root, starter, block, self.pool, pools, patience, placement, timeout,
+                           _profile_path(root) if profile else None, seed, random)
+        except BaseException as error:
+            starter.kill()
+            claims.release()
+            if block is not None:
+                block.close()
+            if isinstance(error, OSError):
+                raise SynkhronosError("%d ranks could not be started: %s; see ulimit -n (open files) and df -h "
+                                      "/dev/shm" % (size, error)) from error
+            raise
+        finally:
+            for each in pools.values():
+                if isinstance(each, int):
+                    os.close(each)
+
+    def close(self, patience: float = -1) -> None:
+        """Close the session, if one is open, and take back the names of shared Data; the keeper stays for the next.
+
+        For ``patience`` see `Session.close`.
+        """
+        session = self.session
+        try:
+            if session is not None:
+                session.close(patience=patience)
+                self.session = None
+        finally:
+            if self._pool is not None:
+                self._pool.unshare()
+
+    def shut_down(self) -> None:
+        """Close the session and end the keeper: nothing of ours runs any more."""
+        try:
+            self.close(GRACE)
+        finally:
+            if self._keeper is not None:
+                self._keeper.end()
+                self._keeper = None
+
+    def disown(self) -> None:
+        """In a process that the user forked: what runs belongs to the parent."""
+        if self._keeper is not None:
+            self._keeper.disown()
+        if self.session is not None:
+            self.session.placement.release()
+        if self._pool is not None:
+            self._inherited.append(self._pool)
+        self._keeper, self.session, self._pool = None, None, None
+        self._lock = threading.Lock()
+
+    def _enter_rank(self) -> None:
+        self.inside_rank = True
+
+
+def _profile_path(rank: int) -> str:
+    return os.path.abspath("synkhronos_rank_%d.prof" % rank)
+
+
+PROGRAM = Program()
+os.register_at_fork(after_in_child=PROGRAM.disown)

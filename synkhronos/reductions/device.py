@@ -1,0 +1,204 @@
+"""Arithmetic of arrays that live on a device, by pygpu, under the rules of `reductions`.
+
+Everything here works on CUDA and on OpenCL. Kernels are made once per context
+and element type, at their first use.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import pygpu
+from pygpu._elemwise import GpuElemwise, arg
+from pygpu.gpuarray import GpuArray, GpuContext
+
+from . import Accumulator, ReduceOp, scaled_weights
+
+#: What combines two elements, as C; NaN wins, as in NumPy.
+_EXPRESSIONS: Dict[Optional[str], str] = {
+    "sum": "{a} + b",
+    "prod": "{a} * b",
+    "min": "({a} != {a} || {a} < b) ? {a} : b",
+    "max": "({a} != {a} || {a} > b) ? {a} : b",
+}
+#: Rounding must not take the mean of equal values off that value; comparisons with NaN are false.
+_MEAN = "({a} * v + b * w) / (v + w)"
+_EXPRESSIONS["avg"] = ("({m} < {{a}} && {m} < b) ? ({{a}} < b ? {{a}} : b) : "
+                       "({m} > {{a}} && {m} > b) ? ({{a}} > b ? {{a}} : b) : {m}").format(m="(%s)" % _MEAN)
+_kernels: Dict[Tuple[Any, ...], GpuElemwise] = {}
+
+
+def is_on_device(array: Any) -> bool:
+    """Tell whether an array lives on a device."""
+    return isinstance(array, GpuArray)
+
+
+def upload(array: np.ndarray, context: GpuContext) -> GpuArray:
+    """Return a copy of a host's array on the device."""
+    return pygpu.array(array, context=context)
+
+
+def download(array: GpuArray, into: np.ndarray) -> np.ndarray:
+    """Copy a device's array into a host's of the same shape and dtype; return that."""
+    if array.size:
+        contiguous(array).read(into)
+    return into
+
+
+def contiguous(array: GpuArray) -> GpuArray:
+    """Return the array, or a copy of it, with its elements in C order."""
+    return array if array.flags["C_CONTIGUOUS"] else array.copy("C")
+
+
+def empty(shape: Tuple[int, ...], dtype: Any, context: GpuContext) -> GpuArray:
+    """Return an array with undefined contents on the device."""
+    return pygpu.empty(shape, dtype=dtype, context=context)
+
+
+def filled(value: Any, shape: Tuple[int, ...], dtype: np.dtype, context: GpuContext) -> GpuArray:
+    """Return an array of equal elements on the device."""
+    if not shape:  # pygpu does not index these
+        return upload(np.full(shape, value, dtype), context)
+    array = empty(shape, dtype, context)
+    array[...] = np.asarray(value, dtype)
+    return array
+
+
+def compute_dtype(op: ReduceOp, dtype: np.dtype) -> np.dtype:
+    """Return the type in which elements are accumulated: float16 in float32, as on the host."""
+    return np.dtype(np.float32) if dtype == np.float16 and op.name in ("avg", "sum", "prod") else dtype
+
+
+def scale(array: GpuArray, weight: float, total: float = 1.0, dtype: Any = None) -> GpuArray:
+    """Return ``array * weight / total`` in new memory, in the given floating type (the array's own by default)."""
+    dtype = np.dtype(array.dtype if dtype is None else dtype)
+    out = empty(array.shape, dtype, array.context)
+    number = np.float64 if dtype == np.float64 else np.float32
+    _run("out = a * w / t", [
+        (arg("out", dtype, write=True), out), (arg("a", array.dtype, read=True), array),
+        (arg("w", number, scalar=True), number(weight)), (arg("t", number, scalar=True), number(total))])
+    return out
+
+
+def nan_mark(array: GpuArray) -> GpuArray:
+    """Return NaN where the array is NaN, and 0 elsewhere."""
+    out = empty(array.shape, array.dtype, array.context)
+    _run("out = (a != a) ? a : 0", [
+        (arg("out", array.dtype, write=True), out), (arg("a", array.dtype, read=True), array)])
+    return out
+
+
+def combine(op: ReduceOp, a: GpuArray, b: GpuArray, out: Optional[GpuArray] = None,
+            weights: Sequence[float] = (1, 1)) -> GpuArray:
+    """Return ``op(a, b)`` element by element, in ``out`` (which may be ``a``) or in new memory.
+
+    ``avg`` is weighted, and lies between the two.
+    """
+    if a.shape != b.shape or a.dtype != b.dtype:
+        raise ValueError("'%s' needs values of one shape and type, got %s%s and %s%s" % (
+            op, a.dtype, a.shape, b.dtype, b.shape))
+    if out is None:
+        out = empty(a.shape, a.dtype, a.context)
+    operands = [(arg("out", a.dtype, read=out is a, write=True), out)]
+    if out is not a:
+        operands.append((arg("a", a.dtype, read=True), a))
+    operands.append((arg("b", a.dtype, read=True), b))
+    if op.name == "avg":
+        number = np.float64 if a.dtype == np.float64 else np.float32
+        first, second = scaled_weights(np.asarray(weights, np.float64))
+        operands += [(arg("v", number, scalar=True), number(first)), (arg("w", number, scalar=True), number(second))]
+    _run("out = " + _EXPRESSIONS[op.name].format(a="out" if out is a else "a"), operands)
+    return out
+
+
+def concatenate(parts: Sequence[GpuArray]) -> GpuArray:
+    """Join arrays along axis 0; those of 0 dimensions become one entry each."""
+    parts = [part if part.ndim else part.reshape((1,)) for part in parts]
+    there = [part for part in parts if part.size] or list(parts[:1])
+    return there[0].copy() if len(there) == 1 else pygpu.concatenate(there, axis=0, context=there[0].context)
+
+
+def take(array: GpuArray, indices: np.ndarray) -> GpuArray:
+    """Return rows of the array, in new memory; no index is negative."""
+    return contiguous(array).take1(upload(np.ascontiguousarray(indices, np.int64), array.context))
+
+
+class DeviceAccumulator:
+    """Does what `Accumulator` does, on the device where the values are; on the host where they are there.
+
+    The values must not be written to by anybody else afterwards.
+
+    Parameters
+    ----------
+    op : ReduceOp
+    keep_dtype : bool
+        Whether sums and products of bools are bools.
+    """
+
+    def __init__(self, op: ReduceOp, keep_dtype: bool = False) -> None:
+        self._op, self._keep_dtype = op, keep_dtype
+        self._host: Optional[Accumulator] = None
+        self._collected: List[GpuArray] = []
+        self._dtype: Any = None
+        self._weight: Any = 0
+        self._count = 0
+        self._is_own = False  # else the first slice's, which may be another output, too
+
+    def add(self, value: Any, weight: Any = 1) -> None:
+        """Add the value of the next slice."""
+        if not is_on_device(value):
+            self._host = self._host or Accumulator(self._op, self._keep_dtype)
+            self._host.add(value, weight)
+            return
+        op = self._op
+        if value.dtype == np.bool_ and op.name in ("sum", "prod"):
+            if self._keep_dtype:
+                op = ReduceOp("max" if op.name == "sum" else "min")
+            else:
+                value = value.astype(np.dtype(np.int_))
+        if not self._collected:
+            self._dtype = value.dtype
+        if op.name == "gather":
+            self._collected.append(value)
+        elif op.name is None and self._collected:
+            raise ValueError("'None' takes one value, got several")
+        else:
+            value = value.astype(compute_dtype(op, np.dtype(self._dtype)), copy=False)
+            if self._collected:
+                weights = (self._weight, weight) if self._weight or weight else (self._count, 1)
+                before = self._collected[0]
+                if op.name != "avg" or all(weights):
+                    value = combine(op, before, value, before if self._is_own else None, weights)
+                    self._is_own = True
+                elif weights[0]:  # 0 * inf is NaN
+                    value = before
+            self._collected = [value]
+        self._weight = self._weight + weight
+        self._count += 1
+
+    def finish(self) -> Tuple[Any, Any]:
+        """Return the accumulated value, or None if there were no slices, and the sum of the weights."""
+        if self._host is not None:
+            return self._host.finish()
+        if not self._collected:
+            return None, self._weight
+        if self._op.name == "gather":
+            if len({(part.ndim, part.shape[1:]) for part in self._collected}) > 1:
+                raise ValueError("'gather' needs values whose shapes differ in the first axis only, got "
+                                 + " and ".join(str(part.shape) for part in self._collected))
+            return concatenate(self._collected), self._weight
+        return self._collected[0].astype(self._dtype, copy=False), self._weight
+
+
+def _run(expression: str, operands: Sequence[Tuple[Any, Any]]) -> None:
+    """Run an elementwise kernel, made at its first use."""
+    arrays = [value for _, value in operands if is_on_device(value)]
+    if not arrays[0].size:
+        return
+    context = arrays[0].context
+    key = (context.ptr, expression, tuple((each.name, each.type) for each, _ in operands))
+    if key not in _kernels:
+        _kernels[key] = GpuElemwise(context, expression, [each for each, _ in operands], convert_f16=True)
+    _kernels[key](*[value for _, value in operands])
+

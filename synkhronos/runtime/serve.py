@@ -1,0 +1,113 @@
+"""The life of a rank other than the master: wait for a command, execute it, answer, until told to stop."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import Any, Callable
+
+from ..errors import SharedMemoryError
+from .channel import RankEnd
+from .command import Ack, Command, execute
+from .context import RankContext
+
+#: Characters of a traceback, and of its last line, that travel. Mostly they fit into the slot of an answer.
+LONGEST_TEXT, LONGEST_SUMMARY = 10000, 2000
+
+
+class Start(Command):
+    """Answer, so that `fork` tells what keeps a rank from living."""
+
+    title = "start"
+
+    def run(self, context: RankContext) -> None:
+        pass
+
+
+class Stop(Command):
+    """Tell the ranks to end."""
+
+    title = "stop"
+
+    def run(self, context: RankContext) -> None:
+        pass
+
+
+class Failure:
+    """An exception of another rank as it travels: as text, since not every exception can be pickled."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.text = _text(error)
+        self.summary = _summary(error)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except BaseException as second:  # an exception whose __str__ raises
+        text = "".join(traceback.format_tb(error.__traceback__)) + "%s (its text could not be made: %s)\n" % (
+            type(error).__name__, type(second).__name__)
+    if len(text) > LONGEST_TEXT:
+        text = text[:LONGEST_TEXT // 2] + "\n[... %d characters ...]\n" % (len(text) - LONGEST_TEXT) \
+            + text[-LONGEST_TEXT // 2:]
+    return text
+
+
+def _summary(error: BaseException) -> str:
+    try:
+        text = "%s: %s" % (type(error).__name__, error)
+    except BaseException:
+        return type(error).__name__
+    return text if len(text) <= LONGEST_SUMMARY else text[:LONGEST_SUMMARY] + " [...]"
+
+
+def encode(ack: Ack) -> bytes:
+    """Pickle an answer; where its result cannot be, the answer is that error."""
+    if ack.error is not None:
+        ack = Ack(ack.rank, error=Failure(ack.error))  # type: ignore[arg-type]
+    try:
+        return pickle.dumps((ack.rank, ack.result, ack.error, ack.aborted), pickle.HIGHEST_PROTOCOL)
+    except BaseException as error:
+        return encode(Ack(ack.rank, error=error))
+
+
+def decode(message: Any) -> Ack:
+    """Return the answer that `encode` pickled; its ``error`` is a `Failure`."""
+    rank, result, error, aborted = message
+    return Ack(rank, result, error, aborted)
+
+
+def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -> None:
+    """Execute commands until `Stop` comes.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank's.
+    channel : RankEnd
+        Where commands come from.
+    watch : callable
+        Called at every step of a wait for the next command; ends the rank where its master is gone.
+    """
+    while True:
+        number = channel.wait(watch)
+        context.rendezvous.begin(number)
+        stop = False
+        try:
+            forget, command = channel.read()
+            if forget:
+                context.forget(forget)
+        except BaseException as error:  # anything can be raised by unpickling a user's objects
+            context.abort()
+            ack = Ack(context.rank, error=error)
+        else:
+            ack = execute(command, context)
+            stop = isinstance(command, Stop)
+            del command
+        try:
+            channel.send(number, encode(ack))
+        except SharedMemoryError as error:
+            channel.send(number, encode(Ack(context.rank, error=error)))
+        del ack  # and what it keeps alive, an error's frames included
+        if stop:
+            return

@@ -1,0 +1,254 @@
+"""What the doctor says with each thing taken away."""
+
+import ctypes
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from synkhronos.cli import doctor
+from synkhronos.host import machine
+from synkhronos.kernels import copy as streaming
+
+ROOT = str(Path(__file__).parents[2])
+
+
+@pytest.fixture
+def fake(monkeypatch, tmp_path):
+    """Things that can be taken from the machine, or put into it, by name."""
+    return Fake(monkeypatch, tmp_path)
+
+
+class Fake:
+    def __init__(self, monkeypatch, folder):
+        self.monkeypatch, self.folder = monkeypatch, folder
+        self.set = monkeypatch.setattr
+
+    def nothing(self):
+        pass
+
+    def program(self, name, script):
+        path = self.folder / name
+        path.write_text("#!/bin/sh\n" + script)
+        path.chmod(0o755)
+        self.monkeypatch.setenv("PATH", str(self.folder))
+
+    def module(self, name, text):
+        """Let a module of this name come first in processes that the doctor starts."""
+        (self.folder / (name + ".py")).write_text(text)
+        above = [str(self.folder), os.environ.get("PYTHONPATH", "")]
+        self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, above)))
+        # The doctor puts the library's folder first, where no module of that name may be found
+        assert not (Path(ROOT) / (name + ".py")).exists()
+
+    def python_3_12(self):
+        self.set(sys, "version_info", (3, 12, 1, "final", 0))
+        self.set(doctor.platform, "python_version", lambda: "3.12.1")
+
+    def no_cloudpickle(self):
+        self.monkeypatch.setitem(sys.modules, "cloudpickle", None)
+
+    def no_threadpoolctl(self):
+        self.monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+
+    def empty_path(self):
+        self.monkeypatch.setenv("PATH", str(self.folder))
+
+    def broken_compiler(self):
+        self.program("g++", "echo cannot execute cc1plus >&2; exit 1")
+
+    def good_compiler(self):
+        self.program("g++", "echo 12.2.0")
+
+    def no_headers(self):
+        self.good_compiler()
+        self.set(doctor.sysconfig, "get_paths", lambda: {"include": str(self.folder)})
+
+    def no_theano(self):
+        self.module("theano", "raise ImportError('No module named theano')")
+
+    def theano_that_hangs(self):
+        self.module("theano", "import time; time.sleep(60)")
+        self.set(doctor, "PATIENCE", 1)
+
+    def theano_that_crashes(self):
+        self.module("theano", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+
+    def no_lasagne(self):
+        self.module("lasagne", "raise ImportError('No module named pkg_resources')")
+
+    def a_lasagne(self):
+        self.module("lasagne", "__version__ = '0.2'")
+
+    def numpy_without_blas(self):
+        self.set(sys.modules["threadpoolctl"], "threadpool_info", lambda: [{"user_api": "openmp"}])
+
+    def one_core(self):
+        self.set(os, "sched_getaffinity", lambda pid: {3})
+
+    def quota_of_two(self):
+        self.set(os, "sched_getaffinity", lambda pid: set(range(8)))
+        self.set(machine, "cpu_quota", lambda root="/": 2.5)
+
+    def eight_cores(self):
+        self.set(os, "sched_getaffinity", lambda pid: set(range(8)))
+        self.set(machine, "cpu_quota", lambda root="/": None)
+
+    def no_memfd(self, size=4 << 30):
+        self.monkeypatch.delattr(os, "memfd_create")
+        room = os.statvfs_result((4096, 4096, size // 4096, size // 4096, size // 4096, 0, 0, 0, 0, 255))
+        self.set(os, "statvfs", lambda path: room)
+
+    def memfd_refused(self):
+        self.no_memfd()
+        self.set(os, "memfd_create", self.refuse, raising=False)
+
+    def refuse(self, *arguments):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def docker_without_memfd(self):
+        self.no_memfd(64 << 20)
+
+    def no_shared_memory(self):
+        self.no_memfd()
+        self.monkeypatch.setitem(sys.modules, "posix_ipc", None)
+
+    def kernels_built(self):
+        self.set(streaming, "kernels", object())
+
+    def no_kernels(self):
+        self.set(streaming, "kernels", None)
+
+    def no_gpus(self):
+        self.set(machine, "count_gpus", lambda: 0)
+        self.eight_cores()
+
+    def gpus_hidden(self):
+        self.no_gpus()
+        self.monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def two_gpus(self):
+        self.set(machine, "count_gpus", lambda: 2)
+        self.monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def one_core_no_gpu(self):
+        self.no_gpus()
+        self.one_core()
+
+    def a_pygpu(self):
+        self.module("pygpu", "__version__ = '0.7.6'")
+
+    def no_pygpu(self):
+        self.module("pygpu", "raise ImportError('no libgpuarray')")
+
+    def no_nccl(self):
+        self.set(ctypes, "CDLL", self.refuse)
+
+    def a_nccl(self):
+        class Library:
+            @staticmethod
+            def ncclGetVersion(version):
+                version._obj.value = 22105
+
+        self.set(ctypes, "CDLL", lambda name: Library)
+
+
+OK, WARN, MISSING = doctor.OK, doctor.WARN, doctor.MISSING
+THIS = "%d.%d" % sys.version_info[:2]
+
+
+@pytest.mark.parametrize(
+    "check, situation, status, text, remedy",
+    [
+        ("python", "nothing", OK, THIS, ""),
+        ("python", "python_3_12", MISSING, "3.12.1", "apt-get install python3.11"),
+        ("packages", "nothing", OK, "cloudpickle", ""),
+        ("packages", "no_cloudpickle", MISSING, "cloudpickle", "pip install cloudpickle"),
+        ("compiler", "good_compiler", OK, "g++ 12.2.0", ""),
+        ("compiler", "empty_path", MISSING, "no g++", "apt-get install g++"),
+        ("compiler", "broken_compiler", MISSING, "cannot execute cc1plus", "apt-get install --reinstall g++"),
+        ("compiler", "no_headers", MISSING, "Python.h", "apt-get install python%s-dev" % THIS),
+        ("engine", "no_theano", MISSING, "No module named theano", 'pip install "synkhronos[theano]"'),
+        ("engine", "theano_that_hangs", MISSING, "timed out", 'pip install "synkhronos[theano]"'),
+        ("engine", "theano_that_crashes", MISSING, "exit status -11", 'pip install "synkhronos[theano]"'),
+        ("lasagne", "no_lasagne", WARN, "pkg_resources", 'pip install lasagne "setuptools<81"'),
+        ("lasagne", "a_lasagne", OK, "Lasagne 0.2", ""),
+        ("blas", "nothing", OK, "threads", ""),
+        ("blas", "no_threadpoolctl", WARN, "threadpoolctl", "pip install numpy threadpoolctl"),
+        ("blas", "numpy_without_blas", WARN, "none", "pip install"),
+        ("kernels", "kernels_built", OK, "built", ""),
+        ("kernels", "no_kernels", WARN, "not built", "g++"),
+        ("cores", "eight_cores", OK, "8 usable: affinity 8 of", ""),
+        ("cores", "quota_of_two", OK, "2 usable: affinity 8 of %d, quota 2.5" % os.cpu_count(), ""),
+        ("cores", "one_core", WARN, "1 usable", "taskset"),
+        ("shared_memory", "nothing", OK, "memfd", ""),
+        ("shared_memory", "no_memfd", OK, "4.0 GB free in /dev/shm", ""),
+        ("shared_memory", "memfd_refused", OK, "Operation not permitted", ""),
+        ("shared_memory", "docker_without_memfd", WARN, "64 MB free in /dev/shm", "docker run --shm-size"),
+        ("shared_memory", "no_shared_memory", MISSING, "no memfd", "pip install posix_ipc"),
+        ("gpus", "no_gpus", WARN, "none", "NVIDIA's driver"),
+        ("gpus", "gpus_hidden", WARN, "none with CUDA_VISIBLE_DEVICES=", "NVIDIA's driver"),
+        ("gpus", "two_gpus", OK, "2", ""),
+        ("pygpu", "a_pygpu", OK, "pygpu 0.7.6", ""),
+        ("pygpu", "no_pygpu", WARN, "no libgpuarray", "tools/install_opencl.sh"),
+        ("cuda", "no_gpus", WARN, "there is no GPU", ""),
+        ("cuda", "two_gpus", WARN, "libcuda.so does not load", "docs/installation.rst"),
+        ("opencl", "no_pygpu", WARN, "no libgpuarray", "tools/install_opencl.sh"),
+        ("nccl", "a_nccl", OK, "version 22105", ""),
+        ("nccl", "no_nccl", WARN, "not found", "apt-get install libnccl2"),
+        ("fork", "two_gpus", OK, "the 2 GPUs cannot be used yet", ""),
+        ("fork", "no_gpus", OK, "8 CPU processes", ""),
+        ("fork", "one_core_no_gpu", OK, "1 CPU process", ""),
+    ],
+)
+def test_check(fake, check, situation, status, text, remedy):
+    getattr(fake, situation)()
+    finding = getattr(doctor, "check_" + check)()
+    assert finding.status == status, finding
+    assert text in finding.text
+    assert remedy in finding.remedy and bool(remedy) == bool(finding.remedy)
+    assert "\n" not in finding.text + finding.remedy
+
+
+def test_every_check_is_in_the_list():
+    checks = [value for name, value in vars(doctor).items() if name.startswith("check_")]
+    assert list(doctor.CHECKS) == checks
+
+
+@pytest.mark.parametrize(
+    "statuses, code, last",
+    [
+        ([OK, WARN], 0, "All that is needed is there."),
+        ([OK, MISSING, WARN, MISSING], 1, "Missing: thing 1, thing 3"),
+    ],
+)
+def test_main(monkeypatch, capsys, statuses, code, last):
+    findings = [doctor.Finding("thing %d" % i, status, "seen", "" if status == OK else "do it")
+                for i, status in enumerate(statuses)]
+    monkeypatch.setattr(doctor, "CHECKS", [lambda finding=finding: finding for finding in findings])
+    assert doctor.main() == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["ok", "thing", "0", "seen"]
+    assert lines[2 if statuses[1] != OK else 1].split() == ["->", "do", "it"]
+    assert lines[-1] == last
+
+
+@pytest.mark.theano
+def test_command_line():
+    environment = dict(os.environ, PYTHONPATH=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-m", "synkhronos", "doctor"], env=environment, stdout=subprocess.PIPE, universal_newlines=True
+    )
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["ok", "Engine", "Theano"] in [line[:3] for line in lines], done.stdout
+    assert done.returncode == 0 and done.stdout.endswith("All that is needed is there.\n")
+
+
+@pytest.mark.theano
+def test_engine_without_a_compiler(fake):
+    fake.empty_path()
+    finding = doctor.check_engine()
+    assert finding.status == WARN and finding.remedy == "apt-get install g++", finding

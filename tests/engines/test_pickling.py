@@ -1,0 +1,152 @@
+"""Pickling deep graphs, and leaving the interpreter as it was."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from synkhronos.engines import pickling as travel
+from synkhronos.errors import SynkhronosError
+
+
+def depth(levels):
+    return 0 if levels == 0 else 1 + depth(levels - 1)
+
+
+def nested(levels):
+    result = []
+    for _ in range(levels):
+        result = [result]
+    return result
+
+
+def settings():
+    return sys.getrecursionlimit(), threading.stack_size()
+
+
+def test_deep_goes_deep_and_restores_the_limits():
+    before = settings()
+    with pytest.raises(RecursionError):
+        depth(20000)
+    assert travel.deep(depth, 20000) == 20000
+    assert settings() == before
+
+
+def test_deep_raises_what_the_function_raised():
+    before = settings()
+    with pytest.raises(ZeroDivisionError):
+        travel.deep(lambda: 1 / 0)
+    with pytest.raises(SystemExit):
+        travel.deep(sys.exit, 3)
+    assert settings() == before
+
+
+def test_deep_from_several_threads():
+    before, results = settings(), []
+    threads = [threading.Thread(target=lambda: results.append(travel.deep(depth, 20000))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert results == [20000] * 4
+    assert settings() == before
+
+
+def test_ctrl_c_waits_for_the_end():
+    before, finished = settings(), []
+    timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        travel.deep(lambda: (time.sleep(0.4), finished.append(1)))
+    assert finished == [1] and settings() == before
+
+
+def test_a_higher_limit_of_the_user_is_kept():
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(travel.RECURSION_LIMIT + 5)
+    try:
+        assert travel.deep(sys.getrecursionlimit) == travel.RECURSION_LIMIT + 5
+        assert sys.getrecursionlimit() == travel.RECURSION_LIMIT + 5
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def dumps(things, known=None):
+    return travel.dumps(things, known or {}, lambda thing: NotImplemented, repr, lambda function: [])
+
+
+def test_nested_a_hundred_thousand_times():
+    thing = nested(100000)
+    result, = travel.loads(dumps([thing]), None)
+    levels = 0
+    while result:
+        result, levels = result[0], levels + 1
+    assert levels == 100000
+
+
+def test_named_objects_are_looked_up():
+    storage, other, third = [1.0], [1.0], [1.0]
+    known = travel.names({id(storage): 7}, {id(other): 8}, {id(third): (9, "there")})
+    result, = travel.loads(dumps([(storage, other, third, [1.0])], known), lambda kind, place: "%s %s" % (kind, place))
+    assert result == ("storage 7", "variable 8", "constant (9, 'there')", [1.0])
+
+
+class Collecting:
+    """Becomes, where it is loaded, whether garbage is being collected then."""
+
+    def __reduce__(self):
+        return gc.isenabled, ()
+
+
+class Failing:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_loading_is_not_interrupted_by_the_garbage_collection(before):
+    was = gc.isenabled()
+    (gc.enable if before else gc.disable)()
+    try:
+        assert travel.loads(dumps([Collecting()]), None) == [False] and gc.isenabled() == before
+        with pytest.raises(ValueError, match="no number"):
+            travel.loads(dumps([Failing()]), None)
+        assert gc.isenabled() == before
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_where_the_address_space_is_small():
+    program = """
+import resource, sys
+from synkhronos.engines import pickling as travel
+from synkhronos.errors import SynkhronosError
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), -1))
+def depth(levels):
+    return 0 if levels == 0 else 1 + depth(levels - 1)
+print(travel.deep(depth, 5000))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    assert done.stdout.strip() == b"5000", done.stderr.decode()
+
+
+def test_where_no_thread_can_be_started(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    before = settings()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(SynkhronosError, match="can't start new thread; see ulimit -u"):
+        travel.deep(len, "abc")
+    monkeypatch.undo()
+    assert settings() == before and travel.deep(len, "abc") == 3

@@ -1,0 +1,245 @@
+"""Where ranks run, and with how many threads."""
+
+import fcntl
+import os
+import subprocess
+import sys
+
+import pytest
+import threadpoolctl
+
+import synkhronos as synk
+from synkhronos.host import affinity as placement
+from synkhronos.host.affinity import CoreClaims, MasterPlacement, _siblings_last, confine
+from synkhronos.host.machine import core_budget, usable_cores
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import Command
+
+CORES = usable_cores()
+
+
+def threads_now():
+    return [library.num_threads for library in threadpoolctl.ThreadpoolController().lib_controllers]
+
+
+class Look(Command):
+    """Where this rank runs, and with how many threads."""
+
+    title = "look"
+
+    def run(self, context):
+        return os.sched_getaffinity(0), threads_now()
+
+
+class Fails(Look):
+    def run(self, context):
+        raise KeyError
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    synk.close()
+
+
+@pytest.fixture
+def other_program():
+    """Have another process claim cores; it says which."""
+    started = []
+
+    def claim(groups):
+        code = ("from synkhronos.host.affinity import CoreClaims; import sys\nclaims = CoreClaims()\n"
+                "print(claims.claim(%d), flush=True)\nsys.stdin.read()" % groups)
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   cwd=os.path.dirname(os.path.dirname(synk.__file__)))
+        started.append(process)
+        return eval(process.stdout.readline())
+
+    claim.end = lambda: started[-1].kill() or started[-1].wait()
+    yield claim
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+@pytest.fixture
+def cores(monkeypatch, tmp_path):
+    """Pretend that this process may use six cores, whose entries are plain files."""
+    for core in range(6):
+        (tmp_path / ("cpu%d" % core)).mkdir()
+    monkeypatch.setattr(placement, "_CORE", str(tmp_path / "cpu%d"))
+    monkeypatch.setattr(placement, "usable_cores", lambda: list(range(6)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("groups, expected", [
+    (1, [[0, 1, 2, 3, 4, 5]]), (2, [[0, 1, 2], [3, 4, 5]]), (3, [[0, 1], [2, 3], [4, 5]]),
+    (4, [[0], [1], [2], [3]]), (6, [[0], [1], [2], [3], [4], [5]]), (7, [[]] * 7)])
+def test_groups(cores, groups, expected):
+    claims = CoreClaims()
+    assert claims.claim(groups) == expected
+    claims.release()
+
+
+def test_claims_do_not_overlap(cores):
+    first, second, third = CoreClaims(), CoreClaims(), CoreClaims()
+    assert first.claim(4) == [[0], [1], [2], [3]]
+    assert second.claim(2) == [[], []]  # it would take three each
+    held = os.listdir("/proc/self/fd")
+    assert third.claim(5) == [[]] * 5
+    assert os.listdir("/proc/self/fd") == held  # a claim that fails holds nothing
+    first.release()
+    first.release()
+    assert second.claim(2) == [[0, 1, 2], [3, 4, 5]]
+    assert second.claim(3) == [[0, 1], [2, 3], [4, 5]]  # again, without a release in between
+    second.release()
+
+
+def test_cores_that_cannot_be_claimed(cores):
+    (cores / "cpu2").rmdir()  # hidden in a container, say
+    claims = CoreClaims()
+    assert claims.claim(6) == [[]] * 6
+    assert claims.claim(5) == [[0], [1], [3], [4], [5]]
+    claims.release()
+
+
+def test_second_threads_of_a_core_come_last(cores):
+    for core, first in enumerate([0, 1, 2, 0, 1, 2]):
+        (cores / ("cpu%d" % core) / "topology").mkdir()
+        (cores / ("cpu%d" % core) / "topology" / "thread_siblings_list").write_text("%d,%d\n" % (first, first + 3))
+    assert _siblings_last([0, 1, 2, 3, 4, 5]) == [0, 1, 2, 3, 4, 5]
+    assert _siblings_last([0, 3, 1, 4]) == [0, 1, 3, 4]
+    (cores / "cpu1" / "topology" / "thread_siblings_list").write_text("0-1\n")
+    assert _siblings_last([0, 1, 2]) == [0, 2, 1]
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_two_programs(other_program):
+    taken = other_program(len(CORES))
+    mine = CoreClaims()
+    if all(taken):  # nobody else on this machine had claimed any
+        assert mine.claim(len(CORES)) == [[]] * len(CORES)
+        other_program.end()  # the kernel gives back what it held
+        assert mine.claim(len(CORES)) == [[core] for core in CORES]
+        mine.release()
+
+
+@pytest.fixture
+def free_cores(monkeypatch):
+    """Let the session have cores whatever else runs on this machine."""
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+
+
+@pytest.mark.skipif(core_budget() < 2, reason="needs two cores")
+def test_ranks_are_pinned_and_the_master_while_it_executes(free_cores):
+    outside = os.sched_getaffinity(0), threads_now()
+    synk.fork(2)
+    assert (os.sched_getaffinity(0), threads_now()) == outside
+    (first, few), (second, few_too) = PROGRAM.session.run(Look())
+    assert first and second and not first & second and first | second <= set(CORES)
+    assert set(few) | set(few_too) == {max(1, core_budget() // 2)}
+    assert (os.sched_getaffinity(0), threads_now()) == outside
+    synk.close()
+    assert (os.sched_getaffinity(0), threads_now()) == outside
+
+
+def test_master_is_restored_after_an_error_and_after_a_death(free_cores):
+    outside = os.sched_getaffinity(0), threads_now()
+    synk.fork(2)
+    with pytest.raises(KeyError):
+        PROGRAM.session.run(Fails())
+    assert (os.sched_getaffinity(0), threads_now()) == outside
+    os.kill(PROGRAM.session.launcher.pid(1), 9)
+    with pytest.raises(synk.WorkerDied):
+        while True:
+            PROGRAM.session.run(Look())
+    assert (os.sched_getaffinity(0), threads_now()) == outside
+
+
+def test_more_ranks_than_cores_are_not_pinned():
+    n = core_budget() + 1
+    synk.fork(n)
+    looks = PROGRAM.session.run(Look())
+    assert [affinity for affinity, _ in looks] == [set(CORES)] * n
+    assert set(sum((threads for _, threads in looks), [])) <= {1}
+
+
+def test_not_pinned_when_told_so():
+    PROGRAM.open(2, 0, pin=False, threads=1)
+    assert [affinity for affinity, _ in PROGRAM.session.run(Look())] == [set(CORES)] * 2
+
+
+def test_threads_as_told(free_cores):
+    synk.fork(2, threads=1)
+    assert set(sum((threads for _, threads in PROGRAM.session.run(Look())), [])) <= {1}
+
+
+def test_one_rank_is_not_limited():
+    outside = os.sched_getaffinity(0), threads_now()
+    synk.fork(1)
+    assert PROGRAM.session.run(Look()) == [outside]
+    assert PROGRAM.session.placement.cores == set()
+
+
+def test_users_own_affinity_is_kept(free_cores):
+    """What the user sets between commands is not undone."""
+    if len(CORES) < 2:
+        pytest.skip("needs two cores")
+    synk.fork(2)
+    try:
+        os.sched_setaffinity(0, CORES[1:])
+        PROGRAM.session.run(Look())
+        assert os.sched_getaffinity(0) == set(CORES[1:])
+    finally:
+        os.sched_setaffinity(0, CORES)
+
+
+class Library:
+    """A BLAS that is interrupted at its k-th call."""
+
+    def __init__(self, calls, threads):
+        self.calls, self.threads = calls, threads
+
+    def _count(self):
+        self.calls.append(1)
+        if len(self.calls) == self.calls.at:
+            raise KeyboardInterrupt
+
+    def get_num_threads(self):
+        self._count()
+        return self.threads
+
+    def set_num_threads(self, threads):
+        self.threads = threads
+        self._count()
+
+
+class Calls(list):
+    at = 0
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+def test_interrupted_at_every_step(at):
+    calls = Calls()
+    confined = MasterPlacement([], 1)
+    confined._libraries = [Library(calls, 4), Library(calls, 6)]
+    calls.at = at
+    try:
+        with confined:
+            assert [library.threads for library in confined._libraries] == [1, 1]
+    except KeyboardInterrupt:
+        assert at <= 6
+    assert [library.threads for library in confined._libraries] == [4, 6]
+    calls.at = 0
+    with confined:
+        assert [library.threads for library in confined._libraries] == [1, 1]
+    assert [library.threads for library in confined._libraries] == [4, 6]
+
+
+def test_confine_where_the_cores_are_gone():
+    before = os.sched_getaffinity(0)
+    confine([])
+    confine({100000})
+    assert os.sched_getaffinity(0) == before

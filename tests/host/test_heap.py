@@ -1,0 +1,65 @@
+"""The heap keeps what is freed, on the master and on the other ranks."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from synkhronos.host import heap
+
+ROOT = str(Path(__file__).parents[2])
+
+pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc's heap")
+
+#: Frees and takes, as functions do with their results, pieces that glibc gives back to the kernel by itself.
+FAULTS = """
+def faults():
+    import resource
+    import numpy as np
+    taken = []
+    for _ in range(12):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for array in [np.empty(3 << 20, np.uint8) for _ in range(20)]:
+            array[::4096] = 1
+        del array
+        taken.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return sorted(taken)[6]
+"""
+
+
+def run(text):
+    program = "import sys; sys.path.insert(0, %r)\n" % ROOT + FAULTS + text
+    return subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60,
+                          universal_newlines=True, check=True).stdout
+
+
+def test_freed_memory_is_not_taken_anew():
+    without, with_it = map(int, run("""
+from synkhronos.host import heap
+print(faults())
+assert heap.keep_freed_memory() is True
+print(faults())
+""").split())
+    assert without > 5000  # or this test would show nothing: 20 pieces of 768 pages each
+    assert with_it < 100
+
+
+def test_on_every_rank():
+    told = run("""
+import numpy as np
+import synkhronos as synk
+from synkhronos.testing import numpy_engine as engine
+synk.fork(2, use_gpu=False)
+x = engine.variable("x", "float64", 1)
+count = lambda x: np.full(len(x), faults(), "float64")
+print(synk.function([x], (engine.apply(count, x), "gather"))(np.zeros(2)).tolist())
+""")
+    master, other = eval(told)
+    assert master < 100 and other < 100
+
+
+def test_where_the_c_library_has_no_such_way(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert heap.keep_freed_memory() is False

@@ -1,0 +1,105 @@
+"""The kernels in C: what they compute and refuse; copying past the caches."""
+
+import numpy as np
+import pytest
+
+from synkhronos.kernels import copy as streaming
+
+kernels = streaming.kernels
+needs_kernels = pytest.mark.skipif(kernels is None, reason="needs the kernels in C: make install, with a compiler")
+
+
+@pytest.fixture(params=["past the caches", "through NumPy", "by size"])
+def way(request, monkeypatch):
+    if request.param == "past the caches":
+        if kernels is None:
+            pytest.skip("needs the kernels in C")
+        monkeypatch.setattr(streaming, "CACHE", 0)
+    elif request.param == "through NumPy":
+        monkeypatch.setattr(streaming, "kernels", None)
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 63, 64, 65, 1000, 4097])
+@pytest.mark.parametrize("offsets", [(0, 0), (1, 0), (0, 3), (5, 5), (7, 13)])
+def test_copy_into_any_place(way, size, offsets):
+    expected = np.random.RandomState(size).randint(0, 256, size).astype(np.uint8)
+    source, target = np.zeros(size + 32, np.uint8), np.full(size + 32, 99, np.uint8)
+    source[offsets[0]:offsets[0] + size] = expected
+    streaming.copy_into(target[offsets[1]:offsets[1] + size], source[offsets[0]:offsets[0] + size])
+    np.testing.assert_array_equal(target[offsets[1]:offsets[1] + size], expected)
+    assert set(target[:offsets[1]]) | set(target[offsets[1] + size:]) == {99}
+
+
+@pytest.mark.parametrize("source", [
+    np.arange(24.0).reshape(4, 6), np.arange(24.0).reshape(6, 4).T, np.arange(48.0).reshape(4, 12)[:, ::2],
+    np.arange(24).reshape(4, 6), np.arange(24.0, dtype=">f8").reshape(4, 6), np.ones((4, 6), bool),
+    np.ones((4, 6)) * 1j])
+def test_copy_into_any_array(way, source):
+    dtype = source.dtype if source.dtype.kind == "c" else np.float64
+    for target in (np.zeros((4, 6), dtype), np.zeros((6, 4), dtype).T, np.zeros((4, 12), dtype)[:, ::2]):
+        streaming.copy_into(target, source)
+        np.testing.assert_array_equal(target, source)
+
+
+def test_copy_into_needs_no_elements(way):
+    target = np.array(1.0)
+    streaming.copy_into(target, np.array(2.0))
+    streaming.copy_into(np.empty((0, 3)), np.empty((0, 3)))
+    assert target == 2
+
+
+def test_copy_into_takes_every_dtype(way):
+    source = np.array([(1, 2.0), (3, 4.0)], [("a", "i4"), ("b", "f8")])
+    target = np.zeros_like(source)
+    streaming.copy_into(target, source)
+    assert target.tolist() == [(1, 2.0), (3, 4.0)]
+    dates, copies = np.array(["2026-11-20"], "M8[D]"), np.zeros(1, "M8[D]")
+    streaming.copy_into(copies, dates)
+    assert copies == dates
+
+
+@needs_kernels
+def test_copy_refuses_other_sizes():
+    with pytest.raises(ValueError, match="8 and 16 bytes"):
+        kernels.copy(np.zeros(1), np.zeros(2))
+    with pytest.raises((TypeError, ValueError, BufferError)):
+        kernels.copy(b"constant", np.zeros(1))
+
+
+def table(*arrays):
+    return np.array([[arrays[0].size] + [array.__array_interface__["data"][0] for array in arrays]], np.int64)
+
+
+@needs_kernels
+@pytest.mark.parametrize("wrong", [
+    {"n_parts": 1}, {"n_parts": 0}, {"n_parts": -1}, {"n_targets": 0}, {"typecode": "i"}, {"op": 3}, {"op": -1},
+    {"chosen": ()}, {"chosen": (0, 2)}, {"chosen": (-1, 0)}, {"op": 1, "chosen": (0,)}, {"op": 2, "weights": (1.0,)},
+    {"chosen": range(65)}, {"chosen": ("a", "b")}, {"chosen": 3}])
+def test_reduce_refuses_what_does_not_fit(wrong):
+    arrays = [np.ones(4), np.ones(4), np.zeros(4)]
+    given = dict(table=table(*arrays), n_parts=2, n_targets=1, typecode="d", op=0, chosen=(0, 1), weights=(),
+                 total=1.0, stream=False)
+    kernels.reduce(*given.values())
+    assert list(arrays[2]) == [2, 2, 2, 2]
+    given.update(wrong)
+    arrays[2][:] = 7
+    with pytest.raises((TypeError, ValueError)):
+        kernels.reduce(*given.values())
+    assert list(arrays[2]) == [7, 7, 7, 7]
+
+
+def test_without_kernels(monkeypatch):
+    """A compiler that was missing at installation must not keep the library from working."""
+    import importlib
+    import sys
+
+    import synkhronos
+
+    monkeypatch.setitem(sys.modules, "synkhronos.kernels._kernels", None)
+    monkeypatch.delattr(synkhronos.kernels, "_kernels", raising=False)
+    fresh = importlib.util.module_from_spec(importlib.util.find_spec("synkhronos.kernels.copy"))
+    fresh.__spec__.loader.exec_module(fresh)
+    assert fresh.kernels is None
+    target = np.zeros(3)
+    fresh.copy_into(target, np.arange(3.0))
+    assert list(target) == [0, 1, 2]

@@ -1,0 +1,69 @@
+"""Ranks as threads."""
+
+import threading
+import time
+
+import pytest
+
+import synkhronos as synk
+from synkhronos.launchers.local import Vanish
+from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import Command, execute
+from synkhronos.runtime.serve import Start
+
+
+class Act(Command):
+    title = "act"
+
+    def __init__(self, rank, what):
+        self.rank, self.what = rank, what
+
+    def run(self, context):
+        if context.rank == self.rank:
+            if self.what == "vanish":
+                raise Vanish
+            time.sleep(self.what)
+        context.rendezvous.meet()
+        return threading.current_thread().name
+
+
+@pytest.fixture
+def session():
+    yield PROGRAM.open(3, 1, launcher="threads")
+    synk.close()
+
+
+def test_every_rank_has_a_thread(session):
+    names = session.run(Act(-1, 0))
+    assert names == ["synkhronos-rank-0", threading.current_thread().name, "synkhronos-rank-2"]
+    assert sorted(session.launcher.contexts) == [0, 2]
+    synk.close()
+    assert not any(thread.name.startswith("synkhronos") for thread in threading.enumerate())
+    assert session.launcher.contexts == {}
+
+
+def test_vanishing_is_dying(session, monkeypatch):
+    def mortal(command, context):
+        ack = execute(command, context)
+        if isinstance(ack.error, Vanish):
+            raise ack.error
+        return ack
+
+    monkeypatch.setattr("synkhronos.runtime.serve.execute", mortal)
+    with pytest.raises(synk.WorkerDied, match="rank 2 .* was killed by SIGKILL .* in act") as caught:
+        session.run(Act(2, "vanish"))
+    assert caught.value.rank == 2 and not synk.is_forked()
+
+
+def test_broken_rank_tells_why(session, monkeypatch):
+    monkeypatch.setattr("synkhronos.runtime.serve.encode", lambda ack: 1 / 0)
+    with pytest.raises(synk.WorkerDied, match="exit code 70") as caught:
+        session.run(Start())
+    assert "ZeroDivisionError" in str(caught.value.__cause__)
+
+
+def test_late(session):
+    with pytest.raises(synk.WorkerTimeout, match="rank 0") as caught:
+        session.run(Act(0, 0.5), timeout=0.1)
+    assert "time.sleep(self.what)" in str(caught.value)  # where it is
+    assert not synk.is_forked()

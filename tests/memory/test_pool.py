@@ -1,0 +1,702 @@
+"""Pools of shared memory, within one process and between several."""
+
+import errno
+import gc
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synkhronos.errors import SharedMemoryError, StateError
+from synkhronos.host import machine
+from synkhronos.memory import pool as shared_array
+from synkhronos.memory import reservation
+from synkhronos.memory.pool import Handle, Pool, PoolMap
+
+ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
+
+
+@pytest.fixture(params=["memfd", "posix_ipc"])
+def pool(request, monkeypatch):
+    if request.param == "posix_ipc":
+        monkeypatch.delattr(os, "memfd_create")
+    return Pool(3, window=1 << 32)
+
+
+def run(program, **kwargs):
+    """Run a program in a fresh interpreter and return what it printed."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, timeout=60, check=False, **kwargs
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stderr == b""
+    return done.stdout.decode().strip()
+
+
+def peer_of(pool):
+    peer = PoolMap()
+    peer.add(pool.ident, pool.fileno())
+    return peer
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def reserved(pool):
+    """Return the bytes of memory that the pool's file really takes."""
+    return os.fstat(pool.fileno()).st_blocks * 512
+
+
+DTYPES = [
+    "?",
+    "i1",
+    "u8",
+    "f2",
+    "f4",
+    ">f8",
+    "c16",
+    "S3",
+    "U5",
+    "M8[ms]",
+    "m8[s]",
+    [("a", "i2"), ("b", "f8", (2,))],
+    "V7",
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 0, 2), (2, 3), (2, 1, 2, 1, 3)], ids=str)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_allocate_like_numpy_and_attach(shape, dtype, order):
+    pool = Pool(7)
+    array, twin = pool.allocate(shape, dtype, order), np.empty(shape, dtype, order)
+    assert (array.shape, array.dtype) == (twin.shape, twin.dtype)
+    assert array.size == 0 or array.strides == twin.strides
+    assert array.flags.writeable and array.flags.aligned
+    assert address(array) % 64 == 0
+    twin[...] = np.frombuffer(os.urandom(twin.nbytes), twin.dtype).reshape(shape) if twin.dtype.kind == "V" else 1
+    array[...] = twin
+    handle = pickle.loads(pickle.dumps(pool.handle(array)))
+    seen = peer_of(pool).attach(handle)
+    assert (seen.shape, seen.dtype) == (twin.shape, twin.dtype)
+    assert seen.tobytes() == twin.tobytes()
+    assert seen.flags.writeable
+
+
+@pytest.mark.parametrize("dtype, shape", [("S", 3), ("U", 3), (("f4", (2, 3)), 4), ("f4", np.int64(3))], ids=str)
+def test_dtypes_that_numpy_completes(dtype, shape):
+    array, twin = Pool(0).allocate(shape, dtype), np.zeros(shape, dtype)
+    assert (array.shape, array.dtype) == (twin.shape, twin.dtype)
+    array[...] = twin
+    np.testing.assert_array_equal(array, twin)
+
+
+VIEWS = {
+    "whole": lambda x: x,
+    "rows": lambda x: x[2:5],
+    "step": lambda x: x[::2, 1::3],
+    "reversed": lambda x: x[::-1, ::-1],
+    "transposed": lambda x: x.T,
+    "column": lambda x: x[:, 3],
+    "element": lambda x: x[4, 5:6].reshape(()),
+    "empty": lambda x: x[::-1][6:6],
+    "past": lambda x: x[6:],
+    "broadcast": lambda x: np.broadcast_to(x[1], (3, 7)),
+    "other dtype": lambda x: x.view("u1"),
+    "field": lambda x: x.view([("a", "f4"), ("b", "i4")])["b"],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_handle_of_views(pool, view):
+    x = pool.allocate((6, 7), "f8")
+    x[...] = np.arange(42).reshape(6, 7)
+    part = view(x)
+    assert pool.owns(part)
+    seen = peer_of(pool).attach(pool.handle(part))
+    assert seen.dtype == part.dtype
+    assert seen.shape == part.shape
+    np.testing.assert_array_equal(seen, part)
+    if part.size:
+        seen[...] = 3  # a broadcast view is writable here, which harms nobody
+        np.testing.assert_array_equal(part, np.full(part.shape, 3, part.dtype))
+
+
+def test_handle_of_foreign_arrays(pool):
+    for array in (np.zeros(3), Pool(4).allocate(3, "f8")):
+        assert not pool.owns(array)
+        with pytest.raises(ValueError, match=r"shape \(3,\) does not lie in pool 3"):
+            pool.handle(array)
+    assert pool.owns(np.zeros((0, 3)))
+    assert peer_of(pool).attach(pool.handle(np.zeros((0, 3), "i4"))).shape == (0, 3)
+
+
+def test_handle_is_small():
+    pool = Pool(0)
+    assert len(pickle.dumps(pool.handle(pool.allocate((1000, 1000), "f4")), -1)) < 200
+
+
+def test_attach_errors(pool):
+    peer = peer_of(pool)
+    with pytest.raises(ValueError, match=r"unknown pool 9 \(known: \[3\]\)"):
+        peer.attach(Handle(9, 0, (1,), None, np.dtype("f8")))
+    with pytest.raises(ValueError, match="of a pool of"):
+        peer.attach(Handle(3, 1 << 32, (1,), None, np.dtype("f8")))
+    with pytest.raises(ValueError, match="of a pool of"):
+        peer.attach(Handle(3, (1 << 32) - 80, (10,), (16,), np.dtype("f8")))
+    own = PoolMap()
+    own.add(3, pool)
+    with pytest.raises((TypeError, ValueError)):
+        own.attach(Handle(3, 1 << 32, (1,), None, np.dtype("f8")))
+    peer.remove(3)
+    with pytest.raises(ValueError, match="unknown pool 3"):
+        peer.attach(Handle(3, 0, (1,), None, np.dtype("f8")))
+
+
+@pytest.mark.parametrize("strides", [None, (8,), (-8,)])
+def test_first_attach_is_of_any_form(pool, strides):
+    x = pool.allocate(4, "f8")
+    x[:] = [1, 2, 3, 4]
+    part = x if strides != (-8,) else x[::-1]
+    handle = pool.handle(part)._replace(strides=strides)
+    np.testing.assert_array_equal(peer_of(pool).attach(handle), part)
+
+
+def test_attach_own_pool_is_the_same_memory(pool):
+    own = PoolMap()
+    own.add(3, pool)
+    x = pool.allocate((4, 5), "f4")
+    assert address(own.attach(pool.handle(x[1:]))) == address(x[1:])
+
+
+def test_peer_maps_more_as_arrays_reach_further(monkeypatch):
+    monkeypatch.setattr(shared_array, "_PEER_WINDOW", MIB)
+    pool = Pool(0)
+    peer = peer_of(pool)
+    arrays = [pool.allocate(300_000, "u1") for _ in range(40)]
+    views = []
+    for number, array in enumerate(arrays):
+        views.append(peer.attach(pool.handle(array[::-1] if number % 2 else array)))
+        views[-1][:] = number
+    assert [set(array) for array in arrays] == [{number} for number in range(40)]
+    assert len({id(view.base) for view in views}) < 8  # each mapping at least doubles
+
+
+def test_attached_array_outlives_pool_and_map():
+    pool = Pool(0)
+    x = pool.allocate(1000, "i4")
+    x[:] = 7
+    peer = peer_of(pool)
+    seen = peer.attach(pool.handle(x))
+    peer.remove(0)
+    del peer
+    pool.close()
+    del pool
+    gc.collect()
+    x[5] = 8
+    assert seen[4] == 7 and seen[5] == 8
+
+
+# --- freeing ---
+
+
+def test_memory_is_used_again_when_the_last_view_dies(pool):
+    a = pool.allocate(1000, "f8")
+    where, view = address(a), a[::2].reshape(10, 50).T
+    assert pool.used == 8000
+    del a
+    gc.collect()
+    assert pool.used == 8000
+    b = pool.allocate(1000, "f8")
+    assert address(b) != where
+    del view
+    gc.collect()
+    assert pool.used == 8000
+    c = pool.allocate(500, "f8")
+    assert address(c) == where
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, memoryview, lambda a: a.view(np.matrix), lambda a: np.frombuffer(a)])
+def test_every_kind_of_view_keeps_the_range(pool, wrap):
+    view = wrap(pool.allocate((2, 100), "f8"))
+    gc.collect()
+    assert pool.used == 1600
+    del view
+    gc.collect()
+    assert pool.used == 0
+
+
+def test_arrays_outlive_the_pool_object():
+    pool = Pool(0)
+    a = pool.allocate(100_000, "f8")
+    b = pool.allocate(100_000, "f8")
+    pool.close()
+    del pool
+    a[:], b[:] = 1, 2
+    del a
+    gc.collect()
+    assert b.sum() == 200_000
+
+
+def test_big_ranges_go_back_to_the_machine_at_once(pool):
+    a = pool.allocate(MIB, "u1")
+    a[:] = 1
+    assert reserved(pool) == MIB
+    del a
+    assert reserved(pool) == 0
+    assert not pool.allocate(MIB, "u1").any()  # a hole reads as 0
+
+
+def test_freed_pages_are_those_of_no_neighbour(pool):
+    """Ranges share pages at their ends; what a free neighbour left there goes too, what a live one has does not."""
+    arrays = [pool.allocate(70_000, "u1") for _ in range(5)]
+    for number, array in enumerate(arrays):
+        array[:] = number
+    arrays[1] = arrays[3] = None
+    for number in (0, 2, 4):
+        assert set(arrays[number]) == {number}
+    arrays[2] = None
+    assert set(arrays[0]) == {0} and set(arrays[4]) == {4}
+    assert reserved(pool) <= 2 * 70_000 + 4 * 4096
+    arrays[:] = []
+    del array
+    assert reserved(pool) == 0
+
+
+def test_small_ranges_go_back_together(pool):
+    arrays = [pool.allocate(1000, "u1") for _ in range(5000)]
+    keep = pool.allocate(64, "u1")
+    keep[:] = 9
+    del arrays
+    gc.collect()
+    assert pool.used == 64
+    assert reserved(pool) < 2 * MIB  # of 5
+    assert set(keep) == {9}
+
+
+def test_model(pool):
+    """No overlaps, no damage, and one free range at the end, whatever the order of birth and death."""
+    rng = random.Random(1)
+    alive = []
+    for step in range(1500):
+        if alive and rng.random() < 0.48:
+            array, number = alive.pop(rng.randrange(len(alive)))
+            assert (array == number).all()
+            del array
+        else:
+            array = pool.allocate(int(10 ** rng.uniform(0, 5.5)), "u1")
+            assert address(array) % 64 == 0
+            number = step % 251
+            array[:] = number
+            alive.append((array, number))
+            del array
+        if step % 100 == 0:
+            spans = sorted((address(a), address(a) + a.nbytes) for a, _ in alive)
+            assert all(stop <= start for (_, stop), (start, _) in zip(spans, spans[1:]))
+            assert pool.used == sum(-(-a.nbytes // 64) * 64 for a, _ in alive)
+    alive.clear()
+    assert pool.used == 0
+    assert list(pool._free) == [(0, 1 << 32)]
+
+
+def test_arrays_that_die_in_cycles_and_threads():
+    """The collector runs finalizers anywhere, also where the lock is held by the same thread."""
+    pool = Pool(0)
+    failures = []
+
+    class Node:
+        pass
+
+    def work(seed):
+        try:
+            rng = random.Random(seed)
+            for _ in range(400):
+                node = Node()
+                node.me, node.array = node, pool.allocate(rng.randint(1, 100_000), "u1")
+                node.array[:] = seed
+                held = pool.allocate(rng.randint(1, 1000), "u1")
+                held[:] = seed
+                assert (node.array == seed).all() and (held == seed).all()
+        except BaseException as error:  # noqa: BLE001 - told to the main thread
+            failures.append(error)
+
+    threshold = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert failures == []
+    assert pool.used == 0
+    assert list(pool._free) == [(0, shared_array.WINDOW)]
+
+
+def test_array_that_dies_while_its_own_thread_holds_the_lock():
+    pool = Pool(0)
+    array = pool.allocate(10, "f8")
+    start = time.perf_counter()
+    with pool._lock:
+        del array
+        assert pool.used == 128
+    assert time.perf_counter() - start < 5
+    other = pool.allocate(100_000, "f8")
+    assert pool.used == 800_000
+    del other
+    assert list(pool._free) == [(0, shared_array.WINDOW)]
+
+
+# --- limits ---
+
+
+def unchanged(pool):
+    return (pool.used, list(pool._free), reserved(pool))
+
+
+def test_needed_and_free_are_said(pool, monkeypatch):
+    keep = pool.allocate(100, "f8")
+    monkeypatch.setattr(machine, "available_memory", lambda: 100 * MIB)
+    before = unchanged(pool)
+    with pytest.raises(SharedMemoryError, match=r"needed 200.0 MiB \(209715200 bytes\), free 68.0 MiB.*np.memmap"):
+        pool.allocate(200 * MIB, "u1")
+    assert unchanged(pool) == before
+    assert issubclass(SharedMemoryError, MemoryError)
+    pool.allocate(10 * MIB, "u1")[:] = 1
+    keep[:] = 1
+
+
+def test_many_small_arrays_are_checked_too(pool, monkeypatch):
+    monkeypatch.setattr(machine, "available_memory", lambda: 0)
+    arrays = []
+    with pytest.raises(SharedMemoryError):
+        for _ in range(40):
+            arrays.append(pool.allocate(50_000, "u1"))
+    assert 10 < len(arrays) < 40
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EFBIG])
+def test_full_in_the_middle_loses_nothing(pool, monkeypatch, number):
+    real, calls = os.posix_fallocate, []
+
+    def full(fd, start, size):
+        calls.append(start)
+        if len(calls) == 3:
+            raise OSError(number, os.strerror(number))
+        real(fd, start, size)
+
+    before = unchanged(pool)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(SharedMemoryError, match=f"needed 40.0 MiB.*{os.strerror(number)}"):
+        pool.allocate(40 * MIB, "u1")
+    assert len(calls) == 3
+    assert unchanged(pool) == before
+    pool.allocate(40 * MIB, "u1")[:] = 1
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), KeyboardInterrupt()])
+def test_other_errors_lose_nothing_either(pool, monkeypatch, error):
+    before = unchanged(pool)
+
+    def fail(*args):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", fail)
+        with pytest.raises(type(error)):
+            pool.allocate(MIB, "u1")
+    assert unchanged(pool) == before
+
+
+def test_file_system_that_is_too_small(pool, monkeypatch):
+    """As a container's /dev/shm of 64 MB is for memory that has no memfd."""
+    real = os.fstatvfs(pool.fileno())
+    small = os.statvfs_result((real.f_bsize, 4096, 16384, 16384, 16384) + tuple(real)[5:])
+    monkeypatch.setattr(os, "fstatvfs", lambda fd: small)
+    with pytest.raises(SharedMemoryError, match="needed 65.0 MiB.*free 64.0 MiB"):
+        pool.allocate(65 * MIB, "u1")
+
+
+def test_too_large_for_any_window(pool):
+    for shape in (1 << 40, (1 << 40, 1 << 40)):
+        with pytest.raises(SharedMemoryError, match="address space"):
+            pool.allocate(shape, "f8")
+    assert pool.used == 0
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, error, match",
+    [
+        (3, object, TypeError, "Python objects"),
+        (3, [("a", "O")], TypeError, "Python objects"),
+        (-1, "f4", ValueError, "negative"),
+        ((2, -1), "f4", ValueError, "negative"),
+        (2.5, "f4", TypeError, r"integers, got 2\.5"),
+        ((2, 2.5), "f4", TypeError, "integers"),
+        ("ab", "f4", TypeError, "integers"),
+        (3, "no such", TypeError, "no such"),
+    ],
+)
+def test_bad_arguments(pool, shape, dtype, error, match):
+    with pytest.raises(error, match=match):
+        pool.allocate(shape, dtype)
+    assert pool.used == 0
+    assert pool.allocate(3, "f4").shape == (3,)
+
+
+def test_bad_order_frees_its_range(pool):
+    with pytest.raises((TypeError, ValueError)):
+        pool.allocate(3, "f4", order="Z")
+    gc.collect()
+    assert pool.used == 0
+
+
+def test_closed(pool):
+    x = pool.allocate(3, "f4")
+    pool.close()
+    pool.close()
+    with pytest.raises(StateError, match="pool 3 is closed"):
+        pool.allocate(3, "f4")
+    with pytest.raises(StateError, match="pool 3 is closed"):
+        pool.fileno()
+    assert "closed" in repr(pool)
+    assert pool.handle(x).offset == 0
+
+
+def test_signals_do_not_keep_a_reservation_from_ending():
+    ticks = []
+    previous = signal.signal(signal.SIGALRM, lambda *_: ticks.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        Pool(0).allocate(400 * MIB, "u1")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert ticks
+
+
+def test_more_than_2_gib():
+    size = (1 << 31) + 100_000
+    pool = Pool(0)
+    before = pool.allocate(1000, "u1")
+    x = pool.allocate(size, "u1")
+    after = pool.allocate(1000, "u1")
+    after[:] = before[:] = 5
+    x[-1], x[1 << 31] = 1, 2
+    peer = peer_of(pool)
+    seen = peer.attach(pool.handle(x[::-1]))
+    assert (seen[0], seen[size - 1 - (1 << 31)], int(seen[:1000].sum())) == (1, 2, 1)
+    assert peer.attach(pool.handle(after)).sum() == 5000
+
+
+def test_release_without_madvise_is_harmless(monkeypatch):
+    monkeypatch.delattr(shared_array.mmap, "MADV_REMOVE")
+    pool = Pool(0)
+    pool.allocate(MIB, "u1")[:] = 1
+    assert pool.used == 0
+    assert pool.allocate(MIB, "u1").shape == (MIB,)
+
+
+# --- processes ---
+
+
+def test_processes_see_each_others_writes_and_free_only_their_own():
+    printed = run("""if True:
+        import gc, os, socket, array, pickle
+        from synkhronos.memory.pool import Pool, PoolMap
+        from synkhronos.errors import StateError
+        pool = Pool(0)
+        x = pool.allocate(100_000, 'f8')
+        x[:] = 1
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        pid = os.fork()
+        if pid == 0:
+            own = Pool(1)
+            y = own.allocate((2, 3), 'i4')
+            y[:] = 5
+            x[0] = 2                        # the mapping is inherited and shared
+            try:
+                pool.allocate(3, 'f4')
+            except StateError as error:
+                assert 'forked child' in str(error)
+            else:
+                os._exit(1)
+            message = pickle.dumps(own.handle(y.T))
+            theirs.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [own.fileno()]))])
+            assert theirs.recv(1) == b'w'
+            ok = y[1, 2] == 7
+            del x, pool
+            gc.collect()                    # must not free the parent's pages
+            os._exit(0 if ok else 2)
+        message, ancillary, _, _ = ours.recvmsg(1000, 1000)
+        fd = array.array('i', ancillary[0][2][:4])[0]
+        peers = PoolMap()
+        peers.add(1, fd)
+        os.close(fd)
+        y = peers.attach(pickle.loads(message))
+        print(y.tolist(), x[0])
+        y[2, 1] = 7
+        ours.send(b'w')
+        print(os.waitpid(pid, 0)[1], x[1:].min(), y[2, 1])    # the memory of the dead is still there
+        """)
+    assert printed.splitlines() == ["[[5, 5], [5, 5], [5, 5]] 2.0", "0 1.0 7"]
+
+
+def test_hundreds_of_arrays_with_few_descriptors():
+    printed = run("""if True:
+        import os, resource
+        from synkhronos.memory.pool import Pool, PoolMap
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        before = len(os.listdir('/proc/self/fd'))
+        pools = [Pool(n) for n in range(3)]
+        arrays = [[pool.allocate((n + 1, 7), 'f4') for n in range(300)] for pool in pools]
+        peers = PoolMap()
+        for pool in pools:
+            peers.add(pool.ident, pool.fileno())
+        for pool, mine in zip(pools, arrays):
+            for array in mine:
+                peers.attach(pool.handle(array))[:] = 1
+        print(all((array == 1).all() for mine in arrays for array in mine))
+        print(len(os.listdir('/proc/self/fd')) - before)
+        for pool in pools:
+            pool.close()
+        del pools, pool, arrays, mine, array, peers
+        print(len(os.listdir('/proc/self/fd')) - before)
+        """)
+    assert printed.splitlines() == ["True", "12", "0"]
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_kill_leaves_nothing(fallback):
+    before = set(os.listdir("/dev/shm"))
+    program = f"""if True:
+        import os, time
+        if {fallback}:
+            del os.memfd_create
+        from synkhronos.memory.pool import Pool
+        pool = Pool(0)
+        x = pool.allocate(1000, 'f4')
+        x[:] = 1
+        print('ready', flush=True)
+        time.sleep(60)
+        """
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_limit_of_address_space():
+    printed = run("""if True:
+        import resource, numpy as np
+        from synkhronos.memory.pool import Pool, PoolMap
+        from synkhronos.errors import SharedMemoryError
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        pools = [Pool(n) for n in range(3)]           # each leaves room for the others
+        peers = PoolMap()
+        for pool in pools:
+            peers.add(pool.ident, pool.fileno())
+            peers.attach(pool.handle(pool.allocate(10, 'f4')))
+        x = pools[0].allocate(100 << 20, 'u1')
+        peers.attach(pools[0].handle(x))[-1] = 3
+        print(x[-1], pools[0]._window == 2 << 30)
+        try:
+            pools[0].allocate(3 << 30, 'u1')
+        except SharedMemoryError as error:
+            print('ulimit -v' in str(error), 'needed 3.0 GiB' in str(error))
+        np.ones(100 << 20, 'u1')
+        """)
+    assert printed.splitlines() == ["3 True", "True True"]
+
+
+def test_window_is_halved_until_it_can_be_had(monkeypatch):
+    real = shared_array.mmap.mmap
+
+    def small(fd, size, *args, **kwargs):
+        if size > 1 << 28:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return real(fd, size, *args, **kwargs)
+
+    monkeypatch.setattr(shared_array.mmap, "mmap", small)
+    pool = Pool(0)
+    assert pool._window == 1 << 28
+    x = pool.allocate(1 << 27, "u1")
+    seen = peer_of(pool).attach(pool.handle(x))
+    seen[-1] = 1
+    assert x[-1] == 1
+    peer = peer_of(pool)
+    monkeypatch.setattr(shared_array.mmap, "mmap", lambda *args: small(0, 1 << 30))
+    with pytest.raises(SharedMemoryError, match=r"cannot map 128.0 MiB.*ulimit -v"):
+        peer.attach(pool.handle(x))
+    with pytest.raises(SharedMemoryError, match="window of at least 64.0 MiB"):
+        Pool(1)
+
+
+def test_limit_of_file_size():
+    printed = run("""if True:
+        import resource
+        from synkhronos.memory.pool import Pool
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+        pool = Pool(0)
+        pool.allocate(100 << 20, 'u1')[-1] = 1
+        print(pool._window)
+        """)
+    assert printed == str(1 << 30)
+
+
+def test_views_alive_at_exit_are_silent():
+    printed = run("""if True:
+        import atexit, sys
+        atexit.register(lambda: print(array[0], late.array[0]))     # runs last, and finds everything in its place
+        from synkhronos.memory.pool import Pool
+        pool = Pool(0)
+        array = pool.allocate(100_000, 'f8')
+        sys.modules['kept'] = array[::2]
+        class Late:
+            def __init__(self): self.array = pool.allocate(100_000, 'f8'); self.array[:] = 3
+            def __del__(self): self.array[:] = 1
+        late = Late(); late.me = late
+        atexit.register(lambda: array.fill(2))
+        """)
+    assert printed == "2.0 3.0"
+
+
+def test_attach_takes_microseconds():
+    pool = Pool(0)
+    x = pool.allocate((100, 10), "f4")
+    peer, handle = peer_of(pool), pool.handle(x[::2])
+    peer.attach(handle)
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(1000):
+            peer.attach(handle)
+        best = min(best, (time.perf_counter() - start) / 1000)
+    assert best < 2e-5
+
+
+def test_repr(pool):
+    keep = pool.allocate(10, "u1")
+    assert repr(pool) == "<Pool 3: 64 bytes used of a window of 4.0 GiB (4294967296 bytes)>"
+    assert repr(peer_of(pool)) == "<PoolMap: pools [3], 0 files>"
+    del keep
+
+
+def test_piece_is_a_multiple_of_the_page():
+    assert reservation._PIECE % os.sysconf("SC_PAGE_SIZE") == 0

@@ -1,0 +1,119 @@
+"""What lives as long as the process: memory, the keeper, the session."""
+
+import os
+import threading
+from unittest.mock import Mock
+
+import pytest
+
+import synkhronos as synk
+from synkhronos.program.program import PROGRAM, Program
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    synk.close()
+    yield
+    synk.close()
+
+
+def test_current():
+    with pytest.raises(synk.StateError, match="not forked: call synkhronos.fork"):
+        PROGRAM.current()
+    session = PROGRAM.open(2, 0, launcher="threads")
+    assert PROGRAM.current() is session
+    with pytest.raises(synk.StateError, match=r"forked already \(2 ranks\): call synkhronos.close"):
+        PROGRAM.open(3, 0, launcher="threads")
+    session.close("no more")
+    with pytest.raises(synk.StateError, match=r"closed \(no more\)"):
+        PROGRAM.current()
+    assert PROGRAM.open(3, 0, launcher="threads") is PROGRAM.current()
+    PROGRAM.close()
+    assert PROGRAM.session is None
+
+
+def test_one_keeper_and_one_pool_for_all_sessions():
+    pool = PROGRAM.pool
+    PROGRAM.open(2, 0)
+    keeper = PROGRAM.keeper_pid
+    PROGRAM.close()
+    PROGRAM.open(3, 1)
+    assert PROGRAM.keeper_pid == keeper and PROGRAM.pool is pool
+    PROGRAM.shut_down()
+    assert PROGRAM.keeper_pid is None and PROGRAM.session is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(keeper, 0)
+    PROGRAM.shut_down()
+
+
+def test_one_rank_needs_no_keeper():
+    PROGRAM.shut_down()
+    PROGRAM.open(1, 0)
+    assert PROGRAM.keeper_pid is None
+
+
+def test_two_threads_that_fork_at_once():
+    """One does, the others are told."""
+    outcomes = []
+
+    def work():
+        try:
+            outcomes.append(PROGRAM.open(2, 0))
+        except synk.StateError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [isinstance(outcome, str) for outcome in outcomes].count(False) == 1
+    assert all("forked already" in outcome for outcome in outcomes if isinstance(outcome, str))
+
+
+def test_ranks_do_not_depend_on_the_thread_that_forked():
+    """The kernel tells of a parent's death when the *thread* ends that forked."""
+    PROGRAM.shut_down()
+    thread = threading.Thread(target=PROGRAM.open, args=(3, 0))
+    thread.start()
+    thread.join()
+    from synkhronos.runtime.serve import Start
+
+    for _ in range(3):
+        assert PROGRAM.session.run(Start()) == [None] * 3
+
+
+def test_failed_start_leaves_nothing(monkeypatch):
+    from synkhronos.program import program
+
+    before = len(os.listdir("/proc/self/fd"))
+    for name in ("Session", "MasterPlacement", "RankConfig", "nameless_file"):
+        with monkeypatch.context() as patch:
+            patch.setattr(program, name, lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                PROGRAM.open(3, 0)
+        assert PROGRAM.session is None
+    PROGRAM.open(3, 0)
+    PROGRAM.close()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the keeper's socket, and the pool
+
+
+def test_disowned():
+    """A forked child starts from nothing, and leaves what the parent has alone."""
+    session = PROGRAM.open(2, 0)
+    pid = os.fork()
+    if pid == 0:
+        ok = PROGRAM.session is None and PROGRAM.keeper_pid is None and not PROGRAM.inside_rank
+        os._exit(0 if ok else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert PROGRAM.session is session and PROGRAM.keeper_pid
+
+
+def test_disown_gives_up_the_cores_in_the_child_only():
+    """The child holds no claim on the parent's cores, so that the parent can give them back."""
+    program = Program()
+    program.session = Mock()
+    placement = program.session.placement
+    program.disown()
+    placement.release.assert_called_once_with()
+    assert program.session is None

@@ -1,0 +1,202 @@
+"""Every benchmark at a tiny size, without the peers; and how results are judged."""
+
+import importlib
+import pickle
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from worlds import needs_lasagne
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks import calls, collectives, end_to_end, goals, gradients, inputs, measure, report, start  # noqa: E402
+from benchmarks.at_once import APART, CEILING, AtOnce  # noqa: E402
+from benchmarks.measure import Local, Times, WrongResult  # noqa: E402
+from benchmarks.peers.forked import Forked  # noqa: E402
+from benchmarks.peers.group import Groups  # noqa: E402
+from benchmarks.unpickling import Unpickling  # noqa: E402
+
+NO_PEERS = Groups(())
+
+TINY = [
+    (calls.run, dict(repeats=5, rows=300, pauses=(1e-4,)), "call, no inputs"),
+    (collectives.run, dict(sizes=(4096,), most=3, many=[(3, 4), (5,)]), "all_reduce, in slots"),
+    (inputs.run, dict(repeats=5, shape=(300, 4), batch=64), "batch of 64 shuffled rows"),
+    (gradients.run, dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3), "MLP gradient"),
+    (start.run, dict(layers=2, width=4, set_bytes=1 << 20, constant_bytes=1 << 20, repeats=2, depth=None),
+     "fork and close"),
+]
+
+
+@pytest.mark.parametrize("run, options, case", TINY, ids=lambda value: getattr(value, "__module__", ""))
+def test_runs(run, options, case):
+    peers = () if run is gradients.run else (NO_PEERS,)
+    rows = list(run(*peers, n=2, **options))
+    assert any(row["case"].startswith(case) for row in rows)
+    for row in rows:
+        assert report.line_of(row)
+        assert "value" in row or all(np.isfinite(times.median) for times in row["times"].values())
+
+
+TRAINED = [({"models": ["custom_mlp:1,8,0,0"], "digits": 600, "depth": None}, "MNIST, custom_mlp:1,8,0,0", 3),
+           ({"models": (), "depth": 8, "steps": 2}, "ResNet-8", 2)]
+
+
+def shallow(depth, images, normalize):
+    """A network that begins and ends as residual ones do."""
+    from lasagne import layers, nonlinearities
+    from resnet import convolution, image_shape
+
+    first = convolution(layers.InputLayer((None,) + image_shape(depth), images), 4, 3, normalize, stride=4)
+    return layers.DenseLayer(layers.GlobalPoolLayer(first), 10, nonlinearity=nonlinearities.softmax)
+
+
+@needs_lasagne
+@pytest.mark.theano
+@pytest.mark.timeout(300)  # compiling takes long where nothing is cached
+@pytest.mark.parametrize("options, what, steps", TRAINED, ids=["mnist", "resnet"])
+def test_training(options, what, steps, monkeypatch):
+    workload = importlib.import_module("workload")
+    monkeypatch.setattr(workload, "build_resnet", shallow)  # a real one takes 20 seconds to compile
+    times, where = list(end_to_end.run(NO_PEERS, mlps=[], epochs=2, **options))
+    assert times["case"].endswith(what) and list(times["times"]) == ["synkhronos", "plain Theano", CEILING, APART]
+    assert where["case"].endswith(what)
+    for name, parts in where["parts"].items():
+        assert sum(parts.values()) == pytest.approx(2 * parts["total"])  # the parts, and their sum
+        assert 0.2 < steps * parts["total"] / times["times"][name].median < 5
+    parts = where["parts"]["synkhronos"]
+    assert min(parts.values()) >= 0 and parts["function (gradients)"] > 0 and parts["update step"] > 0
+    assert "| function (gradients) | " in report.parts_table([times, where])
+
+
+@needs_lasagne
+@pytest.mark.theano
+def test_training_with_another_loss_is_no_time(monkeypatch):
+    epoch = end_to_end.Parallel.epoch
+
+    def other_rows(self, steps=None):
+        epoch(self, steps)
+        self.losses[-1] *= 1.1
+
+    monkeypatch.setattr(end_to_end.Parallel, "epoch", other_rows)
+    with pytest.raises(WrongResult, match="mean loss"):
+        list(end_to_end.run(NO_PEERS, mlps=[], epochs=2, **TRAINED[0][0]))
+
+
+def test_at_once():
+    # The slower of two that begin together, however long each takes to get ready.
+    works = [{"sleep": Local(lambda: time.sleep(0.01), before=lambda: time.sleep(0.05))},
+             {"sleep": Local(lambda: time.sleep(0.03), before=lambda: time.sleep(0.01))}]
+    with AtOnce(works) as at_once:
+        times = at_once.contender("sleep").measure(3, warm=1)
+    assert len(times) == 3 and all(0.03 <= seconds < 0.05 for seconds in times)
+
+
+def test_at_once_fails_with_the_work():
+    works = [{"divide": Local(lambda: 1 // 0)}, {"divide": Local(lambda: None)}]
+    with pytest.raises(EOFError), AtOnce(works) as at_once:
+        at_once.contender("divide").measure(2)
+
+
+class Slow:
+    """Takes a while to unpickle, in whichever process."""
+
+    def __reduce__(self):
+        return time.sleep, (0.02,)
+
+
+def test_unpickling_alone():
+    with Unpickling() as unpickling:
+        times = unpickling.contender(pickle.dumps(Slow())).measure(2, warm=1)
+    assert len(times) == 2 and min(times) >= 0.02
+
+
+def test_rounds_begin_warm():
+    called = []
+    contender = Local(lambda: called.append(len(called)))
+    assert len(contender.measure(4, warm=3)) == 4 and len(called) == 7
+
+
+def test_resnet_50_has_as_many_parameters_as_published():
+    shapes = collectives.resnet50_shapes()
+    assert len(shapes) == 161
+    assert sum(int(np.prod(shape)) for shape in shapes) == 25557032  # without biases before normalisation
+
+
+def test_a_wrong_result_is_no_time():
+    with pytest.raises(WrongResult):
+        Local(lambda: None, lambda: False).measure(3)
+
+
+def test_measured_in_turn():
+    order = []
+    contenders = {name: Local(lambda name=name: order.append(name)) for name in "ab"}
+    times = measure.measure_in_turn(contenders, repeats=6, rounds=3)
+    assert [each.count for each in times.values()] == [6, 6]
+    assert "".join(order[-18:]) == "aaabbb" * 3  # one that is not counted, and two
+    del order[:]
+    measure.measure_in_turn(contenders, repeats=6, rounds=3, warm=0)
+    assert "".join(order[-12:]) == "aabb" * 3
+
+
+def times(median, p99=0):
+    return Times(median, p99 or median, median, 1)
+
+
+def test_judged():
+    rows = [
+        {"case": "call, no inputs", "n": 2, "times": {"synkhronos": times(20, 200), "mp.Barrier pair": times(100, 300)}},
+        {"case": "all_reduce, in slots", "n": 2, "nbytes": 1 << 20, "times": {
+            "synkhronos": times(30), "Open MPI": times(120), "MPICH": times(100), "memcpy": times(10)}},
+        {"case": "MLP gradient, 2 ms of work", "n": 2, "times": {"synkhronos": times(1000), "plain Theano": times(1950)}},
+        {"case": "idle ranks, % CPU", "n": 2, "value": 3.0},
+        {"case": "batch of 1024 shuffled rows", "n": 2, "times": {
+            "synkhronos": times(500), inputs.COPY: times(210), inputs.TAKE: times(200)}},
+        {"case": "epoch of MNIST, cnn", "n": 2, "times": {"synkhronos": times(1000), "plain Theano": times(1700)}},
+        {"case": "5 steps of ResNet-20", "n": 2, "times": {"synkhronos": times(1000), "plain Theano": times(1700)}},
+        {"case": start.OF_DATA, "n": 2, "value": 300.0, "of": 150.0},
+    ]
+    verdicts = {verdict.goal.what: (round(verdict.ratio, 3), verdict.met) for verdict in goals.judge(rows)}
+    assert verdicts == {
+        "call, no inputs, p50": (0.2, False), "call, no inputs, p99": (0.667, False),
+        "all_reduce in slots, 1 MB": (0.3, True), "all_reduce in slots, 1 MB, beside memcpy": (3.0, False),
+        "speedup, MLP gradient, 2 ms of work": (1.95, True), "waiting ranks, % CPU": (3.0, False),
+        "copy of shuffled rows": (1.05, True), "speedup, epoch of MNIST, cnn": (1.7, False),
+        "memory of a data set, in data sets": (2.0, False)}
+
+
+def test_report(tmp_path):
+    rows = [{"case": "all_reduce, in slots", "n": 2, "nbytes": 1 << 20,
+             "times": {"synkhronos": times(30), "MPICH": times(100), "memcpy": times(10)}},
+            {"case": "5 steps of ResNet-20", "n": 2,
+             "times": {"synkhronos": times(6e5), "plain Theano": times(9e5), CEILING: times(5e5), APART: times(6e5)}},
+            {"case": "MLP gradient", "n": 2,
+             "times": {"synkhronos": times(6e5), "plain Theano": times(9e5), CEILING: times(5e5)}},
+            {"case": "where the time of a step goes, ResNet-20", "n": 2, "parts": {
+                "synkhronos": {"all_reduce": 1500.0, "total": 120000.0}, "plain Theano": {"total": 180000.0}}},
+            {"case": start.OF_DATA, "n": 2, "value": 1031.0, "of": 1024.0}]
+    verdicts = goals.judge(rows)
+    report.save(rows, verdicts, "quiet", tmp_path)
+    assert '"median": 30' in (tmp_path / "results.json").read_text()
+    page = tmp_path / "page.md"
+    page.write_text("before\n" + report.BEGIN + "old\n" + report.END + "after\n")
+    report.write(report.document(rows, verdicts, "quiet"), tmp_path, page)
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| all_reduce in slots, 1 MB | best peer | 30.0 | 100.0 | 0.30 | ≤ 0.35 | met |" in text
+    assert "| 5 steps of ResNet-20 | 900 | 600 | 1.50 | 500 | 1.80 | 600 | 1.50 |" in text
+    assert "| MLP gradient | 900 | 600 | 1.50 | 500 | 1.80 |  |  |" in text
+    assert "| all_reduce | 1.500 |  |\n| total | 120.000 | 180.000 |" in text
+    assert "- memory that a data set adds, MB (n=2): 1031 (of 1024)" in text
+
+
+@pytest.mark.parametrize("kind", ["barrier", "pipes"])
+def test_peers_that_need_nothing(kind):
+    with Groups() as groups:
+        group = groups.get(kind, 2)
+        for what, nbytes in [("barrier", 0)] + [("all_reduce", 4000), ("send", 4000)] * (kind == "pipes"):
+            assert len(group.contender(what, nbytes).measure(3)) == 3
+    assert issubclass(getattr(importlib.import_module("benchmarks.peers." + kind), kind.title()), Forked)

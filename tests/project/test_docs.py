@@ -1,0 +1,272 @@
+"""What README, docs and docstrings say is there, is complete, and runs."""
+
+import doctest
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.rst"))
+README = (ROOT / "README.md").read_text()
+
+
+# -- what pages refer to is there --------------------------------------------------------------------------------------
+
+
+def referred(path, text):
+    """Return the files that a page links to or includes."""
+    if path.suffix == ".md":
+        targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+        return [path.parent / target for target in targets if not re.match(r"\w+:", target)]
+    targets = re.findall(r"^\.\. (?:literal)?include:: (\S+)", text, re.MULTILINE)
+    documents = [name + ".rst" for name in re.findall(r":doc:`([\w/]+)`", text)]
+    return [path.parent / target for target in targets + documents]
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CHANGES.md", ROOT / "demos" / "README.md"] + PAGES,
+                         ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_page_refers_to_exists(path):
+    assert [str(target) for target in referred(path, path.read_text()) if not target.exists()] == []
+
+
+def test_references_are_found():
+    readme, page = ROOT / "README.md", ROOT / "docs" / "index.rst"
+    assert referred(readme, "[a](b/c.md) [d](https://e.f) [g\nh](i.rst#j)") == [ROOT / "b" / "c.md", ROOT / "i.rst"]
+    text = ".. include:: a.inc\n\n.. literalinclude:: ../b.py\n   :pyobject: c\n\nSee :doc:`d`."
+    assert referred(page, text) == [ROOT / "docs" / "a.inc", ROOT / "docs" / ".." / "b.py", ROOT / "docs" / "d.rst"]
+
+
+def test_pages_build_without_warnings(tmp_path):
+    pytest.importorskip("sphinx")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", str(tmp_path / "trees"),
+               str(ROOT / "docs"), str(tmp_path / "html")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    assert done.returncode == 0, done.stdout
+    interface = (tmp_path / "html" / "api.html").read_text()
+    assert [name for name in synk.__all__ if 'id="synkhronos.%s"' % name not in interface] == []
+
+
+# -- docstrings --------------------------------------------------------------------------------------------------------
+
+
+def sections(docstring):
+    """Return the numpydoc sections of a docstring, by title; the text before them under ``""``."""
+    parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", inspect.cleandoc(docstring), flags=re.MULTILINE)
+    return dict(zip([""] + parts[1::2], parts[::2]))
+
+
+def documented(section):
+    """Return the names that a section describes."""
+    heads = [line for line in section.split("\n") if line and not line.startswith(" ")]
+    return [name.strip().lstrip("*") for head in heads for name in head.split(" : ")[0].split(",")]
+
+
+def faults(thing, bound=False):
+    """Return what a docstring lacks, as words."""
+    if not thing.__doc__:
+        return ["docstring"]
+    found = sections(thing.__doc__)
+    signature = inspect.signature(thing)
+    parameters = [name for name in signature.parameters if not (bound and name == "self")]
+    lacking = [name for name in parameters if name not in documented(found.get("Parameters", ""))]
+    lacking += ["parameter %s is none" % name for name in documented(found.get("Parameters", ""))
+                if name not in parameters]
+    if signature.return_annotation not in (None, "None") and "Returns" not in found:
+        lacking.append("Returns")
+    example = found.get("Examples", "")
+    if ">>>" not in example or "SKIP" in example:
+        lacking.append("an example that runs")
+    return lacking
+
+
+FUNCTIONS = [name for name in synk.__all__ if inspect.isfunction(getattr(synk, name))]
+CLASSES = [name for name in synk.__all__ if inspect.isclass(getattr(synk, name))]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstring_of_function(name):
+    assert faults(getattr(synk, name)) == []
+
+
+#: The calls that need no open session, and cannot fail otherwise.
+CANNOT_FAIL = {"close", "is_forked", "get_n_gpu"}
+
+
+@pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - CANNOT_FAIL))
+def test_docstring_says_what_is_raised(name):
+    assert "Error" in sections(getattr(synk, name).__doc__).get("Raises", "")
+
+
+@pytest.mark.parametrize("name", ["__call__", "as_theano", "build_inputs"])
+def test_docstring_of_method_of_function(name):
+    assert faults(getattr(synk.Function, name), bound=True) == []
+
+
+@pytest.mark.parametrize("name", ["set_value", "set_length", "set_shape", "condition_data"])
+def test_docstring_of_method_of_data(name):
+    assert faults(getattr(synk.Data, name), bound=True) == []
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_docstring_of_class(name):
+    members = [member for member, value in vars(getattr(synk, name)).items()
+               if not member.startswith("_") and not inspect.getdoc(value)]
+    assert getattr(synk, name).__doc__ and members == []
+
+
+@pytest.mark.theano
+def test_docstrings_of_update_rules():
+    pytest.importorskip("theano")
+    from synkhronos.extensions import updates
+
+    for name in updates.__all__:
+        rule = getattr(updates, name)
+        assert faults(rule) == [], name
+        assert {"Returns", "Raises"} < set(sections(rule.__doc__)) and ":=" in rule.__doc__.split("Parameters")[0], name
+
+
+@pytest.mark.theano
+def test_docstrings_of_training_functions():
+    pytest.importorskip("theano")
+    from synkhronos.extensions import train
+
+    for name in ("make_train_function", "make_train_function_theano", "average_batch_norm"):
+        function = getattr(train, name)
+        assert faults(function) == [], name
+        assert "Raises" in sections(function.__doc__), name
+
+
+def test_faults_of_docstrings_are_found():
+    def good(a, *b):
+        """Do it.
+
+        Parameters
+        ----------
+        a, *b : int
+            Numbers.
+
+        Returns
+        -------
+        int
+
+        Examples
+        --------
+        >>> 1
+        1
+        """
+
+    def bad(a, b) -> None:
+        """Do it.
+
+        Parameters
+        ----------
+        a : int
+        c : int
+
+        Examples
+        --------
+        >>> bad()  # doctest: +SKIP
+        """
+
+    def bare():
+        pass
+
+    assert faults(good) == []
+    assert faults(bad) == ["b", "parameter c is none", "an example that runs"]
+    assert faults(bare) == ["docstring"]
+
+
+# -- what pages show runs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.theano
+@pytest.mark.parametrize("path", [path for path in PAGES if ">>>" in path.read_text()], ids=lambda path: path.name)
+def test_examples_of_page(path):
+    pytest.importorskip("theano")
+    try:
+        results = doctest.testfile(str(path), module_relative=False, optionflags=doctest.REPORT_NDIFF)
+        assert results.attempted and not results.failed  # what failed is in the output above
+    finally:
+        synk.close()
+
+
+@pytest.mark.parametrize("launcher, n, root", [("threads", 1, 0), ("threads", 2, 1), ("threads", 3, 0), ("fork", 3, 2)])
+def test_collective_of_extending(make_world, monkeypatch, launcher, n, root):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))  # before the fork: the ranks import it, too
+    from rotate import rotate
+
+    world = make_world(launcher, n, root)
+    a, b = world.shared(np.zeros(2), "a"), world.shared(np.zeros((2, 3)), "b")
+    world.set_values(a, [np.array([rank, 10.0]) for rank in range(n)])
+    world.set_values(b, [np.full((2, 3), -rank) for rank in range(n)])
+    rotate([a, b])
+    assert [value.tolist() for value in world.values(a)] == [[(rank - 1) % n, 10.0] for rank in range(n)]
+    assert [value[1, 2] for value in world.values(b)] == [-((rank - 1) % n) for rank in range(n)]
+
+
+PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+#: What the programs in the README leave to the reader: logistic regression on data that come out differently each row.
+GIVEN = """
+import os
+import numpy as np
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # fork() takes all cores; 100 rows divide evenly over 2
+num_epochs = 3
+
+def build_cnn():
+    import theano, theano.tensor as T
+    w, b = theano.shared(np.zeros((4, 3)), "w"), theano.shared(np.zeros(3), "b")
+    x = T.dmatrix("x")
+    return T.nnet.softmax(T.dot(x, w) + b), x, [w, b]
+
+def setup_training(network):
+    import theano.tensor as T
+    y = T.ivector("y")
+    loss = T.nnet.categorical_crossentropy(network, y).mean()
+    w, b = [v for v in __import__("theano").gof.graph.inputs([loss]) if v.name in ("w", "b")]
+    return [(p, p - 0.5 * T.grad(loss, p)) for p in (w, b)], y
+
+def load_dataset():
+    random = np.random.RandomState(1)
+    return random.randn(400, 4), random.randint(0, 3, 400).astype("int32")
+
+def iter_minibatch_idxs(length, size, shuffle):
+    order = np.random.RandomState(2).permutation(length)
+    return [order[begin : begin + size] for begin in range(0, length, size)]
+"""
+
+
+def run_program(tmp_path, text):
+    """Run a program as a script and return what it prints."""
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    done = subprocess.run([sys.executable, "-m", "synkhronos", str(path)], env=environment, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, universal_newlines=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.theano
+def test_before_and_after_of_readme_arrive_at_the_same(tmp_path):
+    pytest.importorskip("theano")
+    before, after = (GIVEN + text + "\nfor p in param_vars: print(*p.get_value().ravel())\n" for text in PROGRAMS[:2])
+    assert "synk" not in before and "synk.all_reduce" in after
+    serial, parallel = (np.array(run_program(tmp_path, text).split(), float) for text in (before, after))
+    assert serial.shape == (15,) and np.abs(serial).max() > 0.01
+    np.testing.assert_allclose(parallel, serial, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.theano
+def test_complete_program_of_readme_prints_what_is_said(tmp_path):
+    pytest.importorskip("theano")
+    (said,) = re.findall(r"It prints `(.*?)`", README)
+    assert run_program(tmp_path, PROGRAMS[2]) == said + "\n"

@@ -1,0 +1,167 @@
+"""Imports run downwards, and only the engines know an engine."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "synkhronos"
+
+# Folders (and the few flat modules) of the package, the lowest first: each may import those below it and its neighbours
+# on the same line, without cycles. A new module goes into the folder it belongs to.
+LAYERS = [
+    ["errors"],
+    ["reductions", "partition", "host"],
+    ["kernels"],
+    ["selection", "memory"],
+    ["sync"],
+    ["transports", "engines"],
+    ["runtime"],
+    ["launchers"],
+    ["program"],
+    ["shared_data", "replication"],
+    ["functions"],
+    ["collectives"],
+    ["extensions", "testing"],
+    ["__init__", "cli", "__main__"],
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+# Outside packages that only some of our modules may import.
+RESTRICTED = {
+    "theano": {"engines", "extensions"},
+    "lasagne": {"engines", "extensions"},
+    "pygpu": {"transports", "engines", "reductions"},
+}
+# Written on the published interface alone, as any user's program.
+PUBLIC_USERS = {"extensions"}
+
+
+def top_level(path):
+    """The top-level module that a file of the package belongs to."""
+    return path.relative_to(PACKAGE).parts[0].replace(".py", "")
+
+
+def imported(path, text=None):
+    """Return all (full name, line) that a file imports, those inside functions too, relative ones made absolute."""
+    here = ("synkhronos",) + path.relative_to(PACKAGE).with_suffix("").parts
+    found = []
+    for node in ast.walk(ast.parse(path.read_text() if text is None else text)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(here[: len(here) - node.level]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            if module == "synkhronos":  # `from synkhronos import errors` is about the module of that name
+                found += [("synkhronos." + a.name if a.name in LEVEL else module, node.lineno) for a in node.names]
+            else:
+                found.append((module, node.lineno))
+        elif is_call_of_import_module(node):
+            name = node.args[0].value
+            if name.startswith("."):  # relative to a second argument, which is ``__name__`` here
+                name = ".".join(("synkhronos",) + path.relative_to(PACKAGE).parts[:-1]) + name
+            found.append((name, node.lineno))
+    return found
+
+
+def is_call_of_import_module(node):
+    """Return whether a node is ``import_module("...")`` with a literal string."""
+    return (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)
+            and isinstance(node.args[0].value, str)
+            and (getattr(node.func, "id", None) or getattr(node.func, "attr", None)) == "import_module")
+
+
+def ours(name):
+    """Return the top-level module that an import of ours is about, None for other packages."""
+    parts = name.split(".")
+    if parts[0] != "synkhronos":
+        return None
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def faults(path, text=None):
+    """Return what is wrong with the imports of one file, as sentences."""
+    importer, sentences = top_level(path), []
+    for name, line in imported(path, text):
+        where = "%s:%d imports %s" % (path.relative_to(PACKAGE.parent), line, name)
+        target = ours(name)
+        allowed = RESTRICTED.get(name.split(".")[0])
+        if allowed is not None and importer not in allowed:
+            sentences.append("%s: only %s may" % (where, " and ".join(sorted(allowed))))
+        elif target is None or (target == "__init__" and importer in PUBLIC_USERS):
+            continue
+        elif target not in LEVEL:
+            sentences.append("%s: unknown module, give it a place in LAYERS of tests/project/test_imports.py" % where)
+        elif LEVEL[target] > LEVEL[importer]:
+            sentences.append("%s: imports run downwards, see LAYERS in tests/project/test_imports.py" % where)
+    return sentences
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_of_module(path):
+    assert top_level(path) in LEVEL, (
+        "%s is new: give it a place in LAYERS of tests/project/test_imports.py and in docs/design.rst" % top_level(path)
+    )
+    assert faults(path) == []
+
+
+def test_no_cycles():
+    edges = {}
+    for path in FILES:
+        targets = {ours(name) for name, _ in imported(path)} - {None, top_level(path)}
+        edges.setdefault(top_level(path), set()).update(targets)
+    assert cycle(edges) is None
+
+
+def cycle(edges):
+    """Return the names along a cycle of a graph, or None."""
+    finished = set()
+
+    def visit(name, trail):
+        if name in trail:
+            return trail[trail.index(name) :] + [name]
+        if name in finished:
+            return None
+        found = next(filter(None, (visit(target, trail + [name]) for target in sorted(edges.get(name, ())))), None)
+        finished.add(name)
+        return found
+
+    return next(filter(None, (visit(name, []) for name in sorted(edges))), None)
+
+
+@pytest.mark.parametrize(
+    "module, text, fault",
+    [
+        ("errors.py", "import os, numpy.linalg", None),
+        ("partition.py", "from . import errors", None),
+        ("partition.py", "from .errors import StateError", None),
+        ("collectives/reduce.py", "from ..runtime.command import Command", None),
+        ("collectives/reduce.py", "from .base import x", None),
+        ("engines/theano/engine.py", "import theano.tensor as T", None),
+        ("engines/theano/engine.py", "from ... import reductions", None),
+        ("engines/theano/gpu.py", "def f():\n    import_module('synkhronos.reductions.device')", None),
+        ("engines/theano/gpu.py", "def f():\n    importlib.import_module('synkhronos.runtime.session')", "run downwards"),
+        ("engines/theano/engine.py", "def f():\n    from ...runtime.session import current", "imports run downwards"),
+        ("runtime/session.py", "import_module('theano')", "only engines and extensions may"),
+        ("extensions/updates.py", "import synkhronos as synk\nfrom theano import tensor", None),
+        ("transports/nccl.py", "from pygpu import collectives", None),
+        ("errors.py", "from .partition import x", "imports run downwards"),
+        ("errors.py", "from synkhronos.runtime.session import x", "imports run downwards"),
+        ("shared_data.py", "from synkhronos import fork", "imports run downwards"),
+        ("shared_data.py", "from . import collectives", "imports run downwards"),
+        ("shared_data.py", "def f():\n    import theano", "only engines and extensions may"),
+        ("shared_data.py", "from pygpu.gpuarray import GpuArray", "only engines and reductions and transports may"),
+        ("functions/call.py", "import lasagne", "only engines and extensions may"),
+        ("shared_data.py", "from synkhronos.helpers import x", "unknown module"),
+    ],
+)
+def test_the_rules_themselves(module, text, fault):
+    found = faults(PACKAGE / module, text)
+    assert (found == []) if fault is None else (len(found) == 1 and fault in found[0])
+
+
+def test_cycle_is_found():
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+    assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None

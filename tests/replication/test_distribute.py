@@ -1,0 +1,539 @@
+"""What the ranks hold of functions and shared variables: that they meet, keep their values, and go when dropped."""
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from worlds import DEVICE, Tables
+
+import synkhronos as synk
+from synkhronos.runtime.command import Command
+
+ROOT = str(Path(__file__).parents[2])
+ROWS = np.arange(6.0)
+
+
+def run_program(tmp_path, text, *options, **environment):
+    """Run a program on its own; return what it prints."""
+    (tmp_path / "program.py").write_text(textwrap.dedent(text))
+    done = subprocess.run([sys.executable, *options, "program.py"], cwd=str(tmp_path), universal_newlines=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100,
+                          env=dict(os.environ, PYTHONPATH=ROOT, **environment))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def tables(world):
+    gc.collect()
+    world.session.run(Tables())  # what was dropped goes with a command
+    return [entry[:2] for entry in world.session.run(Tables())]
+
+
+# -- when ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+def test_built_before_fork_after_fork_and_after_distribute(make_world, numpy_words, launcher):
+    synk.close()
+    x, w = numpy_words.variable("x"), numpy_words.shared(np.ones(()), "w")
+    functions = [synk.function([x], (numpy_words.sum(x * w), "sum"))]
+    make_world(launcher, 2)
+    functions.append(synk.function([x], (numpy_words.sum(x * w * 2), "sum"), updates=[(w, w + 1)]))
+    synk.distribute()
+    functions.append(synk.function([x], (numpy_words.sum(x * w * 3), "sum")))
+    assert [f(ROWS) for f in functions] == [15, 30, 90]
+    synk.distribute()
+    synk.distribute()
+    assert [f(ROWS) for f in functions] == [30, 60, 135]
+
+
+def test_forked_again_with_the_masters_values(make_world, words_of):
+    for launcher, engine in (("threads", "numpy"), ("fork", "numpy"), ("fork", "theano")):
+        words = words_of(engine)
+        x, w = words.variable("x"), words.shared(np.zeros(()), "w")
+        f = words.function([x], (x * 0 + w, "gather"), updates=[(w, w + 1)])
+        data = synk.data(ROWS)
+        for n, root in ((2, 0), (3, 1), (1, 0), (2, 1)):
+            world = make_world(launcher, n, root, engine)
+            before = float(w.get_value())
+            assert f(data).tolist() == [before] * 6
+            synk.distribute()
+            world.set_values(w, [100.0 * rank for rank in range(n)])
+            assert f(ROWS).tolist() == sum(([100.0 * rank] * (6 // n) for rank in range(n)), [])
+            synk.close()
+            assert w.get_value() == 100 * root + 1  # the master's own, still usable
+            assert f.as_theano(ROWS)[0] == 100 * root + 1
+            w.set_value(np.array(float(n)))
+
+
+# -- shared variables ----------------------------------------------------------------------------------------------
+
+
+def test_values_of_ranks_survive_other_functions(world, words):
+    x, w = words.variable("x"), world.shared(np.zeros(2), "w")
+    world.set_values(w, [[rank, np.nan] for rank in range(world.n)])
+    f = words.function([x], updates=[(w, w + 10)])
+    synk.distribute()
+    f(np.ones(world.n))
+    g = words.function([x], (w, "gather"))
+    expected = np.stack([[rank + 10, np.nan] for rank in range(world.n)])
+    np.testing.assert_array_equal(g(np.ones(world.n)).reshape(-1, 2), expected)
+    np.testing.assert_array_equal(np.stack(world.values(w)), expected)
+
+
+def test_values_survive_a_function_that_is_built_anew(world, words):
+    """As when a notebook's cell is run again: the old function dies before the new one is sent."""
+    x, w = words.variable("x"), words.shared(np.zeros(()), "w")
+    f = words.function([x], updates=[(w, w + 1)])
+    f(np.ones(world.n))
+    world.set_values(w, np.arange(world.n) * 5.0)
+    for _ in range(3):
+        f = words.function([x], updates=[(w, w + 1)])
+        gc.collect()
+        synk.distribute()
+        f(np.ones(world.n))
+    assert [float(value) for value in world.values(w)] == [rank * 5.0 + 3 for rank in range(world.n)]
+
+
+def doubled(array):
+    return np.hstack([array, array])
+
+
+def test_update_that_is_not_in_place_and_has_another_shape(world, words):
+    x, w = words.variable("x"), world.shared(np.ones(2), "w")
+    grown = words.T.concatenate([w, w]) if world.engine_name == "theano" else words.apply(doubled, w)
+    grow = words.function([x], updates=[(w, grown * 2)])
+    grow(np.ones(world.n))
+    total = words.function([x], [(words.sum(w), "gather"), (w, "avg")])
+    sums, average = total(np.ones(world.n))
+    assert sums.tolist() == [8] * world.n and average.tolist() == [2] * 4
+    grow(np.ones(world.n))
+    sums, average = total(np.ones(world.n))
+    assert sums.tolist() == [32] * world.n and average.tolist() == [4] * 8
+
+
+def test_matrix_product_into_itself(make_world, theano_words):
+    for launcher in ("threads", "fork"):
+        world = make_world(launcher, 2, engine="theano")
+        T, start = theano_words.T, np.array([[1.0, 2.0], [0.5, -1.0]])
+        W = theano_words.shared(start.copy(), "W")
+        x = theano_words.variable("x")
+        f = theano_words.function([x], updates=[(W, T.dot(W, W))])
+        synk.distribute()
+        world.set_values(W, [start, -2 * start])
+        f(np.ones(2))
+        g = theano_words.function([x], (W, "gather"), updates=[(W, T.dot(W, W))])
+        f(np.ones(2))
+        result = g(np.ones(2)).reshape(2, 2, 2)
+        for value, first in zip(result, (start, -2 * start)):
+            np.testing.assert_allclose(value, np.linalg.matrix_power(first, 4), rtol=1e-13)
+
+
+def test_swap_updates(world, words):
+    x = words.variable("x")
+    a, b = world.shared(np.zeros(2), "a"), world.shared(np.ones(2), "b")
+    world.set_values(a, [np.full(2, 10.0 + rank) for rank in range(world.n)])
+    swap = words.function([x], updates=[(a, b), (b, a)])
+    show = words.function([x], [(a, "gather"), (b, "gather")])
+    rows, ones = np.ones(world.n), [1.0] * 2 * world.n
+    tens = np.repeat(10.0 + np.arange(world.n), 2).tolist()
+    for i in range(4):
+        swap(rows)
+        results = [value.tolist() for value in show(rows)]
+        assert results == ([ones, tens] if i % 2 == 0 else [tens, ones])
+        show = words.function([x], [(a, "gather"), (b, "gather")])  # sent while the arrays are exchanged
+
+
+def test_borrowed_values(world, words):
+    x, w = words.variable("x"), words.shared(np.zeros(3), "w")
+    f = words.function([x], (w, "gather"), updates=[(w, w + 1)])
+    mine = np.full(3, 5.0)
+    w.set_value(mine, borrow=True)
+    rows = np.ones(world.n)
+    assert f(rows).tolist() == [5] * 3 * world.n
+    w.set_value(np.full(3, 7.0), borrow=True)  # on the master only, as in the docs
+    expected = np.full((world.n, 3), 6.0)
+    expected[world.root] = 7
+    np.testing.assert_array_equal(f(rows), expected.ravel())
+    g = words.function([x], (w * 1, "gather"))
+    np.testing.assert_array_equal(g(rows), expected.ravel() + 1)
+
+
+def test_clones_share_their_storage_on_all_ranks(world, words):
+    x, w = words.variable("x"), words.shared(np.zeros(()), "w")
+    clone = w.clone()
+    f = words.function([x], (x * 0 + clone, "gather"))
+    g = words.function([x], updates=[(w, w + 1)])
+    rows = np.ones(world.n)
+    assert f(rows).tolist() == [0] * world.n
+    g(rows)
+    assert f(rows).tolist() == [1] * world.n
+    del f
+    gc.collect()
+    g(rows)
+    f = words.function([x], (x * 0 + clone, "gather"))
+    assert f(rows).tolist() == [2] * world.n
+    del g
+    gc.collect()
+    f(rows)
+    g = words.function([x], updates=[(w, w + 1)])
+    g(rows)
+    assert f(rows).tolist() == [3] * world.n
+
+
+def test_default_updates(world, words):
+    x, w = words.variable("x"), words.shared(np.zeros(()), "w")
+    w.default_update = w + 1
+    f = words.function([x], (x * 0 + w, "gather"))
+    assert f.get_shared() == [w]
+    rows = np.ones(world.n)
+    assert f(rows).tolist() == [0] * world.n and f(rows).tolist() == [1] * world.n
+    g = words.function([x], (x * 0 + w, "gather"), no_default_updates=True)
+    assert g(rows).tolist() == [2] * world.n and g(rows).tolist() == [2] * world.n
+
+
+def test_variables_that_are_no_arrays_are_replicated(make_world, theano_words):
+    import scipy.sparse
+    import theano.sparse
+
+    for launcher in ("threads", "fork"):
+        make_world(launcher, 2, engine="theano")
+        s = theano_words.theano.shared(scipy.sparse.csr_matrix(np.diag([1.0, 2.0])), "s")
+        x = theano_words.variable("x", 2)
+        random = theano_words.T.shared_randomstreams.RandomStreams(1)
+        f = theano_words.function([x], [(theano.sparse.dot(x, s), "gather"), random.uniform((2,))])
+        product, noise = f(np.ones((4, 2)))
+        assert product.tolist() == [[1, 2]] * 4 and 0 < noise.min() < noise.max() < 1
+        assert not np.array_equal(f(np.ones((4, 2)))[1], noise)
+
+
+# -- what is dropped -----------------------------------------------------------------------------------------------
+
+
+def test_dropped_functions_free_the_ranks_memory(world, words):
+    x = words.variable("x")
+    a, b = words.shared(np.zeros(()), "a"), words.shared(np.zeros(100000), "b")
+    f = words.function([x], (words.sum(x * a), "sum"))
+    before = tables(world)
+    f(ROWS)
+    assert tables(world) == [(functions + 1, shareds + 1) for functions, shareds in before]
+    g = words.function([x], (words.sum(x * a) + words.sum(b), "sum"))
+    g(ROWS)
+    assert tables(world) == [(functions + 2, shareds + 2) for functions, shareds in before]
+    used = [entry[2] for entry in world.session.run(Tables())]
+    del g
+    assert tables(world) == [(functions + 1, shareds + 2) for functions, shareds in before]  # the program still has b
+    del b
+    gc.collect()
+    assert tables(world) == [(functions + 1, shareds + 1) for functions, shareds in before]
+    freed = [old - entry[2] for old, entry in zip(used, world.session.run(Tables()))]
+    assert all(n >= 800000 for rank, n in enumerate(freed) if rank != world.root)
+    assert f(ROWS) == 0
+    del f, a
+    gc.collect()
+    assert tables(world) == before
+
+
+def test_a_variable_without_functions_keeps_its_values(world, words):
+    x, w, other = words.variable("x"), words.shared(np.zeros(()), "w"), words.shared(np.zeros(()), "other")
+    keep = words.function([x], (words.sum(x * other), "sum"))
+
+    def step():
+        f = words.function([x], updates=[(w, w + words.sum(x))])
+        f(ROWS)
+
+    step()
+    expected = [value.copy() for value in world.values(w)]
+    assert len({float(value) for value in expected}) == world.n  # every rank has its own
+    gc.collect()
+    keep(ROWS)  # takes along what was dropped
+    np.testing.assert_array_equal(world.values(w), expected)
+    np.testing.assert_array_equal(synk.gather(w), expected)
+    read = words.function([], (w * 1, "sum"))
+    np.testing.assert_allclose(read(), sum(expected))
+
+
+def test_variables_of_clones_go_with_the_last_of_them(world, words):
+    x, w = words.variable("x"), words.shared(np.zeros(()), "w")
+    before = tables(world)
+    f = words.function([x], (words.sum(x * w), "sum"))
+    f(ROWS)
+    g = words.function([x], (words.sum(x * w.clone()), "sum"))
+    g(ROWS)
+    assert tables(world) == [(functions + 2, shareds + 2) for functions, shareds in before]
+    del f  # the storage is still in use, through the clone
+    del w
+    gc.collect()
+    assert tables(world) == [(functions + 1, shareds + 2) for functions, shareds in before]
+    del g
+    gc.collect()
+    assert tables(world) == before
+
+
+# -- what cannot travel --------------------------------------------------------------------------------------------
+
+
+def test_a_function_that_cannot_travel(make_world, numpy_words):
+    world = make_world("threads", 3)
+    x, w = numpy_words.variable("x"), numpy_words.shared(np.ones(1000), "w")
+    good = synk.function([x], (numpy_words.sum(x * numpy_words.sum(w)), "sum"), updates=[(w, w + 1)])
+    bad = synk.function([x], numpy_words.sum(numpy_words.apply(lambda a, b: a, x, threading.Lock(), dtype="float64",
+                                                               ndim=1) * numpy_words.sum(w)), name="bad")
+    used = world.session.context.pool.used
+    for _ in range(3):
+        with pytest.raises(TypeError, match="function 'bad' cannot be sent to the other ranks: the constant <unlocked "
+                                            ".* does not pickle"):
+            bad(ROWS)
+    assert tables(world) == [(0, 0)] * 3
+    assert world.session.context.pool.used <= used + 8192 + 2 * 48000  # (w itself has moved there)
+    with pytest.raises(TypeError, match="function 'bad' cannot be sent"):
+        synk.distribute()
+    assert tables(world) == [(1, 1)] * 3  # distribute() has sent the good one
+    assert good(ROWS) == 15000
+    synk.all_reduce(w)
+    assert bad.as_theano(ROWS) == 15.0 * 2000
+    assert good(ROWS) == 30000
+    del bad
+    synk.distribute()
+
+
+def test_a_theano_function_that_cannot_travel(make_world, theano_words):
+    make_world("fork", 2, engine="theano")
+    x, w = theano_words.variable("x"), theano_words.shared(2.0, "w")
+    good = theano_words.function([x], ((x * w).sum(), "sum"))
+    lock = threading.Lock()
+    printed = theano_words.theano.printing.Print("noisy", global_fn=lambda op, value: lock)(x * w)
+    bad = theano_words.function([x], printed.sum(), name="bad")
+    with pytest.raises(TypeError, match=r"function 'bad' cannot be sent to the other ranks: the operation Print\{.* "
+                                        "does not pickle .*lock"):
+        bad(ROWS)
+    assert good(ROWS) == 30
+    synk.all_reduce(w)
+    assert bad.as_theano(ROWS) == 30 and good(ROWS) == 30
+
+
+def test_the_mode_travels(make_world, theano_words):
+    make_world("fork", 2, engine="theano")
+    from theano.compile.nanguardmode import NanGuardMode
+
+    x = theano_words.variable("x")
+    f = theano_words.function([x], (theano_words.T.log(x), "gather"), mode=NanGuardMode(optimizer=None))
+    assert f(np.ones(4)).tolist() == [0] * 4
+    with pytest.raises(synk.WorkerError, match="rank 1 raised AssertionError: .*NaN detected"):
+        f([1.0, 1.0, 1.0, -1.0])
+    assert f(np.ones(3)).tolist() == [0] * 3
+
+
+class Picky:
+    """Can be sent to two ranks, but received by one of them only."""
+
+    received = 0
+
+    def __call__(self, value):
+        return value
+
+    def __reduce__(self):
+        return _receive, ()
+
+
+def _receive():
+    Picky.received += 1
+    if Picky.received % 2 == 0:
+        raise OSError("not here")
+    return Picky()
+
+
+def test_a_function_that_one_rank_cannot_load(make_world, numpy_words):
+    world = make_world("threads", 3)
+    x, w = numpy_words.variable("x"), numpy_words.shared(np.ones(100000), "w")
+    bad = synk.function([x], numpy_words.apply(Picky(), x, dtype="float64", ndim=1) * numpy_words.sum(w))
+    for _ in range(2):
+        with pytest.raises(synk.WorkerError, match="rank [12] raised OSError: not here in distribute"):
+            bad(ROWS)
+    assert tables(world) == [(0, 0)] * 3  # one rank had loaded it
+    gc.collect()  # the traceback of the error
+    assert all(entry[2] < 400000 for entry in world.session.run(Tables())[1:])
+    good = synk.function([x], (numpy_words.sum(x) * numpy_words.sum(w), "sum"))
+    assert good(ROWS) == 15 * 100000
+
+
+# -- large ---------------------------------------------------------------------------------------------------------
+
+
+def test_3000_chained_operations(make_world, theano_words):
+    make_world("fork", 2, engine="theano")
+    x = theano_words.variable("x")
+    y = x
+    for i in range(3000):
+        y = y + 1 if i % 2 else theano_words.T.tanh(y)
+    mode = theano_words.theano.Mode(theano_words.theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False), None)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20000)  # which Theano itself needs to compile that
+    try:
+        f = theano_words.function([x], (y, "gather"), mode=mode)
+    finally:
+        sys.setrecursionlimit(limit)
+    truth = ROWS
+    for i in range(3000):
+        truth = truth + 1 if i % 2 else np.tanh(truth)
+    np.testing.assert_allclose(f(ROWS), truth)
+    assert sys.getrecursionlimit() == limit
+
+
+class Constants(Command):
+    """Tell of every function's large constants on this rank whether they lie in the master's pool."""
+
+    def __init__(self, pool):
+        self.pool = pool
+
+    def run(self, context):
+        window = context.pools._mappings[self.pool]
+        begin = np.ndarray((1,), np.uint8, window).__array_interface__["data"][0]
+        return [0 <= constant.__array_interface__["data"][0] - begin < len(window)
+                for engine, compiled in context.functions.values() if engine is not None
+                for constant in engine.constants(compiled) if constant.nbytes >= 1 << 16]
+
+
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+def test_large_constants_are_shared_by_the_ranks(make_world, theano_words, launcher):
+    import theano.tensor as T
+
+    world = make_world(launcher, 3)
+    if DEVICE:
+        pytest.skip("constants lie on the devices")
+    pool = world.session.pool
+    values, x = np.random.RandomState(0).rand(300, 100), T.lvector("x")
+    large, small = T.constant(values), T.constant(values[:5])
+    gc.collect()
+    used = pool.used
+    f = theano_words.function([x], [(large[x].sum(), "sum"), (T.dot(small, large.T).sum(), "sum"),
+                                     (T.set_subtensor(large[:2], x[0]).sum(), "sum"), (large, None)])
+    g = theano_words.function([x], (large[x].max(), "max"))
+    rows = np.arange(0, 300, 7)  # 43 of them
+    division = rows[:15], rows[15:29], rows[29:]
+    for _ in range(2):
+        np.testing.assert_allclose(f(rows)[0], values[rows].sum())
+        np.testing.assert_allclose(f(rows)[1], 3 * np.dot(values[:5], values.T).sum())
+        np.testing.assert_allclose(f(rows)[2], 3 * values[2:].sum() + 200 * sum(part[0] for part in division))
+        result = f(rows)[3]
+        np.testing.assert_array_equal(result, values)
+        result[:] = -1  # and is the user's
+        np.testing.assert_allclose(g(rows), values[rows].max())
+    of_ranks = world.session.run(Constants(pool.ident))
+    for rank, found in enumerate(of_ranks):
+        if rank != world.session.root:
+            assert len(found) >= 2 and all(found)
+    assert pool.used - used < 2.5 * values.nbytes  # one copy for both, and its transpose that Theano computes before
+    del f
+    synk.distribute()
+    np.testing.assert_allclose(g(rows), values[rows].max())
+    del g
+    gc.collect()
+    tables(world)
+    assert pool.used - used < values.nbytes
+
+
+@pytest.mark.theano
+def test_hundreds_of_data_and_variables_with_few_descriptors(tmp_path):
+    assert run_program(tmp_path, """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        import numpy as np
+        import synkhronos as synk
+        from synkhronos.testing import numpy_engine as engine
+
+        synk.fork(2)
+        inputs = [engine.variable("x%d" % i, "float64", 1) for i in range(300)]
+        shareds = [engine.shared(np.full(i % 7 + 1, 1.0), "w%d" % i) for i in range(300)]
+        total = engine.sum(inputs[0])
+        for x in inputs[1:]:
+            total = total + engine.sum(x)
+        f = synk.function(inputs, (total, "sum"), updates=[(w, w + i) for i, w in enumerate(shareds)])
+        data = [synk.data(np.full(4, float(i))) for i in range(300)]
+        print(float(f(*data)), float(f(*data, batch=[0, 1, 2])))
+        synk.all_reduce(shareds)
+        print(sum(float(w.get_value()[0]) for w in shareds))
+        """) == "179400.0 134550.0\n90000.0\n"
+
+
+# -- what the ranks must find --------------------------------------------------------------------------------------
+
+
+@pytest.mark.theano
+def test_operations_defined_in_main_after_fork(tmp_path):
+    assert run_program(tmp_path, """
+        import numpy as np
+        import synkhronos as synk
+        import theano, theano.tensor as T
+
+        synk.fork(2)
+        FACTOR = 3
+
+        def helper(value):
+            return value * FACTOR
+
+        class Times(theano.Op):
+            __props__ = ()
+
+            def make_node(self, x):
+                return theano.Apply(self, [x], [x.type()])
+
+            def perform(self, node, inputs, outputs):
+                outputs[0][0] = helper(inputs[0])
+
+        @theano.compile.ops.as_op(itypes=[T.dvector], otypes=[T.dvector])
+        def plus(x):
+            return x + FACTOR
+
+        x = T.dvector("x")
+        mode = theano.Mode(linker="py", optimizer=None)
+        f = synk.function([x], (plus(Times()(x)), "gather"), mode=mode)
+        print(f([1, 2, 3, 4]).tolist())
+        """, "-m", "synkhronos") == "[6.0, 9.0, 12.0, 15.0]\n"
+
+
+def test_sys_path_and_working_directory_reach_the_ranks(tmp_path):
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "lately.py").write_text("import os\ndef here(x): return x * 0 + len(os.getcwd())\n")
+    long = tmp_path / ("d" * 40)
+    long.mkdir()
+    out = run_program(tmp_path, """
+        import os, sys
+        import numpy as np
+        import synkhronos as synk
+        from synkhronos.testing import numpy_engine as engine
+
+        synk.fork(2)
+        x = engine.variable("x", "float64", 1)
+        synk.function([x], (engine.sum(x), "sum"))([1.0, 2.0])
+        sys.path.insert(0, os.path.abspath("late"))
+        os.chdir("d" * 40)
+        import lately
+        f = synk.function([x], (engine.apply(lately.here, x), "gather"))
+        print(f([1.0, 2.0]).tolist() == [float(len(os.getcwd()))] * 2)
+        """)
+    assert out == "True\n"
+
+
+def test_a_function_keeps_nothing_of_the_sessions_that_had_it(numpy_words):
+    synk.close()
+    x, w = numpy_words.variable("x"), numpy_words.shared(np.ones(()), "w")
+    f = synk.function([x], (numpy_words.sum(x * w), "sum"))
+    from synkhronos.program.program import PROGRAM
+
+    def sessions(count):
+        for _ in range(count):
+            PROGRAM.open(2, 0, launcher="threads")
+            assert f(ROWS) == 15
+            synk.close()
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = sessions(5)
+    assert sessions(40) - before < 40  # less than one object for each session

@@ -1,0 +1,144 @@
+"""The channel: commands out, answers back."""
+
+import pickle
+import threading
+import time
+
+import pytest
+
+from synkhronos.errors import SharedMemoryError
+from synkhronos.launchers.processes.rank_main import last_words, leave_last_words
+from synkhronos.memory.pool import Pool, PoolMap
+from synkhronos.runtime.channel import MasterEnd, RankEnd
+from synkhronos.sync.barrier import Patience
+from synkhronos.sync.control_block import ACK_BYTES, COMMAND_BYTES, ControlBlock
+
+
+class Channel:
+    """A master and two ranks in one process."""
+
+    def __init__(self):
+        self.block = ControlBlock(3)
+        self.block.close()
+        pools = {rank: Pool(rank) for rank in range(3)}
+        maps = PoolMap()
+        for rank, pool in pools.items():
+            maps.add(rank, pool.fileno())
+        patience = Patience.of_threads()
+        self.master = MasterEnd(self.block, [0, 2], pools[1], maps, patience)
+        self.ends = {rank: RankEnd(self.block, rank, pools[rank], maps, patience) for rank in (0, 2)}
+        self.pools = pools
+
+
+@pytest.fixture
+def channel():
+    return Channel()
+
+
+def never():
+    raise AssertionError("waits too long")
+
+
+@pytest.mark.parametrize("length", [0, 10, ACK_BYTES, COMMAND_BYTES - 50, COMMAND_BYTES, 1 << 20])
+def test_there_and_back(channel, length):
+    for number in (1, 2, 9):
+        channel.master.send(number, pickle.dumps(("command", b"c" * length)))
+        for rank, end in channel.ends.items():
+            assert end.wait(never) == number
+            assert end.read() == ("command", b"c" * length)
+            end.send(number, pickle.dumps((rank, b"a" * length)))
+        for rank in channel.ends:
+            channel.master.wait(rank, number, never)
+            assert channel.master.read(rank) == (rank, b"a" * length)
+    assert channel.pools[1].used <= length + 1000  # long messages go with the next one
+
+
+def test_waits_for_the_command(channel):
+    got = []
+    thread = threading.Thread(target=lambda: got.append(channel.ends[0].wait(lambda: None)))
+    thread.start()
+    time.sleep(0.15)
+    assert not got
+    channel.master.send(5, pickle.dumps(1))
+    thread.join(10)
+    assert got == [5]
+
+
+def test_calls_for_attention_are_no_messages(channel):
+    channel.block.commands[0].release()
+    channel.block.acks[0].release()
+    calls = []
+
+    def watch():
+        calls.append(1)
+        if len(calls) == 2:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        channel.ends[0].wait(watch)
+    calls.clear()
+    with pytest.raises(TimeoutError):
+        channel.master.wait(0, 1, watch)
+
+
+def test_answers_to_earlier_commands_do_not_count(channel):
+    channel.master.send(1, pickle.dumps(1))
+    for end in channel.ends.values():
+        end.wait(never)
+        end.send(1, pickle.dumps("old"))
+    channel.master.wait(0, 1, never)  # the other answer's semaphore stays
+    channel.master.send(2, pickle.dumps(2))
+
+    def watch():
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        channel.master.wait(2, 2, watch)
+
+
+def test_no_memory_for_a_long_message(channel):
+    channel.master.pool = Pool(1, window=64 << 20)
+    with pytest.raises(SharedMemoryError):
+        channel.master.send(1, b"x" * (65 << 20))
+    assert channel.block.command_number == 0
+    assert not any(semaphore.try_acquire() for semaphore in channel.block.commands)
+    end = channel.ends[0]
+    end.pool = Pool(0, window=64 << 20)
+    channel.master.send(1, pickle.dumps(1))
+    end.wait(never)
+    with pytest.raises(SharedMemoryError):
+        end.send(1, b"x" * (65 << 20))
+    assert channel.block.finished[0] == 0
+    end.send(1, pickle.dumps("short"))
+    channel.master.wait(0, 1, never)
+    assert channel.master.read(0) == "short"
+
+
+def test_a_dead_rank_is_noticed_by_the_watch(channel):
+    def watch():
+        if channel.block.ended[2]:
+            raise ConnectionError("rank 2")
+
+    def die():
+        time.sleep(0.05)
+        channel.block.ended[2] = 1
+        channel.block.acks[2].release()
+
+    thread = threading.Thread(target=die)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(ConnectionError):
+        channel.master.wait(2, 1, watch)
+    assert time.monotonic() - began < 2
+    thread.join()
+
+
+@pytest.mark.parametrize("length", [10, ACK_BYTES, 5 * ACK_BYTES])
+def test_last_words_leave_the_answer_that_waits(channel, length):
+    """A rank may end between its answer and the next command, before the master has read."""
+    answer = b"a" * length
+    channel.ends[2].send(1, pickle.dumps(answer))
+    leave_last_words(channel.block, 2, MemoryError("no memory for the next command"))
+    channel.master.wait(2, 1, never)
+    assert channel.master.read(2) == answer
+    assert "no memory for the next command" in last_words(channel.block, 2)

@@ -1,0 +1,123 @@
+"""The life of a rank: whatever comes, it answers."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from synkhronos.errors import SharedMemoryError
+from synkhronos.runtime.command import Ack, Command
+from synkhronos.runtime.serve import LONGEST_SUMMARY, LONGEST_TEXT, Failure, Start, Stop, decode, encode, serve
+
+
+class Say(Command):
+    def __init__(self, what):
+        self.what = what
+
+    def run(self, context):
+        if isinstance(self.what, BaseException):
+            raise self.what
+        return self.what
+
+
+class Context:
+    rank, rendezvous, functions = 1, None, ()
+
+    def __init__(self):
+        self.rendezvous, self.log = self, []
+
+    def begin(self, number):
+        self.log.append(number)
+
+    def forget(self, things):
+        self.log += things
+
+    def abort(self):
+        self.log.append("abort")
+
+    def settle(self):
+        pass
+
+
+class Channel:
+    """Hands out commands, and takes the answers."""
+
+    def __init__(self, *commands, full=()):
+        self.payloads = [command if isinstance(command, bytes) else pickle.dumps((["thing"], command))
+                         for command in commands]
+        self.answers, self.number, self.full = [], 0, set(full)
+
+    def wait(self, watch):
+        self.number += 1
+        return self.number
+
+    def read(self):
+        return pickle.loads(self.payloads[self.number - 1])
+
+    def send(self, number, payload):
+        assert number == self.number
+        if number in self.full:
+            self.full.remove(number)
+            raise SharedMemoryError("full")
+        self.answers.append(decode(pickle.loads(payload)))
+
+
+UNPICKLABLE = pickle.dumps((["thing"], Say(1))).replace(b"Say", b"Gon")
+
+
+def test_serves_until_stop():
+    channel, context = Channel(Say(5), Start(), Say(np.arange(3)), Stop(), Say(6)), Context()
+    serve(context, channel, None)
+    assert [ack.rank for ack in channel.answers] == [1] * 4
+    assert channel.answers[0].result == 5 and channel.answers[1].result is None
+    assert np.array_equal(channel.answers[2].result, np.arange(3))
+    assert context.log == [1, "thing", 2, "thing", 3, "thing", 4, "thing"]
+
+
+@pytest.mark.parametrize("bad, text", [
+    (Say(ValueError("in the command")), "ValueError: in the command"),
+    (Say(SystemExit(3)), "SystemExit: 3"),
+    (Say(lambda: 0), None), (UNPICKLABLE, "AttributeError"), (b"", "EOFError"), (b"garbage", "Error")],
+    ids=range(6))
+def test_answers_errors_and_goes_on(bad, text):
+    if text is None:  # a result that does not pickle
+        class Local(Say):
+            pass
+
+        context, channel = Context(), Channel(Start(), Stop())
+        channel.read = lambda: ([], Local(lambda: 0)) if channel.number == 1 else ([], Stop())
+        serve(context, channel, None)
+        text = "pickle"
+        aborts = 0
+    else:
+        context, channel = Context(), Channel(bad, Stop())
+        serve(context, channel, None)
+        aborts = 1
+    assert text in channel.answers[0].error.summary
+    assert channel.answers[1].error is None
+    assert context.log.count("abort") == aborts
+
+
+def test_no_memory_for_the_answer():
+    channel = Channel(Say("long"), Stop(), full=[1])
+    serve(Context(), channel, None)
+    assert channel.answers[0].error.summary == "SharedMemoryError: full" and len(channel.answers) == 2
+
+
+def test_texts_are_bounded():
+    failure = Failure(ValueError("x" * 10 ** 6))
+    assert LONGEST_TEXT <= len(failure.text) < LONGEST_TEXT + 100 and "characters" in failure.text
+    assert len(failure.summary) < LONGEST_SUMMARY + 100
+    assert pickle.loads(pickle.dumps(failure)).text == failure.text
+
+
+def test_encode_keeps_everything():
+    ack = decode(pickle.loads(encode(Ack(2, result=(1, "two")))))
+    assert (ack.rank, ack.result, ack.error, ack.aborted) == (2, (1, "two"), None, False)
+    ack = decode(pickle.loads(encode(Ack(2, aborted=True))))
+    assert ack.aborted and ack.error is None
+    try:
+        raise KeyError("where")
+    except KeyError as error:
+        ack = decode(pickle.loads(encode(Ack(2, error=error))))
+    assert ack.error.summary == "KeyError: 'where'" and "test_serve.py" in ack.error.text

@@ -1,0 +1,263 @@
+"""The rendezvous, with threads as ranks."""
+
+import random
+import threading
+import time
+
+import pytest
+
+from synkhronos.errors import Aborted
+from synkhronos.sync.barrier import MANY, Patience, Rendezvous, wait
+from synkhronos.sync.control_block import ControlBlock
+
+
+class Died(Exception):
+    """A rank that is gone."""
+
+
+class Ranks:
+    """n ranks; what each does runs in a thread of its own."""
+
+    def __init__(self, n, root=0):
+        self.block = ControlBlock(n)
+        self.block.close()
+        self.deadline = time.monotonic() + 30
+        self.ranks = [Rendezvous(self.block, rank, root, self.watch, Patience.of_threads()) for rank in range(n)]
+        self.root = root
+
+    def watch(self):
+        assert time.monotonic() < self.deadline, "hangs"
+
+    def run(self, command, work):
+        """Have every rank do ``work(rendezvous)`` for the command; return results or exceptions."""
+        results = [None] * len(self.ranks)
+
+        def live(rank):
+            rendezvous = self.ranks[rank]
+            rendezvous.begin(command)
+            try:
+                results[rank] = work(rendezvous)
+            except (Aborted, Died, AssertionError) as error:
+                results[rank] = error
+                if isinstance(error, AssertionError):
+                    self.deadline = 0  # the others would wait for it
+
+        threads = [threading.Thread(target=live, args=(rank,)) for rank in range(len(self.ranks))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.parametrize("root", [0, -1])
+def test_nobody_passes_before_all_have_arrived(n, root):
+    ranks = Ranks(n, root % n)
+    counts = [0] * n
+
+    def work(rendezvous):
+        for i in range(50):
+            counts[rendezvous.rank] += 1
+            rendezvous.meet()
+            assert min(counts) >= i + 1
+            rendezvous.meet()
+            assert max(counts) <= i + 2  # the fastest may be on its way again
+        return "done"
+
+    for command in (1, 2, 7):
+        counts[:] = [0] * n
+        assert ranks.run(command, work) == ["done"] * n
+        assert ranks.block.decided == command * MANY + 100
+    assert not ranks.block.arrivals.try_acquire()
+    assert not any(gate.try_acquire() for gate in ranks.block.gates)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("failing", [0, 1, -1])
+@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize("root", [0, 1])
+def test_abort_frees_everybody(n, failing, place, root):
+    ranks = Ranks(n, root)
+    failing %= n
+    passed = [0] * n
+
+    def work(rendezvous):
+        for i in range(4):
+            if rendezvous.rank == failing and i == place:
+                rendezvous.abort()
+                return "failed"
+            try:
+                rendezvous.meet()
+            except Aborted:
+                rendezvous.abort()  # as `execute` does
+                raise
+            passed[rendezvous.rank] += 1
+
+    for command in (1, 3, 5):
+        passed[:] = [0] * n
+        results = ranks.run(command, work)
+        assert results[failing] == "failed"
+        assert all(isinstance(result, Aborted) for rank, result in enumerate(results) if rank != failing)
+        assert passed == [place] * n
+        ranks.ranks[root].clear()
+        # The next command starts clean.
+        assert ranks.run(command + 1, lambda rendezvous: [rendezvous.meet() for _ in range(3)]) == [[None] * 3] * n
+
+
+def test_tokens_of_the_past_never_count():
+    """Wake-ups that were not asked for change nothing."""
+    ranks = Ranks(3)
+    for _ in range(7):
+        ranks.block.arrivals.release()
+        for gate in ranks.block.gates:
+            gate.release()
+    counts = [0, 0, 0]
+
+    def work(rendezvous):
+        for i in range(20):
+            time.sleep(random.random() * 0.003)
+            counts[rendezvous.rank] += 1
+            rendezvous.meet()
+            assert min(counts) >= i + 1, "passed alone"
+        return "done"
+
+    assert ranks.run(1, work) == ["done"] * 3
+
+
+def test_words_of_the_past_never_count():
+    """An abort of an earlier command does not touch a later one, also where nobody cleared it."""
+    ranks = Ranks(2)
+
+    def fail(rendezvous):
+        if rendezvous.rank == 1:
+            rendezvous.abort()
+        else:
+            rendezvous.meet()
+
+    assert isinstance(ranks.run(1, fail)[0], Aborted)
+    ranks.ranks[0].abort()
+    assert ranks.run(2, lambda rendezvous: rendezvous.meet()) == [None, None]
+
+
+def test_root_that_could_not_wake_everybody():
+    """Interrupted between its decision and the gates, the root wakes them by giving up; the decision stands."""
+    ranks = Ranks(3)
+    ranks.deadline = time.monotonic() + 5
+    original = ranks.block.gates
+
+    class Interrupting(list):
+        def __getitem__(self, rank):
+            if rank == 2 and threading.current_thread().name == "root":
+                raise Died
+            return original[rank]
+
+    def work(rendezvous):
+        if rendezvous.rank == 0:
+            threading.current_thread().name = "root"
+            ranks.block.gates = Interrupting(original)
+            try:
+                rendezvous.meet()
+            except Died:
+                ranks.block.gates = original
+                rendezvous.abort()
+                return "interrupted"
+        rendezvous.meet()
+        try:
+            rendezvous.meet()
+        except Aborted:
+            return "passed the first"
+
+    assert ranks.run(1, work) == ["interrupted", "passed the first", "passed the first"]
+
+
+def test_death_is_noticed_by_the_root():
+    ranks = Ranks(3)
+
+    def work(rendezvous):
+        if rendezvous.rank == 2:
+            time.sleep(0.02)
+            ranks.block.deaths = 1
+            ranks.block.arrivals.release()
+            raise Died
+        try:
+            rendezvous.meet()
+        except Aborted:
+            rendezvous.abort()
+            raise
+
+    results = ranks.run(1, work)
+    assert [type(result) for result in results] == [Aborted, Aborted, Died]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_survivors_agree_on_what_took_place(n):
+    """Ranks that abort, die or dawdle anywhere: those that live agree on how many rendezvous there were."""
+    rng = random.Random(n)
+    ranks = Ranks(n, root=n - 1)
+    for command in range(1, 120):
+        plans = [(rng.choice(["fine", "fine", "abort", "die"]), rng.randrange(5)) for _ in range(n)]
+        plans[ranks.root] = (rng.choice(["fine", "abort"]), rng.randrange(5))
+        delays = [[rng.random() * 0.001 * (rng.random() < 0.3) for _ in range(5)] for _ in range(n)]
+        passed = [0] * n
+
+        def work(rendezvous, plans=plans, delays=delays, passed=passed):
+            rank, (what, place) = rendezvous.rank, plans[rendezvous.rank]
+            try:
+                for i in range(5):
+                    time.sleep(delays[rank][i])
+                    if i == place and what == "die":
+                        ranks.block.deaths = 1
+                        ranks.block.arrivals.release()
+                        raise Died
+                    if i == place and what == "abort":
+                        raise Aborted
+                    rendezvous.meet()
+                    passed[rank] += 1
+            except Aborted:
+                rendezvous.abort()
+                raise
+
+        results = ranks.run(command, work)
+        assert not any(isinstance(result, AssertionError) for result in results), results
+        survivors = [rank for rank in range(n) if not isinstance(results[rank], Died)]
+        decided = max(0, ranks.block.decided - command * MANY)
+        for rank in survivors:
+            assert passed[rank] == decided, (plans, passed, decided)
+            assert ranks.ranks[rank].took_place(command * MANY + passed[rank]) == (decided > 0)
+            assert not ranks.ranks[rank].took_place(command * MANY + passed[rank] + 1)
+        earliest = min([place for what, place in plans if what != "fine"], default=5)
+        assert decided == earliest
+        ranks.block.deaths = 0
+        ranks.ranks[ranks.root].clear()
+
+
+class TestWait:
+    def setup_method(self):
+        self.semaphore = ControlBlock(1).arrivals
+
+    def test_takes_one(self):
+        self.semaphore.release()
+        wait(self.semaphore, lambda: 1 / 0, tries=3)
+        assert not self.semaphore.try_acquire()
+
+    def test_polite(self):
+        self.semaphore.release()
+        wait(self.semaphore, lambda: 1 / 0, tries=3, polite=True)
+
+    def test_watch_ends_it(self):
+        began = time.monotonic()
+        with pytest.raises(ZeroDivisionError):
+            wait(self.semaphore, lambda: 1 / 0, tries=3)
+        assert 0.09 < time.monotonic() - began < 2
+
+    def test_watch_that_returns_true_ends_it_without_a_token(self):
+        calls = []
+        wait(self.semaphore, lambda: calls.append(1) or len(calls) == 2)
+        assert len(calls) == 2 and not self.semaphore.try_acquire()
+
+
+def test_patience():
+    assert Patience.of_processes(2, 2, pinned=True) == Patience(600, False)
+    # Yield where the peer may need the core.
+    assert Patience.of_processes(3, 2, pinned=False) == Patience.of_processes(2, 2, pinned=False) == Patience(60, True)

@@ -1,0 +1,75 @@
+"""The control block."""
+
+import os
+
+import pytest
+
+from synkhronos.sync.control_block import ACK_BYTES, COMMAND_BYTES, NOTICE_BYTES, WORDS_BYTES, ControlBlock
+
+SESSION_WORDS = ["decided", "requested", "refused", "command_number", "command_length", "deaths"]
+RANK_WORDS = ["ended", "status", "memory", "arrived", "finished", "ack_length"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 17, 200])
+def test_nothing_overlaps(size):
+    """Whatever is written through one process's view is read through another's, and nothing else changes."""
+    ours = ControlBlock(size)
+    theirs = ControlBlock(size, os.dup(ours.fd))
+    expected = {}
+    for number, name in enumerate(SESSION_WORDS):
+        setattr(ours, name, -number - 1)
+        expected[name] = -number - 1
+    for rank in range(size):
+        for number, name in enumerate(RANK_WORDS):
+            getattr(ours, name)[rank] = 1000 * rank + number
+        for turn in range(2):
+            ours.notice_length[turn][rank] = 1000 * rank + 100 + turn
+        ours.ack_slots[rank][:] = bytes([rank % 256]) * ACK_BYTES
+        ours.last_words[rank][:] = bytes([(rank + 3) % 256]) * WORDS_BYTES
+        for turn in range(2):
+            ours.notice_slots[turn][rank][:] = bytes([(rank + 7 * turn + 1) % 256]) * NOTICE_BYTES
+    ours.command_slot[:] = b"c" * COMMAND_BYTES
+    for semaphore in [ours.arrivals] + ours.gates + ours.commands + ours.acks:
+        semaphore.release()
+
+    assert {name: getattr(theirs, name) for name in SESSION_WORDS} == expected
+    for rank in range(size):
+        assert [getattr(theirs, name)[rank] for name in RANK_WORDS] == [1000 * rank + i for i in range(len(RANK_WORDS))]
+        assert [theirs.notice_length[turn][rank] for turn in range(2)] == [1000 * rank + 100, 1000 * rank + 101]
+        assert bytes(theirs.ack_slots[rank]) == bytes([rank % 256]) * ACK_BYTES
+        assert bytes(theirs.last_words[rank]) == bytes([(rank + 3) % 256]) * WORDS_BYTES
+        for turn in range(2):
+            assert bytes(theirs.notice_slots[turn][rank]) == bytes([(rank + 7 * turn + 1) % 256]) * NOTICE_BYTES
+    assert bytes(theirs.command_slot) == b"c" * COMMAND_BYTES
+    semaphores = [theirs.arrivals] + theirs.gates + theirs.commands + theirs.acks
+    assert len(semaphores) == 1 + 3 * size
+    assert [semaphore.try_acquire() for semaphore in semaphores] == [True] * len(semaphores)
+    assert not any(semaphore.try_acquire() for semaphore in semaphores)
+    ours.close()
+    theirs.close()
+
+
+def test_fresh_block_is_zero():
+    block = ControlBlock(3)
+    assert not any(block.words) and not any(bytes(block.command_slot))
+    block.close()
+
+
+def test_has_no_name_and_belongs_to_its_owner():
+    before = set(os.listdir("/dev/shm"))
+    block = ControlBlock(2)
+    assert set(os.listdir("/dev/shm")) == before
+    assert os.fstat(block.fd).st_mode & 0o777 == 0o600
+    assert not os.get_inheritable(block.fd)
+    block.close()
+
+
+def test_close_twice_and_use_after():
+    block = ControlBlock(2)
+    fd = block.fd
+    block.close()
+    block.close()
+    with pytest.raises(OSError):
+        os.fstat(fd)
+    block.decided = 5
+    assert block.decided == 5

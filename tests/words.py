@@ -1,0 +1,61 @@
+"""The words in which the tests of functions write their programs, for each engine."""
+
+import numpy as np
+import pytest
+from worlds import DEVICE
+
+import synkhronos as synk
+
+
+class NumpyWords:
+    """Programs for the NumPy engine."""
+
+    def __init__(self):
+        from synkhronos.testing import numpy_engine as engine
+
+        self.shared, self.apply, self.In = engine.shared, engine.apply, engine.In
+        self.mean, self.sum, self.max = engine.mean, engine.sum, engine.max
+
+    def variable(self, name, ndim=1, dtype="float64", broadcastable=None):
+        from synkhronos.testing import numpy_engine as engine
+
+        return engine.variable(name, dtype, ndim, broadcastable)
+
+    def min(self, x):
+        return self.apply(np.min, x)
+
+    def prod(self, x):
+        return self.apply(np.prod, x)
+
+    def function(self, *args, **kwargs):
+        return synk.function(*args, **kwargs)
+
+
+class TheanoWords:
+    """Programs for Theano, in Python code: no compiler is called."""
+
+    def __init__(self):
+        theano = pytest.importorskip("theano")
+        import theano.tensor as T
+
+        self.theano, self.T = theano, T
+        self.shared, self.In = theano.shared, theano.In
+        self.mean, self.sum, self.max, self.min, self.prod = T.mean, T.sum, T.max, T.min, T.prod
+        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=DEVICE is not None)  # (on devices there is no other)
+        self.mode = theano.Mode(linker=linker, optimizer="fast_compile")
+
+    def variable(self, name, ndim=1, dtype="float64", broadcastable=None):
+        return self.T.TensorType(dtype, broadcastable or (False,) * ndim)(name)
+
+    def function(self, *args, **kwargs):
+        kwargs.setdefault("mode", self.mode)
+        kwargs.setdefault("on_unused_input", "ignore")
+        return synk.function(*args, **kwargs)
+
+
+def shards(array, n, root):
+    """Return every rank's rows, as the documentation says: NumPy's array_split, and the root first where rows lack."""
+    if len(array) >= n:
+        return np.array_split(array, n)
+    served = sorted(([root] + [rank for rank in range(n) if rank != root])[:len(array)])
+    return [array[served.index(rank):][:1] if rank in served else array[:0] for rank in range(n)]
