@@ -23,6 +23,7 @@ test: install
 
 check: install
 	$(BIN) -m ruff check .
+	$(BIN) -m ruff format --check .
 	$(BIN) -m mypy $(TYPED)
 	$(BIN) -m pytest --doctest-modules synkhronos tests/project/test_imports.py
 

@@ -8,8 +8,11 @@ from _pytest.doctest import DoctestItem
 import synkhronos as synk
 
 # Modules that need pygpu even to be imported.
-collect_ignore = [] if importlib.util.find_spec("pygpu") else [
-    "synkhronos/%s.py" % name for name in ("transports/gpu", "reductions/device", "transports/nccl")]
+collect_ignore = (
+    []
+    if importlib.util.find_spec("pygpu")
+    else [f"synkhronos/{name}.py" for name in ("transports/gpu", "reductions/device", "transports/nccl")]
+)
 
 
 @pytest.fixture(autouse=True)

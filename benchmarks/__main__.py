@@ -1,8 +1,8 @@
 """Measure everything, beside the peers, and judge it by the goals.
 
-    python -m benchmarks                 # all of it, half an hour; writes docs/performance.md
-    python -m benchmarks --quick         # a few minutes
-    python -m benchmarks --only calls collectives
+python -m benchmarks                 # all of it, half an hour; writes docs/performance.md
+python -m benchmarks --quick         # a few minutes
+python -m benchmarks --only calls collectives
 """
 
 import argparse
@@ -46,8 +46,11 @@ def main(arguments=None):
         print("Other programs have claimed the cores, so that ranks cannot be pinned: wait until they have ended.")
         return 2
     if before > BUSY and not given.anyway:
-        print("The machine is busy: other programs take %.0f %% of a core (load %.1f). Nothing measured now would mean "
-              "anything; wait, or add --anyway." % (100 * before, os.getloadavg()[0]))
+        print(
+            f"The machine is busy: other programs take {100 * before:.0f} % of a core (load "
+            f"{os.getloadavg()[0]:.1f}). Nothing measured now would mean "
+            "anything; wait, or add --anyway."
+        )
         return 2
     rows, worst = [], before
     threadpoolctl.threadpool_limits(1)  # of plain Theano, too; ranks have as many as there are cores for each
@@ -55,18 +58,22 @@ def main(arguments=None):
         for name, (run, full, quick) in PARTS.items():
             if given.only and name not in given.only:
                 continue
-            print("\n%s" % name, flush=True)
+            print(f"\n{name}", flush=True)
             for row in run(groups, **(quick if given.quick else full)):
                 rows.append(row)
                 print("  " + report.line_of(row), flush=True)
             worst = max(worst, stolen())
         for why in groups.missing.values():
-            print("without %s" % why)
-    state = "Load %.1f; other programs took at most %.1f %% of a core before, between and after the parts." % (
-        os.getloadavg()[0], 100 * worst)
+            print(f"without {why}")
+    state = (
+        f"Load {os.getloadavg()[0]:.1f}; other programs took at most {100 * worst:.1f} % of a core before, "
+        "between and after the parts."
+    )
     verdicts = goals.judge(rows)
-    print("\n" + "\n".join([state, "", report.verdict_table(verdicts), report.speedup_table(rows),
-                            report.parts_table(rows)]))
+    print(
+        "\n"
+        + "\n".join([state, "", report.verdict_table(verdicts), report.speedup_table(rows), report.parts_table(rows)])
+    )
     report.save(rows, verdicts, state, given.folder)
     if worst > BUSY and not given.anyway:
         print("Other programs ran meanwhile: nothing is concluded.")

@@ -30,8 +30,9 @@ class AtOnce:
         pipes = [fork.Pipe() for _ in works]
         meeting = Meeting(len(works))
         self._pipes = [ours for ours, _ in pipes]
-        self._processes = [fork.Process(target=live, args=(rank, each, pipes, meeting), daemon=True)
-                           for rank, each in enumerate(works)]
+        self._processes = [
+            fork.Process(target=live, args=(rank, each, pipes, meeting), daemon=True) for rank, each in enumerate(works)
+        ]
         for process in self._processes:
             process.start()
         for _, theirs in pipes:

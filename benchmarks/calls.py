@@ -22,15 +22,21 @@ class Functions:
     def __init__(self, rows, n):
         w = theano.shared(np.float32(3), "w")
         x, y = T.fmatrix("x"), T.fmatrix("y")
-        many = [T.fmatrix("x%d" % i) for i in range(20)]
+        many = [T.fmatrix(f"x{i}") for i in range(20)]
         total = sum(each[0, 0] for each in many)
         self.data = [np.ones((rows, 4), "float32"), np.ones((rows, 2), "float32")]
         self.small = [np.ones((2 * n, 4), "float32") for _ in many]
-        self.shuffled = np.random.RandomState(0).permutation(rows)[:min(rows, 1024)]
-        self._ours = [synk.function([], w * 1), synk.function([x, y], (x.sum() + y.sum(), "sum")),
-                      synk.function(many, (total, "sum"))]
-        self._plain = [theano.function([], w * 1), theano.function([x, y], x.sum() + y.sum()),
-                       theano.function(many, total)]
+        self.shuffled = np.random.RandomState(0).permutation(rows)[: min(rows, 1024)]
+        self._ours = [
+            synk.function([], w * 1),
+            synk.function([x, y], (x.sum() + y.sum(), "sum")),
+            synk.function(many, (total, "sum")),
+        ]
+        self._plain = [
+            theano.function([], w * 1),
+            theano.function([x, y], x.sum() + y.sum()),
+            theano.function(many, total),
+        ]
         self.n = n
 
     def cases(self):
@@ -38,16 +44,18 @@ class Functions:
         (ours, two, twenty), (plain, plain_two, plain_twenty) = self._ours, self._plain
         data = [synk.data(array) for array in self.data]
         small = [synk.data(array) for array in self.small]
-        share = [array[:128 // self.n] for array in self.data]
-        taken = [array[self.shuffled[:len(self.shuffled) // self.n]] for array in self.data]
+        share = [array[: 128 // self.n] for array in self.data]
+        taken = [array[self.shuffled[: len(self.shuffled) // self.n]] for array in self.data]
         halves = [array[:2] for array in self.small]
         rows = slice(len(self.data[0]) // 10, len(self.data[0]) // 10 + 128)
         return {
             "no inputs": (ours, plain, 3),
-            "two Data, slice": (lambda: two(*data, batch=rows), lambda: plain_two(*share),
-                                6 * len(self.data[0][rows])),
-            "two Data, 1,024 shuffled": (lambda: two(*data, batch=self.shuffled), lambda: plain_two(*taken),
-                                         6 * len(self.shuffled)),
+            "two Data, slice": (lambda: two(*data, batch=rows), lambda: plain_two(*share), 6 * len(self.data[0][rows])),
+            "two Data, 1,024 shuffled": (
+                lambda: two(*data, batch=self.shuffled),
+                lambda: plain_two(*taken),
+                6 * len(self.shuffled),
+            ),
             "20 Data": (lambda: twenty(*small), lambda: plain_twenty(*halves), 20 * self.n),
         }
 
@@ -68,8 +76,11 @@ def run(groups, n=2, repeats=2000, rows=60000, pauses=(1e-3, 1e-1)):
             sleep = functools.partial(time.sleep, pause)
             contenders = {"synkhronos": Local(ours, before=sleep), "plain Theano": Local(plain, before=sleep)}
             contenders.update(groups.contenders(PEERS[:2], n, "barrier", pause=pause))
-            yield row("call, after %g ms" % (1e3 * pause), n, measure_in_turn(
-                contenders, max(10, min(repeats // 4, int(5 / pause))), warm=0))
+            yield row(
+                f"call, after {1e3 * pause:g} ms",
+                n,
+                measure_in_turn(contenders, max(10, min(repeats // 4, int(5 / pause))), warm=0),
+            )
         yield {"case": "idle ranks, % CPU", "n": n, "value": idle_share(1.0 if repeats > 100 else 0.1)}
     finally:
         synk.close()
@@ -78,8 +89,9 @@ def run(groups, n=2, repeats=2000, rows=60000, pauses=(1e-3, 1e-1)):
 def row(case, n, times):
     """Return a row of the results, with what our call costs beyond the plain one."""
     plain, ours = times["plain Theano"], times["synkhronos"]
-    times["synkhronos"] = ours._replace(median=ours.median - plain.median, p99=ours.p99 - plain.median,
-                                        least=ours.least - plain.least)
+    times["synkhronos"] = ours._replace(
+        median=ours.median - plain.median, p99=ours.p99 - plain.median, least=ours.least - plain.least
+    )
     return {"case": case, "n": n, "times": times}
 
 
@@ -94,7 +106,7 @@ def idle_share(seconds):
 
 def children(pid):
     """Return the ids of a process' children."""
-    with open("/proc/%d/task/%d/children" % (pid, pid)) as file:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(word) for word in file.read().split()]
 
 
@@ -103,7 +115,7 @@ def cpu_seconds(pids):
     total = 0
     for pid in pids:
         try:
-            with open("/proc/%d/schedstat" % pid) as file:
+            with open(f"/proc/{pid}/schedstat") as file:
                 total += int(file.read().split()[0]) / 1e9
         except FileNotFoundError:
             pass

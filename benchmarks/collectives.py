@@ -30,8 +30,7 @@ class Variables:
 
     def __init__(self, name, shapes):
         self.name = name
-        self.variables = [theano.shared(np.ones(shape, "float32"), "%s %d" % (name, i))
-                          for i, shape in enumerate(shapes)]
+        self.variables = [theano.shared(np.ones(shape, "float32"), f"{name} {i}") for i, shape in enumerate(shapes)]
         self.first = self.variables[0]
         self.nbytes = 4 * sum(int(np.prod(shape)) for shape in shapes)
         self.use = synk.function([], (self.first.sum(), None))
@@ -42,14 +41,17 @@ class Variables:
     def fill(self, n):
         """Give every rank its number, plus 1."""
         for rank in range(n):
-            synk.set_value(rank, self.given, [np.full(v.get_value(borrow=True).shape, rank + 1, "float32")
-                                              for v in self.variables] if self.given is self.variables else
-                           np.full(self.first.get_value(borrow=True).shape, rank + 1, "float32"))
+            synk.set_value(
+                rank,
+                self.given,
+                [np.full(v.get_value(borrow=True).shape, rank + 1, "float32") for v in self.variables]
+                if self.given is self.variables
+                else np.full(self.first.get_value(borrow=True).shape, rank + 1, "float32"),
+            )
 
     def holds(self, value):
         """Tell whether all ranks hold the value."""
-        return bool(synk.in_sync(self.given)) and all(
-            np.all(v.get_value(borrow=True) == value) for v in self.variables)
+        return bool(synk.in_sync(self.given)) and all(np.all(v.get_value(borrow=True) == value) for v in self.variables)
 
 
 def run(groups, n=2, sizes=SIZES, most=500, many=None):
@@ -57,7 +59,7 @@ def run(groups, n=2, sizes=SIZES, most=500, many=None):
     of_size = {size: Variables(label(size), [(size // 4,)]) for size in sizes}
     shapes = resnet50_shapes() if many is None else many
     whole = Variables("flat", [(sum(int(np.prod(shape)) for shape in shapes),)])
-    parts = Variables("%d variables" % len(shapes), shapes)
+    parts = Variables(f"{len(shapes)} variables", shapes)
     synk.fork(n, use_gpu=False)
     try:
         for size, one in of_size.items():
@@ -67,10 +69,11 @@ def run(groups, n=2, sizes=SIZES, most=500, many=None):
             each.fill(n)
             synk.all_reduce(each.given)
         times = measure_in_turn({"synkhronos": reducer(parts, n), "one flat variable": reducer(whole, n)}, repeats)
-        yield {"case": "all_reduce, %d variables" % len(shapes), "n": n, "nbytes": whole.nbytes, "times": times}
-        times = measure_in_turn({"synkhronos": reducer(parts, n, fresh=True),
-                                 "one flat variable": reducer(whole, n, fresh=True)}, repeats)
-        yield {"case": "all_reduce, %d updated variables" % len(shapes), "n": n, "nbytes": whole.nbytes, "times": times}
+        yield {"case": f"all_reduce, {len(shapes)} variables", "n": n, "nbytes": whole.nbytes, "times": times}
+        times = measure_in_turn(
+            {"synkhronos": reducer(parts, n, fresh=True), "one flat variable": reducer(whole, n, fresh=True)}, repeats
+        )
+        yield {"case": f"all_reduce, {len(shapes)} updated variables", "n": n, "nbytes": whole.nbytes, "times": times}
     finally:
         synk.close()
 
@@ -85,8 +88,14 @@ def sized(groups, n, one, repeats):
     source, target = np.ones(one.nbytes // 4, "float32"), np.empty(one.nbytes // 4, "float32")
 
     def measured(case, what, ours):
-        times = measure_in_turn({"synkhronos": ours, **groups.contenders(PEERS, n, what, one.nbytes),
-                                 "memcpy": Local(lambda: np.copyto(target, source))}, repeats)
+        times = measure_in_turn(
+            {
+                "synkhronos": ours,
+                **groups.contenders(PEERS, n, what, one.nbytes),
+                "memcpy": Local(lambda: np.copyto(target, source)),
+            },
+            repeats,
+        )
         return {"case": case, "n": n, "nbytes": one.nbytes, "times": times}
 
     one.fill(n)
@@ -102,21 +111,32 @@ def sized(groups, n, one, repeats):
 
     yield measured("gather", "gather", Local(gather, lambda: results[0].shape == (n, one.nbytes // 4)))
     values = synk.data(np.full(n * (one.nbytes // 4), 7, "float32"))
-    yield measured("scatter", "scatter", Local(
-        lambda: synk.scatter(one.given, values, batch=one.nbytes // 4),
-        lambda: one.first.get_value(borrow=True)[-1] == 7))
+    yield measured(
+        "scatter",
+        "scatter",
+        Local(
+            lambda: synk.scatter(one.given, values, batch=one.nbytes // 4),
+            lambda: one.first.get_value(borrow=True)[-1] == 7,
+        ),
+    )
     data = synk.data(source)
 
     def restore():  # the length of before, or it would grow from call to call
         synk.broadcast(one.given, data)
 
     restore()
-    yield measured("all_gather", "all_gather", Local(
-        lambda: synk.all_gather(one.given), lambda: one.first.get_value(borrow=True).shape == (n * len(source),),
-        restore))
+    yield measured(
+        "all_gather",
+        "all_gather",
+        Local(
+            lambda: synk.all_gather(one.given),
+            lambda: one.first.get_value(borrow=True).shape == (n * len(source),),
+            restore,
+        ),
+    )
     restore()
 
 
 def label(nbytes):
     """Return a size as it stands in tables."""
-    return "%d MB" % (nbytes >> 20) if nbytes >= 1 << 20 else "%d KB" % (nbytes >> 10)
+    return f"{nbytes >> 20} MB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KB"

@@ -86,9 +86,15 @@ def mnist(model, rows=None, steps=None, watch=lambda images: images):
     loss = losses_of(network, labels)[0]
     digits, settings = mnist_data.load(), Settings()
     data = [digits.X_train[:rows], digits.y_train[:rows]]
-    return Task([images, labels], layers.get_all_params(network, trainable=True), loss, data,
-                batches_of(len(data[0]), settings.batch_size, steps), settings.learning_rate,
-                DROPOUT_TOLERANCE if parse_model(model)[1] else LOSS_TOLERANCE["float32"])
+    return Task(
+        [images, labels],
+        layers.get_all_params(network, trainable=True),
+        loss,
+        data,
+        batches_of(len(data[0]), settings.batch_size, steps),
+        settings.learning_rate,
+        DROPOUT_TOLERANCE if parse_model(model)[1] else LOSS_TOLERANCE["float32"],
+    )
 
 
 def resnet_graph(depth, watch=lambda images: images):
@@ -106,5 +112,12 @@ def resnet(depth, steps, watch=lambda images: images):
 
     task, settings = resnet_graph(depth, watch)
     images = workload.load_images(settings)
-    return Task(task.inputs, task.params, task.loss, [images.X_train, images.y_train],
-                batches_of(len(images.X_train), settings.batch_size, steps), settings.learning_rate, LOSS_TOLERANCE)
+    return Task(
+        task.inputs,
+        task.params,
+        task.loss,
+        [images.X_train, images.y_train],
+        batches_of(len(images.X_train), settings.batch_size, steps),
+        settings.learning_rate,
+        LOSS_TOLERANCE,
+    )

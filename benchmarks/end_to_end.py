@@ -32,14 +32,18 @@ def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, 
     yield from gradients.run(n, mlps, repeats)
     lacking = demo_networks.missing()
     if lacking:
-        print("without the demos' networks: pip install %s" % " ".join(lacking))
+        print("without the demos' networks: pip install {}".format(" ".join(lacking)))
         return
     for model in models:
         make = functools.partial(demo_networks.mnist, model, digits)
-        yield from trained("epoch of MNIST, %s" % model, n, make, epochs)
+        yield from trained(f"epoch of MNIST, {model}", n, make, epochs)
     if depth is not None:
-        yield from trained("%d steps of ResNet-%d" % (steps, depth), n,
-                           functools.partial(demo_networks.resnet, depth, steps), max(2, epochs // 2))
+        yield from trained(
+            f"{steps} steps of ResNet-{depth}",
+            n,
+            functools.partial(demo_networks.resnet, depth, steps),
+            max(2, epochs // 2),
+        )
 
 
 def trained(case, n, make, repeats):
@@ -49,22 +53,35 @@ def trained(case, n, make, repeats):
     works = []
     for rank in range(n):
         part = slice(rank, None, n)
-        works.append({name: Local(functools.partial(program.epoch, part), before=functools.partial(program.begin, part))
-                      for name, program in ((CEILING, plain), (APART, apart))})
+        works.append(
+            {
+                name: Local(functools.partial(program.epoch, part), before=functools.partial(program.begin, part))
+                for name, program in ((CEILING, plain), (APART, apart))
+            }
+        )
     with AtOnce(works) as at_once:
         synk.fork(n, use_gpu=False)
         try:
             ours.share()
-            times = measure_in_turn({
-                "synkhronos": Local(ours.epoch, before=ours.begin),
-                "plain Theano": Local(plain.epoch, before=plain.begin),
-                CEILING: at_once.contender(CEILING),
-                APART: at_once.contender(APART)}, repeats, rounds=repeats, warm=0)
+            times = measure_in_turn(
+                {
+                    "synkhronos": Local(ours.epoch, before=ours.begin),
+                    "plain Theano": Local(plain.epoch, before=plain.begin),
+                    CEILING: at_once.contender(CEILING),
+                    APART: at_once.contender(APART),
+                },
+                repeats,
+                rounds=repeats,
+                warm=0,
+            )
         finally:
             synk.close()
     difference = abs(np.mean(ours.losses) / np.mean(plain.losses) - 1)
     if len(ours.losses) != len(plain.losses) or not difference <= ours.task.tolerance:
-        raise WrongResult("%s: mean loss %g, plain Theano's %g" % (case, np.mean(ours.losses), np.mean(plain.losses)))
+        raise WrongResult(f"{case}: mean loss {np.mean(ours.losses):g}, plain Theano's {np.mean(plain.losses):g}")
     yield {"case": case, "n": n, "times": times}
-    yield {"case": "where the time of a step goes, " + case.split(" of ")[1], "n": n,
-           "parts": {"synkhronos": ours.parts(), "plain Theano": plain.parts()}}
+    yield {
+        "case": "where the time of a step goes, " + case.split(" of ")[1],
+        "n": n,
+        "parts": {"synkhronos": ours.parts(), "plain Theano": plain.parts()},
+    }

@@ -44,19 +44,42 @@ GOALS = [
     Goal("call, n = 4 on 2 cores", "call, no inputs", 0.4, n=4),
     Goal("waiting ranks, % CPU", "idle ranks, % CPU", 1.0, beside=""),
 ]
-GOALS += [Goal("all_reduce in slots, %s" % name, "all_reduce, in slots", limit, "best peer", nbytes=nbytes)
-          for name, nbytes, limit in (("4 KB", 4 * KB, 1.0), ("64 KB", 64 * KB, 0.35), ("1 MB", MB, 0.35),
-                                      ("16 MB", 16 * MB, 0.35), ("100 MB", 100 * MB, 0.22), ("400 MB", 400 * MB, 0.22))]
-GOALS += [Goal("all_reduce in slots, %s, beside memcpy" % name, "all_reduce, in slots", 1.5, "memcpy", nbytes=nbytes)
-          for name, nbytes in (("1 MB", MB), ("16 MB", 16 * MB), ("100 MB", 100 * MB), ("400 MB", 400 * MB))]
-GOALS += [Goal("all_reduce of updated values, %s" % name, "all_reduce, updated", limit, "best peer", nbytes=nbytes)
-          for name, nbytes, limit in (("64 KB", 64 * KB, 0.8), ("1 MB", MB, 0.8), ("16 MB", 16 * MB, 0.6),
-                                      ("100 MB", 100 * MB, 0.35))]
+GOALS += [
+    Goal(f"all_reduce in slots, {name}", "all_reduce, in slots", limit, "best peer", nbytes=nbytes)
+    for name, nbytes, limit in (
+        ("4 KB", 4 * KB, 1.0),
+        ("64 KB", 64 * KB, 0.35),
+        ("1 MB", MB, 0.35),
+        ("16 MB", 16 * MB, 0.35),
+        ("100 MB", 100 * MB, 0.22),
+        ("400 MB", 400 * MB, 0.22),
+    )
+]
+GOALS += [
+    Goal(f"all_reduce in slots, {name}, beside memcpy", "all_reduce, in slots", 1.5, "memcpy", nbytes=nbytes)
+    for name, nbytes in (("1 MB", MB), ("16 MB", 16 * MB), ("100 MB", 100 * MB), ("400 MB", 400 * MB))
+]
+GOALS += [
+    Goal(f"all_reduce of updated values, {name}", "all_reduce, updated", limit, "best peer", nbytes=nbytes)
+    for name, nbytes, limit in (
+        ("64 KB", 64 * KB, 0.8),
+        ("1 MB", MB, 0.8),
+        ("16 MB", 16 * MB, 0.6),
+        ("100 MB", 100 * MB, 0.35),
+    )
+]
 GOALS += [Goal("ResNet-50's 161 variables in one call", "all_reduce, 161 variables", 1.15, "one flat variable")]
-GOALS += [Goal("%s, %s" % (what, name), what, 1.0, "best peer", nbytes=nbytes)
-          for what in ("broadcast", "scatter", "gather", "all_gather", "reduce")
-          for name, nbytes in (("64 KB", 64 * KB), ("1 MB", MB), ("16 MB", 16 * MB), ("100 MB", 100 * MB),
-                               ("400 MB", 400 * MB))]
+GOALS += [
+    Goal(f"{what}, {name}", what, 1.0, "best peer", nbytes=nbytes)
+    for what in ("broadcast", "scatter", "gather", "all_gather", "reduce")
+    for name, nbytes in (
+        ("64 KB", 64 * KB),
+        ("1 MB", MB),
+        ("16 MB", 16 * MB),
+        ("100 MB", 100 * MB),
+        ("400 MB", 400 * MB),
+    )
+]
 GOALS += [
     Goal("copy of shuffled rows", "batch of 1024 shuffled rows", 1.1, inputs.TAKE, statistic=inputs.COPY),
     Goal("distribute, beside unpickling alone", "distribute, 159 variables", 1.3, "unpickling"),
@@ -86,8 +109,14 @@ def judge(rows):
     """Return a verdict for every goal that the rows say something about."""
     verdicts = []
     for goal in GOALS + speedup_goals(rows):
-        row = next((row for row in rows if row["case"] == goal.case and row["n"] == goal.n
-                    and goal.nbytes in (None, row.get("nbytes"))), None)
+        row = next(
+            (
+                row
+                for row in rows
+                if row["case"] == goal.case and row["n"] == goal.n and goal.nbytes in (None, row.get("nbytes"))
+            ),
+            None,
+        )
         found = row and numbers(goal, row)
         if found:
             ours, other = found

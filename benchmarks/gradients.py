@@ -21,8 +21,8 @@ def mlp(layers, seed=0):
     x, y = T.fmatrix("x"), T.ivector("y")
     hidden, params = x, []
     for i, (n_in, n_out) in enumerate(zip(layers, layers[1:])):
-        w = theano.shared((random.randn(n_in, n_out) / np.sqrt(n_in)).astype("float32"), "w%d" % i)
-        b = theano.shared(np.zeros(n_out, "float32"), "b%d" % i)
+        w = theano.shared((random.randn(n_in, n_out) / np.sqrt(n_in)).astype("float32"), f"w{i}")
+        b = theano.shared(np.zeros(n_out, "float32"), f"b{i}")
         params += [w, b]
         hidden = T.dot(hidden, w) + b
         if i < len(layers) - 2:
@@ -53,11 +53,15 @@ def run(n, mlps, repeats):
                 data = synk.data(images), synk.data(labels)
                 if not np.allclose(ours(*data)[0], plain(images, labels)[0], rtol=1e-4):
                     raise WrongResult("the loss of an MLP")
-                times = measure_in_turn({
-                    "synkhronos": Local(functools.partial(ours, *data)),
-                    "plain Theano": Local(functools.partial(plain, images, labels)),
-                    CEILING: at_once.contender(i)}, repeats)
+                times = measure_in_turn(
+                    {
+                        "synkhronos": Local(functools.partial(ours, *data)),
+                        "plain Theano": Local(functools.partial(plain, images, labels)),
+                        CEILING: at_once.contender(i),
+                    },
+                    repeats,
+                )
                 work = times["plain Theano"].median / 1e3
-                yield {"case": "MLP gradient, %.2g ms of work" % work, "n": n, "times": times}
+                yield {"case": f"MLP gradient, {work:.2g} ms of work", "n": n, "times": times}
         finally:
             synk.close()

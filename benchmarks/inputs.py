@@ -31,21 +31,23 @@ def run(groups, n=2, repeats=300, shape=(60000, 784), batch=1024):
         data, column = synk.data(array), synk.data(array[:, :1])
         random = np.random.RandomState(1)
         # A whole epoch, so that rows come from memory and not from the cache, for all alike.
-        shuffled = random.permutation(shape[0])[:shape[0] // batch * batch].reshape(-1, batch)
+        shuffled = random.permutation(shape[0])[: shape[0] // batch * batch].reshape(-1, batch)
         turn, share = itertools.cycle(shuffled), batch // n
         for each in (data, column):
-            if look(each, batch=shuffled[0]) != array[shuffled[0][:share * n:share], 0].max():
+            if look(each, batch=shuffled[0]) != array[shuffled[0][: share * n : share], 0].max():
                 raise WrongResult("the wrong rows")
         plain = array[:batch].copy()
         with AtOnce([{"take": taking(data.data, shuffled, rank, share)} for rank in range(n)]) as at_once:
-            contenders = {"synkhronos": Local(lambda: look(data, batch=next(turn))),
-                          ONE_SLICE: Local(lambda: look(data, batch=batch)),
-                          INDICES: Local(lambda: look(column, batch=next(turn))),
-                          NEITHER: Local(lambda: look(column, batch=batch)),
-                          TAKE: at_once.contender("take"),
-                          "np.take by one rank alone": taking(data.data, shuffled, 0, share),
-                          "synkhronos, NumPy argument": Local(lambda: look(plain)),
-                          **groups.contenders(("pipes",), n, "send", share * array.strides[0])}
+            contenders = {
+                "synkhronos": Local(lambda: look(data, batch=next(turn))),
+                ONE_SLICE: Local(lambda: look(data, batch=batch)),
+                INDICES: Local(lambda: look(column, batch=next(turn))),
+                NEITHER: Local(lambda: look(column, batch=batch)),
+                TAKE: at_once.contender("take"),
+                "np.take by one rank alone": taking(data.data, shuffled, 0, share),
+                "synkhronos, NumPy argument": Local(lambda: look(plain)),
+                **groups.contenders(("pipes",), n, "send", share * array.strides[0]),
+            }
             loader = data_loader(array, batch)
             if loader is not None and groups.kinds:
                 contenders["torch DataLoader"] = loader
@@ -53,7 +55,7 @@ def run(groups, n=2, repeats=300, shape=(60000, 784), batch=1024):
         of = {name: times[name].median for name in (ONE_SLICE, INDICES, NEITHER, "synkhronos")}
         copied = of["synkhronos"] - of[ONE_SLICE] - (of[INDICES] - of[NEITHER])
         times[COPY] = Times(copied, copied, copied, times["synkhronos"].count)
-        yield {"case": "batch of %d shuffled rows" % batch, "n": n, "times": times}
+        yield {"case": f"batch of {batch} shuffled rows", "n": n, "times": times}
     finally:
         synk.close()
 
@@ -63,7 +65,7 @@ def taking(array, shuffled, rank, share):
     rows, turn = np.empty((share,) + array.shape[1:], array.dtype), itertools.cycle(shuffled)
 
     def take():
-        np.take(array, next(turn)[rank * share:(rank + 1) * share], axis=0, out=rows, mode="clip")
+        np.take(array, next(turn)[rank * share : (rank + 1) * share], axis=0, out=rows, mode="clip")
 
     return Local(take)
 

@@ -24,49 +24,65 @@ def machine():
         model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    return "%s, %d cores, %s; Python %s" % (model, len(os.sched_getaffinity(0)), platform.system(),
-                                            platform.python_version())
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, {platform.system()}; Python {platform.python_version()}"
 
 
 def size(nbytes):
     """Return a number of bytes as it stands in tables."""
     if nbytes is None:
         return ""
-    return "%d MB" % (nbytes >> 20) if nbytes >= 1 << 20 else "%d KB" % (nbytes >> 10)
+    return f"{nbytes >> 20} MB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KB"
 
 
 def line_of(row):
     """Return a row of the results as a line of text."""
-    begin = "%-34s n=%d %7s" % (row["case"], row["n"], size(row.get("nbytes")))
+    begin = f"{row['case']:<34} n={row['n']} {size(row.get('nbytes')):>7}"
     if "value" in row:
-        return "%s  %s" % (begin, value_of(row))
+        return f"{begin}  {value_of(row)}"
     if "parts" in row:
-        return begin + "  ms: " + "; ".join("%s: %s" % (name, ", ".join(
-            "%s %.2f" % (part, micro / 1e3) for part, micro in parts.items())) for name, parts in row["parts"].items())
+        return (
+            begin
+            + "  ms: "
+            + "; ".join(
+                "{}: {}".format(name, ", ".join(f"{part} {micro / 1e3:.2f}" for part, micro in parts.items()))
+                for name, parts in row["parts"].items()
+            )
+        )
     ours = row["times"].get("synkhronos")
     words = []
     for name, times in row["times"].items():
-        ratio = " (%.2f)" % (ours.median / times.median) if ours and name != "synkhronos" else ""
-        words.append("%s %.1f/%.1f%s" % (name, times.median, times.p99, ratio))
+        ratio = f" ({ours.median / times.median:.2f})" if ours and name != "synkhronos" else ""
+        words.append(f"{name} {times.median:.1f}/{times.p99:.1f}{ratio}")
     return begin + "  " + "; ".join(words)
 
 
 def value_of(row):
     """Return a single number, and what it is to be compared with."""
-    return "%.4g" % row["value"] + (" (of %.4g)" % row["of"] if "of" in row else "")
+    return "{:.4g}".format(row["value"]) + (" (of {:.4g})".format(row["of"]) if "of" in row else "")
 
 
 def speedup_table(rows):
     """Return how much faster whole programs are than plain Theano, beside what the machine would give, in Markdown."""
-    lines = ["| what | plain Theano, ms | synkhronos, ms | speedup | %s, ms | speedup at best "
-             "| gradients and step apart, ms | at best |" % CEILING, "| --- |" + " ---: |" * 7]
+    lines = [
+        f"| what | plain Theano, ms | synkhronos, ms | speedup | {CEILING}, ms | speedup at best "
+        "| gradients and step apart, ms | at best |",
+        "| --- |" + " ---: |" * 7,
+    ]
     for row in rows:
         if CEILING in row.get("times", ()):
             plain, ours, best = (row["times"][name].median / 1e3 for name in ("plain Theano", "synkhronos", CEILING))
             apart = row["times"][APART].median / 1e3 if APART in row["times"] else None
-            lines.append("| %s | %.4g | %.4g | %.2f | %.4g | %.2f | %s |" % (
-                row["case"], plain, ours, plain / ours, best, plain / best,
-                "%.4g | %.2f" % (apart, plain / apart) if apart else " | "))
+            lines.append(
+                "| {} | {:.4g} | {:.4g} | {:.2f} | {:.4g} | {:.2f} | {} |".format(
+                    row["case"],
+                    plain,
+                    ours,
+                    plain / ours,
+                    best,
+                    plain / best,
+                    f"{apart:.4g} | {plain / apart:.2f}" if apart else " | ",
+                )
+            )
     return "\n".join(lines) + "\n" if lines[2:] else ""
 
 
@@ -76,25 +92,39 @@ def parts_table(rows):
     for row in rows:
         if "parts" in row:
             names = list(row["parts"])
-            table = ["| %s, ms | %s |" % (row["case"], " | ".join(names)), "| --- |" + " ---: |" * len(names)]
+            table = ["| {}, ms | {} |".format(row["case"], " | ".join(names)), "| --- |" + " ---: |" * len(names)]
             for part in row["parts"]["synkhronos"]:
                 found = [row["parts"][name].get(part) for name in names]
-                table.append("| %s | %s |" % (part, " | ".join(
-                    "" if micro is None else "%.3f" % (micro / 1e3) for micro in found)))
+                table.append(
+                    "| {} | {} |".format(
+                        part, " | ".join("" if micro is None else f"{micro / 1e3:.3f}" for micro in found)
+                    )
+                )
             tables.append("\n".join(table) + "\n")
     return "\n".join(tables)
 
 
 def verdict_table(verdicts):
     """Return the table of goals, in Markdown."""
-    lines = ["| what | beside | ours, µs | the other, µs | ratio | goal | |",
-             "| --- | --- | ---: | ---: | ---: | ---: | --- |"]
+    lines = [
+        "| what | beside | ours, µs | the other, µs | ratio | goal | |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
+    ]
     for verdict in verdicts:
         goal = verdict.goal
         value = not goal.beside
-        lines.append("| %s | %s | %s | %s | %.2f | %s %.2f | %s |" % (
-            goal.what, goal.beside, "" if value else "%.1f" % verdict.ours, "" if value else "%.1f" % verdict.other,
-            verdict.ratio, "≥" if goal.least else "≤", goal.limit, "met" if verdict.met else "**not met**"))
+        lines.append(
+            "| {} | {} | {} | {} | {:.2f} | {} {:.2f} | {} |".format(
+                goal.what,
+                goal.beside,
+                "" if value else f"{verdict.ours:.1f}",
+                "" if value else f"{verdict.other:.1f}",
+                verdict.ratio,
+                "≥" if goal.least else "≤",
+                goal.limit,
+                "met" if verdict.met else "**not met**",
+            )
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -106,23 +136,34 @@ def times_table(rows):
             continue
         names = list(row["times"])
         if names != last:
-            parts.append("\n| case | n | size | %s |\n| --- | ---: | ---: |%s" % (
-                " | ".join(names), " ---: |" * len(names)))
+            parts.append(
+                "\n| case | n | size | {} |\n| --- | ---: | ---: |{}".format(" | ".join(names), " ---: |" * len(names))
+            )
             last = names
-        parts.append("| %s | %d | %s | %s |" % (row["case"], row["n"], size(row.get("nbytes")), " | ".join(
-            "%.1f" % times.median for times in row["times"].values())))
-    values = ["- %s (n=%d): %s" % (row["case"], row["n"], value_of(row)) for row in rows if "value" in row]
+        parts.append(
+            "| {} | {} | {} | {} |".format(
+                row["case"],
+                row["n"],
+                size(row.get("nbytes")),
+                " | ".join(f"{times.median:.1f}" for times in row["times"].values()),
+            )
+        )
+    values = [f"- {row['case']} (n={row['n']}): {value_of(row)}" for row in rows if "value" in row]
     return "\n".join(parts) + "\n\n" + "\n".join(values) + "\n"
 
 
 def document(rows, verdicts, state):
     """Return what stands in docs/performance.md."""
-    shown = ["![%s](pictures/%s)\n" % (case, picture_of(case)) for case in PICTURES if by_size(rows).get(case)]
-    sections = [("Goals", verdict_table(verdicts) + "\n" + "\n".join(shown)), ("Whole programs", speedup_table(rows)),
-                ("Where the time of training goes", parts_table(rows)),
-                ("All medians, in microseconds", times_table(rows).lstrip("\n"))]
-    return "Date: %s. Machine: %s. %s\n\n" % (datetime.date.today().isoformat(), machine(), state) + "\n".join(
-        "### %s\n\n%s" % (title, text) for title, text in sections if text)
+    shown = [f"![{case}](pictures/{picture_of(case)})\n" for case in PICTURES if by_size(rows).get(case)]
+    sections = [
+        ("Goals", verdict_table(verdicts) + "\n" + "\n".join(shown)),
+        ("Whole programs", speedup_table(rows)),
+        ("Where the time of training goes", parts_table(rows)),
+        ("All medians, in microseconds", times_table(rows).lstrip("\n")),
+    ]
+    return f"Date: {datetime.date.today().isoformat()}. Machine: {machine()}. {state}\n\n" + "\n".join(
+        f"### {title}\n\n{text}" for title, text in sections if text
+    )
 
 
 def write(text, folder, path=DOCUMENT):
@@ -138,12 +179,24 @@ def write(text, folder, path=DOCUMENT):
 def save(rows, verdicts, state, folder):
     """Write results.json, and a picture per group of cases where matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
-    plain = [dict(row, times={name: times._asdict() for name, times in row["times"].items()}) if "times" in row else row
-             for row in rows]
-    (folder / "results.json").write_text(json.dumps({
-        "date": datetime.datetime.now().isoformat(timespec="seconds"), "machine": machine(), "state": state,
-        "rows": plain, "goals": [dict(verdict._asdict(), goal=verdict.goal._asdict(), met=verdict.met)
-                                 for verdict in verdicts]}, indent=1))
+    plain = [
+        dict(row, times={name: times._asdict() for name, times in row["times"].items()}) if "times" in row else row
+        for row in rows
+    ]
+    (folder / "results.json").write_text(
+        json.dumps(
+            {
+                "date": datetime.datetime.now().isoformat(timespec="seconds"),
+                "machine": machine(),
+                "state": state,
+                "rows": plain,
+                "goals": [
+                    dict(verdict._asdict(), goal=verdict.goal._asdict(), met=verdict.met) for verdict in verdicts
+                ],
+            },
+            indent=1,
+        )
+    )
     try:
         import matplotlib
     except ImportError:
@@ -175,8 +228,9 @@ def draw(case, rows, path):
     figure, axes = pyplot.subplots(figsize=(6, 4))
     for name in rows[0]["times"]:
         some = [row for row in rows if name in row["times"]]
-        axes.loglog([row["nbytes"] for row in some], [row["times"][name].median for row in some], marker="o",
-                    label=name)
+        axes.loglog(
+            [row["nbytes"] for row in some], [row["times"][name].median for row in some], marker="o", label=name
+        )
     axes.set(title=case, xlabel="bytes", ylabel="microseconds (median)")
     axes.legend()
     axes.grid(True, which="both", alpha=0.3)

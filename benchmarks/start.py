@@ -27,8 +27,8 @@ def deep_network(layers, width):
     x, params = T.fmatrix("x"), []
     hidden = x
     for i in range(layers):
-        w = theano.shared(np.eye(width, dtype="float32"), "w%d" % i)
-        b, gain = theano.shared(np.zeros(width, "float32"), "b%d" % i), theano.shared(np.ones(width, "float32"))
+        w = theano.shared(np.eye(width, dtype="float32"), f"w{i}")
+        b, gain = theano.shared(np.zeros(width, "float32"), f"b{i}"), theano.shared(np.ones(width, "float32"))
         params += [w, b, gain]
         hidden = T.nnet.relu(T.dot(hidden, w) * gain + b) + hidden
     return x, hidden.mean(), params
@@ -45,8 +45,9 @@ def resnet_functions(depth):
     """Return both functions of a training step of demos/resnet."""
     with demo_networks.single_precision():
         task, settings = demo_networks.resnet_graph(depth)
-        step = train.make_train_function(task.loss, task.params, *task.inputs, updates.nesterov_momentum,
-                                         learning_rate=settings.learning_rate)
+        step = train.make_train_function(
+            task.loss, task.params, *task.inputs, updates.nesterov_momentum, learning_rate=settings.learning_rate
+        )
     return [step.gradient_fn, step.step_fn]
 
 
@@ -55,13 +56,18 @@ def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 <<
     open_again(n)  # before functions are built, as programs do: ranks load all of them
     with Unpickling() as unpickling:
         functions, n_variables = small_functions(layers, width)
-        yield from distributed("%d variables" % n_variables, n, functions, unpickling, repeats)
+        yield from distributed(f"{n_variables} variables", n, functions, unpickling, repeats)
         del functions
         if depth is not None and not demo_networks.missing():
-            yield from distributed("ResNet-%d" % depth, n, resnet_functions(depth), unpickling, min(repeats, 3))
+            yield from distributed(f"ResNet-{depth}", n, resnet_functions(depth), unpickling, min(repeats, 3))
     open_again(n)
-    times = measure_in_turn({"fork": Local(lambda: synk.fork(n, use_gpu=False), before=synk.close),
-                             "close": Local(synk.close, before=lambda: open_again(n))}, repeats)
+    times = measure_in_turn(
+        {
+            "fork": Local(lambda: synk.fork(n, use_gpu=False), before=synk.close),
+            "close": Local(synk.close, before=lambda: open_again(n)),
+        },
+        repeats,
+    )
     yield {"case": "fork and close", "n": n, "times": times}
     x = T.fmatrix("x")
     look = synk.function([x], (x.sum(axis=1).max(), "max"))
@@ -90,12 +96,18 @@ def distributed(what, n, functions, unpickling, repeats):
     """Yield the time that giving functions to the ranks takes, beside unpickling them, and their memory there."""
     gc.collect()  # functions that are gone are not distributed
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(10 ** 6)
+    sys.setrecursionlimit(10**6)
     try:
         pickled = pickle.dumps([function.compiled for function in functions], pickle.HIGHEST_PROTOCOL)
-        times = measure_in_turn({
-            "synkhronos": Local(synk.distribute, synk.is_forked, before=lambda: open_again(n)),
-            "unpickling": unpickling.contender(pickled)}, repeats, rounds=repeats, warm=0)
+        times = measure_in_turn(
+            {
+                "synkhronos": Local(synk.distribute, synk.is_forked, before=lambda: open_again(n)),
+                "unpickling": unpickling.contender(pickled),
+            },
+            repeats,
+            rounds=repeats,
+            warm=0,
+        )
     finally:
         sys.setrecursionlimit(limit)
     yield {"case": "distribute, " + what, "n": n, "times": times}
@@ -104,8 +116,11 @@ def distributed(what, n, functions, unpickling, repeats):
     synk.distribute()
     after = memory_of_ranks()
     synk.close()
-    yield {"case": "memory that distributing adds to a rank, %s, MB" % what, "n": n,
-           "value": max(now - then for now, then in list(zip(after, before))[1:]) / MB}
+    yield {
+        "case": f"memory that distributing adds to a rank, {what}, MB",
+        "n": n,
+        "value": max(now - then for now, then in list(zip(after, before))[1:]) / MB,
+    }
 
 
 def constant_memory(nbytes):
@@ -135,7 +150,6 @@ def memory_of_ranks():
     pids = [os.getpid()] + [pid for keeper in children(os.getpid()) for pid in children(keeper)]
     found = []
     for pid in pids:
-        with open("/proc/%d/smaps_rollup" % pid) as file:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
             found.append(sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:")))
     return found
-

@@ -88,7 +88,8 @@ class Parallel:
 
         self.task = task = make(watch=watch)
         gradients, rule, self._shared_gradients = updates.nesterov_momentum(
-            task.loss, task.params, learning_rate=task.rate)
+            task.loss, task.params, learning_rate=task.rate
+        )
         # All gradients are there when an element of what they are written into is.
         loss, ended_at = Clock()(task.loss, *(gradient[:1] for gradient in gradients.values()))
         self.gradient_fn = synk.function(task.inputs, [loss, started[0], (ended_at, "gather")], updates=gradients)
@@ -128,13 +129,20 @@ class Parallel:
         divided = [divide_time(*moments[:3]) for moments in self._moments]
         called, computed, reduced, done = np.mean([moments[:1] + moments[3:] for moments in self._moments], axis=0)
         mean = {name: np.mean([each[name] for each in divided]) for name in divided[0]}
-        return in_micro({
-            "function (gradients)": mean["function"], "shuffling": mean["shuffling"],
-            "waiting for the slowest rank": mean["waiting"], "all_reduce": reduced - computed,
-            "update step": done - reduced}, done - called)
+        return in_micro(
+            {
+                "function (gradients)": mean["function"],
+                "shuffling": mean["shuffling"],
+                "waiting for the slowest rank": mean["waiting"],
+                "all_reduce": reduced - computed,
+                "update step": done - reduced,
+            },
+            done - called,
+        )
 
 
 def in_micro(parts, total):
     """Return the parts of a step, what else there was, and all of it, from seconds in microseconds."""
-    return {name: 1e6 * float(value) for name, value in dict(
-        parts, other=total - sum(parts.values()), total=total).items()}
+    return {
+        name: 1e6 * float(value) for name, value in dict(parts, other=total - sum(parts.values()), total=total).items()
+    }

@@ -51,7 +51,7 @@ class Loads:
 def live(pipe, other_end):
     """Fork a process for every pickle, until there comes an empty one, or one does not load."""
     other_end.close()
-    sys.setrecursionlimit(10 ** 6)
+    sys.setrecursionlimit(10**6)
     while True:
         try:
             pickled = pipe.recv_bytes()

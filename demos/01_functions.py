@@ -1,6 +1,6 @@
 """Functions: inputs are scattered by rows, every rank computes on its own, and each output says how it comes together.
 
-    python -m synkhronos demos/01_functions.py --n-parallel 3
+python -m synkhronos demos/01_functions.py --n-parallel 3
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main(n_parallel=None, devices=None):
             "prod": (x.prod(), "prod"),
             "min": (x.min(), "min"),
             "max": (x.max(), "max"),
-            "gather": (x ** 2, "gather"),  # the rows of every rank, one after the other
+            "gather": (x**2, "gather"),  # the rows of every rank, one after the other
             "rows": (x.shape[0], "gather"),  # of a number: one for every rank
             "None": (x.sum(), None),  # the master's own result
         },
@@ -36,7 +36,7 @@ def main(n_parallel=None, devices=None):
     serial["None"] = values[: rows[0]].sum()  # the master is rank 0, and rows are scattered in rank order
     for op in ("avg", "sum", "prod", "min", "max", "gather", "None"):
         np.testing.assert_allclose(parallel[op], serial[op], rtol=1e-12, err_msg=op)
-        print("{:>8s}: {}".format(op, parallel[op]))
+        print(f"{op:>8s}: {parallel[op]}")
     print("all as in plain Theano, but for None: the master's share of the sum")
     synk.close()
 

@@ -1,6 +1,6 @@
 """Data: arrays in shared memory, put there once, which all ranks read in place and the program writes like NumPy's.
 
-    python -m synkhronos demos/02_data.py --n-parallel 3
+python -m synkhronos demos/02_data.py --n-parallel 3
 """
 
 import argparse
@@ -22,7 +22,7 @@ def main(n_parallel=None, devices=None):
     def check(what, data):
         for parallel, serial in zip(f(data), f.as_theano(np.array(data))):
             np.testing.assert_allclose(parallel, serial, rtol=1e-12, err_msg=what)
-        print("{:40s} {} ranks see {} rows, mean {}".format(what, n_ranks, len(data), np.round(data.data.mean(), 3)))
+        print(f"{what:40s} {n_ranks} ranks see {len(data)} rows, mean {np.round(data.data.mean(), 3)}")
 
     numbers = np.random.RandomState(0).rand(1000, 3)
     data = synk.data(numbers, oversize=1.5, name="numbers")

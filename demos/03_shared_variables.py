@@ -1,6 +1,6 @@
 """Shared variables: updates change a rank's own copy, and ranks communicate only where the program says so.
 
-    python -m synkhronos demos/03_shared_variables.py --n-parallel 3
+python -m synkhronos demos/03_shared_variables.py --n-parallel 3
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main(n_parallel=None, devices=None):
     np.testing.assert_allclose(s.get_value() - shards[0], shards.sum(axis=0))
     s.set_value(shards[0])
     if n_ranks > 1:
-        print("    in_sync says: {!r}".format(synk.in_sync(s)))
+        print(f"    in_sync says: {synk.in_sync(s)!r}")
 
     for op, reduced in [("sum", shards.sum(0)), ("min", shards.min(0)), ("avg", shards.mean(0))]:
         np.testing.assert_allclose(synk.reduce(s, op=op, in_place=False), reduced)

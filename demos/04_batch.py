@@ -1,6 +1,6 @@
 """Batches: ``batch=`` selects rows of the whole data set, then these are scattered; no other row moves.
 
-    python -m synkhronos demos/04_batch.py --n-parallel 3
+python -m synkhronos demos/04_batch.py --n-parallel 3
 """
 
 import argparse
@@ -25,10 +25,10 @@ def main(n_parallel=None, devices=None):
         mean, order = f.as_theano(X[rows], Y[rows])
         np.testing.assert_allclose(parallel[0], mean, rtol=1e-12, err_msg=what)
         np.testing.assert_array_equal(parallel[1], order, err_msg=what)
-        shown = " ".join("{:.0f}".format(row) for row in order[:6])
+        shown = " ".join(f"{row:.0f}" for row in order[:6])
         print("{:34s} {:3d} rows: {}{}".format(what, len(order), shown, " ..." if len(order) > 6 else ""))
 
-    print("{} ranks, a data set of {} rows".format(n_ranks, len(X_data)))
+    print(f"{n_ranks} ranks, a data set of {len(X_data)} rows")
     for what, batch, rows in [
         ("an int: the first rows", 10, slice(10)),
         ("a slice: nothing is copied", slice(20, 50), slice(20, 50)),

@@ -1,6 +1,6 @@
 """Data in shared variables: scattered once, ``batch_s=`` selects rows on each rank, ``num_slices=`` saves memory.
 
-    python -m synkhronos demos/05_batch_s.py --n-parallel 3
+python -m synkhronos demos/05_batch_s.py --n-parallel 3
 """
 
 import argparse
@@ -33,13 +33,16 @@ def main(n_parallel=None, devices=None):
     shortest = min(map(len, parts))
     print("{} ranks with {} rows of the data".format(n_ranks, " + ".join(str(len(part)) for part in parts)))
     same = list(random.permutation(shortest)[:10])
-    each = [random.permutation(len(part))[:10 + rank] for rank, part in enumerate(parts)]
+    each = [random.permutation(len(part))[: 10 + rank] for rank, part in enumerate(parts)]
     for what, batch_s, rows in [
         ("nothing: all rows", None, [slice(None)] * n_ranks),
         ("a slice for all ranks", slice(0, 8), [slice(0, 8)] * n_ranks),
         ("a list for all ranks", same, [same] * n_ranks),
-        ("slices, one per rank", [slice(rank, None, 2) for rank in range(n_ranks)],
-         [slice(rank, None, 2) for rank in range(n_ranks)]),
+        (
+            "slices, one per rank",
+            [slice(rank, None, 2) for rank in range(n_ranks)],
+            [slice(rank, None, 2) for rank in range(n_ranks)],
+        ),
         ("arrays, one per rank", each, each),
     ]:
         for num_slices in (1, 3):
@@ -48,8 +51,7 @@ def main(n_parallel=None, devices=None):
             chosen = np.concatenate([part[row] for part, row in zip(parts, rows)])
             np.testing.assert_allclose(parallel, serial(X[chosen], Y[chosen]), rtol=1e-12, err_msg=what)
             np.testing.assert_allclose(w.get_value(), w_serial.get_value(), rtol=1e-12, err_msg=what)
-            print("{:24s} num_slices={}: {:3d} rows, loss {:.4f}".format(
-                what, num_slices, len(chosen), float(parallel)))
+            print(f"{what:24s} num_slices={num_slices}: {len(chosen):3d} rows, loss {float(parallel):.4f}")
     print("all as in plain Theano")
     synk.close()
 

@@ -1,6 +1,6 @@
 """Random streams: every rank draws numbers of its own, rank 0 those of plain Theano; all can be had again.
 
-    python -m synkhronos demos/06_random_streams.py --n-parallel 3
+python -m synkhronos demos/06_random_streams.py --n-parallel 3
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main(n_parallel=None, devices=None):
         numbers = np.stack([draw().reshape(synk.size(), 1000) for _ in range(count)])
         print(what)
         for rank in range(synk.size()):
-            print("    rank {}: {}".format(rank, np.round(numbers[:, rank, :3].ravel(), 3)))
+            print(f"    rank {rank}: {np.round(numbers[:, rank, :3].ravel(), 3)}")
         return numbers
 
     synk.fork(n_parallel, devices is not None, devices=devices)

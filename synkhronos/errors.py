@@ -54,8 +54,13 @@ class WorkerError(RankFailure):
         The traceback, as text, of every rank that failed.
     """
 
-    def __init__(self, message: str, rank: int, remote_tracebacks: Optional[Mapping[int, str]] = None,
-                 updated: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        rank: int,
+        remote_tracebacks: Optional[Mapping[int, str]] = None,
+        updated: Sequence[str] = (),
+    ) -> None:
         super().__init__(message, rank, updated)
         self.remote_tracebacks = dict(remote_tracebacks or {})
 
@@ -75,8 +80,15 @@ class WorkerDied(RankFailure):
         Bytes of memory that it held at most; 0 where that is not known.
     """
 
-    def __init__(self, message: str, rank: int, pid: int = 0, exitcode: Optional[int] = None, memory: int = 0,
-                 updated: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        rank: int,
+        pid: int = 0,
+        exitcode: Optional[int] = None,
+        memory: int = 0,
+        updated: Sequence[str] = (),
+    ) -> None:
         super().__init__(message, rank, updated)
         self.pid = pid
         self.exitcode = exitcode

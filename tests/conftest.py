@@ -26,6 +26,7 @@ gc.freeze()  # every test collects garbage: it need not look at all that was imp
 @pytest.fixture
 def make_world():
     """Open sessions; the last one is closed at the end of the test."""
+
     def make(launcher="threads", n=2, root=0, engine="numpy", **options):
         synk.close()
         return World(launcher, n, root, engine, **options)
@@ -34,7 +35,7 @@ def make_world():
     synk.close()
 
 
-@pytest.fixture(params=[pytest.param(world, id="%s-%d-root%d-%s" % world) for world in WORLDS] + THEANO_WORLDS)
+@pytest.fixture(params=[pytest.param(world, id="{}-{}-root{}-{}".format(*world)) for world in WORLDS] + THEANO_WORLDS)
 def world(request, make_world):
     """Every world in turn."""
     return make_world(*request.param)
@@ -76,7 +77,7 @@ def leftovers():
     found = []
     for child in psutil.Process().children(recursive=True):
         if child.pid != keeper:
-            found.append("process %d: %s" % (child.pid, child.name()))
+            found.append(f"process {child.pid}: {child.name()}")
     names = ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synk" in name]
     found += ["shared memory " + name for name in names if not mapped_elsewhere(name)]
     found += ["thread " + thread.name for thread in threading.enumerate() if thread.name.startswith("synkhronos")]
@@ -88,7 +89,7 @@ def mapped_elsewhere(path):
     ours = psutil.Process().children(recursive=True) + [psutil.Process()]
     for pid in set(psutil.pids()) - {process.pid for process in ours}:
         try:
-            if path in Path("/proc/%d/maps" % pid).read_text():
+            if path in Path(f"/proc/{pid}/maps").read_text():
                 return True
         except OSError:  # it has ended, or is another user's
             pass
@@ -118,7 +119,7 @@ def nothing_stays(request):
         if after:  # a collection costs 50 ms where Theano is loaded: not after every one of thousands of tests
             gc.collect()
             after = set(leftovers()) - before
-        assert not after, "left behind: %s" % sorted(after)
+        assert not after, f"left behind: {sorted(after)}"
 
 
 ROOT = Path(__file__).parents[1]

@@ -171,7 +171,7 @@ def test_var_gives_dtype_ndim_and_name(pool):
         ({"value": [1.0], "var": Var("f4", 0, "x")}, ValueError, "'x': expected 0 dimensions, got 1"),
         ({"value": [1.0], "ndim": -1}, ValueError, "ndim must not be negative, got -1"),
         ({"value": [1.0], "var": np.array([None])}, TypeError, "expected a dtype that lies flat in memory, got object"),
-        ({"dtype": "float32", "ndim": 2 ** 62}, ValueError, "ndim must be at most 32, got 4611686018427387904"),
+        ({"dtype": "float32", "ndim": 2**62}, ValueError, "ndim must be at most 32, got 4611686018427387904"),
         ({"value": [1.0], "ndim": 1.5}, TypeError, r"ndim must be an integer, got 1\.5"),
         ({"value": [1.0], "shape": (2,)}, ValueError, r"shape \(2,\) differs from the value's \(1,\)"),
         ({"dtype": "f4", "shape": (2,), "ndim": 2}, ValueError, r"shape must have ndim=2 dimensions, got \(2,\)"),
@@ -200,7 +200,14 @@ def test_bad_arguments(pool, arguments, error, match):
 # --- conversion ---
 
 SAFE = [
-    ("f4", "f8"), ("i4", "i8"), ("u1", "i2"), ("i2", "f4"), ("?", "f4"), ("f8", "c16"), (">f4", "<f4"), ("U2", "U5"),
+    ("f4", "f8"),
+    ("i4", "i8"),
+    ("u1", "i2"),
+    ("i2", "f4"),
+    ("?", "f4"),
+    ("f8", "c16"),
+    (">f4", "<f4"),
+    ("U2", "U5"),
 ]
 LOSSY = [("f8", "f4"), ("i8", "i4"), ("i8", "f4"), ("f4", "i4"), ("c8", "f4"), ("i4", "u4"), ("f4", "?"), ("U5", "U2")]
 
@@ -507,11 +514,11 @@ def test_zero_dimensions(pool):
         ("set_shape", (3,), ValueError, r"shape must have 2 dimensions, got \(3,\)"),
         ("set_shape", ((3, -1),), ValueError, "negative"),
         ("set_shape", ((3, "a"),), TypeError, "shape must be"),
-        ("set_shape", (range(10 ** 12),), ValueError, r"at most 32 sizes, got range\(0, 1000000000000\)"),
+        ("set_shape", (range(10**12),), ValueError, r"at most 32 sizes, got range\(0, 1000000000000\)"),
         ("set_shape", (itertools.count(),), ValueError, r"at most 32 sizes, got count\("),
-        ("set_shape", ((10 ** 400, 0),), ValueError, "more elements than an array can have"),
-        ("set_shape", ([2 ** 62] * 32, 1.5), ValueError, "more elements than an array can have"),
-        ("set_length", (10 ** 400, 1.5), ValueError, "more elements than an array can have"),
+        ("set_shape", ((10**400, 0),), ValueError, "more elements than an array can have"),
+        ("set_shape", ([2**62] * 32, 1.5), ValueError, "more elements than an array can have"),
+        ("set_length", (10**400, 1.5), ValueError, "more elements than an array can have"),
         ("set_shape", ((3, 2), 3), ValueError, "oversize must be from 1 to 2"),
         ("set_value", ([1.0],), ValueError, "'x': expected 2 dimensions, got 1"),
         ("set_value", ([["a"]],), TypeError, "'x': expected dtype float64"),
@@ -802,7 +809,9 @@ def test_published_function_takes_everything_by_name_and_by_place():
 
 @pytest.mark.parametrize("text", ["train.npz", "typo.np", "/no/where/file.dat", "words"])
 def test_a_string_that_is_no_npy_path(pool, text):
-    with pytest.raises(ValueError, match=r"expected an array or the path of a .npy file, got %r; save it with np.save" % text):
+    with pytest.raises(
+        ValueError, match=rf"expected an array or the path of a .npy file, got {text!r}; save it with np.save"
+    ):
         Data(pool, text)
     same(Data(pool, np.array(text)), np.array(text))
 

@@ -57,5 +57,5 @@ def shards(array, n, root):
     """Return every rank's rows, as the documentation says: NumPy's array_split, and the root first where rows lack."""
     if len(array) >= n:
         return np.array_split(array, n)
-    served = sorted(([root] + [rank for rank in range(n) if rank != root])[:len(array)])
-    return [array[served.index(rank):][:1] if rank in served else array[:0] for rank in range(n)]
+    served = sorted(([root] + [rank for rank in range(n) if rank != root])[: len(array)])
+    return [array[served.index(rank) :][:1] if rank in served else array[:0] for rank in range(n)]

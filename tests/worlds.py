@@ -74,7 +74,7 @@ class World:
         self._functions = []
 
     def __repr__(self):
-        return "%s-%d-root%d-%s" % (self.launcher, self.n, self.root, self.engine_name)
+        return f"{self.launcher}-{self.n}-root{self.root}-{self.engine_name}"
 
     def shared(self, value, name=None):
         """Return a shared variable that all ranks hold, with that value on each."""
@@ -82,7 +82,7 @@ class World:
 
     def shareds(self, values, names=None):
         """Return several such variables, used by one function."""
-        names = ["v%d" % i for i in range(len(values))] if names is None else names
+        names = [f"v{i}" for i in range(len(values))] if names is None else names
         options = {}
         if self.engine_name == "theano":
             variables = [theano.shared(value, name=name) for value, name in zip(values, names)]
@@ -117,5 +117,7 @@ DEVICE = os.environ.get("SYNK_TEST_DEVICE")
 #: Worlds that every collective and every form of a call is tried in: most as threads, the same as processes.
 WORLDS = [("threads", n, root, "numpy") for n, root in ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2))]
 WORLDS += [("fork", 2, 0, "numpy"), ("fork", 3, 1, "numpy")]
-THEANO_WORLDS = [pytest.param(world, marks=pytest.mark.theano, id="%s-%d-root%d-%s" % world)
-                 for world in (("fork", 1, 0, "theano"), ("fork", 2, 0, "theano"), ("fork", 3, 2, "theano"))]
+THEANO_WORLDS = [
+    pytest.param(world, marks=pytest.mark.theano, id="{}-{}-root{}-{}".format(*world))
+    for world in (("fork", 1, 0, "theano"), ("fork", 2, 0, "theano"), ("fork", 3, 2, "theano"))
+]

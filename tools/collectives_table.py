@@ -1,7 +1,7 @@
 """Write the table of reduce operations and dtypes that stands in the docs, from the table of the tests.
 
-    python tools/collectives_table.py            # prints it
-    python tools/collectives_table.py --write    # into docs/collectives_table.inc
+python tools/collectives_table.py            # prints it
+python tools/collectives_table.py --write    # into docs/collectives_table.inc
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ DOCUMENT = ROOT / "docs" / "collectives_table.inc"
 
 def text() -> str:
     """Return the table as reStructuredText."""
-    spec = importlib.util.spec_from_file_location("collectives_table_of_tests",
-                                                  ROOT / "tests" / "collectives" / "table.py")
+    spec = importlib.util.spec_from_file_location(
+        "collectives_table_of_tests", ROOT / "tests" / "collectives" / "table.py"
+    )
     assert spec is not None and spec.loader is not None
     table = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(table)

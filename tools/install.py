@@ -19,8 +19,12 @@ VENV = os.path.join(ROOT, ".venv")
 LOG = os.path.join(VENV, "install.log")
 STAMP = os.path.join(VENV, "installed")
 # What an installation depends on: when one of them changes, it is done again.
-SOURCES = ("setup.py", "pyproject.toml", os.path.join("tools", "install.py"),
-           os.path.join("synkhronos", "kernels", "_kernels.c"))
+SOURCES = (
+    "setup.py",
+    "pyproject.toml",
+    os.path.join("tools", "install.py"),
+    os.path.join("synkhronos", "kernels", "_kernels.c"),
+)
 EXTRAS = "theano,demos,test,docs"
 # Theano and Lasagne are old source packages. Build isolation would build them with the newest setuptools of the day,
 # so it is switched off and one that they are known to work with is installed first. pip 21.3 is the first with
@@ -56,7 +60,7 @@ def version_of(python):
 def another_python():
     """Return the newest supported interpreter on PATH, or None."""
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
-        path = shutil.which("python3.%d" % minor)
+        path = shutil.which(f"python3.{minor}")
         if path and supported(version_of(path) or (0, 0)):
             return path
     return None
@@ -70,8 +74,9 @@ def check_system(version):
         import venv  # noqa: F401
     except ImportError:
         raise Problem(
-            "%s cannot make virtual environments (venv or ensurepip is missing): install them, on Debian or Ubuntu by "
-            "'apt-get install %s-venv'" % (name, name)
+            f"{name} cannot make virtual environments (venv or ensurepip is missing): install them, on "
+            "Debian or Ubuntu by "
+            f"'apt-get install {name}-venv'"
         ) from None
     if not shutil.which("g++"):
         raise Problem(
@@ -80,8 +85,9 @@ def check_system(version):
         )
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
         raise Problem(
-            "the C headers of %s (Python.h) were not found, which Theano needs: install them, on Debian or Ubuntu by "
-            "'apt-get install %s-dev'" % (name, name)
+            f"the C headers of {name} (Python.h) were not found, which Theano needs: install them, on Debian "
+            "or Ubuntu by "
+            f"'apt-get install {name}-dev'"
         )
 
 
@@ -92,8 +98,10 @@ def venv_python():
 
 def has_pip():
     """Say whether pip works in .venv: it does not where making .venv was interrupted."""
-    return subprocess.call([venv_python(), "-m", "pip", "--version"], stdout=subprocess.DEVNULL,
-                           stderr=subprocess.DEVNULL) == 0
+    return (
+        subprocess.call([venv_python(), "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        == 0
+    )
 
 
 def fingerprint(version):
@@ -117,7 +125,7 @@ def installed():
 def run(command, problem):
     """Run a command with its output in the log; raise `Problem` with what it complained about where it fails."""
     with open(LOG, "a") as log:
-        log.write("$ %s\n" % " ".join(command))
+        log.write("$ {}\n".format(" ".join(command)))
         log.flush()
         begin = log.tell()
         status = subprocess.call(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
@@ -126,14 +134,14 @@ def run(command, problem):
             log.seek(begin)
             lines = log.read().splitlines()
         errors = [line for line in lines if re.match(r"\s*(ERROR|error)\b", line)] or lines[-1:]
-        raise Problem("%s (all of its output is in %s):\n  %s" % (problem, LOG, "\n  ".join(errors[:3])))
+        raise Problem("{} (all of its output is in {}):\n  {}".format(problem, LOG, "\n  ".join(errors[:3])))
 
 
 def install(version):
     """Make .venv where there is no working one of this version, and install into it."""
     python = venv_python()
     if version_of(python) != version or not has_pip():
-        print("Making .venv with Python %s" % dotted(version))
+        print(f"Making .venv with Python {dotted(version)}")
         if os.path.isdir(VENV):
             shutil.rmtree(VENV)
         os.makedirs(VENV)
@@ -142,7 +150,7 @@ def install(version):
     sys.stdout.flush()
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
     run(pip + BUILD_TOOLS, "pip could not install its build tools")
-    run(pip + ["--no-build-isolation", "-e", ".[%s]" % EXTRAS], "pip could not install what the library needs")
+    run(pip + ["--no-build-isolation", "-e", f".[{EXTRAS}]"], "pip could not install what the library needs")
     with open(STAMP, "w") as stream:
         stream.write(fingerprint(version))
 
@@ -167,17 +175,18 @@ def main(arguments=None):
                 return subprocess.call([other, os.path.abspath(__file__)])
         if not supported(version):
             raise Problem(
-                "Python %s is too %s: Theano runs on Python %s to %s; install one of them, on Debian or Ubuntu by for "
+                "Python {} is too {}: Theano runs on Python {} to {}; install one of them, on Debian or Ubuntu by for "
                 "example 'apt-get install python3.11 python3.11-venv python3.11-dev', and name it: "
-                "'make install PYTHON=python3.11'"
-                % (dotted(version), "old" if version[:2] < OLDEST else "new", dotted(OLDEST), dotted(NEWEST))
+                "'make install PYTHON=python3.11'".format(
+                    dotted(version), "old" if version[:2] < OLDEST else "new", dotted(OLDEST), dotted(NEWEST)
+                )
             )
         if version_of(venv_python()) == version and installed() == fingerprint(version):
             return 0
         check_system(version)
         install(version)
     except Problem as problem:
-        sys.stderr.write("make install: %s\n" % problem)
+        sys.stderr.write(f"make install: {problem}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("make install: interrupted; the next run goes on from here\n")

@@ -44,7 +44,7 @@ def machine() -> str:
         model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    return "%s, %d cores, %s" % (model, len(os.sched_getaffinity(0)), platform.system())
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, {platform.system()}"
 
 
 def draw(launcher: str, engine: str, draws: int, seed: int, first: int = 0) -> Tuple[int, float]:
@@ -63,16 +63,18 @@ def draw(launcher: str, engine: str, draws: int, seed: int, first: int = 0) -> T
     while made < draws:
         steps = min(STEPS, draws - made)
         try:
-            seeded_program("%d %s %s %d" % (seed, launcher, engine, session), library, launcher, steps)
+            seeded_program(f"{seed} {launcher} {engine} {session}", library, launcher, steps)
         except Wrong:
-            print("\nWRONG: seed %d, session %s %s %d" % (seed, launcher, engine, session))
+            print(f"\nWRONG: seed {seed}, session {launcher} {engine} {session}")
             raise
         made, session = made + steps, session + 1
         now = time.monotonic()
         if now - shown > 5 or made >= draws:
             shown = now
-            print("%-8s%-8s%9s of %s draws%8.0f s" % (
-                launcher, engine, "{:,}".format(made), "{:,}".format(draws), now - begun), flush=True)
+            print(
+                f"{launcher:<8}{engine:<8}{(f'{made:,}'):>9} of {(f'{draws:,}')} draws{now - begun:8.0f} s",
+                flush=True,
+            )
     return made, time.monotonic() - begun
 
 
@@ -86,13 +88,21 @@ def document(rows: List[Tuple[str, str, int, float]], seed: int) -> str:
 
         versions["Theano"] = theano.__version__
     total, seconds = sum(row[2] for row in rows), sum(row[3] for row in rows)
-    lines = ["Date: %s. Machine: %s. %s. Seed %d; %d functions; 1 to 4 ranks." % (
-        datetime.date.today().isoformat(), machine(),
-        ", ".join("%s %s" % item for item in versions.items()), seed, len(RECIPES)), "",
-        "| launcher | engine | draws | wrong | seconds |", "| --- | --- | ---: | ---: | ---: |"]
+    lines = [
+        "Date: {}. Machine: {}. {}. Seed {}; {} functions; 1 to 4 ranks.".format(
+            datetime.date.today().isoformat(),
+            machine(),
+            ", ".join("{} {}".format(*item) for item in versions.items()),
+            seed,
+            len(RECIPES),
+        ),
+        "",
+        "| launcher | engine | draws | wrong | seconds |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
     for launcher, engine, draws, took in rows:
-        lines.append("| %s | %s | %s | 0 | %.0f |" % (launcher, engine, "{:,}".format(draws), took))
-    lines.append("| all | | %s | 0 | %.0f |" % ("{:,}".format(total), seconds))
+        lines.append("| {} | {} | {} | 0 | {:.0f} |".format(launcher, engine, f"{draws:,}", took))
+    lines.append("| all | | {} | 0 | {:.0f} |".format(f"{total:,}", seconds))
     return "\n".join(lines) + "\n"
 
 
@@ -107,8 +117,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Prove that random programs give the serial answer.")
     parser.add_argument("--draws", type=int, default=100000, help="calls and collectives, in all (default: 100000)")
     parser.add_argument("--seed", type=int, default=1, help="other programs (default: 1)")
-    parser.add_argument("--only", metavar="'LAUNCHER ENGINE'", help="one kind alone: " + ", ".join(
-        "'%s %s'" % kind[:2] for kind in KINDS))
+    parser.add_argument(
+        "--only",
+        metavar="'LAUNCHER ENGINE'",
+        help="one kind alone: " + ", ".join("'{} {}'".format(*kind[:2]) for kind in KINDS),
+    )
     parser.add_argument("--repeat", metavar="'LAUNCHER ENGINE SESSION'", help="one session again")
     parser.add_argument("--no-write", action="store_true", help="leave docs/reliability.md as it is")
     parser.add_argument("--output", type=Path, default=DOCUMENT, help=argparse.SUPPRESS)
@@ -123,10 +136,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
             return 0
         shares: Dict[Any, int] = {kind[:2]: kind[2] for kind in KINDS if given.only in (None, " ".join(kind[:2]))}
         if not shares:
-            parser.error("--only: expected one of %s" % ", ".join("'%s %s'" % kind[:2] for kind in KINDS))
+            parser.error("--only: expected one of {}".format(", ".join("'{} {}'".format(*kind[:2]) for kind in KINDS)))
         for (launcher, engine), share in shares.items():
-            rows.append((launcher, engine) + draw(
-                launcher, engine, given.draws * share // sum(shares.values()), given.seed))
+            rows.append(
+                (launcher, engine) + draw(launcher, engine, given.draws * share // sum(shares.values()), given.seed)
+            )
     except Wrong as wrong:
         print(wrong)
         return 1

@@ -34,8 +34,18 @@ DOCUMENT = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- written by make sabotage: begin -->\n", "<!-- end -->\n"
 
 #: In this order: those that find most come first.
-PIECES = ("kills", "deaths", "masters", "objects", "channel", "arguments", "theano_arguments", "endurance", "delays",
-          "suite")
+PIECES = (
+    "kills",
+    "deaths",
+    "masters",
+    "objects",
+    "channel",
+    "arguments",
+    "theano_arguments",
+    "endurance",
+    "delays",
+    "suite",
+)
 
 #: Seconds of silence after which a piece hangs.
 SILENCE = 300
@@ -54,7 +64,10 @@ def play(piece: str, scale: float, folder: Path) -> bool:
     """Run one piece in a process of its own; tell whether it was clean."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--piece", piece, "--scale", str(scale), "--results", str(folder)],
-        stdout=subprocess.PIPE, start_new_session=True, cwd=str(ROOT))
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        cwd=str(ROOT),
+    )
     assert process.stdout is not None
     try:
         while select.select([process.stdout], [], [], SILENCE)[0]:
@@ -63,7 +76,7 @@ def play(piece: str, scale: float, folder: Path) -> bool:
                 return process.wait() == 0
             sys.stdout.buffer.write(some)
             sys.stdout.buffer.flush()
-        print("%s HANGS" % piece, flush=True)
+        print(f"{piece} HANGS", flush=True)
         os.kill(process.pid, signal.SIGABRT)  # it shows its stacks
         time.sleep(2)
         return False
@@ -83,10 +96,20 @@ def be(piece: str, scale: float, folder: Path) -> None:
     rows = import_module("pieces." + piece).run(scale, Progress(piece))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (piece + ".json")
-    path.with_suffix(".new").write_text(json.dumps({
-        "piece": piece, "scale": scale, "code": version, "date": datetime.date.today().isoformat(),
-        "seconds": round(time.monotonic() - begun), "machine": machine(),
-        "rows": [row.to_json() for row in rows]}, indent=1))
+    path.with_suffix(".new").write_text(
+        json.dumps(
+            {
+                "piece": piece,
+                "scale": scale,
+                "code": version,
+                "date": datetime.date.today().isoformat(),
+                "seconds": round(time.monotonic() - begun),
+                "machine": machine(),
+                "rows": [row.to_json() for row in rows],
+            },
+            indent=1,
+        )
+    )
     path.with_suffix(".new").replace(path)
 
 
@@ -94,7 +117,7 @@ def machine() -> str:
     """Return what it ran on, in words."""
     from prove import machine
 
-    return "%s %s, Python %s" % (machine(), platform.release(), platform.python_version())
+    return f"{machine()} {platform.release()}, Python {platform.python_version()}"
 
 
 def load(folder: Path) -> Dict[str, Any]:
@@ -109,30 +132,38 @@ def load(folder: Path) -> Dict[str, Any]:
 
 
 def milliseconds(seconds: float) -> str:
-    return "%.0f" % (1000 * seconds) if seconds >= 0.01 else "%.1f" % (1000 * seconds)
+    return f"{1000 * seconds:.0f}" if seconds >= 0.01 else f"{1000 * seconds:.1f}"
 
 
 def document(results: Dict[str, Any], scale: float) -> str:
     """Return what stands in docs/reliability.md."""
     shown = [result for result in results.values() if result["scale"] == scale]
     machines = sorted({result["machine"] for result in shown})
-    lines = ["Command: `make sabotage`%s. Machine: %s. Times are milliseconds from the sabotage to the exception, or "
-             "to what the row says: median, 99 of 100, longest." % (
-                 "" if scale == 1 else " at scale %g" % scale, "; ".join(machines)), "",
-             "| what was done | times | median | p99 | max | result |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+    lines = [
+        "Command: `make sabotage`{}. Machine: {}. Times are milliseconds from the sabotage to the exception, or "
+        "to what the row says: median, 99 of 100, longest.".format(
+            "" if scale == 1 else f" at scale {scale:g}", "; ".join(machines)
+        ),
+        "",
+        "| what was done | times | median | p99 | max | result |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
     for result in shown:
         for row in result["rows"]:
             told = [milliseconds(each) for each in row["told"]] or [""] * 3
-            lines.append("| %s | %s | %s | %s |" % (
-                row["what"], "{:,}".format(row["done"]), " | ".join(told), row["result"]))
-    lines += ["", "Pieces: " + "; ".join("%s %s, %d s" % (
-        result["piece"], result["date"], result["seconds"]) for result in shown) + "."]
+            lines.append(
+                "| {} | {} | {} | {} |".format(row["what"], "{:,}".format(row["done"]), " | ".join(told), row["result"])
+            )
+    lines += [
+        "",
+        "Pieces: " + "; ".join(f"{result['piece']} {result['date']}, {result['seconds']:.0f} s" for result in shown) + ".",
+    ]
     absent = [piece for piece in PIECES if piece not in results or results[piece]["scale"] != scale]
     old = [result["piece"] for result in shown if result["code"] != code()]
     if absent:
-        lines += ["", "Not run yet: %s." % ", ".join(absent)]
+        lines += ["", "Not run yet: {}.".format(", ".join(absent))]
     if old:
-        lines += ["", "Run before the last change of the code: %s." % ", ".join(old)]
+        lines += ["", "Run before the last change of the code: {}.".format(", ".join(old))]
     return "\n".join(lines) + "\n"
 
 
@@ -159,9 +190,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     for piece in given.only or PIECES:
         there = results.get(piece, {})
         if not given.only and (there.get("code"), there.get("scale")) == (code(), given.scale):
-            print("%s: done on %s" % (piece, there["date"]))
+            print("{}: done on {}".format(piece, there["date"]))
         elif not play(piece, given.scale, given.results):
-            print("%s: WRONG" % piece)
+            print(f"{piece}: WRONG")
             status = 1
             break
     results = load(given.results)

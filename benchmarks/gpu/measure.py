@@ -44,7 +44,7 @@ def step(device, n_ranks, batch, repeats):
     x, y = T.fmatrix("x"), T.ivector("y")
     layer, params = x, []
     for rows, columns in ((784, 800), (800, 800), (800, 10)):
-        params.append(theano.shared((random.randn(rows, columns) / rows ** 0.5).astype("float32")))
+        params.append(theano.shared((random.randn(rows, columns) / rows**0.5).astype("float32")))
         layer = layer.dot(params[-1])
         layer = T.nnet.softmax(layer) if columns == 10 else layer * T.nnet.sigmoid(4 * layer)
     loss = T.nnet.categorical_crossentropy(layer, y).mean()
@@ -108,9 +108,13 @@ def in_a_process(kind, *arguments):
     """Return what a measurement prints; its error where it fails."""
     done = subprocess.run(
         [sys.executable, __file__, "--one", json.dumps([kind, *arguments])],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, cwd=str(ROOT))
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        cwd=str(ROOT),
+    )
     if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["exit status %d" % done.returncode])[-1]}
+        return {"error": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]}
     return {"seconds": json.loads(done.stdout.splitlines()[-1])}
 
 
@@ -119,7 +123,11 @@ def resnet(device, n_ranks, batches, depth):
     program = [sys.executable, "-m", "synkhronos", str(ROOT / "demos/resnet/train_resnet.py"), "--no-progress"]
     done = subprocess.run(
         program + ["--depth", str(depth), "--batches", str(batches), "--devices"] + [device] * n_ranks,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, cwd=str(ROOT))
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+        cwd=str(ROOT),
+    )
     return {"status": done.returncode, "output": done.stdout[-4000:]}
 
 
@@ -139,11 +147,21 @@ def main():
         print(json.dumps({"step": step, "reduction": reduction, "copy": copy}[kind](*arguments)))
         return
     device, repeats = options.device, options.repeats
-    found = {"device": device, "date": time.strftime("%Y-%m-%d"), "batch": options.batch, "steps": {}, "copies": {},
-             "reductions": {}, "resnet": {}}
+    found = {
+        "device": device,
+        "date": time.strftime("%Y-%m-%d"),
+        "batch": options.batch,
+        "steps": {},
+        "copies": {},
+        "reductions": {},
+        "resnet": {},
+    }
     try:
-        found["driver"] = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-                                         stdout=subprocess.PIPE, universal_newlines=True).stdout.strip()
+        found["driver"] = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+            stdout=subprocess.PIPE,
+            universal_newlines=True,
+        ).stdout.strip()
     except OSError:
         found["driver"] = "no nvidia-smi"
 
@@ -158,8 +176,11 @@ def main():
         note("copies", str(nbytes), in_a_process("copy", device, nbytes, repeats))
         for n_ranks in options.ranks:
             for nccl in (True, False):
-                note("reductions", "%d %d %s" % (nbytes, n_ranks, "nccl" if nccl else "host"),
-                     in_a_process("reduction", device, n_ranks, nbytes, nccl, repeats))
+                note(
+                    "reductions",
+                    f"{nbytes} {n_ranks} {('nccl' if nccl else 'host')}",
+                    in_a_process("reduction", device, n_ranks, nbytes, nccl, repeats),
+                )
     if options.resnet_batches:
         for n_ranks in options.ranks[:2]:
             note("resnet", str(n_ranks), resnet(device, n_ranks, options.resnet_batches, 50))

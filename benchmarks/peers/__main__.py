@@ -47,7 +47,7 @@ def measure(peer, what, nbytes, pause, repeats, warm=0):
         run()
         times.append(time.perf_counter() - begin)
     found = None if result is None else float(result[-1])
-    return times[warm:], None if found == expected else "expected %s, got %s" % (expected, found)
+    return times[warm:], None if found == expected else f"expected {expected}, got {found}"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ class Barrier(Forked):
 
     def prepare(self, what, mine):
         """Return the pair."""
+
         def pair():
             self.barrier.wait()
             self.barrier.wait()

@@ -21,8 +21,9 @@ class Gloo(Collective, Forked):
 
         torch.set_num_threads(1)
         self.torch, self.distributed = torch, torch.distributed
-        self.distributed.init_process_group("gloo", init_method="file://" + self._file, rank=self.rank,
-                                            world_size=self.size)
+        self.distributed.init_process_group(
+            "gloo", init_method="file://" + self._file, rank=self.rank, world_size=self.size
+        )
 
     def meet(self):
         """Wait for all."""

@@ -46,14 +46,15 @@ class Group:
             path = shutil.which(launcher, path=str(PREFIX / "bin"))
             if path is None:
                 shutil.rmtree(self._folder)
-                raise Unavailable("%s: pip install mpi4py %s" % (kind, kind))
+                raise Unavailable(f"{kind}: pip install mpi4py {kind}")
             command = [path] + options + [str(size)] + command
             environment["MPI4PY_MPIABI"] = kind
-            environment["LD_LIBRARY_PATH"] = "%s:%s" % (PREFIX / "lib", PREFIX / "lib" / "openmpi")
+            environment["LD_LIBRARY_PATH"] = "{}:{}".format(PREFIX / "lib", PREFIX / "lib" / "openmpi")
         self._log = open(os.path.join(self._folder, "log"), "w+b")
         with Listener(address, "AF_UNIX", backlog=size) as listener:
-            self._process = subprocess.Popen(command, env=environment, cwd=str(ROOT), stdin=subprocess.DEVNULL,
-                                             stdout=self._log, stderr=self._log)
+            self._process = subprocess.Popen(
+                command, env=environment, cwd=str(ROOT), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+            )
             listener._listener._socket.settimeout(60)
             try:
                 by_rank = {}
@@ -64,7 +65,7 @@ class Group:
                 self._log.seek(0)
                 words = self._log.read().decode(errors="replace").strip().split("\n")[-1]
                 self.close()
-                raise Unavailable("%s does not start: %s" % (kind, words)) from None
+                raise Unavailable(f"{kind} does not start: {words}") from None
         self.connections = [by_rank[rank] for rank in range(size)]
 
     def close(self):
@@ -101,7 +102,7 @@ class Remote:
         answers = [connection.recv() for connection in self.group.connections]
         for rank, (_, fault) in enumerate(answers):
             if fault:
-                raise WrongResult("%s, rank %d, %s: %s" % (self.group.kind, rank, self.case, fault))
+                raise WrongResult(f"{self.group.kind}, rank {rank}, {self.case}: {fault}")
         return answers[0][0]
 
 

@@ -48,8 +48,11 @@ class Pipes(Forked):
         if what == "barrier":
             return self.pair, None, None
         result = np.empty_like(mine)
-        return (lambda: getattr(self, what)(mine, result)), result, (
-            self.size * (self.size + 1) / 2 if what == "all_reduce" else 1)
+        return (
+            (lambda: getattr(self, what)(mine, result)),
+            result,
+            (self.size * (self.size + 1) / 2 if what == "all_reduce" else 1),
+        )
 
     def all_reduce(self, mine, result):
         """Add up on rank 0."""

@@ -17,8 +17,9 @@ def build_mlp(input_var, depth=2, width=800, drop_input=0.2, drop_hidden=0.5):
     if drop_input:
         network = layers.DropoutLayer(network, p=drop_input)
     for _ in range(depth):
-        network = layers.DenseLayer(network, width, W=lasagne.init.GlorotUniform("relu"),
-                                    nonlinearity=lasagne.nonlinearities.rectify)
+        network = layers.DenseLayer(
+            network, width, W=lasagne.init.GlorotUniform("relu"), nonlinearity=lasagne.nonlinearities.rectify
+        )
         if drop_hidden:
             network = layers.DropoutLayer(network, p=drop_hidden)
     return layers.DenseLayer(network, 10, nonlinearity=lasagne.nonlinearities.softmax)
@@ -28,11 +29,16 @@ def build_cnn(input_var):
     """Build two convolutions with max-pooling, a dense layer with dropout, and the output layer."""
     network = layers.ReshapeLayer(layers.InputLayer((None, 784), input_var), ([0], 1, 28, 28))
     for _ in range(2):
-        network = layers.Conv2DLayer(network, 32, (5, 5), W=lasagne.init.GlorotUniform("relu"),
-                                     nonlinearity=lasagne.nonlinearities.rectify)
+        network = layers.Conv2DLayer(
+            network, 32, (5, 5), W=lasagne.init.GlorotUniform("relu"), nonlinearity=lasagne.nonlinearities.rectify
+        )
         network = layers.MaxPool2DLayer(network, (2, 2))
-    network = layers.DenseLayer(layers.DropoutLayer(network, p=0.5), 256, W=lasagne.init.GlorotUniform("relu"),
-                                nonlinearity=lasagne.nonlinearities.rectify)
+    network = layers.DenseLayer(
+        layers.DropoutLayer(network, p=0.5),
+        256,
+        W=lasagne.init.GlorotUniform("relu"),
+        nonlinearity=lasagne.nonlinearities.rectify,
+    )
     return layers.DenseLayer(layers.DropoutLayer(network, p=0.5), 10, nonlinearity=lasagne.nonlinearities.softmax)
 
 
@@ -54,10 +60,14 @@ def parse_model(model):
     except ValueError:
         depth = width = drop_input = drop_hidden = -1
     if name != "custom_mlp" or min(depth, width) < 1 or not (0 <= drop_input < 1 and 0 <= drop_hidden < 1):
-        raise ValueError("model: expected mlp, cnn or custom_mlp:DEPTH,WIDTH,DROP_INPUT,DROP_HIDDEN (such as "
-                         "custom_mlp:2,800,0.2,0.5), got %r" % model)
-    return (lambda input_var: build_mlp(input_var, depth, width, drop_input, drop_hidden),
-            bool(drop_input or drop_hidden))
+        raise ValueError(
+            "model: expected mlp, cnn or custom_mlp:DEPTH,WIDTH,DROP_INPUT,DROP_HIDDEN (such as "
+            f"custom_mlp:2,800,0.2,0.5), got {model!r}"
+        )
+    return (
+        lambda input_var: build_mlp(input_var, depth, width, drop_input, drop_hidden),
+        bool(drop_input or drop_hidden),
+    )
 
 
 def build_network(model, input_var, seed):
@@ -68,6 +78,7 @@ def build_network(model, input_var, seed):
 
 def losses_of(network, target_var):
     """Return the training loss, and the loss and accuracy without dropout."""
+
     def loss(**kwargs):
         prediction = layers.get_output(network, **kwargs)
         return prediction, lasagne.objectives.categorical_crossentropy(prediction, target_var).mean()

@@ -29,8 +29,10 @@ def print_table(runs, serials):
     best = min(map(epoch_time, serials))
     print("\n{:44s} {:>9s} {:>8s} {:>11s} {:>8s}".format("", "per epoch", "speedup", "validation", "test"))
     for run in runs:
-        print("{:44s} {:7.3f} s {:8.2f} {:11.2%} {:8.2%}".format(
-            run.name, epoch_time(run), best / epoch_time(run), run.accuracies[-1], run.test_accuracy))
+        print(
+            f"{run.name:44s} {epoch_time(run):7.3f} s {best / epoch_time(run):8.2f} "
+            f"{run.accuracies[-1]:11.2%} {run.test_accuracy:8.2%}"
+        )
     print()
 
 
@@ -44,8 +46,11 @@ def plot(runs, model, path):
         return
     figure = Figure(figsize=(10, 4))
     FigureCanvasAgg(figure)  # (saves without a display)
-    for axes, label, values_of in zip(figure.subplots(1, 2), ("training loss", "validation accuracy"),
-                                      (lambda run: run.losses, lambda run: run.accuracies)):
+    for axes, label, values_of in zip(
+        figure.subplots(1, 2),
+        ("training loss", "validation accuracy"),
+        (lambda run: run.losses, lambda run: run.accuracies),
+    ):
         for run in runs:
             ends = [sum(run.epoch_seconds[: i + 1]) for i in range(len(run.epoch_seconds))]
             axes.plot(ends, values_of(run), marker=".", label=run.name)
@@ -72,8 +77,10 @@ def main(n_parallel=None, plot_path=PLOT, **settings):
     print("the serial program once more, with the minibatches of the data on the devices:")
     by_shards = train_mnist_theano.main(n_shards=n_shards, **settings)
     print()
-    agree = [training.agrees(parallel, serials[-1], settings["model"]),
-             training.agrees(on_devices, by_shards, settings["model"])]
+    agree = [
+        training.agrees(parallel, serials[-1], settings["model"]),
+        training.agrees(on_devices, by_shards, settings["model"]),
+    ]
     return all(agree), runs
 
 

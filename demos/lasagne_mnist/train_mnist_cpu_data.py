@@ -39,22 +39,31 @@ def main(n_parallel=None, **settings):
     loss, valid_loss, accuracy = losses_of(network, target_var)
     rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
 
-    train_fn = make_train_function(loss, params, input_var, target_var, updates.nesterov_momentum,
-                                   learning_rate=rate, momentum=0.9)
+    train_fn = make_train_function(
+        loss, params, input_var, target_var, updates.nesterov_momentum, learning_rate=rate, momentum=0.9
+    )
     evaluate_fn = synk.function([input_var, target_var], [valid_loss, accuracy])
     first_epoch, losses = training.resume(settings, network, train_fn.state)
     synk.distribute()
     X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
 
-    print("\n{:,} parameters, {} ranks, ready after {:.1f} s".format(
-        layers.count_params(network, trainable=True), n_ranks, time.perf_counter() - start))
+    print(
+        f"\n{layers.count_params(network, trainable=True):,} parameters, {n_ranks} ranks, ready after "
+        f"{time.perf_counter() - start:.1f} s"
+    )
     run = training.train(
-        "synkhronos, {}, n={}".format("data in shared memory", n_ranks), settings, first_epoch,
+        "synkhronos, {}, n={}".format("data in shared memory", n_ranks),
+        settings,
+        first_epoch,
         minibatches=lambda epoch: iter_minibatch_idxs(len(X_train), settings.batch_size, settings.seed, epoch),
         set_rate=lambda value: synk.broadcast(rate, value),
         step=lambda idxs: train_fn(X_train, y_train, batch=idxs),
         evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
-        mnist=mnist, network=network, state=train_fn.state, losses=losses)
+        mnist=mnist,
+        network=network,
+        state=train_fn.state,
+        losses=losses,
+    )
     synk.close()
     return run
 

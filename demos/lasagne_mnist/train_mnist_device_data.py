@@ -42,25 +42,40 @@ def main(n_parallel=None, **settings):
     # Variables that are not yet there are made of a row or two: every rank gets its own part below.
     X_train = theano.shared(mnist.X_train[:1], "X_train")
     y_train = theano.shared(mnist.y_train[:1], "y_train")
-    train_fn = make_train_function(loss, params, None, None, updates.nesterov_momentum,
-                                   learning_rate=rate, momentum=0.9,
-                                   givens={input_var: X_train, target_var: y_train},
-                                   sliceable_shareds=[X_train, y_train])
+    train_fn = make_train_function(
+        loss,
+        params,
+        None,
+        None,
+        updates.nesterov_momentum,
+        learning_rate=rate,
+        momentum=0.9,
+        givens={input_var: X_train, target_var: y_train},
+        sliceable_shareds=[X_train, y_train],
+    )
     evaluate_fn = synk.function([input_var, target_var], [valid_loss, accuracy])
     first_epoch, losses = training.resume(settings, network, train_fn.state)
     synk.distribute()
     synk.scatter([X_train, y_train], [mnist.X_train, mnist.y_train])
     lengths = synk.get_lengths(X_train)
 
-    print("\n{:,} parameters, {} ranks, ready after {:.1f} s".format(
-        layers.count_params(network, trainable=True), n_ranks, time.perf_counter() - start))
+    print(
+        f"\n{layers.count_params(network, trainable=True):,} parameters, {n_ranks} ranks, ready after "
+        f"{time.perf_counter() - start:.1f} s"
+    )
     run = training.train(
-        "synkhronos, {}, n={}".format("data on the devices", n_ranks), settings, first_epoch,
+        "synkhronos, {}, n={}".format("data on the devices", n_ranks),
+        settings,
+        first_epoch,
         minibatches=lambda epoch: iter_shard_idxs(lengths, settings.batch_size, settings.seed, epoch),
         set_rate=lambda value: synk.broadcast(rate, value),
         step=lambda idxs: train_fn(batch_s=list(idxs)),
         evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
-        mnist=mnist, network=network, state=train_fn.state, losses=losses)
+        mnist=mnist,
+        network=network,
+        state=train_fn.state,
+        losses=losses,
+    )
     synk.close()
     return run
 

@@ -1,6 +1,6 @@
 """Train MNIST in plain Theano, in one process: the serial program that the others were made from.
 
-    python -m synkhronos demos/lasagne_mnist/train_mnist_theano.py --model cnn
+python -m synkhronos demos/lasagne_mnist/train_mnist_theano.py --model cnn
 """
 
 import os
@@ -43,8 +43,9 @@ def main(blas_threads=None, n_shards=None, **settings):
     loss, valid_loss, accuracy = losses_of(network, target_var)
     rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
 
-    train_fn = make_train_function_theano(loss, params, input_var, target_var, updates.nesterov_momentum,
-                                          learning_rate=rate, momentum=0.9)
+    train_fn = make_train_function_theano(
+        loss, params, input_var, target_var, updates.nesterov_momentum, learning_rate=rate, momentum=0.9
+    )
     evaluate_fn = theano.function([input_var, target_var], [valid_loss, accuracy])
     first_epoch, losses = training.resume(settings, network, train_fn.state)
 
@@ -56,12 +57,18 @@ def main(blas_threads=None, n_shards=None, **settings):
         lengths, minibatches = n_rows, iter_minibatch_idxs
     with threadpool_limits(limits=blas_threads):
         return training.train(
-            "plain Theano, {} BLAS thread{}".format(blas_threads, "s" if blas_threads > 1 else ""), settings,
+            "plain Theano, {} BLAS thread{}".format(blas_threads, "s" if blas_threads > 1 else ""),
+            settings,
             first_epoch,
             minibatches=lambda epoch: minibatches(lengths, settings.batch_size, settings.seed, epoch),
             set_rate=lambda value: rate.set_value(np.asarray(value, settings.floatX)),
             step=lambda idxs: train_fn(mnist.X_train[idxs], mnist.y_train[idxs]),
-            evaluate=evaluate_fn, mnist=mnist, network=network, state=train_fn.state, losses=losses)
+            evaluate=evaluate_fn,
+            mnist=mnist,
+            network=network,
+            state=train_fn.state,
+            losses=losses,
+        )
 
 
 if __name__ == "__main__":

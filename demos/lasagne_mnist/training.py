@@ -43,8 +43,12 @@ def load_mnist(settings):
     """Load the digits as numbers of the configured precision, as many for training as are wanted."""
     mnist = mnist_data.load()
     rows, floatX = slice(settings.rows), settings.floatX
-    return mnist._replace(X_train=mnist.X_train[rows].astype(floatX), y_train=mnist.y_train[rows],
-                          X_valid=mnist.X_valid.astype(floatX), X_test=mnist.X_test.astype(floatX))
+    return mnist._replace(
+        X_train=mnist.X_train[rows].astype(floatX),
+        y_train=mnist.y_train[rows],
+        X_valid=mnist.X_valid.astype(floatX),
+        X_test=mnist.X_test.astype(floatX),
+    )
 
 
 def resume(settings, network, state):
@@ -91,8 +95,9 @@ def train(name, settings, first, minibatches, set_rate, step, evaluate, mnist, n
     for epoch in range(first, settings.epochs):
         batches = list(minibatches(epoch))
         n_rows = [sum(map(len, batch)) if isinstance(batch, (list, tuple)) else len(batch) for batch in batches]
-        shown = tqdm(batches, "epoch {}".format(epoch + 1), unit="batch", leave=False,
-                     disable=None if settings.progress else True)  # None: no bar where nobody watches
+        shown = tqdm(
+            batches, f"epoch {epoch + 1}", unit="batch", leave=False, disable=None if settings.progress else True
+        )  # None: no bar where nobody watches
         start, batch_losses = time.perf_counter(), []
         for i, batch in enumerate(shown):
             if settings.warm_up and epoch <= settings.warm_up:
@@ -102,12 +107,15 @@ def train(name, settings, first, minibatches, set_rate, step, evaluate, mnist, n
         losses.append(float(np.average(batch_losses, weights=n_rows)))
         loss, accuracy = evaluate(mnist.X_valid, mnist.y_valid)
         accuracies.append(float(accuracy))
-        print("  epoch {:2d}   training loss {:.4f}   validation loss {:.4f}   accuracy {:6.2%}   {:.2f} s".format(
-            epoch + 1, losses[-1], float(loss), accuracies[-1], seconds[-1]), flush=True)
+        print(
+            f"  epoch {epoch + 1:2d}   training loss {losses[-1]:.4f}   validation loss {float(loss):.4f}   "
+            f"accuracy {accuracies[-1]:6.2%}   {seconds[-1]:.2f} s",
+            flush=True,
+        )
         if settings.checkpoint:
             checkpoint.save(settings.checkpoint, network, state, epoch=epoch + 1, losses=losses)
     test_accuracy = float(evaluate(mnist.X_test, mnist.y_test)[1])
-    print("  test accuracy {:.2%}".format(test_accuracy))
+    print(f"  test accuracy {test_accuracy:.2%}")
     return Run(name, seconds, losses, accuracies, test_accuracy)
 
 
@@ -128,7 +136,7 @@ def agrees(run, serial, model):
         difference = float(np.max(np.abs(np.divide(run.losses, serial.losses) - 1)))
         allowed = LOSS_TOLERANCE[theano.config.floatX]
         what = "training losses differ from the serial program's by up to {:.1e} of their values (allowed: {:.0e})"
-    print("{}: {}".format(run.name, what.format(difference, allowed)))
+    print(f"{run.name}: {what.format(difference, allowed)}")
     return difference <= allowed
 
 
@@ -136,17 +144,25 @@ def parser(description, n_parallel=True):
     """Return the command line that all programs have."""
     parser = argparse.ArgumentParser(description=description.split("\n")[0])
     defaults = Settings()
-    parser.add_argument("--model", default=defaults.model,
-                        help="mlp, cnn or custom_mlp:DEPTH,WIDTH,DROP_INPUT,DROP_HIDDEN; default: %(default)s")
+    parser.add_argument(
+        "--model",
+        default=defaults.model,
+        help="mlp, cnn or custom_mlp:DEPTH,WIDTH,DROP_INPUT,DROP_HIDDEN; default: %(default)s",
+    )
     parser.add_argument("--epochs", type=int, default=defaults.epochs, help="default: %(default)s")
     parser.add_argument("--batch-size", type=int, default=defaults.batch_size, help="default: %(default)s")
     parser.add_argument("--learning-rate", type=float, default=defaults.learning_rate, help="default: %(default)s")
-    parser.add_argument("--warm-up", type=int, default=defaults.warm_up,
-                        help="epochs in which the learning rate grows; default: %(default)s")
+    parser.add_argument(
+        "--warm-up",
+        type=int,
+        default=defaults.warm_up,
+        help="epochs in which the learning rate grows; default: %(default)s",
+    )
     parser.add_argument("--rows", type=int, help="number of training images; default: all")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="default: %(default)s")
-    parser.add_argument("--floatX", choices=["float32", "float64"], default=defaults.floatX,
-                        help="default: %(default)s")
+    parser.add_argument(
+        "--floatX", choices=["float32", "float64"], default=defaults.floatX, help="default: %(default)s"
+    )
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="no progress bar")
     if n_parallel:
         parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")

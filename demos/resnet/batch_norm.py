@@ -48,9 +48,16 @@ class BatchNormLayer(layers.Layer):
     """
 
     def __init__(
-        self, incoming, axes="auto", epsilon=1e-4, alpha=0.1,
-        beta=lasagne.init.Constant(0), gamma=lasagne.init.Constant(1),  # noqa: B008 (as everywhere in Lasagne)
-        mean=lasagne.init.Constant(0), inv_std=lasagne.init.Constant(1), **kwargs  # noqa: B008
+        self,
+        incoming,
+        axes="auto",
+        epsilon=1e-4,
+        alpha=0.1,
+        beta=lasagne.init.Constant(0),
+        gamma=lasagne.init.Constant(1),
+        mean=lasagne.init.Constant(0),
+        inv_std=lasagne.init.Constant(1),
+        **kwargs,
     ):
         super().__init__(incoming, **kwargs)
         n_axes = len(self.input_shape)
@@ -64,9 +71,9 @@ class BatchNormLayer(layers.Layer):
         shape = [self.input_shape[axis] for axis in kept]
         if None in shape:
             raise ValueError(
-                "axis {} of the input shape {} has no known size, and batch normalisation has parameters along it: "
-                "give its size to the InputLayer, or name it in axes (got {})".format(
-                    kept[shape.index(None)], self.input_shape, self.axes)
+                f"axis {kept[shape.index(None)]} of the input shape {self.input_shape} has no known size, "
+                "and batch normalisation has parameters along it: "
+                f"give its size to the InputLayer, or name it in axes (got {self.axes})"
             )
         # one value per channel, brought to the input's dimensions: "x" where it is averaged over
         self.pattern = ["x" if axis in self.axes else kept.index(axis) for axis in range(n_axes)]

@@ -16,17 +16,25 @@ def print_table(runs):
     """
     line = "{:34s}" + " {:>23s}" * len(runs)
     print("\n" + line.format("", *(run.name for run in runs)))
-    print(line.format("images per second", *(
-        "{:.1f}".format(images_per_second(run)) + spaced_scaling(runs[0], run, "total") for run in runs)))
+    print(
+        line.format(
+            "images per second",
+            *(f"{images_per_second(run):.1f}" + spaced_scaling(runs[0], run, "total") for run in runs),
+        )
+    )
     for label, key in (
-        ("total", "total"), ("in the function", "function"), ("in shuffling", "shuffling"),
-        ("waiting for the slowest rank", "waiting"), ("in all_reduce", "all_reduce"), ("other", "other"),
+        ("total", "total"),
+        ("in the function", "function"),
+        ("in shuffling", "shuffling"),
+        ("waiting for the slowest rank", "waiting"),
+        ("in all_reduce", "all_reduce"),
+        ("other", "other"),
     ):
         print(line.format(label, *(cell(runs[0], run, key) for run in runs)))
-    print(line.format("loss of the last batch", *("{:.4f}".format(run.losses[-1]) + " " * 8 for run in runs)))
+    print(line.format("loss of the last batch", *(f"{run.losses[-1]:.4f}" + " " * 8 for run in runs)))
     if runs[0].valid_accuracy is not None:
-        print(line.format("loss in validation", *("{:.4f}".format(run.valid_loss) + " " * 8 for run in runs)))
-        print(line.format("accuracy in validation", *("{:.2%}".format(run.valid_accuracy) + " " * 8 for run in runs)))
+        print(line.format("loss in validation", *(f"{run.valid_loss:.4f}" + " " * 8 for run in runs)))
+        print(line.format("accuracy in validation", *(f"{run.valid_accuracy:.2%}" + " " * 8 for run in runs)))
 
 
 def images_per_second(run):
@@ -44,11 +52,11 @@ def cell(base, run, key):
     seconds = seconds_of(run, key)
     if seconds is None:
         return "-" + " " * 8
-    return "{:.3f} s".format(seconds) + spaced_scaling(base, run, key)
+    return f"{seconds:.3f} s" + spaced_scaling(base, run, key)
 
 
 def spaced_scaling(base, run, key):
     """Return how many times quicker than the base, in eight characters."""
     if run is base or key == "other" or key not in base.seconds:
         return " " * 8
-    return "  {:5.2f}x".format(base.seconds[key] / run.seconds[key])
+    return f"  {base.seconds[key] / run.seconds[key]:5.2f}x"

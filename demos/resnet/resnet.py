@@ -51,8 +51,7 @@ def build_resnet(depth, input_var=None, normalize=True):
     normalisation after it cancels, because the published Caffe model has it and Lasagne's recipe therefore too.
     """
     if depth != 50 and (depth < 8 or depth % 6 != 2):
-        raise ValueError("there is no residual network of depth {}: expected 50, or 6n + 2 as 20, 32, 44, 56".format(
-            depth))
+        raise ValueError(f"there is no residual network of depth {depth}: expected 50, or 6n + 2 as 20, 32, 44, 56")
     network = layers.InputLayer((None,) + image_shape(depth), input_var)
     build, n_classes = (build_large, 1000) if depth == 50 else (build_small, 10)
     network = layers.GlobalPoolLayer(build(network, depth, normalize))
@@ -94,8 +93,13 @@ def build_small(network, depth, normalize):
 def convolution(incoming, num_filters, filter_size, normalize, stride=1, nonlinearity=rectify, W=None):
     """Convolve, normalise, apply the nonlinearity."""
     layer = layers.Conv2DLayer(
-        incoming, num_filters, filter_size, stride=stride, pad=filter_size // 2,
-        W=W or lasagne.init.HeNormal("relu"), nonlinearity=nonlinearity,
+        incoming,
+        num_filters,
+        filter_size,
+        stride=stride,
+        pad=filter_size // 2,
+        W=W or lasagne.init.HeNormal("relu"),
+        nonlinearity=nonlinearity,
     )
     return batch_norm(layer) if normalize else layer
 

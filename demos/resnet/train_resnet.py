@@ -56,7 +56,8 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, check
 
     task = build_task(settings, watch)
     grad_updates, param_updates, grad_shared = getattr(updates, settings.rule)(
-        task.loss, task.params, learning_rate=settings.learning_rate)
+        task.loss, task.params, learning_rate=settings.learning_rate
+    )
     # all gradients are there when an element of the vector that they are written into is
     loss, ended_at = Clock()(task.loss, *(gradients[:1] for gradients in grad_updates.values()))
     grad_fn = synk.function(task.inputs, [loss, started[0], (ended_at, "gather")], updates=grad_updates)
@@ -136,17 +137,20 @@ def compare(run, base, settings):
     if not settings.normalize:
         allowed = ROUNDING[settings.dtype]
         difference = np.max(np.abs(losses - base_losses) / np.abs(base_losses))
-        print("losses differ from plain Theano's by at most {:.1e} of them (allowed: {:.0e})".format(
-            difference, allowed))
+        print(f"losses differ from plain Theano's by at most {difference:.1e} of them (allowed: {allowed:.0e})")
         return bool(difference <= allowed)
     half = len(losses) // 2
     excess = losses[half:].mean() / base_losses[half:].mean() - 1
-    print("mean loss of the last {} batches: {:.4f}, plain Theano's {:.4f} (allowed: {:.0%} more)".format(
-        len(losses) - half, losses[half:].mean(), base_losses[half:].mean(), LOSS_TOLERANCE))
+    print(
+        f"mean loss of the last {len(losses) - half} batches: {losses[half:].mean():.4f}, plain Theano's "
+        f"{base_losses[half:].mean():.4f} (allowed: {LOSS_TOLERANCE:.0%} more)"
+    )
     agree = excess <= LOSS_TOLERANCE
     if run.valid_accuracy is not None:
-        print("accuracy {:.2%}, plain Theano's {:.2%} (allowed: {:.0%} less)".format(
-            run.valid_accuracy, base.valid_accuracy, ACCURACY_TOLERANCE))
+        print(
+            f"accuracy {run.valid_accuracy:.2%}, plain Theano's {base.valid_accuracy:.2%} (allowed: "
+            f"{ACCURACY_TOLERANCE:.0%} less)"
+        )
         agree = agree and run.valid_accuracy >= base.valid_accuracy - ACCURACY_TOLERANCE
     return bool(agree)
 
@@ -187,8 +191,10 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=
     print_table(runs)
     if not baseline:
         return True, runs
-    print("\nspeedup over {} (the better of plain Theano): {:.2f}".format(
-        runs[0].name, images_per_second(runs[-1]) / images_per_second(runs[0])))
+    print(
+        f"\nspeedup over {runs[0].name} (the better of plain Theano): "
+        f"{images_per_second(runs[-1]) / images_per_second(runs[0]):.2f}"
+    )
     return compare(runs[-1], runs[0], settings), runs
 
 
@@ -198,8 +204,9 @@ def parse_arguments():
     parser.add_argument("--devices", nargs="+", help="the device of every rank, e.g. cuda0 cuda1")
     parser.add_argument("--num-slices", type=int, help="pieces that every rank computes its share in; default: 1")
     parser.add_argument("--checkpoint", help="file to save the network in, and to go on from; without plain Theano")
-    parser.add_argument("--skip-baseline", dest="baseline", action="store_false", default=None,
-                        help="do not run plain Theano")
+    parser.add_argument(
+        "--skip-baseline", dest="baseline", action="store_false", default=None, help="do not run plain Theano"
+    )
     return parse(parser)
 
 

@@ -85,8 +85,11 @@ def load_images(settings):
     if shape[0] == 1:
         mnist = mnist_data.load()
         return Images(
-            padded(mnist.X_train, settings.dtype), mnist.y_train, padded(mnist.X_valid, settings.dtype), mnist.y_valid,
-            "{}, padded to 32 x 32".format(mnist.source),
+            padded(mnist.X_train, settings.dtype),
+            mnist.y_train,
+            padded(mnist.X_valid, settings.dtype),
+            mnist.y_valid,
+            f"{mnist.source}, padded to 32 x 32",
         )
     random = np.random.RandomState(settings.seed)
     length = settings.batch_size * min(settings.batches, MAX_SYNTHETIC_BATCHES)
@@ -136,7 +139,7 @@ def prepare(settings):
     """Check the settings and set what Theano builds with."""
     for name in ("batches", "batch_size"):
         if getattr(settings, name) < 1:
-            raise ValueError("{}: expected at least 1, got {}".format(name, getattr(settings, name)))
+            raise ValueError(f"{name}: expected at least 1, got {getattr(settings, name)}")
     warnings.filterwarnings("ignore", module="lasagne")  # Lasagne 0.1 uses keywords that Theano renamed
     theano.config.floatX = settings.dtype
 
@@ -154,7 +157,7 @@ def resume(path, network, state):
     if not path or not os.path.exists(path):
         return 0
     first = int(checkpoint.load(path, network, state)["batches"])
-    print("going on from {} after {} batches".format(path, first))
+    print(f"going on from {path} after {first} batches")
     return first
 
 
@@ -191,7 +194,10 @@ def train(name, step, settle, validate, seconds, images, settings, first=0, save
     batches = itertools.islice(batches, first, None)
     losses, n_images = [], 0
     with tqdm(
-        total=settings.batches, desc=name, unit="batch", leave=False,
+        total=settings.batches,
+        desc=name,
+        unit="batch",
+        leave=False,
         disable=None if settings.progress else True,  # None: none where nobody watches
     ) as bar:
         for n_done in range(1, settings.batches + 1):
@@ -201,7 +207,7 @@ def train(name, step, settle, validate, seconds, images, settings, first=0, save
             losses.append(float(step(batch_idxs)))
             seconds["total"] += time.perf_counter() - start
             n_images += len(batch_idxs)
-            bar.set_postfix(loss="{:.4f}".format(losses[-1]), refresh=False)
+            bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
             bar.update()
             if n_done % SAVE_EVERY == 0 or n_done == settings.batches:
                 save(first + n_done)

@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
 def check_python() -> Finding:
     """Look at the version of Python."""
-    seen = "%s (%s)" % (platform.python_version(), sys.executable)
+    seen = f"{platform.python_version()} ({sys.executable})"
     if (3, 8) <= sys.version_info[:2] <= (3, 11):
         return Finding("Python", OK, seen)
     remedy = "install Python 3.8 to 3.11, e.g. apt-get install python3.11 python3.11-venv python3.11-dev"
@@ -69,10 +69,10 @@ def check_packages() -> Finding:
     for name in ("numpy", "posix_ipc", "threadpoolctl", "cloudpickle"):
         try:
             module = import_module(name)
-            seen.append("%s %s" % (name, getattr(module, "__version__", getattr(module, "VERSION", ""))))
+            seen.append("{} {}".format(name, getattr(module, "__version__", getattr(module, "VERSION", ""))))
         except ImportError as error:
             missing.append(name)
-            seen.append("%s: %s" % (name, error))
+            seen.append(f"{name}: {error}")
     if missing:
         return Finding("Packages", MISSING, ", ".join(seen), "pip install " + " ".join(missing))
     return Finding("Packages", OK, ", ".join(seen))
@@ -85,12 +85,12 @@ def check_compiler() -> Finding:
         return Finding("C++ compiler", MISSING, "no g++ on PATH", "apt-get install g++")
     header = Path(sysconfig.get_paths()["include"], "Python.h")
     if not header.exists():
-        remedy = "apt-get install python%d.%d-dev" % sys.version_info[:2]
-        return Finding("C++ compiler", MISSING, "%s, but there is no %s" % (compiler, header), remedy)
+        remedy = f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-dev"
+        return Finding("C++ compiler", MISSING, f"{compiler}, but there is no {header}", remedy)
     status, text = try_command(compiler, "-dumpfullversion", "-dumpversion")
     if status:
-        return Finding("C++ compiler", MISSING, "%s fails: %s" % (compiler, text), "apt-get install --reinstall g++")
-    return Finding("C++ compiler", OK, "g++ %s (%s)" % (text, compiler))
+        return Finding("C++ compiler", MISSING, f"{compiler} fails: {text}", "apt-get install --reinstall g++")
+    return Finding("C++ compiler", OK, f"g++ {text} ({compiler})")
 
 
 def check_engine() -> Finding:
@@ -123,20 +123,24 @@ def check_blas() -> Finding:
         import_module("numpy")
         pools = import_module("threadpoolctl").threadpool_info()
     except ImportError as error:
-        return Finding("BLAS", WARN, "not seen: %s" % error, "pip install numpy threadpoolctl")
+        return Finding("BLAS", WARN, f"not seen: {error}", "pip install numpy threadpoolctl")
     blas = [pool for pool in pools if pool["user_api"] == "blas"]
     if not blas:
         text = "NumPy has none whose threads can be limited: ranks may disturb each other"
         return Finding("BLAS", WARN, text, "pip install --force-reinstall numpy")
-    parts = ["%s %s, %d threads" % (pool["internal_api"], pool["version"], pool["num_threads"]) for pool in blas]
+    parts = [f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads" for pool in blas]
     return Finding("BLAS", OK, "; ".join(parts))
 
 
 def check_kernels() -> Finding:
     """Tell whether the library's own kernels in C were built when it was installed."""
     if streaming.kernels is None:
-        return Finding("Kernels", WARN, "not built: large collectives take longer",
-                       "pip install --force-reinstall --no-deps synkhronos, with g++ and Python's headers there")
+        return Finding(
+            "Kernels",
+            WARN,
+            "not built: large collectives take longer",
+            "pip install --force-reinstall --no-deps synkhronos, with g++ and Python's headers there",
+        )
     return Finding("Kernels", OK, "built")
 
 
@@ -144,11 +148,9 @@ def check_cores() -> Finding:
     """Count the cores this process may use, by affinity and by the quota of its control group."""
     quota = machine.cpu_quota()
     budget = machine.core_budget()
-    text = "%d usable: affinity %d of %d, quota %s" % (
-        budget,
-        len(machine.usable_cores()),
-        os.cpu_count() or 1,
-        "none" if quota is None else "%.3g" % quota,
+    text = (
+        f"{budget} usable: affinity {len(machine.usable_cores())} of {os.cpu_count() or 1}, quota "
+        f"{('none' if quota is None else f'{quota:.3g}')}"
     )
     if budget == 1:
         remedy = "give the process more: taskset -c 0-3 ..., docker run --cpus=4 ..."
@@ -164,22 +166,22 @@ def check_shared_memory(shm: str = "/dev/shm") -> Finding:
     shm : str
         Where POSIX shared memory lives, the fallback for systems without ``memfd_create``.
     """
-    free = "%s available" % in_words(machine.available_memory())
+    free = f"{in_words(machine.available_memory())} available"
     try:
         try_memfd()
-        return Finding("Shared memory", OK, "memfd with posix_fallocate works, %s" % free)
+        return Finding("Shared memory", OK, f"memfd with posix_fallocate works, {free}")
     except (AttributeError, OSError) as error:
-        trouble = "no memfd (%s)" % error
+        trouble = f"no memfd ({error})"
     try:
         try_posix_shared_memory()
         room = os.statvfs(shm)
     except (ImportError, OSError) as error:
         remedy = "use Linux 3.17 or later, or: pip install posix_ipc, and mount -t tmpfs tmpfs " + shm
-        return Finding("Shared memory", MISSING, "%s and no POSIX shared memory (%s)" % (trouble, error), remedy)
+        return Finding("Shared memory", MISSING, f"{trouble} and no POSIX shared memory ({error})", remedy)
     size = room.f_bavail * room.f_frsize
-    text = "%s, POSIX shared memory with %s free in %s, %s" % (trouble, in_words(size), shm, free)
+    text = f"{trouble}, POSIX shared memory with {in_words(size)} free in {shm}, {free}"
     if size < ENOUGH_SHM:
-        remedy = "mount -o remount,size=4g %s, or docker run --shm-size=4g ..." % shm
+        remedy = f"mount -o remount,size=4g {shm}, or docker run --shm-size=4g ..."
         return Finding("Shared memory", WARN, text, remedy)
     return Finding("Shared memory", OK, text)
 
@@ -188,11 +190,11 @@ def check_gpus() -> Finding:
     """Count the GPUs that CUDA would show this process."""
     count = machine.count_gpus()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    limited = "" if visible is None else " with CUDA_VISIBLE_DEVICES=%s" % visible
+    limited = "" if visible is None else f" with CUDA_VISIBLE_DEVICES={visible}"
     if not count:
         remedy = "where the machine has one: install NVIDIA's driver, or docker run --gpus all ..."
         return Finding("GPUs", WARN, "none" + limited, remedy)
-    return Finding("GPUs", OK, "%d%s" % (count, limited))
+    return Finding("GPUs", OK, f"{count}{limited}")
 
 
 def check_pygpu() -> Finding:
@@ -213,7 +215,7 @@ def check_cuda() -> Finding:
             ctypes.CDLL(library)
         except OSError as error:
             remedy = "the driver's own is libcuda.so.1; docs/installation.rst says how to link all three by these names"
-            return Finding("CUDA", WARN, "%s does not load: %s" % (library, error), remedy)
+            return Finding("CUDA", WARN, f"{library} does not load: {error}", remedy)
     return try_device("CUDA", "cuda0", "docs/installation.rst: CUDA's libraries must suit the driver")
 
 
@@ -226,10 +228,10 @@ def try_device(subject: str, device: str, remedy: str) -> Finding:
     """Open a device in a process of its own, and multiply two matrices there."""
     status, text = try_python(
         "import numpy, pygpu, pygpu.blas",
-        "context = pygpu.init(%r)" % device,
+        f"context = pygpu.init({device!r})",
         "a = pygpu.array(numpy.ones((2, 2), 'float32'), context=context)",
         "assert (numpy.asarray(pygpu.blas.gemm(1.0, a, a, 0.0)) == 2).all(), 'the product of matrices is wrong'",
-        "print('%s: %%s' %% context.devname.strip('\\0').strip())" % device,
+        f"print('{device}: %s' % context.devname.strip('\\0').strip())",
     )
     return Finding(subject, WARN, text, remedy) if status else Finding(subject, OK, text)
 
@@ -244,11 +246,15 @@ def check_nccl() -> Finding:
             if library:
                 version = ctypes.c_int()
                 ctypes.CDLL(library).ncclGetVersion(ctypes.byref(version))
-                text = "version %d (%s)" % (version.value, library)
+                text = f"version {version.value} ({library})"
                 if library == "libnccl.so":
                     return Finding("NCCL", OK, text)
-                return Finding("NCCL", WARN, text + ", but libgpuarray looks for libnccl.so",
-                               "link it by that name into a folder of LD_LIBRARY_PATH: docs/installation.rst")
+                return Finding(
+                    "NCCL",
+                    WARN,
+                    text + ", but libgpuarray looks for libnccl.so",
+                    "link it by that name into a folder of LD_LIBRARY_PATH: docs/installation.rst",
+                )
         except (OSError, AttributeError):
             continue
     remedy = "only for GPUs: apt-get install libnccl2, or pip install nvidia-nccl-cu12"
@@ -259,10 +265,10 @@ def check_fork() -> Finding:
     """Say what ``synkhronos.fork()`` without arguments would start."""
     cores, gpus = machine.core_budget(), machine.count_gpus()
     if gpus and check_cuda().status == OK:
-        return Finding("fork()", OK, "would use %d GPU%s, one process each" % (gpus, "" if gpus == 1 else "s"))
-    text = "would use %d CPU process%s" % (cores, "" if cores == 1 else "es, one per core")
+        return Finding("fork()", OK, f"would use {gpus} GPU{('' if gpus == 1 else 's')}, one process each")
+    text = f"would use {cores} CPU process{('' if cores == 1 else 'es, one per core')}"
     if gpus:
-        text += "; the %d GPU%s cannot be used yet, see above" % (gpus, "" if gpus == 1 else "s")
+        text += f"; the {gpus} GPU{('' if gpus == 1 else 's')} cannot be used yet, see above"
     return Finding("fork()", OK, text)
 
 
@@ -311,8 +317,8 @@ def show(finding: Finding) -> str:
     warn     NCCL           not found
                             -> apt-get install libnccl2
     """
-    line = "%-8s %-14s %s" % (finding.status, finding.subject, finding.text)
-    return line + ("\n%24s-> %s" % ("", finding.remedy) if finding.remedy else "")
+    line = f"{finding.status:<8} {finding.subject:<14} {finding.text}"
+    return line + (f"\n{'':>24}-> {finding.remedy}" if finding.remedy else "")
 
 
 def in_words(size: int) -> str:
@@ -323,7 +329,7 @@ def in_words(size: int) -> str:
     >>> in_words(64 << 20), in_words(3 << 30)
     ('64 MB', '3.0 GB')
     """
-    return "%.1f GB" % (size / 2**30) if size >= 1 << 30 else "%d MB" % (size >> 20)
+    return f"{size / 2**30:.1f} GB" if size >= 1 << 30 else f"{size >> 20} MB"
 
 
 def try_memfd() -> None:
@@ -378,4 +384,4 @@ def try_command(*command: str) -> Tuple[int, str]:
     except (OSError, subprocess.SubprocessError) as error:
         return 1, str(error)
     lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
-    return done.returncode, lines[-1] if lines else "exit status %d" % done.returncode
+    return done.returncode, lines[-1] if lines else f"exit status {done.returncode}"

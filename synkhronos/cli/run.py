@@ -75,8 +75,8 @@ def _run_path(program: str) -> None:
         with open(path, "rb") as stream:
             source = stream.read()
     except OSError as error:
-        reason = "[Errno %s] %s" % (error.errno, error.strerror)
-        print("%s: can't open file %r: %s" % (sys.executable, path, reason), file=sys.stderr)
+        reason = f"[Errno {error.errno}] {error.strerror}"
+        print(f"{sys.executable}: can't open file {path!r}: {reason}", file=sys.stderr)
         sys.exit(2)
     if not _path_is_safe():
         _set_first_path(os.path.dirname(os.path.realpath(path)))

@@ -17,8 +17,11 @@ class AllGather(Command):
 
     def run(self, context: RankContext) -> None:
         keys, arrays = keys_and_arrays(context, self.numbers)
-        keep(context, self.numbers, context.transport.all_gather(keys, arrays, describe(context, self.numbers),
-                                                                 self.on_host))
+        keep(
+            context,
+            self.numbers,
+            context.transport.all_gather(keys, arrays, describe(context, self.numbers), self.on_host),
+        )
 
 
 def all_gather(shared_vars: Any, nccl: bool = True) -> None:

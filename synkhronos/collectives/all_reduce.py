@@ -84,22 +84,24 @@ def parse_weights(weights: Any, op: ReduceOp, session: Session) -> Optional[List
     if weights is None:
         return None
     if op.name != "avg":
-        raise ValueError("weights: only op 'avg' has weights, got op %r" % str(op))
+        raise ValueError(f"weights: only op 'avg' has weights, got op {str(op)!r}")
     if isinstance(weights, Function):
         rows_taken = weights.rows_taken(session)
         if rows_taken is None:
-            raise ValueError("weights: the function has not been called in this session, so no rank has taken rows: "
-                             "call it first, or give numbers")
+            raise ValueError(
+                "weights: the function has not been called in this session, so no rank has taken rows: "
+                "call it first, or give numbers"
+            )
         return [float(rows) for rows in rows_taken]
     if not isinstance(weights, (list, tuple, np.ndarray)) or isinstance(weights, np.ndarray) and weights.ndim != 1:
-        raise TypeError("weights: expected one number per rank or a synkhronos Function, got %r" % (weights,))
+        raise TypeError(f"weights: expected one number per rank or a synkhronos Function, got {weights!r}")
     if len(weights) != session.size:
-        raise ValueError("weights: expected %d, one per rank, got %d" % (session.size, len(weights)))
+        raise ValueError(f"weights: expected {session.size}, one per rank, got {len(weights)}")
     for rank, weight in enumerate(weights):
         if isinstance(weight, (bool, np.bool_)) or not isinstance(weight, (int, float, np.integer, np.floating)):
-            raise TypeError("weights[%d] must be a number, got %r of type %s" % (rank, weight, type(weight).__name__))
+            raise TypeError(f"weights[{rank}] must be a number, got {weight!r} of type {type(weight).__name__}")
         if not 0 <= weight <= sys.float_info.max:
-            raise ValueError("weights[%d] must be finite and not negative, got %r" % (rank, weight))
+            raise ValueError(f"weights[{rank}] must be finite and not negative, got {weight!r}")
     if not any(weights):
-        raise ValueError("weights: at least one must be positive, got %r" % (weights,))
+        raise ValueError(f"weights: at least one must be positive, got {weights!r}")
     return [float(weight) for weight in weights]

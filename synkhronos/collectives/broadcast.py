@@ -31,8 +31,9 @@ class Broadcast(Command):
             keys, arrays = keys_and_arrays(context, self.numbers)
             results = context.transport.broadcast(keys, arrays, context.root, self.on_host)
         else:
-            results = [context.transport.store(key, context.pools.attach(handle))
-                       for key, handle in zip(keys, self.handles)]
+            results = [
+                context.transport.store(key, context.pools.attach(handle)) for key, handle in zip(keys, self.handles)
+            ]
         keep(context, self.numbers, results)
 
 
@@ -71,5 +72,4 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
     variables = Variables(shared_vars)
     with variables.session.lock:
         staged = None if values is None else variables.stage(values)
-        variables.session.run(Broadcast(variables.numbers, staged and [value.handle for value in staged],
-                                        not nccl))
+        variables.session.run(Broadcast(variables.numbers, staged and [value.handle for value in staged], not nccl))

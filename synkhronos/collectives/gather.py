@@ -78,7 +78,7 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
     array([0., 0., 2., 6.])
     """
     if isinstance(nd_up, bool) or nd_up not in (0, 1):
-        raise ValueError("nd_up must be 1 (stack) or 0 (concatenate), got %r" % (nd_up,))
+        raise ValueError(f"nd_up must be 1 (stack) or 0 (concatenate), got {nd_up!r}")
     variables = Variables(shared_vars)
     session = variables.session
     return variables.one_or_list(session.run(Gather(variables.numbers, nd_up))[session.root])

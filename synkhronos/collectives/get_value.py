@@ -62,8 +62,10 @@ def get_value(rank: int, shared_vars: Any) -> Any:
     variables = Variables(shared_vars, states=True)
     rank = variables.check_rank(rank)
     session = variables.session
-    numbers, states = ([number for number, random in zip(variables.numbers, variables.random) if random is wanted]
-                       for wanted in (False, True))
+    numbers, states = (
+        [number for number, random in zip(variables.numbers, variables.random) if random is wanted]
+        for wanted in (False, True)
+    )
     answers = session.run(GetValue(rank, numbers, states))
     values, held = iter(answers[session.root][0]), iter(answers[rank][1])
     return variables.one_or_list([next(held if random else values) for random in variables.random])

@@ -30,8 +30,10 @@ class SyncReport:
         if not self.differences:
             return "in sync"
         return "not in sync: " + "; ".join(
-            "%s differs on rank %d %s" % (name, rank, where)
-            for name, ranks in self.differences.items() for rank, where in ranks.items())
+            f"{name} differs on rank {rank} {where}"
+            for name, ranks in self.differences.items()
+            for rank, where in ranks.items()
+        )
 
 
 class Compare(Command):
@@ -45,21 +47,30 @@ class Compare(Command):
         gathered = context.transport.gather(keys, arrays)
         if gathered is None:
             return None
-        return [{rank: where for rank, part in enumerate(parts)
-                 for where in [first_difference(parts[context.root], part)] if where} for parts in gathered]
+        return [
+            {
+                rank: where
+                for rank, part in enumerate(parts)
+                for where in [first_difference(parts[context.root], part)]
+                if where
+            }
+            for parts in gathered
+        ]
 
 
 def first_difference(a: np.ndarray, b: np.ndarray) -> Optional[str]:
     """Tell where two arrays first differ in their bits; None where they do not. (NaN is the same as itself.)"""
     if a.shape != b.shape or a.dtype != b.dtype:
-        return "in shape: %s %s instead of %s %s" % (b.dtype, b.shape, a.dtype, a.shape)
+        return f"in shape: {b.dtype} {b.shape} instead of {a.dtype} {a.shape}"
     different_bytes = _bytes(a) != _bytes(b)
     if not different_bytes.any():  # several times as fast as asking element by element
         return None
     different = different_bytes.any(axis=1)
     index = np.unravel_index(int(different.argmax()), a.shape) if a.ndim else ()
-    return "from index %s on (%d of %d elements): %r instead of %r" % (
-        tuple(map(int, index)), different.sum(), a.size, b[index], a[index])
+    return (
+        f"from index {tuple(map(int, index))} on ({different.sum()} of {a.size} elements): {b[index]!r} instead "
+        f"of {a[index]!r}"
+    )
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

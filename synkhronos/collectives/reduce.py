@@ -20,8 +20,9 @@ class Reduce(Command):
 
     def run(self, context: RankContext) -> Optional[List[np.ndarray]]:
         keys, arrays = keys_and_arrays(context, self.numbers)
-        results = context.transport.reduce(keys, arrays, [self.op] * len(keys), None, describe(context, self.numbers),
-                                           in_place=self.in_place)
+        results = context.transport.reduce(
+            keys, arrays, [self.op] * len(keys), None, describe(context, self.numbers), in_place=self.in_place
+        )
         if not self.in_place:
             return None if results is None else [np.asarray(result) for result in results]
         keep(context, self.numbers, [None] * len(keys) if results is None else results)

@@ -73,6 +73,6 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
         for i, value in enumerate(staged):
             bounds = split_rows(len(value.rows), session.size, session.root)
             for rank, (begin, end) in enumerate(bounds):
-                variables.check_count(i, end - begin, "the part of rank %d of the values for" % rank)
+                variables.check_count(i, end - begin, f"the part of rank {rank} of the values for")
             divisions.append((value.handle, value.rows, bounds))
         session.run(Scatter(variables.numbers, divisions))

@@ -24,8 +24,9 @@ class SetValue(Command):
         The values that are not in shared memory, by position.
     """
 
-    def __init__(self, rank: int, numbers: List[int], handles: List[Any], selections: List[Any],
-                 states: Dict[int, Any]) -> None:
+    def __init__(
+        self, rank: int, numbers: List[int], handles: List[Any], selections: List[Any], states: Dict[int, Any]
+    ) -> None:
         self.rank, self.numbers, self.handles, self.selections, self.states = rank, numbers, handles, selections, states
 
     def run(self, context: RankContext) -> None:
@@ -85,6 +86,12 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
         for i, value in enumerate(staged):
             if value.rows is not None:
                 variables.check_count(i, len(value.rows), "the selected rows of the values for")
-        variables.session.run(SetValue(rank, variables.numbers, [value.handle for value in staged],
-                                       [value.rows for value in staged],
-                                       {i: value.array for i, value in enumerate(staged) if value.handle is None}))
+        variables.session.run(
+            SetValue(
+                rank,
+                variables.numbers,
+                [value.handle for value in staged],
+                [value.rows for value in staged],
+                {i: value.array for i, value in enumerate(staged) if value.handle is None},
+            )
+        )

@@ -33,25 +33,32 @@ class Checked:
         self.engine: Any = engines.find(variables, default=None)
         for variable in variables:
             if self.engine is None or not self.engine.is_shared(variable):
-                raise TypeError("shared_vars: expected shared variables, got %r of type %s" % (
-                    variable, type(variable).__name__))
+                raise TypeError(
+                    f"shared_vars: expected shared variables, got {variable!r} of type {type(variable).__name__}"
+                )
         self.names = [self.engine.label(variable) for variable in variables]
         self.types = [self.engine.shared_type(variable) for variable in variables]
         self.random = [self.engine.is_random(variable) for variable in variables]
         for variable, name, type_, random in zip(variables, self.names, self.types, self.random):
             if random and not states:
-                raise TypeError("shared_vars: %s is the state of a random stream (%s); every rank draws from its own, "
-                                "which get_value and set_value read and write, and collectives cannot combine them" % (
-                                    name, type(self.engine.get(variable)).__name__))
+                raise TypeError(
+                    f"shared_vars: {name} is the state of a random stream "
+                    f"({type(self.engine.get(variable)).__name__}); every rank draws from its own, "
+                    "which get_value and set_value read and write, and collectives cannot combine them"
+                )
             if type_ is None and not random:
-                raise TypeError("shared_vars: %s is no dense array but %s; every rank has its own, and collectives "
-                                "cannot combine them" % (name, type(self.engine.get(variable)).__name__))
-        self.numbers = [_number(catalogue, self.engine, variable, name)
-                        for variable, name in zip(variables, self.names)]
+                raise TypeError(
+                    f"shared_vars: {name} is no dense array but {type(self.engine.get(variable)).__name__}; "
+                    "every rank has its own, and collectives "
+                    "cannot combine them"
+                )
+        self.numbers = [
+            _number(catalogue, self.engine, variable, name) for variable, name in zip(variables, self.names)
+        ]
         names: Dict[int, str] = {}
         for number, name in zip(self.numbers, self.names):
             if number in names:
-                raise ValueError("shared_vars: %s stands twice (its value is that of %s)" % (name, names[number]))
+                raise ValueError(f"shared_vars: {name} stands twice (its value is that of {names[number]})")
             names[number] = name
         self.ops: Set[ReduceOp] = set()  # that suit all of them
         self._references = [weakref.ref(variable) for variable in variables]
@@ -62,7 +69,8 @@ class Checked:
     def holds(self, variables: Sequence[Any]) -> bool:
         """Tell whether it is about these variables, and nothing of it has ended."""
         return all([reference() is variable for reference, variable in zip(self._references, variables)]) and all(
-            [reference() is not None for reference in self._others])
+            [reference() is not None for reference in self._others]
+        )
 
 
 def _number(catalogue: Catalogue, engine: Any, variable: Any, name: str) -> int:
@@ -70,8 +78,12 @@ def _number(catalogue: Catalogue, engine: Any, variable: Any, name: str) -> int:
     number = catalogue.find(engine, variable)
     if number is None:
         identity = engine.identity(variable)
-        users = [function for function in PROGRAM.functions if function.engine is engine and any(
-            engine.identity(shared) == identity for shared in function.get_shared())]
+        users = [
+            function
+            for function in PROGRAM.functions
+            if function.engine is engine
+            and any(engine.identity(shared) == identity for shared in function.get_shared())
+        ]
         try:
             catalogue.ensure(users)
         except TypeError:  # one of them cannot travel
@@ -79,8 +91,10 @@ def _number(catalogue: Catalogue, engine: Any, variable: Any, name: str) -> int:
                 raise
         number = catalogue.find(engine, variable)
     if number is None:
-        raise ValueError("shared_vars: no synkhronos function uses %s, so the other ranks do not have it; build "
-                         "the functions that use it with synkhronos.function first" % name)
+        raise ValueError(
+            f"shared_vars: no synkhronos function uses {name}, so the other ranks do not have it; build "
+            "the functions that use it with synkhronos.function first"
+        )
     return number
 
 
@@ -144,21 +158,24 @@ class Variables:
         """Refuse variables of 0 dimensions, which have no rows; tell what to do instead."""
         for type_, name in zip(self.types, self.names):
             if type_.ndim == 0:
-                raise ValueError("shared_vars: expected variables of at least 1 dimension, got %s of 0, which has no "
-                                 "rows; %s" % (name, instead))
+                raise ValueError(
+                    f"shared_vars: expected variables of at least 1 dimension, got {name} of 0, which has no "
+                    f"rows; {instead}"
+                )
 
     def check_count(self, i: int, count: int, what: str) -> None:
         """Refuse a number of rows that the i-th variable cannot have: its type may say that it has just one."""
         if self.types[i].broadcastable[0] and count != 1:
-            raise TypeError("%s %s: expected exactly 1 row, because its rows are broadcastable, got %d" % (
-                what, self.names[i], count))
+            raise TypeError(
+                f"{what} {self.names[i]}: expected exactly 1 row, because its rows are broadcastable, got {count}"
+            )
 
     def check_rank(self, rank: Any) -> int:
         """Return the rank, where it exists."""
         if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)):
-            raise TypeError("rank must be an int, got %s" % type(rank).__name__)
+            raise TypeError(f"rank must be an int, got {type(rank).__name__}")
         if not 0 <= rank < self.session.size:
-            raise ValueError("rank must be from 0 to %d, got %d" % (self.session.size - 1, rank))
+            raise ValueError(f"rank must be from 0 to {self.session.size - 1}, got {rank}")
         return int(rank)
 
     def one_or_list(self, results: Sequence[Any]) -> Any:
@@ -174,15 +191,18 @@ class Variables:
         if self.single:
             values = [values]
         elif not isinstance(values, (list, tuple)) or len(values) != len(self.variables):
-            raise ValueError("values: expected a list of %d, one per shared variable, got %s" % (
-                len(self.variables), "%d" % len(values) if isinstance(values, (list, tuple)) else
-                type(values).__name__))
+            raise ValueError(
+                "values: expected a list of {}, one per shared variable, got {}".format(
+                    len(self.variables),
+                    f"{len(values)}" if isinstance(values, (list, tuple)) else type(values).__name__,
+                )
+            )
         arrays = []  # as the user gave them, and as the variables would hold them
         for variable, name, value, random in zip(self.variables, self.names, values, self.random):
             if random and batch is not None:
-                raise ValueError("batch: %s is the state of a random stream, which has no rows; leave out batch" % name)
+                raise ValueError(f"batch: {name} is the state of a random stream, which has no rows; leave out batch")
             array = np.asarray(value.data) if isinstance(value, Data) else value  # without the class np.memmap
-            arrays.append((array, self.engine.conform(variable, array, "values for %s" % name)))
+            arrays.append((array, self.engine.conform(variable, array, f"values for {name}")))
         chosen = None if batch is None else self._select(values, [conformed for _, conformed in arrays], batch)
         staged = []
         for variable, value, (array, conformed), random in zip(self.variables, values, arrays, self.random):
@@ -212,8 +232,13 @@ class Variables:
         chosen = selection.parse(batch, min(whole) if whole else np.iinfo(np.intp).max, of="the shortest value")
         for name, array, just_batch in zip(self.names, arrays, minibatch):
             if just_batch and len(array) < len(chosen):
-                raise ValueError("values for %s: a minibatch of %d rows, but batch selects %d: write the selected rows "
-                                 "to it first" % (name, len(array), len(chosen)))
+                raise ValueError(
+                    (
+                        f"values for {name}: a minibatch of {len(array)} rows, but batch selects "
+                        f"{len(chosen)}: write the selected rows "
+                        "to it first"
+                    )
+                )
         return chosen
 
 
@@ -227,6 +252,7 @@ class Staged(NamedTuple):
 
 def describe(context: RankContext, numbers: Sequence[int]) -> Callable[[int], str]:
     """Return how messages name the i-th of the variables with these numbers."""
+
     def label(i: int) -> str:
         engine, variable = context.shareds[numbers[i]]
         return engine.label(variable)
@@ -259,8 +285,10 @@ def keep(context: RankContext, numbers: Sequence[int], results: Sequence[Optiona
     The last call of a command. ``results[i]`` is None where this rank's value stays; else it is complete, except what
     transports have just returned.
     """
-    held = [None if result is None else context.shareds[number][0].hold(context.shareds[number][1], result)
-            for number, result in zip(numbers, results)]
+    held = [
+        None if result is None else context.shareds[number][0].hold(context.shareds[number][1], result)
+        for number, result in zip(numbers, results)
+    ]
 
     def change() -> None:
         for number, result in zip(numbers, held):

@@ -32,7 +32,7 @@ def get(name: str, home: Optional[str] = None) -> Engine:
         if home is not None and name not in KNOWN:
             register(name, home)
         if name not in KNOWN:
-            raise ValueError("unknown engine %r (known: %s)" % (name, ", ".join(sorted(KNOWN))))
+            raise ValueError("unknown engine {!r} (known: {})".format(name, ", ".join(sorted(KNOWN))))
         _made[name] = importlib.import_module(KNOWN[name][1]).ENGINE
     return _made[name]
 

@@ -132,8 +132,9 @@ class Engine(ABC):
     # -- functions -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def compile(self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any,
-                **kwargs: Any) -> Any:
+    def compile(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Any:
         """Compile one function, exactly as the engine's own ``function`` would."""
 
     @abstractmethod
@@ -199,7 +200,7 @@ class Engine(ABC):
 
     def copy(self, compiled: Any, snapshot: Any, **kwargs: Any) -> Tuple[Any, Any]:
         """Return a copy of the function, made as the engine's own ``copy`` makes it, and the copy's snapshot."""
-        raise TypeError("copy: functions of the engine %r cannot be copied; build another one" % self.name)
+        raise TypeError(f"copy: functions of the engine {self.name!r} cannot be copied; build another one")
 
     def profile(self, compiled: Sequence[Any]) -> Any:
         """Return what the engine's profiler has counted of some functions, picklable; None where it does not run."""
@@ -215,7 +216,7 @@ class Engine(ABC):
         counts
             What `profile` has returned, on every rank, for its replicas of them (or of the first of them).
         """
-        raise TypeError("profile: functions of the engine %r are not profiled" % self.name)
+        raise TypeError(f"profile: functions of the engine {self.name!r} are not profiled")
 
     # -- other graphs of the same function -----------------------------------------------------------------------
 
@@ -228,8 +229,9 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def snapshot(self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any,
-                 **kwargs: Any) -> Any:
+    def snapshot(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Any:
         """Keep the graph of a function as it is now, before any optimisation, for `variant`; compiles nothing.
 
         The givens are put in and the default updates collected, so whatever becomes of them and of the program's
@@ -324,7 +326,7 @@ class Engine(ABC):
 
     def check_devices(self) -> str:
         """Return what is missing for using devices at all, with the remedy, as a sentence; "" where nothing is."""
-        return "the engine %r uses no devices" % self.name
+        return f"the engine {self.name!r} uses no devices"
 
     def foreign_device(self) -> str:
         """Tell what has opened a device in this process, other than `open_device`; "" where nothing has."""
@@ -351,8 +353,13 @@ class Engine(ABC):
         return []
 
     @abstractmethod
-    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int],
-              constants: Mapping[int, Any]) -> bytes:
+    def dumps(
+        self,
+        compiled: Sequence[Any],
+        numbers: Mapping[Hashable, int],
+        variables: Mapping[int, int],
+        constants: Mapping[int, Any],
+    ) -> bytes:
         """Pickle compiled functions so that they meet the ranks' replicas of their shared variables.
 
         Parameters

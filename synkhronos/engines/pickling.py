@@ -24,7 +24,7 @@ from ..host.signals import Undisturbed
 #: C stack for a graph that is thousands of operations deep: pickling goes one level down per operation, and what it
 #: does not touch of this costs address space only. Smaller where the address space is limited.
 STACK_SIZES = (512 << 20, 128 << 20, 32 << 20)
-RECURSION_LIMIT = 10 ** 6
+RECURSION_LIMIT = 10**6
 
 # The recursion limit and the size of new threads' stacks belong to the whole process.
 _one_at_a_time = threading.Lock()
@@ -66,15 +66,18 @@ def _start(work: Callable[[], None]) -> threading.Thread:
         except RuntimeError as error:  # no room for a stack of that size
             if size == STACK_SIZES[-1]:
                 raise SynkhronosError(
-                    "functions cannot be sent or loaded: a thread with a deep stack is needed, and %s; see ulimit -u "
-                    "(processes and threads) and ulimit -v (address space)" % error) from error
+                    f"functions cannot be sent or loaded: a thread with a deep stack is needed, and {error}; "
+                    "see ulimit -u "
+                    "(processes and threads) and ulimit -v (address space)"
+                ) from error
         finally:
             threading.stack_size(before)
     raise AssertionError("unreachable")
 
 
-def names(numbers: Mapping[Hashable, int], variables: Mapping[int, int],
-          constants: Mapping[int, Any]) -> Mapping[int, Tuple[str, Any]]:
+def names(
+    numbers: Mapping[Hashable, int], variables: Mapping[int, int], constants: Mapping[int, Any]
+) -> Mapping[int, Tuple[str, Any]]:
     """Return by which name the pickle refers to an object, by the object's ``id``.
 
     The caller keeps the objects alive, else a new object could take the place of a dead one.
@@ -108,8 +111,13 @@ class _Unpickler(pickle.Unpickler):
         return self._find(*name)
 
 
-def dumps(functions: Sequence[Any], known: Mapping[int, Tuple[str, Any]], reduce: Callable[[Any], Any],
-          label: Callable[[Any], str], parts: Callable[[Any], Iterable[Tuple[str, Any]]]) -> bytes:
+def dumps(
+    functions: Sequence[Any],
+    known: Mapping[int, Tuple[str, Any]],
+    reduce: Callable[[Any], Any],
+    label: Callable[[Any], str],
+    parts: Callable[[Any], Iterable[Tuple[str, Any]]],
+) -> bytes:
     """Pickle the functions.
 
     Parameters
@@ -130,6 +138,7 @@ def dumps(functions: Sequence[Any], known: Mapping[int, Tuple[str, Any]], reduce
     TypeError
         Where something cannot travel; names the function and the object.
     """
+
     def dump(thing: Any) -> bytes:
         file = io.BytesIO()
         _Pickler(file, known, reduce).dump(thing)
@@ -147,9 +156,9 @@ def dumps(functions: Sequence[Any], known: Mapping[int, Tuple[str, Any]], reduce
             if not travels(function):
                 for name, part in parts(function):
                     if not travels(part):
-                        return "%s cannot be sent to the other ranks: %s does not pickle" % (label(function), name)
-                return "%s cannot be sent to the other ranks: it does not pickle" % label(function)
-        return "the functions %s cannot be sent to the other ranks together" % ", ".join(map(label, functions))
+                        return f"{label(function)} cannot be sent to the other ranks: {name} does not pickle"
+                return f"{label(function)} cannot be sent to the other ranks: it does not pickle"
+        return "the functions {} cannot be sent to the other ranks together".format(", ".join(map(label, functions)))
 
     with Undisturbed():  # so that what is raised here is raised by pickling
         try:
@@ -157,8 +166,10 @@ def dumps(functions: Sequence[Any], known: Mapping[int, Tuple[str, Any]], reduce
         except MemoryError:
             raise
         except Exception as error:
-            raise TypeError("%s (%s: %s); leave it out of the graph, or give its class a __reduce__"
-                            % (deep(search), type(error).__name__, error)) from error
+            raise TypeError(
+                f"{deep(search)} ({type(error).__name__}: {error}); leave it out of the graph, or give its "
+                "class a __reduce__"
+            ) from error
 
 
 def loads(data: Any, find: Callable[[str, Any], Any]) -> List[Any]:
@@ -172,6 +183,7 @@ def loads(data: Any, find: Callable[[str, Any], Any]) -> List[Any]:
         Returns the object for a name: ``find("storage", number)``, ``find("variable", number)``, ``find("constant",
         place)``.
     """
+
     def load() -> List[Any]:
         # A graph is a hundred thousand objects, none of which is garbage: looking for some takes a quarter of the time.
         collecting = gc.isenabled()

@@ -17,9 +17,9 @@ import numpy as np
 #     y[n] = 2^15 y[n-1] + (2^15 + 1) y[n-3]    mod M2
 # (P. L'Ecuyer, R. Touzin, "Fast combined multiple recursive generators with multipliers of the form a = +/-2^q +/-2^r",
 # Winter Simulation Conference 2000). A state is (x[n], x[n-1], x[n-2], y[n], y[n-1], y[n-2]).
-M1, M2 = 2 ** 31 - 1, 2 ** 31 - 21069
-STEP1 = np.array([[0, 2 ** 22, 2 ** 7 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
-STEP2 = np.array([[2 ** 15, 0, 2 ** 15 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
+M1, M2 = 2**31 - 1, 2**31 - 21069
+STEP1 = np.array([[0, 2**22, 2**7 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
+STEP2 = np.array([[2**15, 0, 2**15 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
 #: log2 of the steps between two rows of one state, and between two streams (Theano's rng_mrg.py).
 ROW, STREAM = 72, 134
 #: log2 of the steps of a long jump.
@@ -76,14 +76,15 @@ def seeded_mrg(like: np.ndarray, seed: int, index: int) -> np.ndarray:
     rows = _advanced(first[np.newaxis], STREAM, index)
     while len(rows) < len(like):  # row i is i * 2^72 steps after the first
         rows = np.concatenate([rows, _advanced(rows, ROW, len(rows))])
-    return rows[:len(like)].astype(like.dtype)
+    return rows[: len(like)].astype(like.dtype)
 
 
 def _advanced(state: np.ndarray, log2: int, times: int) -> np.ndarray:
     """Return the state ``times * 2^log2`` steps further."""
     halves = [(state[:, :3], STEP1, M1), (state[:, 3:], STEP2, M2)]
-    return np.concatenate([_product(half, _power(step, times << log2, modulus).T, modulus)
-                           for half, step, modulus in halves], axis=1).astype(state.dtype)
+    return np.concatenate(
+        [_product(half, _power(step, times << log2, modulus).T, modulus) for half, step, modulus in halves], axis=1
+    ).astype(state.dtype)
 
 
 def _power(matrix: np.ndarray, exponent: int, modulus: int) -> np.ndarray:
@@ -130,8 +131,11 @@ def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.R
     """
     whole: Any = state.get_state(legacy=False)
     if whole["bit_generator"] != "MT19937":
-        raise TypeError("expected a RandomState over MT19937, got one over %s; make it by RandomState(seed)"
-                        % whole["bit_generator"])
+        raise TypeError(
+            "expected a RandomState over MT19937, got one over {}; make it by RandomState(seed)".format(
+                whole["bit_generator"]
+            )
+        )
     words, position = whole["state"]["key"], whole["state"]["pos"]
     # NumPy's jump takes the words for a ring that begins at the position and leaves such a ring, while RandomState
     # draws from them as from a block that is made anew as a whole: given to it as it is, the state would come out next
@@ -140,8 +144,13 @@ def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.R
     generator.state = dict(whole, state={"key": words, "pos": len(words)})
     ring = generator.jumped(jumps).state["state"]
     result = np.random.RandomState(0)
-    result.set_state(dict(whole, state={"key": np.roll(ring["key"], -ring["pos"]), "pos": position},
-                          has_gauss=0 if jumps else whole["has_gauss"]))
+    result.set_state(
+        dict(
+            whole,
+            state={"key": np.roll(ring["key"], -ring["pos"]), "pos": position},
+            has_gauss=0 if jumps else whole["has_gauss"],
+        )
+    )
     return result
 
 

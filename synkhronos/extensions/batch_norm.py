@@ -56,10 +56,14 @@ def average_batch_norm(layers) -> None:
 
             statistics += get_all_params(layer, trainable=False)
         else:
-            raise TypeError("layers: expected a Lasagne layer or a list of layers or shared variables, got %r of type "
-                            "%s" % (layer, type(layer).__name__))
+            raise TypeError(
+                f"layers: expected a Lasagne layer or a list of layers or shared variables, got {layer!r} of type "
+                f"{type(layer).__name__}"
+            )
     unique = list({id(shared): shared for shared in statistics if shared.dtype in T.float_dtypes}.values())
     if not unique:
-        raise ValueError("layers: there is nothing to average: no layer has floating-point parameters that are not "
-                         "trained; give the network's output layer")
+        raise ValueError(
+            "layers: there is nothing to average: no layer has floating-point parameters that are not "
+            "trained; give the network's output layer"
+        )
     synk.all_reduce(unique)

@@ -18,8 +18,11 @@ def flat_gradients(loss_or_grads, params):
     for dtype in dtypes:
         group = [(param, grad, shape_of(param)) for param, grad in zip(params, grads) if param.dtype == dtype]
         sizes = [int(np.prod(shape)) for _, _, shape in group]
-        flat = theano.shared(np.zeros(sum(sizes), dtype), "gradients" if len(dtypes) == 1 else "gradients." + dtype,
-                             target=device_of(params[0]))
+        flat = theano.shared(
+            np.zeros(sum(sizes), dtype),
+            "gradients" if len(dtypes) == 1 else "gradients." + dtype,
+            target=device_of(params[0]),
+        )
         # In place, piece by piece: no step between the gradients and the memory that ranks reduce.
         gradients, begin = flat, 0
         for (param, grad, shape), size in zip(group, sizes):
@@ -38,13 +41,15 @@ def gradients_of(loss_or_grads, params):
     """Return one gradient per parameter, of its dtype and pattern."""
     for i, param in enumerate(params):
         if device_of(param) != device_of(params[0]):
-            raise ValueError("%s is on device %s, but %s on device %s; expected all on one: give theano.shared one "
-                             "target" % (label(i, param), device_of(param), label(0, params[0]), device_of(params[0])))
+            raise ValueError(
+                f"{label(i, param)} is on device {device_of(param)}, but {label(0, params[0])} on device "
+                f"{device_of(params[0])}; expected all on one: give theano.shared one "
+                "target"
+            )
     if isinstance(loss_or_grads, (list, tuple)):
         grads = list(loss_or_grads)
         if len(grads) != len(params):
-            raise ValueError("loss_or_grads: expected one gradient for each of %d params, got %d" % (
-                len(params), len(grads)))
+            raise ValueError(f"loss_or_grads: expected one gradient for each of {len(params)} params, got {len(grads)}")
         advice = "remove it from params, and its gradient"
     else:
         loss = loss_or_grads
@@ -57,18 +62,26 @@ def gradients_of(loss_or_grads, params):
 def check_loss(loss, name, also=""):
     """Refuse what is no floating-point expression of 0 dimensions."""
     if not isinstance(loss, theano.Variable) or getattr(loss, "dtype", None) not in T.float_dtypes or loss.ndim:
-        raise TypeError("%s: expected a floating-point expression of 0 dimensions%s, got %s; average the losses of the "
-                        "rows" % (name, also, describe(loss)))
+        raise TypeError(
+            f"{name}: expected a floating-point expression of 0 dimensions{also}, got {describe(loss)}; "
+            "average the losses of the "
+            "rows"
+        )
 
 
 def _like(grad, i, param, advice):
     """Return a gradient as an expression of its parameter's dtype and pattern, where it can be that."""
     if grad is None or isinstance(getattr(grad, "type", None), theano.gradient.DisconnectedType):
-        raise ValueError("%s: the loss does not depend on it; %s" % (label(i, param), advice))
-    if not isinstance(grad, theano.Variable) or getattr(grad, "ndim", None) != param.ndim or (
-            grad.dtype in T.complex_dtypes):
-        raise TypeError("%s: expected a real gradient expression of %d dimensions, as the parameter, got %s" % (
-            label(i, param), param.ndim, describe(grad)))
+        raise ValueError(f"{label(i, param)}: the loss does not depend on it; {advice}")
+    if (
+        not isinstance(grad, theano.Variable)
+        or getattr(grad, "ndim", None) != param.ndim
+        or (grad.dtype in T.complex_dtypes)
+    ):
+        raise TypeError(
+            f"{label(i, param)}: expected a real gradient expression of {param.ndim} dimensions, as the "
+            f"parameter, got {describe(grad)}"
+        )
     grad = T.cast(grad, param.dtype)
     if any(theirs and not ours for theirs, ours in zip(grad.broadcastable, param.broadcastable)):
         grad = T.alloc(grad, *shape_of(param))

@@ -10,30 +10,35 @@ import theano.tensor as T
 def check_params(params):
     """Return the parameters as a list, where they are floating-point shared variables, each one once."""
     if isinstance(params, theano.Variable) or not isinstance(params, Iterable):
-        raise TypeError("params: expected a list of shared variables, got %s" % describe(params))
+        raise TypeError(f"params: expected a list of shared variables, got {describe(params)}")
     params = list(params)
     if not params:
         raise ValueError("params: expected at least one shared variable, got none")
     seen = {}
     for i, param in enumerate(params):
         if not isinstance(param, theano.compile.SharedVariable):
-            raise TypeError("%s: expected a shared variable, got %s; updates can change nothing else" % (
-                label(i, param), describe(param)))
+            raise TypeError(
+                f"{label(i, param)}: expected a shared variable, got {describe(param)}; updates can change nothing else"
+            )
         if getattr(param, "dtype", None) not in T.float_dtypes or not hasattr(param, "broadcastable"):
-            raise TypeError("%s: expected a dense array of floating-point numbers, got %s; leave it out" % (
-                label(i, param), param.type))
+            raise TypeError(
+                f"{label(i, param)}: expected a dense array of floating-point numbers, got {param.type}; leave it out"
+            )
         # A clone is another variable with the same value.
         first = seen.setdefault(id(param.container), i)
         if first != i:
-            raise ValueError("%s stands twice, its value is that of params[%d]; give it once" % (
-                label(i, param), first))
+            raise ValueError(f"{label(i, param)} stands twice, its value is that of params[{first}]; give it once")
     return params
 
 
 def state_like(param, what):
     """Return a shared variable of zeros that is like a parameter, for what a rule keeps about it."""
-    return theano.shared(np.zeros(shape_of(param), param.dtype), "%s.%s" % (param.name, what) if param.name else what,
-                         broadcastable=param.broadcastable, target=device_of(param))
+    return theano.shared(
+        np.zeros(shape_of(param), param.dtype),
+        f"{param.name}.{what}" if param.name else what,
+        broadcastable=param.broadcastable,
+        target=device_of(param),
+    )
 
 
 def shape_of(param):
@@ -48,10 +53,13 @@ def device_of(param):
 
 def label(i, param):
     """Return how messages call a parameter."""
-    return "params[%d] (%s)" % (i, repr(param.name) if getattr(param, "name", None) else "without a name")
+    return "params[{}] ({})".format(i, repr(param.name) if getattr(param, "name", None) else "without a name")
 
 
 def describe(thing):
     """Return what something is, in a few words."""
-    return "%s of %s" % (thing, thing.type) if isinstance(thing, theano.Variable) else "%r of type %s" % (
-        thing, type(thing).__name__)
+    return (
+        f"{thing} of {thing.type}"
+        if isinstance(thing, theano.Variable)
+        else f"{thing!r} of type {type(thing).__name__}"
+    )

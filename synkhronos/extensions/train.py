@@ -20,9 +20,23 @@ from .training_graph import training_graph
 __all__ = ["TrainFunction", "average_batch_norm", "make_train_function", "make_train_function_theano"]
 
 
-def make_train_function(loss, params, x, y, update_rule, *args, outputs=(), bcast_inputs=(), givens=None,
-                        sliceable_shareds=(), max_norm=None, communicate_every=1, name="train", function_options=None,
-                        **kwargs):
+def make_train_function(
+    loss,
+    params,
+    x,
+    y,
+    update_rule,
+    *args,
+    outputs=(),
+    bcast_inputs=(),
+    givens=None,
+    sliceable_shareds=(),
+    max_norm=None,
+    communicate_every=1,
+    name="train",
+    function_options=None,
+    **kwargs,
+):
     """Build a training step that runs on all ranks: ``g := mean over all rows of dloss/dp``, ``p := rule(p, g)``.
 
     A call computes the gradients of every rank's rows, averages them over the ranks weighted by their rows, and lets
@@ -97,17 +111,33 @@ def make_train_function(loss, params, x, y, update_rule, *args, outputs=(), bcas
     """
     graph = training_graph(loss, params, x, y, update_rule, args, kwargs, outputs, max_norm)
     if isinstance(communicate_every, bool) or not isinstance(communicate_every, numbers.Integral):
-        raise TypeError("communicate_every: expected an int, got %r of type %s" % (
-            communicate_every, type(communicate_every).__name__))
+        raise TypeError(
+            f"communicate_every: expected an int, got {communicate_every!r} of type {type(communicate_every).__name__}"
+        )
     if communicate_every < 1:
-        raise ValueError("communicate_every: expected at least 1, got %d" % communicate_every)
-    return TrainFunction(graph, bcast_inputs, givens, list(sliceable_shareds), int(communicate_every), name,
-                         function_options or {})
+        raise ValueError(f"communicate_every: expected at least 1, got {communicate_every}")
+    return TrainFunction(
+        graph, bcast_inputs, givens, list(sliceable_shareds), int(communicate_every), name, function_options or {}
+    )
 
 
-def make_train_function_theano(loss, params, x, y, update_rule, *args, outputs=(), bcast_inputs=(), givens=None,
-                               sliceable_shareds=(), max_norm=None, communicate_every=1, name="train",
-                               function_options=None, **kwargs):
+def make_train_function_theano(
+    loss,
+    params,
+    x,
+    y,
+    update_rule,
+    *args,
+    outputs=(),
+    bcast_inputs=(),
+    givens=None,
+    sliceable_shareds=(),
+    max_norm=None,
+    communicate_every=1,
+    name="train",
+    function_options=None,
+    **kwargs,
+):
     """Build the serial twin of `make_train_function`: the same steps by `theano.function`, in this process alone.
 
     It needs no `synkhronos.fork`, and is what a parallel program is compared with. Parameters and calls are the same
@@ -147,8 +177,7 @@ def make_train_function_theano(loss, params, x, y, update_rule, *args, outputs=(
     array([0.33333333, 0.66666667])
     """
     graph = training_graph(loss, params, x, y, update_rule, args, kwargs, outputs, max_norm)
-    return TheanoTrainFunction(graph, bcast_inputs, givens, list(sliceable_shareds), name,
-                               function_options or {})
+    return TheanoTrainFunction(graph, bcast_inputs, givens, list(sliceable_shareds), name, function_options or {})
 
 
 class TrainFunction:
@@ -172,7 +201,7 @@ class TrainFunction:
         self._calls = 0  # since ranks last communicated
         grad_updates, param_updates = list(graph.grad_updates.items()), list(graph.param_updates.items())
         if communicate_every > 1:
-            self._rows, self._total = (theano.shared(0, "%s.%s" % (name, what)) for what in ("rows", "rows in all"))
+            self._rows, self._total = (theano.shared(0, f"{name}.{what}") for what in ("rows", "rows in all"))
             rows = rows_of(graph.inputs + sliceable_shareds)
             grad_updates.append((self._rows, rows, "sum"))
             # A rank that got no rows made no call, and must not step: what it has is an earlier gradient.
@@ -180,13 +209,19 @@ class TrainFunction:
             param_updates += [(self._total, self._total + self._rows), (self._rows, T.zeros_like(self._rows))]
         outputs = graph.outputs if len(graph.outputs) > 1 else graph.outputs[0]
         self.gradient_fn = synk.function(
-            graph.inputs, outputs, bcast_inputs=list(bcast_inputs),
-            updates=grad_updates, givens=givens, sliceable_shareds=sliceable_shareds, name=name + " (gradients)",
-            **options)
+            graph.inputs,
+            outputs,
+            bcast_inputs=list(bcast_inputs),
+            updates=grad_updates,
+            givens=givens,
+            sliceable_shareds=sliceable_shareds,
+            name=name + " (gradients)",
+            **options,
+        )
         self.step_fn = synk.function([], updates=param_updates, name=name + " (step)", **options)
 
     def __repr__(self):
-        return "<TrainFunction of %d parameters, %r>" % (len(self.params), self.gradient_fn)
+        return f"<TrainFunction of {len(self.params)} parameters, {self.gradient_fn!r}>"
 
     def __call__(self, *args, batch=None, batch_s=None, num_slices=1, timeout=None, **kwargs):
         """Take one training step on all ranks.
@@ -213,8 +248,9 @@ class TrainFunction:
             rank died in the step itself.
         """
         try:
-            results = self.gradient_fn(*args, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout,
-                                       **kwargs)
+            results = self.gradient_fn(
+                *args, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout, **kwargs
+            )
         except Exception:
             if self.communicate_every > 1 and synk.is_forked():
                 synk.broadcast(self._rows, 0)  # some ranks may have computed: no step may take that for its own

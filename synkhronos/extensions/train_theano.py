@@ -46,19 +46,21 @@ class TheanoTrainFunction:
     def __call__(self, *args, batch=None, batch_s=None, num_slices=1, timeout=None):
         """Take one training step; parameters and results as those of a `TrainFunction`."""
         if len(args) != len(self._inputs) + len(self._bcast):
-            raise TypeError("expected %d arguments, got %d" % (len(self._inputs) + len(self._bcast), len(args)))
+            raise TypeError(f"expected {len(self._inputs) + len(self._bcast)} arguments, got {len(args)}")
         arrays = [variable.type.filter(arg) for arg, variable in zip(args, self._inputs)]  # as Theano itself takes them
         divided = [i for i, variable in enumerate(self._inputs) if variable.ndim and not variable.broadcastable[0]]
-        whole = list(args[len(self._inputs):])
+        whole = list(args[len(self._inputs) :])
         for i in divided if batch is not None else []:
             arrays[i] = arrays[i][:batch] if isinstance(batch, int) else arrays[i][batch]
         chosen = self._chosen(batch_s) if self._sliceable else None
         n_rows = len(arrays[divided[0]]) if divided else None if chosen is None else len(chosen)
         if num_slices < 1 or num_slices > 1 and (n_rows is None or num_slices > n_rows):
-            raise ValueError("num_slices is %d, but there are %s rows" % (num_slices, n_rows or "no"))
+            raise ValueError(f"num_slices is {num_slices}, but there are {n_rows or 'no'} rows")
         if num_slices > 1 and None in self._ops:
-            raise ValueError("num_slices: outputs[%d] has op None, which takes one result, and slices give several" % (
-                self._ops.index(None) - 1))
+            raise ValueError(
+                f"num_slices: outputs[{self._ops.index(None) - 1}] has op None, which takes one result, and "
+                "slices give several"
+            )
         results, weights = [], []
         for piece in np.array_split(np.arange(n_rows or 0), num_slices):
             part = slice(piece[0], piece[-1] + 1) if len(piece) else slice(0, 0)

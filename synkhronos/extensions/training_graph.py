@@ -51,8 +51,11 @@ def training_graph(loss, params, x, y, update_rule, args, kwargs, outputs, max_n
     params = check_params(params)
     inputs = check_inputs("x", x) + check_inputs("y", y)
     if isinstance(loss, (list, tuple)):
-        raise TypeError("loss: expected a floating-point expression of 0 dimensions, got a %s; add up what it has, or "
-                        "give further expressions as outputs" % type(loss).__name__)
+        raise TypeError(
+            f"loss: expected a floating-point expression of 0 dimensions, got a {type(loss).__name__}; add "
+            "up what it has, or "
+            "give further expressions as outputs"
+        )
     check_loss(loss, "loss")
     grad_updates, param_updates, grad_shared = apply_rule(update_rule, loss, params, args, kwargs)
     grad_shared = list(grad_shared) if isinstance(grad_shared, (list, tuple)) else [grad_shared]
@@ -61,12 +64,22 @@ def training_graph(loss, params, x, y, update_rule, args, kwargs, outputs, max_n
     for shared, new in param_updates.items():
         for variable in theano.gof.graph.inputs([new]):
             if not isinstance(variable, (theano.Constant, theano.compile.SharedVariable)):
-                raise ValueError("the step of %s depends on %s, which is no shared variable: the step has no inputs; "
-                                 "make it (a learning rate, say) a shared variable and change its value with "
-                                 "synkhronos.broadcast" % (shared, describe(variable)))
+                raise ValueError(
+                    f"the step of {shared} depends on {describe(variable)}, which is no shared variable: the "
+                    "step has no inputs; "
+                    "make it (a learning rate, say) a shared variable and change its value with "
+                    "synkhronos.broadcast"
+                )
     state = [shared for shared in param_updates if shared not in params]
-    return TrainingGraph(inputs, [(loss, "avg")] + check_outputs(outputs), params, OrderedDict(grad_updates),
-                         OrderedDict(param_updates), grad_shared, state)
+    return TrainingGraph(
+        inputs,
+        [(loss, "avg")] + check_outputs(outputs),
+        params,
+        OrderedDict(grad_updates),
+        OrderedDict(param_updates),
+        grad_shared,
+        state,
+    )
 
 
 def check_inputs(name, given):
@@ -76,11 +89,13 @@ def check_inputs(name, given):
     listed = [given] if isinstance(given, theano.Variable) or not isinstance(given, Iterable) else list(given)
     for variable in listed:
         if not isinstance(variable, theano.Variable) or variable.owner or isinstance(variable, theano.Constant):
-            raise TypeError("%s: expected the variable of an input, or a list of them, got %s" % (
-                name, describe(variable)))
+            raise TypeError(f"{name}: expected the variable of an input, or a list of them, got {describe(variable)}")
         if isinstance(variable, theano.compile.SharedVariable):
-            raise TypeError("%s: %s is a shared variable, which needs no input; give it as one of sliceable_shareds if "
-                            "it holds rows" % (name, describe(variable)))
+            raise TypeError(
+                f"{name}: {describe(variable)} is a shared variable, which needs no input; give it as one of "
+                "sliceable_shareds if "
+                "it holds rows"
+            )
     return listed
 
 
@@ -90,12 +105,17 @@ def check_outputs(outputs):
     for i, entry in enumerate(outputs if isinstance(outputs, list) else [outputs] if outputs != () else []):
         output, op = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, "avg")
         if not isinstance(output, theano.Variable):
-            raise TypeError("outputs[%d]: expected an expression or (expression, op), got %s" % (i, describe(entry)))
+            raise TypeError(f"outputs[{i}]: expected an expression or (expression, op), got {describe(entry)}")
         if op is not None and op not in OPS:
-            raise ValueError("outputs[%d]: unknown op %r (known: %s, None)" % (i, op, ", ".join(sorted(OPS))))
+            raise ValueError(f"outputs[{i}]: unknown op {op!r} (known: {', '.join(sorted(OPS))}, None)")
         if op in ("avg", "c_avg") and output.dtype in T.discrete_dtypes:
-            raise TypeError("outputs[%d] (%s) has the type %s, and integers have no average: give it another op, or "
-                            "cast it to a float" % (i, output, output.dtype))
+            raise TypeError(
+                (
+                    f"outputs[{i}] ({output}) has the type {output.dtype}, and integers have no average: "
+                    "give it another op, or "
+                    "cast it to a float"
+                )
+            )
         pairs.append((output, op))
     return pairs
 
@@ -103,20 +123,25 @@ def check_outputs(outputs):
 def apply_rule(rule, loss, params, args, kwargs):
     """Return what the rule makes of loss and parameters, where it is a rule and has the options."""
     if not callable(rule):
-        raise TypeError("update_rule: expected a rule of synkhronos.extensions.updates, or a function like these, got "
-                        "%s" % describe(rule))
+        raise TypeError(
+            "update_rule: expected a rule of synkhronos.extensions.updates, or a function like these, got "
+            f"{describe(rule)}"
+        )
     name = getattr(rule, "__name__", repr(rule))
     try:
         signature = inspect.signature(rule)
         signature.bind(loss, params, *args, **kwargs)
     except TypeError as error:
-        raise TypeError("update_rule %s: %s; its options are %s" % (
-            name, error, ", ".join(list(signature.parameters)[2:]))) from None
+        raise TypeError(
+            "update_rule {}: {}; its options are {}".format(name, error, ", ".join(list(signature.parameters)[2:]))
+        ) from None
     made = rule(loss, params, *args, **kwargs)
     if not isinstance(made, tuple) or len(made) != 3 or not all(isinstance(part, Mapping) for part in made[:2]):
-        raise TypeError("update_rule %s: expected it to return (grad_updates, param_updates, grad_shared), got %s; the "
-                        "rules that do, Lasagne's names among them, are in synkhronos.extensions.updates" % (
-                            name, type(made).__name__))
+        raise TypeError(
+            f"update_rule {name}: expected it to return (grad_updates, param_updates, grad_shared), got "
+            f"{type(made).__name__}; the "
+            "rules that do, Lasagne's names among them, are in synkhronos.extensions.updates"
+        )
     return made
 
 
@@ -124,7 +149,7 @@ def check_max_norm(max_norm):
     """Return the bound of the norm, where it is one."""
     checked = check_scalars(max_norm=max_norm)
     if isinstance(checked[0], float) and checked[0] <= 0:
-        raise ValueError("max_norm: expected a positive number, got %r" % max_norm)
+        raise ValueError(f"max_norm: expected a positive number, got {max_norm!r}")
     return checked
 
 

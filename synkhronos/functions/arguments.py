@@ -104,7 +104,7 @@ class Arguments:
             return
         given = self.inputs[i]
         if given.type is None:
-            raise TypeError("%s is no dense array, so it cannot take a Data" % self.labels[i])
+            raise TypeError(f"{self.labels[i]} is no dense array, so it cannot take a Data")
         self.engine.check(given, data.dtype, data.shape, self.labels[i])
         kind = "whole" if not self._scattered[i] else "batch" if data.minibatch else "selected"
         self._taken[i] = Taken(handle, data.minibatch, Argument(kind, handle, given.mutable))
@@ -122,8 +122,11 @@ class Arguments:
         lengths = {i: len(arrays[i]) for i in self._with_rows}
         if batch is None:
             if len(set(lengths.values())) > 1:
-                raise ValueError("scattered inputs must have the same length, got %s" % ", ".join(
-                    "%d of %s" % (length, self.labels[i]) for i, length in lengths.items()))
+                raise ValueError(
+                    "scattered inputs must have the same length, got {}".format(
+                        ", ".join(f"{length} of {self.labels[i]}" for i, length in lengths.items())
+                    )
+                )
             return None, next(iter(lengths.values()))
         minibatch = [i for i in self._with_rows if isinstance(arrays[i], Data) and arrays[i].minibatch]
         whole = [length for i, length in lengths.items() if i not in minibatch]
@@ -131,8 +134,13 @@ class Arguments:
         chosen = selection.parse(batch, min(whole) if whole else np.iinfo(np.intp).max)
         for i in minibatch:
             if lengths[i] < len(chosen):
-                raise ValueError("%s is a minibatch of %d rows, but batch selects %d: write the selected rows to "
-                                 "it first" % (self.labels[i], lengths[i], len(chosen)))
+                raise ValueError(
+                    (
+                        f"{self.labels[i]} is a minibatch of {lengths[i]} rows, but batch selects "
+                        f"{len(chosen)}: write the selected rows to "
+                        "it first"
+                    )
+                )
         return chosen, len(chosen)
 
     def _stage(self, pool: Pool, i: int, array: np.ndarray, chosen: Any = None) -> Any:
@@ -158,14 +166,16 @@ class Arguments:
 
 
 def _label(position: int, given: Any) -> str:
-    return "input %r (argument %d)" % (given.name, position) if given.name else "input %d" % position
+    return f"input {given.name!r} (argument {position})" if given.name else f"input {position}"
 
 
 def _has_rows(given: Any) -> bool:
     """Tell whether an input is divided by rows: not one of 0 dimensions, nor one whose rows are broadcastable."""
     if given.type is None:
-        raise TypeError("inputs: %s is no dense array, so its rows cannot be scattered; pass it in bcast_inputs" %
-                        (given.name or given.variable))
+        raise TypeError(
+            "inputs: %s is no dense array, so its rows cannot be scattered; pass it in bcast_inputs"
+            % (given.name or given.variable)
+        )
     return given.type.ndim > 0 and not given.type.broadcastable[0]
 
 
@@ -173,5 +183,7 @@ def _pickled(value: Any, label: str) -> bytes:
     try:
         return cloudpickle.dumps(value)
     except Exception as error:
-        raise TypeError("%s cannot be sent to the other ranks: expected a value that pickles, got %s (%s: %s)" % (
-            label, type(value).__name__, type(error).__name__, error)) from error
+        raise TypeError(
+            f"{label} cannot be sent to the other ranks: expected a value that pickles, got "
+            f"{type(value).__name__} ({type(error).__name__}: {error})"
+        ) from error

@@ -15,9 +15,15 @@ from .variants import Variants
 UPDATE_OPS = ("avg", "sum", "prod", "min", "max")
 
 
-def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[Sequence[Any]] = None,
-             updates: Any = None, givens: Any = None, sliceable_shareds: Optional[Sequence[Any]] = None,
-             **kwargs: Any) -> Function:
+def function(
+    inputs: Sequence[Any],
+    outputs: Any = None,
+    bcast_inputs: Optional[Sequence[Any]] = None,
+    updates: Any = None,
+    givens: Any = None,
+    sliceable_shareds: Optional[Sequence[Any]] = None,
+    **kwargs: Any,
+) -> Function:
     """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
 
     Parameters
@@ -72,30 +78,41 @@ def function(inputs: Sequence[Any], outputs: Any = None, bcast_inputs: Optional[
     """
     inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
     if not isinstance(kwargs.get("name"), (str, type(None))):  # it travels with every call
-        raise TypeError("name must be a str, got %r of type %s" % (kwargs["name"], type(kwargs["name"]).__name__))
+        raise TypeError("name must be a str, got {!r} of type {}".format(kwargs["name"], type(kwargs["name"]).__name__))
     parsed = spec.parse_outputs(outputs)
     engine = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
     pairs, update_ops = spec.parse_updates(updates, engine.label)
     for shared, _ in pairs:
         if not engine.is_shared(shared):
-            raise TypeError("updates: expected a shared variable to update, got %r" % (shared,))
+            raise TypeError(f"updates: expected a shared variable to update, got {shared!r}")
     ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
-    update_ops = [op if op is MISSING else ReduceOp.parse(op, "the op of the update of %s" % engine.label(shared),
-                                                          UPDATE_OPS)
-                  for op, (shared, _) in zip(update_ops, pairs)]
+    update_ops = [
+        op if op is MISSING else ReduceOp.parse(op, f"the op of the update of {engine.label(shared)}", UPDATE_OPS)
+        for op, (shared, _) in zip(update_ops, pairs)
+    ]
     givens = engine.given_pairs(givens)
     variables = list(inputs) + list(bcast_inputs)
     compiled = engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
     for given in engine.inputs(compiled):
         if given.name in spec.RESERVED:
-            raise ValueError("an input is called %r, which is a keyword of the call itself (reserved: %s): give it "
-                             "another name" % (given.name, ", ".join(spec.RESERVED)))
+            raise ValueError(
+                "an input is called {!r}, which is a keyword of the call itself (reserved: {}): give it "
+                "another name".format(given.name, ", ".join(spec.RESERVED))
+            )
     output_ops = [_output_op(op, output) for op, output in zip(ops, engine.outputs(compiled))]
     given_updates = [(shared, _update_op(op, shared, engine)) for op, (shared, _) in zip(update_ops, pairs)]
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
-    return Function(PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs),
-                    Variants(engine, snapshot, sliceable))
+    return Function(
+        PROGRAM,
+        engine,
+        compiled,
+        parsed.form,
+        output_ops,
+        given_updates,
+        len(inputs),
+        Variants(engine, snapshot, sliceable),
+    )
 
 
 def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
@@ -104,17 +121,20 @@ def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
     found = list(_as_list(shareds, "sliceable_shareds"))
     for i, shared in enumerate(found):
         if not engine.is_shared(shared):
-            raise TypeError("sliceable_shareds: expected shared variables, got %r" % (shared,))
+            raise TypeError(f"sliceable_shareds: expected shared variables, got {shared!r}")
         label, type_ = engine.label(shared), engine.shared_type(shared)
         if type_ is None or engine.is_random(shared):
-            raise TypeError("sliceable_shareds: %s is no dense array of data, so it has no rows to select" % label)
+            raise TypeError(f"sliceable_shareds: {label} is no dense array of data, so it has no rows to select")
         if type_.ndim == 0 or type_.broadcastable[0]:
-            raise ValueError("sliceable_shareds: expected rows to select, but %s has %s" % (
-                label, "0 dimensions" if type_.ndim == 0 else "broadcastable rows"))
+            raise ValueError(
+                "sliceable_shareds: expected rows to select, but {} has {}".format(
+                    label, "0 dimensions" if type_.ndim == 0 else "broadcastable rows"
+                )
+            )
         if not any(shared is other for other in used):  # (a clone with the same storage would not be replaced)
-            raise ValueError("sliceable_shareds: the function does not use %s" % label)
+            raise ValueError(f"sliceable_shareds: the function does not use {label}")
         if any(shared is other for other in found[:i]):
-            raise ValueError("sliceable_shareds: %s stands twice" % label)
+            raise ValueError(f"sliceable_shareds: {label} stands twice")
     return found
 
 
@@ -122,7 +142,7 @@ def _as_list(variables: Any, argument: str) -> Sequence[Any]:
     if variables is None:
         return []
     if not isinstance(variables, (list, tuple)):
-        raise TypeError("%s must be a list of variables, got %s" % (argument, type(variables).__name__))
+        raise TypeError(f"{argument} must be a list of variables, got {type(variables).__name__}")
     return variables
 
 
@@ -140,8 +160,10 @@ def _variables(inputs: Sequence[Any], bcast_inputs: Sequence[Any], outputs: spec
 def _output_op(op: Any, output: Any) -> ReduceOp:
     if output.type is None:
         if op is MISSING or op.name is not None:
-            raise TypeError("%s is no dense array, so it cannot be reduced: give it as (variable, None) to have the "
-                            "master's own" % output.label)
+            raise TypeError(
+                f"{output.label} is no dense array, so it cannot be reduced: give it as (variable, None) to have the "
+                "master's own"
+            )
         return op
     return ReduceOp.for_output(op, output.type.dtype, output.label)
 
@@ -151,9 +173,9 @@ def _update_op(op: Any, shared: Any, engine: Any) -> Any:
     type_ = engine.shared_type(shared)
     if type_ is None:
         if op is not MISSING:
-            raise TypeError("the update of %s can have no op: it is no dense array" % engine.label(shared))
+            raise TypeError(f"the update of {engine.label(shared)} can have no op: it is no dense array")
         return op
     if op is MISSING:
         return ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
-    check_dtype(op, type_.dtype, "the update of %s" % engine.label(shared), UPDATE_OPS)
+    check_dtype(op, type_.dtype, f"the update of {engine.label(shared)}", UPDATE_OPS)
     return op

@@ -87,8 +87,9 @@ class CallFunction(Command):
         The rows of the whole data set that the call is about, before they are divided.
     """
 
-    def __init__(self, plan: Optional[Plan], place: Optional[Tuple[int, int]], known: bool,
-                 rows: Optional[Rows]) -> None:
+    def __init__(
+        self, plan: Optional[Plan], place: Optional[Tuple[int, int]], known: bool, rows: Optional[Rows]
+    ) -> None:
         self.plan, self.place, self.known, self.rows = plan, place, known, rows
 
     def __reduce__(self) -> Any:
@@ -97,7 +98,7 @@ class CallFunction(Command):
 
     @property
     def title(self) -> str:
-        return "call of function %s" % self.plan.name  # type: ignore[union-attr]
+        return f"call of function {self.plan.name}"  # type: ignore[union-attr]
 
     def run(self, context: RankContext) -> Any:
         prepared = self._prepared(context)
@@ -129,20 +130,30 @@ class CallFunction(Command):
             prepared = context.plans[self.place] = Prepared(self.plan, context)
         return prepared
 
-    def _call(self, plan: Plan, context: RankContext, engine: Any, compiled: Any, arguments: List[Any],
-              wanted: Optional[List[int]]) -> List[Any]:
+    def _call(
+        self,
+        plan: Plan,
+        context: RankContext,
+        engine: Any,
+        compiled: Any,
+        arguments: List[Any],
+        wanted: Optional[List[int]],
+    ) -> List[Any]:
         try:
             return engine.call(compiled, arguments, wanted)
         except Exception as error:
             if not engine.is_out_of_memory(error):
                 raise
-            raise MemoryError("rank %d has no memory left on its device in function %s (%s): call it with "
-                              "num_slices=%d, or with fewer rows" % (
-                                  context.rank, plan.name, str(error).split("\n")[0],
-                                  2 * plan.division.num_slices)) from error
+            raise MemoryError(
+                (
+                    "rank {} has no memory left on its device in function {} ({}): call it with "
+                    "num_slices={}, or with fewer rows"
+                ).format(context.rank, plan.name, str(error).split("\n")[0], 2 * plan.division.num_slices)
+            ) from error
 
-    def _in_slices(self, context: RankContext, engine: Any, compiled: Any,
-                   prepared: Prepared) -> Tuple[List[Any], List[Callable[[], object]]]:
+    def _in_slices(
+        self, context: RankContext, engine: Any, compiled: Any, prepared: Prepared
+    ) -> Tuple[List[Any], List[Callable[[], object]]]:
         """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
         plan = prepared.plan
         n_outputs = len(engine.outputs(compiled)) - len(plan.updates)
@@ -151,19 +162,24 @@ class CallFunction(Command):
         pieces, values = prepared.pieces, prepared.values(context)
         targets = [context.shareds[number][1] for number, _ in plan.updates]
         outputs, news = in_slices(
-            lambda i: self._call(plan, context, engine, compiled,
-                                 prepared.of_slice(pieces[i], values, self.rows, context), wanted),
-            [weight for weight, _, _ in pieces], list(zip(plan.labels, plan.ops)),
-            [(engine.label(target), op) for target, (_, op) in zip(targets, plan.updates)], engine.accumulator)
+            lambda i: self._call(
+                plan, context, engine, compiled, prepared.of_slice(pieces[i], values, self.rows, context), wanted
+            ),
+            [weight for weight, _, _ in pieces],
+            list(zip(plan.labels, plan.ops)),
+            [(engine.label(target), op) for target, (_, op) in zip(targets, plan.updates)],
+            engine.accumulator,
+        )
         for i, (target, new) in enumerate(zip(targets, news)):
             news[i] = engine.hold(target, new)
             if isinstance(news[i], np.ndarray):  # what is on the device is as the graph has it, which is as it must be
-                news[i] = engine.conform(target, news[i], "the update of %s" % engine.label(target))
+                news[i] = engine.conform(target, news[i], f"the update of {engine.label(target)}")
         return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, news)]
 
 
-def _arrived(plan: Optional[Plan], place: Optional[Tuple[int, int]],
-             rows: Optional[Tuple[int, int, int]]) -> CallFunction:
+def _arrived(
+    plan: Optional[Plan], place: Optional[Tuple[int, int]], rows: Optional[Tuple[int, int, int]]
+) -> CallFunction:
     return CallFunction(plan, place, plan is None, None if rows is None else Rows(*rows))
 
 
@@ -173,10 +189,13 @@ def _reduce(plan: Plan, context: RankContext, engine: Any, compiled: Any, output
     if moving:
         positions = [i if plan.subset is None else plan.subset[i] for i in moving]
         reduced = context.transport.reduce(
-            [("function", plan.number, position) for position in positions], [outputs[i] for i in moving],
-            [plan.ops[i] for i in moving], plan.division.weights,
-            lambda i: "%s of function %s" % (plan.labels[moving[i]], plan.name),
-            keep_dtype=False)
+            [("function", plan.number, position) for position in positions],
+            [outputs[i] for i in moving],
+            [plan.ops[i] for i in moving],
+            plan.division.weights,
+            lambda i: f"{plan.labels[moving[i]]} of function {plan.name}",
+            keep_dtype=False,
+        )
         if reduced is not None:
             for i, result in zip(moving, reduced):
                 outputs[i] = result
@@ -185,8 +204,10 @@ def _reduce(plan: Plan, context: RankContext, engine: Any, compiled: Any, output
 
 def _presented(plan: Plan, engine: Any, compiled: Any, outputs: List[Any]) -> List[Any]:
     """Return the outputs where the engine's own function would return them: on the host or the device."""
-    return [engine.present(compiled, i if plan.subset is None else plan.subset[i], output)
-            for i, output in enumerate(outputs)]
+    return [
+        engine.present(compiled, i if plan.subset is None else plan.subset[i], output)
+        for i, output in enumerate(outputs)
+    ]
 
 
 def reduce_answers(plan: Plan, results: Sequence[Any], context: RankContext) -> List[Any]:
@@ -194,8 +215,10 @@ def reduce_answers(plan: Plan, results: Sequence[Any], context: RankContext) -> 
     outputs: List[Any] = results[context.root]
     for i, op in enumerate(plan.ops):
         if op.name is not None:
-            parts = [_on_host(outputs[i]) if rank == context.root else _from_bytes(result[i])
-                     for rank, result in enumerate(results)]
+            parts = [
+                _on_host(outputs[i]) if rank == context.root else _from_bytes(result[i])
+                for rank, result in enumerate(results)
+            ]
             outputs[i] = reduce_outputs(op, parts, plan.division.weights, context.root)
     engine, compiled = context.functions[plan.number]
     return _presented(plan, engine, compiled, outputs)
@@ -240,8 +263,13 @@ class Prepared:
             values[i] = cloudpickle.loads(value) if kind == "value" else context.pools.attach(value)
         return values
 
-    def of_slice(self, piece: Tuple[int, Tuple[int, int], Tuple[int, int]], values: Sequence[Any],
-                 rows: Optional[Rows], context: RankContext) -> List[Any]:
+    def of_slice(
+        self,
+        piece: Tuple[int, Tuple[int, int], Tuple[int, int]],
+        values: Sequence[Any],
+        rows: Optional[Rows],
+        context: RankContext,
+    ) -> List[Any]:
         """Return what this rank gives to the function for a slice."""
         _, (begin, end), shared_part = piece
         chosen = rows if self._indices is None else self._indices

@@ -64,8 +64,14 @@ class Division(NamedTuple):
         return pieces
 
 
-def divide(size: int, root: int, n_rows: Optional[int] = None, lengths: Optional[Sequence[Sequence[int]]] = None,
-           batch_s: Any = None, num_slices: Any = 1) -> Division:
+def divide(
+    size: int,
+    root: int,
+    n_rows: Optional[int] = None,
+    lengths: Optional[Sequence[Sequence[int]]] = None,
+    batch_s: Any = None,
+    num_slices: Any = 1,
+) -> Division:
     """Decide who does what.
 
     Parameters
@@ -94,9 +100,9 @@ def divide(size: int, root: int, n_rows: Optional[int] = None, lengths: Optional
     if lengths is None and batch_s is None and type(num_slices) is int and num_slices == 1:
         return _whole(size, root, n_rows)
     if isinstance(num_slices, (bool, np.bool_)) or not isinstance(num_slices, (int, np.integer)):
-        raise TypeError("num_slices must be an int, got %r of type %s" % (num_slices, type(num_slices).__name__))
+        raise TypeError(f"num_slices must be an int, got {num_slices!r} of type {type(num_slices).__name__}")
     if num_slices < 1:
-        raise ValueError("num_slices must be at least 1, got %d" % num_slices)
+        raise ValueError(f"num_slices must be at least 1, got {num_slices}")
     if batch_s is not None and lengths is None:
         raise ValueError("batch_s was given, but the function has no sliceable_shareds to select from")
     bounds = None if n_rows is None else split_rows(n_rows, size, root)
@@ -108,19 +114,33 @@ def divide(size: int, root: int, n_rows: Optional[int] = None, lengths: Optional
         if num_slices > 1 and batch_s is None:
             for rank, of_rank in enumerate(lengths):
                 if len(set(of_rank)) > 1:
-                    raise ValueError("num_slices: sliceable shared variables that are sliced together must have the "
-                                     "same length, got %s on rank %d; select rows with batch_s" % (
-                                         list(of_rank), rank))
+                    raise ValueError(
+                        (
+                            "num_slices: sliceable shared variables that are sliced together must have the "
+                            f"same length, got {list(of_rank)} on rank {rank}; select rows with batch_s"
+                        )
+                    )
     weights = counts if rows is None else rows
     if num_slices > 1:
         if weights is None:
-            raise ValueError("num_slices is %d, but there is nothing to slice: no input of the function is scattered, "
-                             "and it has no sliceable_shareds" % num_slices)
+            raise ValueError(
+                (
+                    f"num_slices is {num_slices}, but there is nothing to slice: no input of the function is "
+                    "scattered, "
+                    "and it has no sliceable_shareds"
+                )
+            )
         if num_slices > sum(weights):
-            raise ValueError("num_slices is %d, but there are only %d rows" % (num_slices, sum(weights)))
+            raise ValueError(f"num_slices is {num_slices}, but there are only {sum(weights)} rows")
     selected = batch_s is not None or num_slices > 1
-    return Division(bounds, selections if selected else None, counts if selected else None, int(num_slices), weights,
-                    rows is not None and counts is not None and rows != counts)
+    return Division(
+        bounds,
+        selections if selected else None,
+        counts if selected else None,
+        int(num_slices),
+        weights,
+        rows is not None and counts is not None and rows != counts,
+    )
 
 
 @lru_cache(maxsize=256)

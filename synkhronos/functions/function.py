@@ -38,8 +38,17 @@ class Function:
         Rows that every rank took in the last call (1 each where no input is scattered); None before the first.
     """
 
-    def __init__(self, program: Program, engine: Any, compiled: Any, form: spec.Form, output_ops: List[ReduceOp],
-                 updates: List[Tuple[Any, Any]], n_scattered: int, variants: Variants) -> None:
+    def __init__(
+        self,
+        program: Program,
+        engine: Any,
+        compiled: Any,
+        form: spec.Form,
+        output_ops: List[ReduceOp],
+        updates: List[Tuple[Any, Any]],
+        n_scattered: int,
+        variants: Variants,
+    ) -> None:
         self.program, self.engine, self.compiled, self.name = program, engine, compiled, compiled.name
         self._form, self._output_ops, self._updates, self._n_scattered = form, output_ops, updates, n_scattered
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
@@ -53,8 +62,10 @@ class Function:
         program.add(self)
 
     def __repr__(self) -> str:
-        return "<synkhronos.Function %s: %d inputs, outputs %s>" % (
-            self.name or "without a name", len(self._arguments.inputs), self.output_modes)
+        return (
+            f"<synkhronos.Function {self.name or 'without a name'}: {len(self._arguments.inputs)} inputs, "
+            f"outputs {self.output_modes}>"
+        )
 
     @property
     def output_modes(self) -> List[Optional[str]]:
@@ -106,8 +117,9 @@ class Function:
         """
         return self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
 
-    def build_inputs(self, *args: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False,
-                     **kwargs: Any) -> Any:
+    def build_inputs(
+        self, *args: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False, **kwargs: Any
+    ) -> Any:
         """Write the arguments of a call into shared memory, each as a `Data` of its input's dtype.
 
         Parameters
@@ -142,9 +154,19 @@ class Function:
         inputs = self._arguments.inputs
         for given, label in zip(inputs, self._arguments.labels):
             if given.type is None:
-                raise TypeError("%s is no dense array, so it cannot be a Data: pass it to the call" % label)
-        made = [Data(self.program.pool, value, var=given.type, minibatch=minibatch, force_cast=force_cast,
-                     oversize=oversize, name=given.name) for given, value in zip(inputs, values)]
+                raise TypeError(f"{label} is no dense array, so it cannot be a Data: pass it to the call")
+        made = [
+            Data(
+                self.program.pool,
+                value,
+                var=given.type,
+                minibatch=minibatch,
+                force_cast=force_cast,
+                oversize=oversize,
+                name=given.name,
+            )
+            for given, value in zip(inputs, values)
+        ]
         return made[0] if len(made) == 1 else tuple(made)
 
     def rows_taken(self, session: Session) -> Optional[List[int]]:
@@ -155,18 +177,22 @@ class Function:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("value", "container"):
-            raise AttributeError("a synkhronos Function has no %s: it keeps no values of inputs between calls; "
-                                 "f[input] reads what the master's function has" % name)
+            raise AttributeError(
+                f"a synkhronos Function has no {name}: it keeps no values of inputs between calls; "
+                "f[input] reads what the master's function has"
+            )
         if name.startswith("_") or name == "compiled":  # (not yet there while pickle looks for its methods)
-            raise AttributeError("%r has no attribute %r" % (type(self).__name__, name))
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         return getattr(self.compiled, name)
 
     def __getitem__(self, item: Any) -> Any:
         return self.compiled[item]
 
     def __setitem__(self, item: Any, value: Any) -> None:
-        raise TypeError("f[%s] = value: a synkhronos Function keeps no values of inputs between calls; pass it to the "
-                        "call, or use a shared variable and its set_value" % item)
+        raise TypeError(
+            f"f[{item}] = value: a synkhronos Function keeps no values of inputs between calls; pass it to the "
+            "call, or use a shared variable and its set_value"
+        )
 
     def __contains__(self, item: Any) -> bool:
         return item in self.compiled
@@ -174,8 +200,16 @@ class Function:
     __iter__ = None  # or __getitem__ would make one
 
     def __reduce__(self) -> Any:
-        return _restore, (self.engine.name, self.compiled, self._form, self._output_ops, self._updates,
-                          self._n_scattered, self._variants.snapshot, self._variants.sliceable)
+        return _restore, (
+            self.engine.name,
+            self.compiled,
+            self._form,
+            self._output_ops,
+            self._updates,
+            self._n_scattered,
+            self._variants.snapshot,
+            self._variants.sliceable,
+        )
 
     @property
     def trust_input(self) -> bool:
@@ -186,8 +220,14 @@ class Function:
     def trust_input(self, trust_input: bool) -> None:
         self.compiled.trust_input = trust_input
 
-    def copy(self, share_memory: bool = False, swap: Optional[Dict[Any, Any]] = None, delete_updates: bool = False,
-             name: Optional[str] = None, profile: Any = None) -> Function:
+    def copy(
+        self,
+        share_memory: bool = False,
+        swap: Optional[Dict[Any, Any]] = None,
+        delete_updates: bool = False,
+        name: Optional[str] = None,
+        profile: Any = None,
+    ) -> Function:
         """Return another function of the same graph, without optimising it again; parameters as in Theano.
 
         Parameters
@@ -207,13 +247,27 @@ class Function:
         Function
         """
         compiled, snapshot = self.engine.copy(
-            self.compiled, self._variants.snapshot, share_memory=share_memory, swap=swap,
-            delete_updates=delete_updates, name=name, profile=profile)
+            self.compiled,
+            self._variants.snapshot,
+            share_memory=share_memory,
+            swap=swap,
+            delete_updates=delete_updates,
+            name=name,
+            profile=profile,
+        )
         new = {id(old): new for old, new in dict(swap or {}).items()}
         updates = [] if delete_updates else [(new.get(id(shared), shared), op) for shared, op in self._updates]
         sliceable = [new.get(id(shared), shared) for shared in self._variants.sliceable]
-        return Function(self.program, self.engine, compiled, self._form, self._output_ops, updates, self._n_scattered,
-                        Variants(self.engine, snapshot, sliceable))
+        return Function(
+            self.program,
+            self.engine,
+            compiled,
+            self._form,
+            self._output_ops,
+            updates,
+            self._n_scattered,
+            Variants(self.engine, snapshot, sliceable),
+        )
 
     def free(self) -> None:
         """Free the memory that the function keeps for intermediate results, on all ranks that hold it."""
@@ -258,8 +312,16 @@ class Function:
 
     # -- the call ------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, output_subset: Any = None, batch: Any = None, batch_s: Any = None,
-                 num_slices: int = 1, timeout: Optional[float] = None, **kwargs: Any) -> Any:
+    def __call__(
+        self,
+        *args: Any,
+        output_subset: Any = None,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        timeout: Optional[float] = None,
+        **kwargs: Any,
+    ) -> Any:
         """Call the function on all ranks: scatter the rows of its inputs, reduce its outputs.
 
         Parameters
@@ -329,8 +391,10 @@ class Function:
             rows, indices = (chosen, None) if isinstance(chosen, Rows) else (None, chosen)
             found = self._plans.find((arguments, indices, division, subset))
             if found is None:
-                found = self._plans.add((arguments, indices, division, subset), self._plan(
-                    session, catalogue, arguments, indices, division, subset))
+                found = self._plans.add(
+                    (arguments, indices, division, subset),
+                    self._plan(session, catalogue, arguments, indices, division, subset),
+                )
             in_graph = self._variants.updated_in_graph(bool(found.plan.updates))
             results = session.run(CallFunction(found.plan, found.place, found.known, rows), timeout, in_graph)
             found.known = True
@@ -341,8 +405,15 @@ class Function:
                 outputs = reduce_answers(found.plan, results, session.context)
         return self._form.wrap(outputs, subset)
 
-    def _plan(self, session: Session, catalogue: Catalogue, arguments: List[Argument], indices: Any,
-              division: Division, subset: Optional[List[int]]) -> Plan:
+    def _plan(
+        self,
+        session: Session,
+        catalogue: Catalogue,
+        arguments: List[Argument],
+        indices: Any,
+        division: Division,
+        subset: Optional[List[int]],
+    ) -> Plan:
         """Return what a call has in common with others of the same arguments, after checking that it has a meaning."""
         ops = self._ops(division, subset, session.root)
         number, sliceable, updates = self._graph_for(division, catalogue)
@@ -351,9 +422,21 @@ class Function:
         types = [output.type for output in wanted]
         # In slices, what is gathered grows, and updates are applied at a rendezvous anyway.
         in_answers = division.num_slices == 1 and all(
-            op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types))
-        return Plan(number, self.name or "without a name", arguments, indices, self._packed(division, session), subset,
-                    ops, [output.label for output in wanted], in_answers, sliceable, updates)
+            op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types)
+        )
+        return Plan(
+            number,
+            self.name or "without a name",
+            arguments,
+            indices,
+            self._packed(division, session),
+            subset,
+            ops,
+            [output.label for output in wanted],
+            in_answers,
+            sliceable,
+            updates,
+        )
 
     def _lengths(self, session: Session, catalogue: Catalogue) -> Optional[List[List[int]]]:
         """Return, by rank, the lengths of the sliceable shared variables; None where there are none."""
@@ -367,14 +450,20 @@ class Function:
         ops = [self._output_ops[i] for i in positions]
         for i, op in zip(positions, ops):
             if op.name is None and division.num_slices > 1:
-                raise ValueError("num_slices: %s has op None, which takes one result, and slices give several: give it "
-                                 "another op, or leave it out with output_subset" % (
-                                     self.engine.outputs(self.compiled)[i].label))
+                raise ValueError(
+                    f"num_slices: {self.engine.outputs(self.compiled)[i].label} has op None, which takes one "
+                    "result, and slices give several: give it "
+                    "another op, or leave it out with output_subset"
+                )
             if op.name is None and not division.takes_part(root):
-                raise ValueError("%s has op None, which takes the master's own result, but the master (rank %d) has no "
-                                 "rows of the sliceable shared variables, so it makes no call: select some there too, "
-                                 "or leave the output out with output_subset" % (
-                                     self.engine.outputs(self.compiled)[i].label, root))
+                raise ValueError(
+                    (
+                        f"{self.engine.outputs(self.compiled)[i].label} has op None, which takes the "
+                        f"master's own result, but the master (rank {root}) has no "
+                        "rows of the sliceable shared variables, so it makes no call: select some there too, "
+                        "or leave the output out with output_subset"
+                    )
+                )
         _check_weights(division, ops)
         if division.is_empty:
             return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
@@ -391,8 +480,11 @@ class Function:
             for shared in self._variants.accumulated():
                 type_ = self.engine.shared_type(shared)
                 if type_ is None:
-                    raise ValueError("num_slices: the function updates %s, which is no dense array, so its values on "
-                                     "different slices cannot be combined" % self.engine.label(shared))
+                    raise ValueError(
+                        f"num_slices: the function updates {self.engine.label(shared)}, which is no dense "
+                        "array, so its values on "
+                        "different slices cannot be combined"
+                    )
                 default = ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
                 op = ops.get(self.engine.identity(shared), default)
                 updates.append((catalogue.find(self.engine, shared), None if op is MISSING else op))
@@ -406,15 +498,20 @@ class Function:
         """Return the division as it travels: long lists of indices as handles."""
         if division.shared_rows is None:
             return division
-        return division._replace(shared_rows=[
-            self._arguments.pack(session.pool, -2 - rank, rows) for rank, rows in enumerate(division.shared_rows)])
+        return division._replace(
+            shared_rows=[
+                self._arguments.pack(session.pool, -2 - rank, rows) for rank, rows in enumerate(division.shared_rows)
+            ]
+        )
 
 
 def _check_weights(division: Division, ops: Sequence[ReduceOp]) -> None:
     """Refuse averages where nobody can say what rows weigh."""
     if division.rows_differ and any(op.name == "avg" for op in ops):
-        raise ValueError("op 'avg' has no weights here: scattered inputs and sliceable shared variables have different "
-                         "numbers of rows on some rank; select as many rows of both, or use other ops")
+        raise ValueError(
+            "op 'avg' has no weights here: scattered inputs and sliceable shared variables have different "
+            "numbers of rows on some rank; select as many rows of both, or use other ops"
+        )
 
 
 def _mode(op: Any) -> Optional[str]:
@@ -425,9 +522,18 @@ def _array(value: Any) -> Any:
     return value.data if isinstance(value, Data) else value
 
 
-def _restore(engine: str, compiled: Any, form: Any, output_ops: Any, updates: Any, n_scattered: int, snapshot: Any,
-             sliceable: Any) -> Function:
+def _restore(
+    engine: str,
+    compiled: Any,
+    form: Any,
+    output_ops: Any,
+    updates: Any,
+    n_scattered: int,
+    snapshot: Any,
+    sliceable: Any,
+) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
-    return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered,
-                    Variants(found, snapshot, sliceable))
+    return Function(
+        PROGRAM, found, compiled, form, output_ops, updates, n_scattered, Variants(found, snapshot, sliceable)
+    )

@@ -34,9 +34,13 @@ class Agreement:
         return self._value, None
 
 
-def in_slices(call: Callable[[int], Sequence[Any]], weights: Sequence[int],
-              outputs: Sequence[Tuple[str, ReduceOp]], updates: Sequence[Tuple[str, Optional[ReduceOp]]],
-              accumulator: Callable[..., Any] = Accumulator) -> Tuple[List[Any], List[Any]]:
+def in_slices(
+    call: Callable[[int], Sequence[Any]],
+    weights: Sequence[int],
+    outputs: Sequence[Tuple[str, ReduceOp]],
+    updates: Sequence[Tuple[str, Optional[ReduceOp]]],
+    accumulator: Callable[..., Any] = Accumulator,
+) -> Tuple[List[Any], List[Any]]:
     """Call a function on every slice of a rank's rows and accumulate its outputs and its updates.
 
     Updates are computed on every slice from the original values, since nothing is applied here: that is the caller's,
@@ -74,7 +78,7 @@ def in_slices(call: Callable[[int], Sequence[Any]], weights: Sequence[int],
     for name, accumulator in zip(names, accumulators):
         with _named(name):
             results.append(accumulator.finish()[0])
-    return results[:len(outputs)], results[len(outputs):]
+    return results[: len(outputs)], results[len(outputs) :]
 
 
 def _add(names: Sequence[str], accumulators: Sequence[Any], values: Sequence[Any], weight: int) -> None:
@@ -89,4 +93,4 @@ def _named(name: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError("%s differs between slices: %s" % (name, error)) from error
+        raise ValueError(f"{name} differs between slices: {error}") from error

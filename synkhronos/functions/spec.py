@@ -46,7 +46,7 @@ def parse_outputs(outputs: Any) -> Outputs:
     if isinstance(outputs, dict):
         for key in outputs:
             if not isinstance(key, str):
-                raise TypeError("outputs: the keys of a dict must be strings, got %r" % (key,))
+                raise TypeError(f"outputs: the keys of a dict must be strings, got {key!r}")
         keys = sorted(outputs)
         pairs = [_split(outputs[key], key) for key in keys]
         return Outputs({key: variable for key, (variable, _) in zip(keys, pairs)}, [op for _, op in pairs], Form(keys))
@@ -59,15 +59,14 @@ def parse_outputs(outputs: Any) -> Outputs:
 
 def _is_pair(thing: Any) -> bool:
     """Tell whether a tuple is ``(variable, op)``; it may also be a tuple of outputs."""
-    return isinstance(thing, tuple) and len(thing) == 2 and (
-        thing[1] is None or isinstance(thing[1], (str, ReduceOp)))
+    return isinstance(thing, tuple) and len(thing) == 2 and (thing[1] is None or isinstance(thing[1], (str, ReduceOp)))
 
 
 def _split(output: Any, position: Any) -> Tuple[Any, Any]:
     if not isinstance(output, tuple):
         return output, MISSING
     if len(output) != 2:
-        raise TypeError("outputs[%r] must be a variable or (variable, op), got %r" % (position, output))
+        raise TypeError(f"outputs[{position!r}] must be a variable or (variable, op), got {output!r}")
     return output
 
 
@@ -85,19 +84,23 @@ def parse_updates(updates: Any, label: Callable[[Any], str]) -> Tuple[List[Tuple
     if isinstance(updates, Mapping):
         entries: Sequence[Any] = [
             (shared,) + expression if _is_pair(expression) else (shared, expression)
-            for shared, expression in updates.items()]
+            for shared, expression in updates.items()
+        ]
     elif isinstance(updates, (list, tuple)):
         entries = updates
     else:
-        raise TypeError("updates must be a dict or a list of (shared, expression) or (shared, expression, op), got %s"
-                        % type(updates).__name__)
+        raise TypeError(
+            "updates must be a dict or a list of (shared, expression) or (shared, expression, op), got "
+            f"{type(updates).__name__}"
+        )
     pairs, ops, seen = [], [], set()
     for position, entry in enumerate(entries):
         if not isinstance(entry, (list, tuple)) or len(entry) not in (2, 3):
-            raise TypeError("updates[%d] must be (shared, expression) or (shared, expression, op), got %r" % (
-                position, entry))
+            raise TypeError(
+                f"updates[{position}] must be (shared, expression) or (shared, expression, op), got {entry!r}"
+            )
         if id(entry[0]) in seen:
-            raise ValueError("updates[%d]: %s is updated twice" % (position, label(entry[0])))
+            raise ValueError(f"updates[{position}]: {label(entry[0])} is updated twice")
         seen.add(id(entry[0]))
         pairs.append((entry[0], entry[1]))
         ops.append(entry[2] if len(entry) == 3 else MISSING)
@@ -109,11 +112,15 @@ def output_indices(subset: Any, keys: Optional[Sequence[str]], n: int) -> Option
     if subset is None:
         return None
     if not isinstance(subset, (list, tuple)):
-        raise TypeError("output_subset must be a list of %s, got %s" % (
-            "keys" if keys else "positions", type(subset).__name__))
+        raise TypeError(
+            "output_subset must be a list of {}, got {}".format("keys" if keys else "positions", type(subset).__name__)
+        )
     positions: Dict[Any, int] = {key: i for i, key in enumerate(keys)} if keys else {i: i for i in range(n)}
     for entry in subset:
         if isinstance(entry, bool) or not isinstance(entry, (str, int, np.integer)) or entry not in positions:
-            raise ValueError("output_subset names %r, but the outputs are %s" % (
-                entry, ", ".join(map(repr, positions)) or "none"))
+            raise ValueError(
+                "output_subset names {!r}, but the outputs are {}".format(
+                    entry, ", ".join(map(repr, positions)) or "none"
+                )
+            )
     return [positions[entry] for entry in subset]

@@ -59,8 +59,11 @@ class Variants:
     def updated_in_graph(self, sliced: bool) -> List[str]:
         """Return the names of the shared variables that a call updates on each rank by itself, not on all or none."""
         if sliced not in self._labels:
-            self._labels[sliced] = [self.engine.label(shared) for shared in self.engine.updated_in(self.snapshot)
-                                    if not sliced or self.engine.is_random(shared)]
+            self._labels[sliced] = [
+                self.engine.label(shared)
+                for shared in self.engine.updated_in(self.snapshot)
+                if not sliced or self.engine.is_random(shared)
+            ]
         return self._labels[sliced]
 
     def accumulated(self) -> List[Any]:

@@ -46,7 +46,7 @@ class CoreClaims:
             self.release()
             return [[] for _ in range(groups)]
         held = sorted(self._held)
-        return [held[g * each:(g + 1) * each] for g in range(groups)]
+        return [held[g * each : (g + 1) * each] for g in range(groups)]
 
     def _try(self, core: int) -> None:
         try:
@@ -69,6 +69,7 @@ class CoreClaims:
 
 def _siblings_last(cores: Sequence[int]) -> List[int]:
     """Sort cores so that second threads of a physical core come after the first of every one."""
+
     def is_second(core: int) -> bool:
         try:
             with open((_CORE % core) + "/topology/thread_siblings_list") as file:
@@ -105,8 +106,12 @@ class _Library:
     def __init__(self, controller: Any) -> None:
         self.get_num_threads, self.set_num_threads = controller.get_num_threads, controller.set_num_threads
         if controller.internal_api == "openblas":
-            for form in ("openblas_%s_num_threads", "openblas_%s_num_threads64_", "scipy_openblas_%s_num_threads",
-                         "scipy_openblas_%s_num_threads64_"):
+            for form in (
+                "openblas_%s_num_threads",
+                "openblas_%s_num_threads64_",
+                "scipy_openblas_%s_num_threads",
+                "scipy_openblas_%s_num_threads64_",
+            ):
                 if hasattr(controller.dynlib, form % "set"):
                     self.get_num_threads = getattr(controller.dynlib, form % "get")
                     self.set_num_threads = getattr(controller.dynlib, form % "set")

@@ -36,8 +36,14 @@ def copy_into(target: np.ndarray, source: np.ndarray) -> None:
     array([0., 1., 2.])
     """
     # Source and target take half of the cache then, and other ranks copy at the same time.
-    if (kernels is not None and 4 * target.nbytes >= CACHE and target.dtype == source.dtype
-            and target.shape == source.shape and target.flags.c_contiguous and source.flags.c_contiguous):
+    if (
+        kernels is not None
+        and 4 * target.nbytes >= CACHE
+        and target.dtype == source.dtype
+        and target.shape == source.shape
+        and target.flags.c_contiguous
+        and source.flags.c_contiguous
+    ):
         kernels.copy(_in_bytes(target), _in_bytes(source))
     else:
         np.copyto(target, source)
@@ -55,7 +61,7 @@ def join_into(target: np.ndarray, parts: Sequence[np.ndarray]) -> None:
     """
     begin = 0
     for part in parts:
-        copy_into(target[begin:begin + len(part)], part)
+        copy_into(target[begin : begin + len(part)], part)
         begin += len(part)
 
 

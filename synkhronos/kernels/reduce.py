@@ -54,16 +54,22 @@ class Share:
     [[array([1., 1., 1., 1.])]]
     """
 
-    def __init__(self, parts: Sequence[Sequence[Optional[np.ndarray]]], targets: Sequence[Sequence[np.ndarray]],
-                 rank: int, ranks: int) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Sequence[Optional[np.ndarray]]],
+        targets: Sequence[Sequence[np.ndarray]],
+        rank: int,
+        ranks: int,
+    ) -> None:
         self._ranges = []
         for i, begin, end in share_of(tuple(target[0].nbytes for target in targets), ranks)[rank]:
             itemsize = targets[i][0].itemsize
             self._ranges.append((i, -(-begin // itemsize), -(-end // itemsize)))
         self._parts = [[None if part is None else part.reshape(-1) for part in of_array] for of_array in parts]
         self._targets = [[target.reshape(-1) for target in of_array] for of_array in targets]
-        nbytes = sum(sum(array.nbytes for array in of_array if array is not None)
-                     for of_array in self._parts + self._targets)
+        nbytes = sum(
+            sum(array.nbytes for array in of_array if array is not None) for of_array in self._parts + self._targets
+        )
         self._stream = nbytes >= streaming.CACHE
         self._tables: Optional[List[Table]] = None
         self._pieces: Dict[bool, List[Piece]] = {}
@@ -112,8 +118,12 @@ class Share:
             step = max(1, BLOCK // targets[0].itemsize)
             for low in range(begin, end, step):
                 high = min(low + step, end)
-                pieces.append(([None if part is None else part[low:high] for part in parts],
-                               [target[low:high] for target in targets]))
+                pieces.append(
+                    (
+                        [None if part is None else part[low:high] for part in parts],
+                        [target[low:high] for target in targets],
+                    )
+                )
         return pieces
 
 
@@ -149,8 +159,9 @@ class Table:
                 self._recipes.clear()
             recipe = self._recipes[known] = recipe_of(op, self.present, weights, self.dtype)
         n_parts = sum(self.present)
-        streaming.kernels.reduce(self._array, n_parts, self._array.shape[1] - 1 - n_parts, self.dtype.char, *recipe,
-                                 stream)
+        streaming.kernels.reduce(
+            self._array, n_parts, self._array.shape[1] - 1 - n_parts, self.dtype.char, *recipe, stream
+        )
 
 
 def for_kernel(parts: Sequence[Optional[np.ndarray]]) -> bool:

@@ -40,8 +40,9 @@ class ThreadsLauncher(Launcher):
 
     def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Pool]) -> None:
         for config in configs:
-            thread = threading.Thread(target=self._live, args=(config, block, pools), daemon=True,
-                                      name="synkhronos-rank-%d" % config.rank)
+            thread = threading.Thread(
+                target=self._live, args=(config, block, pools), daemon=True, name=f"synkhronos-rank-{config.rank}"
+            )
             self._threads[config.rank] = thread
             thread.start()
 
@@ -54,7 +55,8 @@ class ThreadsLauncher(Launcher):
             pool = pools[config.rank]
             rendezvous = Rendezvous(block, config.rank, config.root, self._watch, Patience.of_threads())
             context = self.contexts[config.rank] = RankContext(
-                rendezvous, pool, mapped, SharedMemoryTransport(rendezvous, pool, mapped))
+                rendezvous, pool, mapped, SharedMemoryTransport(rendezvous, pool, mapped)
+            )
             serve(context, RankEnd(block, config.rank, pool, mapped, Patience.of_threads()), self._watch)
             status = 0
         except Vanish:
@@ -81,8 +83,10 @@ class ThreadsLauncher(Launcher):
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
         frames = sys._current_frames()
         threads = {rank: self._threads[rank] for rank in ranks}
-        return {rank: "".join(traceback.format_stack(frames[thread.ident])).rstrip() if thread.ident in frames
-                else "gone" for rank, thread in threads.items()}
+        return {
+            rank: "".join(traceback.format_stack(frames[thread.ident])).rstrip() if thread.ident in frames else "gone"
+            for rank, thread in threads.items()
+        }
 
     def forward(self, idle: bool = False) -> None:
         pass  # threads print to the streams of the process

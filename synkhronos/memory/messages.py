@@ -26,12 +26,12 @@ def put(payload: bytes, slot: memoryview, pool: Pool) -> Tuple[int, Any]:
         Where a long message finds no memory.
     """
     if len(payload) <= len(slot):
-        slot[:len(payload)] = payload
+        slot[: len(payload)] = payload
         return len(payload), None
     array = pool.allocate((len(payload),), np.dtype(np.uint8))
     array[:] = np.frombuffer(payload, np.uint8)
     handle = pickle.dumps(pool.handle(array), pickle.HIGHEST_PROTOCOL)
-    slot[:len(handle)] = handle
+    slot[: len(handle)] = handle
     return -len(handle), array
 
 

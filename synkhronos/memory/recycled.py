@@ -36,7 +36,7 @@ class Recycler:
         self._idle: List[mmap.mmap] = []
 
     def __repr__(self) -> str:
-        return "<Recycler: %d bytes idle>" % sum(map(len, self._idle))
+        return f"<Recycler: {sum(map(len, self._idle))} bytes idle>"
 
     def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """Make an array, as `np.empty` does; the memory is its own as long as it, or a view of it, lives."""

@@ -49,7 +49,7 @@ def _open(engine: Any, rank: int, name: str) -> Any:
     try:
         return engine.open_device(name)
     except SynkhronosError as error:
-        raise type(error)("rank %d: %s" % (rank, error)) from error
+        raise type(error)(f"rank {rank}: {error}") from error
 
 
 def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: int) -> List[str]:
@@ -77,26 +77,38 @@ def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: i
     ['opencl0:0', 'opencl0:0']
     """
     if devices is None:
-        names = ["cuda%d" % i for i in range(n_gpus)]
+        names = [f"cuda{i}" for i in range(n_gpus)]
         if n_parallel is not None and n_parallel > n_gpus:
-            raise ValueError("n_parallel: %d ranks, but there are %d GPUs; where ranks shall share them, name them "
-                             "several times, devices=%r" % (n_parallel, n_gpus, [
-                                 "cuda%d" % (i % max(1, n_gpus)) for i in range(n_parallel)]))
+            raise ValueError(
+                (
+                    f"n_parallel: {n_parallel} ranks, but there are {n_gpus} GPUs; where ranks shall share "
+                    "them, name them "
+                    f"several times, devices={[f'cuda{i % max(1, n_gpus)}' for i in range(n_parallel)]!r}"
+                )
+            )
         return names[:n_parallel]
     if isinstance(devices, str) or not isinstance(devices, (list, tuple)):
-        raise TypeError("devices must be a list with the name of every rank's device, ['cuda0', 'cuda1'] for example, "
-                        "got %r" % (devices,))
+        raise TypeError(
+            "devices must be a list with the name of every rank's device, ['cuda0', 'cuda1'] for example, "
+            f"got {devices!r}"
+        )
     if not devices:
         raise ValueError("devices must name one device at least, got an empty list")
     for i, name in enumerate(devices):
         if not isinstance(name, str):
-            raise TypeError("devices[%d] must be a str, got %r of type %s" % (i, name, type(name).__name__))
+            raise TypeError(f"devices[{i}] must be a str, got {name!r} of type {type(name).__name__}")
         if not _NAMES.fullmatch(name):
-            raise ValueError("devices[%d]: expected a name like 'cuda0' or 'opencl0:0', got %r" % (i, name))
+            raise ValueError(f"devices[{i}]: expected a name like 'cuda0' or 'opencl0:0', got {name!r}")
         if name.startswith("cuda") and int(name[4:]) >= n_gpus:
-            raise ValueError("devices[%d]: there is no %s: this machine shows %d GPUs (CUDA_VISIBLE_DEVICES counts)" % (
-                i, name, n_gpus))
+            raise ValueError(
+                f"devices[{i}]: there is no {name}: this machine shows {n_gpus} GPUs (CUDA_VISIBLE_DEVICES counts)"
+            )
     if n_parallel is not None and n_parallel != len(devices):
-        raise ValueError("n_parallel: %d ranks, but devices names %d: give every rank one (a device may be named "
-                         "several times), or leave out n_parallel" % (n_parallel, len(devices)))
+        raise ValueError(
+            (
+                f"n_parallel: {n_parallel} ranks, but devices names {len(devices)}: give every rank one (a "
+                "device may be named "
+                "several times), or leave out n_parallel"
+            )
+        )
     return list(devices)

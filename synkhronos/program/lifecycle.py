@@ -23,10 +23,21 @@ logger = logging.getLogger("synkhronos")
 DESCRIPTORS_PER_RANK = 4
 
 
-def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, master_rank: int = 0,
-         profile_workers: bool = False, max_n_var: Any = None, max_dim: Any = None, *,
-         devices: Optional[Sequence[str]] = None, seed: Optional[int] = None, random: str = "split",
-         timeout: Optional[float] = None, pin: bool = True, threads: Optional[int] = None) -> int:
+def fork(
+    n_parallel: Optional[int] = None,
+    use_gpu: Optional[bool] = None,
+    master_rank: int = 0,
+    profile_workers: bool = False,
+    max_n_var: Any = None,
+    max_dim: Any = None,
+    *,
+    devices: Optional[Sequence[str]] = None,
+    seed: Optional[int] = None,
+    random: str = "split",
+    timeout: Optional[float] = None,
+    pin: bool = True,
+    threads: Optional[int] = None,
+) -> int:
     """Start the other ranks: one process per GPU, or per CPU core.
 
     The calling process is one of the ranks, and stays usable for plain single-device Theano. Every rank, this process
@@ -91,31 +102,38 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
     """
     for argument, value in (("use_gpu", use_gpu), ("profile_workers", profile_workers), ("pin", pin)):
         if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
-            raise TypeError("%s must be True or False%s, got %r of type %s" % (
-                argument, ", or None" if argument == "use_gpu" else "", value, type(value).__name__))
+            raise TypeError(
+                "{} must be True or False{}, got {!r} of type {}".format(
+                    argument, ", or None" if argument == "use_gpu" else "", value, type(value).__name__
+                )
+            )
     if n_parallel is not None:
         n_parallel = _positive("n_parallel", n_parallel)
     names = _devices(devices, use_gpu, n_parallel)
     size = len(names) if names else machine.core_budget() if n_parallel is None else n_parallel
     root = _integer("master_rank", master_rank)
     if not 0 <= root < size:
-        raise ValueError("master_rank must be from 0 to %d (there are %d ranks), got %d" % (size - 1, size, root))
+        raise ValueError(f"master_rank must be from 0 to {size - 1} (there are {size} ranks), got {root}")
     most = machine.descriptor_limit() // DESCRIPTORS_PER_RANK
     if size > max(1, most):
-        raise SynkhronosError("n_parallel: %d ranks cannot be started, at most %d: the limit of open files (ulimit -n) "
-                              "is %d, and every rank takes %d" % (
-                                  size, most, machine.descriptor_limit(), DESCRIPTORS_PER_RANK))
+        raise SynkhronosError(
+            (
+                f"n_parallel: {size} ranks cannot be started, at most {most}: the limit of open files (ulimit -n) "
+                f"is {machine.descriptor_limit()}, and every rank takes {DESCRIPTORS_PER_RANK}"
+            )
+        )
     check_timeout(timeout)
     if random not in ("split", "same"):
-        raise ValueError("random must be 'split' or 'same', got %r" % (random,))
+        raise ValueError(f"random must be 'split' or 'same', got {random!r}")
     if seed is not None:
         seed = _integer("seed", seed)
         if seed < 0:
-            raise ValueError("seed must not be negative, got %d" % seed)
+            raise ValueError(f"seed must not be negative, got {seed}")
     if threads is not None and _positive("threads", threads) > MOST_THREADS:
-        raise ValueError("threads must be at most %d, got %d" % (MOST_THREADS, threads))
-    options: Dict[str, Any] = dict(timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers),
-                                   seed=seed, random=random)
+        raise ValueError(f"threads must be at most {MOST_THREADS}, got {threads}")
+    options: Dict[str, Any] = dict(
+        timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers), seed=seed, random=random
+    )
     if names and use_gpu is None and devices is None:
         try:
             return PROGRAM.open(size, root, devices=names, **options).size
@@ -129,8 +147,9 @@ def fork(n_parallel: Optional[int] = None, use_gpu: Optional[bool] = None, maste
     return PROGRAM.open(size, root, devices=names, **options).size
 
 
-def _devices(devices: Optional[Sequence[str]], use_gpu: Optional[bool],
-             n_parallel: Optional[int]) -> Optional[List[str]]:
+def _devices(
+    devices: Optional[Sequence[str]], use_gpu: Optional[bool], n_parallel: Optional[int]
+) -> Optional[List[str]]:
     """Return the device of every rank, or None where they are to be CPU processes."""
     if devices is None and not use_gpu and (use_gpu is not None or not machine.count_gpus()):
         return None
@@ -139,7 +158,7 @@ def _devices(devices: Optional[Sequence[str]], use_gpu: Optional[bool],
     try:
         missing = engines.get(ENGINE).check_devices()
     except ImportError as error:
-        missing = "Theano cannot be imported (%s): pip install 'synkhronos[theano]'" % error
+        missing = f"Theano cannot be imported ({error}): pip install 'synkhronos[theano]'"
     names: List[str] = []
     if devices is None and not machine.count_gpus():
         missing = missing or "there is no GPU on this machine that CUDA would show: see python -m synkhronos doctor"
@@ -151,11 +170,14 @@ def _devices(devices: Optional[Sequence[str]], use_gpu: Optional[bool],
                 raise
             missing = str(error)
     if missing and devices is None and use_gpu is None:
-        logger.warning("the %d GPUs of this machine are not used, CPU processes take their place: %s",
-                       machine.count_gpus(), missing)
+        logger.warning(
+            "the %d GPUs of this machine are not used, CPU processes take their place: %s",
+            machine.count_gpus(),
+            missing,
+        )
         return None
     if missing:
-        raise SynkhronosError("%s: %s" % ("devices" if devices is not None else "use_gpu=True", missing))
+        raise SynkhronosError("{}: {}".format("devices" if devices is not None else "use_gpu=True", missing))
     return names
 
 
@@ -229,11 +251,11 @@ def get_n_gpu() -> int:
 
 def _integer(argument: str, value: Any) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError("%s must be an int, got %r of type %s" % (argument, value, type(value).__name__))
+        raise TypeError(f"{argument} must be an int, got {value!r} of type {type(value).__name__}")
     return int(value)
 
 
 def _positive(argument: str, value: Any) -> int:
     if _integer(argument, value) < 1:
-        raise ValueError("%s must be at least 1, got %d" % (argument, value))
+        raise ValueError(f"{argument} must be at least 1, got {value}")
     return int(value)

@@ -85,25 +85,47 @@ class Program:
         if session is None:
             raise StateError("synkhronos is not forked: call synkhronos.fork() first")
         if session.closed:
-            raise StateError("the session is closed (%s): call synkhronos.fork() again" % session.closed)
+            raise StateError(f"the session is closed ({session.closed}): call synkhronos.fork() again")
         return session
 
-    def open(self, size: int, root: int, *, timeout: Optional[float] = None, pin: bool = True,
-             threads: Optional[int] = None, profile: bool = False, seed: Optional[int] = None, random: str = "split",
-             launcher: str = "fork", devices: Optional[List[str]] = None) -> Session:
+    def open(
+        self,
+        size: int,
+        root: int,
+        *,
+        timeout: Optional[float] = None,
+        pin: bool = True,
+        threads: Optional[int] = None,
+        profile: bool = False,
+        seed: Optional[int] = None,
+        random: str = "split",
+        launcher: str = "fork",
+        devices: Optional[List[str]] = None,
+    ) -> Session:
         """Start a session; the arguments are those of `fork`, checked. ``devices`` are the ranks', by rank."""
         with self._lock:
             if self.inside_rank:
                 raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")
             if self.session is not None and not self.session.closed:
-                raise StateError("synkhronos is forked already (%d ranks): call synkhronos.close() before fork()" %
-                                 self.session.size)
+                raise StateError(
+                    f"synkhronos is forked already ({self.session.size} ranks): call synkhronos.close() before fork()"
+                )
             self._check_device(devices is not None)
             session = None
             try:
                 with Undisturbed():  # or a process could be left that nobody knows of
-                    session = self._start(size, root, timeout, pin, threads, profile, launcher == "fork", seed,
-                                          random, devices is not None)
+                    session = self._start(
+                        size,
+                        root,
+                        timeout,
+                        pin,
+                        threads,
+                        profile,
+                        launcher == "fork",
+                        seed,
+                        random,
+                        devices is not None,
+                    )
                 session.run(Start(), START)
                 if devices is not None:
                     session.run(OpenDevices(devices), START_OF_DEVICES)
@@ -119,22 +141,39 @@ class Program:
         for engine in engines.loaded():
             foreign, device = engine.foreign_device(), engine.opened_device()
             if foreign:
-                raise StateError("this process has opened a device before synkhronos.fork(): %s. Its children could "
-                                 "not use devices, and synkhronos opens the master's itself. Set THEANO_FLAGS="
-                                 "device=cpu,init_gpu_device= (and remove these from .theanorc), and call no "
-                                 "theano.gpuarray.use()" % foreign)
+                raise StateError(
+                    f"this process has opened a device before synkhronos.fork(): {foreign}. Its children could "
+                    "not use devices, and synkhronos opens the master's itself. Set THEANO_FLAGS="
+                    "device=cpu,init_gpu_device= (and remove these from .theanorc), and call no "
+                    "theano.gpuarray.use()"
+                )
             if device is None:
                 continue
             if not wanted:
-                raise StateError("this process has opened %s at an earlier synkhronos.fork(), and its functions "
-                                 "compute there, which CPU processes cannot: pass devices=[...] again, or start a new "
-                                 "program" % device)
+                raise StateError(
+                    f"this process has opened {device} at an earlier synkhronos.fork(), and its functions "
+                    "compute there, which CPU processes cannot: pass devices=[...] again, or start a new "
+                    "program"
+                )
             if self._keeper is None or not self._keeper.alive():
-                raise StateError("the keeper process is gone, and no other can be forked after this process has "
-                                 "opened %s: start a new program" % device)
+                raise StateError(
+                    "the keeper process is gone, and no other can be forked after this process has "
+                    f"opened {device}: start a new program"
+                )
 
-    def _start(self, size: int, root: int, timeout: Optional[float], pin: bool, threads: Optional[int], profile: bool,
-               processes: bool, seed: Optional[int], random: str, devices: bool) -> Session:
+    def _start(
+        self,
+        size: int,
+        root: int,
+        timeout: Optional[float],
+        pin: bool,
+        threads: Optional[int],
+        profile: bool,
+        processes: bool,
+        seed: Optional[int],
+        random: str,
+        devices: bool,
+    ) -> Session:
         budget = machine.core_budget()
         claims = CoreClaims()
         groups: List[List[int]] = [[]] * size
@@ -159,22 +198,48 @@ class Program:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
             for pool in [*self._inherited, self.pool]:
                 pools[pool.ident] = pool
-            configs = [RankConfig(
-                rank, size, root, groups[rank], threads, budget, list(sys.path), machine.working_directory(),
-                dict(os.environ), _profile_path(rank) if profile else None) for rank in range(size) if rank != root]
+            configs = [
+                RankConfig(
+                    rank,
+                    size,
+                    root,
+                    groups[rank],
+                    threads,
+                    budget,
+                    list(sys.path),
+                    machine.working_directory(),
+                    dict(os.environ),
+                    _profile_path(rank) if profile else None,
+                )
+                for rank in range(size)
+                if rank != root
+            ]
             starter.start(configs, block, pools)
             patience = Patience.of_processes(size, budget, bool(groups[root])) if processes else Patience.of_threads()
             placement = MasterPlacement(groups[root], threads if processes and size > 1 else None, claims)
-            return Session(size, root, starter, block, self.pool, pools, patience, placement, timeout,
-                           _profile_path(root) if profile else None, seed, random)
+            return Session(
+                size,
+                root,
+                starter,
+                block,
+                self.pool,
+                pools,
+                patience,
+                placement,
+                timeout,
+                _profile_path(root) if profile else None,
+                seed,
+                random,
+            )
         except BaseException as error:
             starter.kill()
             claims.release()
             if block is not None:
                 block.close()
             if isinstance(error, OSError):
-                raise SynkhronosError("%d ranks could not be started: %s; see ulimit -n (open files) and df -h "
-                                      "/dev/shm" % (size, error)) from error
+                raise SynkhronosError(
+                    f"{size} ranks could not be started: {error}; see ulimit -n (open files) and df -h /dev/shm"
+                ) from error
             raise
         finally:
             for each in pools.values():
@@ -220,7 +285,7 @@ class Program:
 
 
 def _profile_path(rank: int) -> str:
-    return os.path.abspath("synkhronos_rank_%d.prof" % rank)
+    return os.path.abspath(f"synkhronos_rank_{rank}.prof")
 
 
 PROGRAM = Program()

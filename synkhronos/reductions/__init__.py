@@ -14,5 +14,18 @@ from .combining import combine, combine_into, combine_pieces, gather_outputs, re
 from .op import MISSING, NAMES, ReduceOp, check_dtype
 from .weights import counting, narrowed, scaled_weights
 
-__all__ = ["Accumulator", "MISSING", "NAMES", "ReduceOp", "check_dtype", "combine", "combine_into", "combine_pieces",
-           "counting", "gather_outputs", "narrowed", "reduce_outputs", "scaled_weights"]
+__all__ = [
+    "Accumulator",
+    "MISSING",
+    "NAMES",
+    "ReduceOp",
+    "check_dtype",
+    "combine",
+    "combine_into",
+    "combine_pieces",
+    "counting",
+    "gather_outputs",
+    "narrowed",
+    "reduce_outputs",
+    "scaled_weights",
+]

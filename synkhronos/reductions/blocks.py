@@ -68,8 +68,12 @@ def _average_two(
     silence.begin(over="raise")  # costs nothing, and looking for infinities would cost another pass
     for block in _blocks(out.size, compute):
         target = out[block]
-        _midpoint(first[block].astype(compute, copy=False), second[block].astype(compute, copy=False), target,
-                  target if in_place else None)
+        _midpoint(
+            first[block].astype(compute, copy=False),
+            second[block].astype(compute, copy=False),
+            target,
+            target if in_place else None,
+        )
 
 
 def _blocks(size: int, dtype: np.dtype[Any]) -> Iterator[slice]:

@@ -258,8 +258,12 @@ def _numbers(
         return None
     total = share = 0.0
     for value, weight in zip(values, shares):
-        if type(weight) not in (int, float) or not 0 < weight < 1e15 or value and not (
-                limits[0] < abs(value) < limits[1]):
+        if (
+            type(weight) not in (int, float)
+            or not 0 < weight < 1e15
+            or value
+            and not (limits[0] < abs(value) < limits[1])
+        ):
             return None
         total += value if op.name == "sum" else value * weight
         share += weight

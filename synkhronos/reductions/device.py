@@ -24,8 +24,9 @@ _EXPRESSIONS: Dict[Optional[str], str] = {
 }
 #: Rounding must not take the mean of equal values off that value; comparisons with NaN are false.
 _MEAN = "({a} * v + b * w) / (v + w)"
-_EXPRESSIONS["avg"] = ("({m} < {{a}} && {m} < b) ? ({{a}} < b ? {{a}} : b) : "
-                       "({m} > {{a}} && {m} > b) ? ({{a}} > b ? {{a}} : b) : {m}").format(m="(%s)" % _MEAN)
+_EXPRESSIONS["avg"] = (
+    "({m} < {{a}} && {m} < b) ? ({{a}} < b ? {{a}} : b) : ({m} > {{a}} && {m} > b) ? ({{a}} > b ? {{a}} : b) : {m}"
+).format(m=f"({_MEAN})")
 _kernels: Dict[Tuple[Any, ...], GpuElemwise] = {}
 
 
@@ -75,29 +76,37 @@ def scale(array: GpuArray, weight: float, total: float = 1.0, dtype: Any = None)
     dtype = np.dtype(array.dtype if dtype is None else dtype)
     out = empty(array.shape, dtype, array.context)
     number = np.float64 if dtype == np.float64 else np.float32
-    _run("out = a * w / t", [
-        (arg("out", dtype, write=True), out), (arg("a", array.dtype, read=True), array),
-        (arg("w", number, scalar=True), number(weight)), (arg("t", number, scalar=True), number(total))])
+    _run(
+        "out = a * w / t",
+        [
+            (arg("out", dtype, write=True), out),
+            (arg("a", array.dtype, read=True), array),
+            (arg("w", number, scalar=True), number(weight)),
+            (arg("t", number, scalar=True), number(total)),
+        ],
+    )
     return out
 
 
 def nan_mark(array: GpuArray) -> GpuArray:
     """Return NaN where the array is NaN, and 0 elsewhere."""
     out = empty(array.shape, array.dtype, array.context)
-    _run("out = (a != a) ? a : 0", [
-        (arg("out", array.dtype, write=True), out), (arg("a", array.dtype, read=True), array)])
+    _run(
+        "out = (a != a) ? a : 0",
+        [(arg("out", array.dtype, write=True), out), (arg("a", array.dtype, read=True), array)],
+    )
     return out
 
 
-def combine(op: ReduceOp, a: GpuArray, b: GpuArray, out: Optional[GpuArray] = None,
-            weights: Sequence[float] = (1, 1)) -> GpuArray:
+def combine(
+    op: ReduceOp, a: GpuArray, b: GpuArray, out: Optional[GpuArray] = None, weights: Sequence[float] = (1, 1)
+) -> GpuArray:
     """Return ``op(a, b)`` element by element, in ``out`` (which may be ``a``) or in new memory.
 
     ``avg`` is weighted, and lies between the two.
     """
     if a.shape != b.shape or a.dtype != b.dtype:
-        raise ValueError("'%s' needs values of one shape and type, got %s%s and %s%s" % (
-            op, a.dtype, a.shape, b.dtype, b.shape))
+        raise ValueError(f"'{op}' needs values of one shape and type, got {a.dtype}{a.shape} and {b.dtype}{b.shape}")
     if out is None:
         out = empty(a.shape, a.dtype, a.context)
     operands = [(arg("out", a.dtype, read=out is a, write=True), out)]
@@ -185,8 +194,10 @@ class DeviceAccumulator:
             return None, self._weight
         if self._op.name == "gather":
             if len({(part.ndim, part.shape[1:]) for part in self._collected}) > 1:
-                raise ValueError("'gather' needs values whose shapes differ in the first axis only, got "
-                                 + " and ".join(str(part.shape) for part in self._collected))
+                raise ValueError(
+                    "'gather' needs values whose shapes differ in the first axis only, got "
+                    + " and ".join(str(part.shape) for part in self._collected)
+                )
             return concatenate(self._collected), self._weight
         return self._collected[0].astype(self._dtype, copy=False), self._weight
 
@@ -201,4 +212,3 @@ def _run(expression: str, operands: Sequence[Tuple[Any, Any]]) -> None:
     if key not in _kernels:
         _kernels[key] = GpuElemwise(context, expression, [each for each, _ in operands], convert_f16=True)
     _kernels[key](*[value for _, value in operands])
-

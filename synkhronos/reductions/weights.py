@@ -60,9 +60,7 @@ def scaled_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return weights
 
 
-def counting(
-    present: Sequence[bool], weights: Optional[Sequence[float]]
-) -> Tuple[List[int], Tuple[float, ...]]:
+def counting(present: Sequence[bool], weights: Optional[Sequence[float]]) -> Tuple[List[int], Tuple[float, ...]]:
     """Return the ranks that count in an average, and their weights.
 
     Parameters

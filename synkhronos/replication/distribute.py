@@ -97,8 +97,9 @@ class Entry:
         Called when the program has dropped the variable.
     """
 
-    def __init__(self, number: int, shared: Any, engine: Any, base: Optional[Entry],
-                 dropped: Callable[[Tuple[str, int]], None]) -> None:
+    def __init__(
+        self, number: int, shared: Any, engine: Any, base: Optional[Entry], dropped: Callable[[Tuple[str, int]], None]
+    ) -> None:
         self.number, self.engine, self.base = number, engine, base
         self.key, self.identity = id(shared), engine.identity(shared)
         self._shared = weakref.ref(shared, lambda _: dropped(("shared", number)))
@@ -218,8 +219,12 @@ class Catalogue:
         added: List[Entry] = []
         numbers: List[int] = []
         try:
-            travelling = [self._enter(function.engine, shared, added) for function in new
-                          for shared in function.get_shared() if self._entry_of(shared) is None]
+            travelling = [
+                self._enter(function.engine, shared, added)
+                for function in new
+                for shared in function.get_shared()
+                if self._entry_of(shared) is None
+            ]
             variables = _dumps(travelling)
             by_engine: Dict[str, List[Any]] = {}
             for function in new:
@@ -235,9 +240,14 @@ class Catalogue:
                     constants.update(self._share_constants(function, number))
                 data = some[0].engine.dumps(
                     [function.on_ranks for function in some],
-                    {engine.identity(shared): self.find(engine, shared) for engine in [some[0].engine]
-                     for shared in used.values()},
-                    {key: self._entries[key].number for key in used}, constants)
+                    {
+                        engine.identity(shared): self.find(engine, shared)
+                        for engine in [some[0].engine]
+                        for shared in used.values()
+                    },
+                    {key: self._entries[key].number for key in used},
+                    constants,
+                )
                 payloads.append((name, own, data))
             self.session.run(Distribute(variables, payloads))
         except BaseException:
@@ -299,7 +309,8 @@ class Catalogue:
         """Make an entry, and return what travels; brings the master's value to where all ranks can read it."""
         number, base = self._take_number(), self._base_of(engine, shared)
         entry = self._entries[id(shared)] = self._numbers[number] = Entry(
-            number, shared, engine, base, self._dropped.append)
+            number, shared, engine, base, self._dropped.append
+        )
         added.append(entry)
         handle = value = begins = None
         if base is None:
@@ -309,14 +320,15 @@ class Catalogue:
             if engine.is_random(shared):
                 entry.before = value
                 value, begins = self._streams.begin(engine, shared, self._living())
-                engine.put(shared, value if begins is None else jumped_from(
-                    begins, engine, shared, value, context.rank, context.size))
+                engine.put(
+                    shared,
+                    value if begins is None else jumped_from(begins, engine, shared, value, context.rank, context.size),
+                )
             elif engine.shared_type(shared) is not None and value is not None:
                 placed = context.transport.place(("shared", number), value)
                 engine.put(shared, placed)
                 handle, value = context.pool.handle(context.transport.expose(("shared", number), placed)), None
-        return Variable(number, engine.name, engine.blueprint(shared), handle, value, base and base.number,
-                        begins)
+        return Variable(number, engine.name, engine.blueprint(shared), handle, value, base and base.number, begins)
 
     def _leave(self, entry: Entry) -> None:
         del self._numbers[entry.number]
@@ -340,8 +352,11 @@ def _dumps(variables: List[Variable]) -> bytes:
             try:
                 cloudpickle.dumps(variable)
             except Exception as error:
-                raise TypeError("shared variable %s cannot be sent to the other ranks: its value does not pickle (%s: "
-                                "%s)" % (variable.blueprint, type(error).__name__, error)) from error
+                raise TypeError(
+                    f"shared variable {variable.blueprint} cannot be sent to the other ranks: its value does "
+                    f"not pickle ({type(error).__name__}: "
+                    f"{error})"
+                ) from error
         raise
 
 

@@ -19,8 +19,9 @@ from ..sync.control_block import ControlBlock
 class MasterEnd:
     """The master's end: sends every command to all other ranks, and receives their answers."""
 
-    def __init__(self, block: ControlBlock, ranks: Iterable[int], pool: Pool, pools: PoolMap,
-                 patience: Patience) -> None:
+    def __init__(
+        self, block: ControlBlock, ranks: Iterable[int], pool: Pool, pools: PoolMap, patience: Patience
+    ) -> None:
         self.block, self.ranks, self.pool, self.pools, self.patience = block, list(ranks), pool, pools, patience
         self._keep: Any = None
 

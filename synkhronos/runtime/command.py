@@ -39,13 +39,14 @@ class Ack:
 
     __slots__ = ("rank", "result", "error", "aborted")
 
-    def __init__(self, rank: int, result: Any = None, error: Optional[BaseException] = None,
-                 aborted: bool = False) -> None:
+    def __init__(
+        self, rank: int, result: Any = None, error: Optional[BaseException] = None, aborted: bool = False
+    ) -> None:
         self.rank, self.result, self.error, self.aborted = rank, result, error, aborted
 
     def __repr__(self) -> str:
-        what = "aborted" if self.aborted else "error=%r" % self.error if self.error else "result=%r" % (self.result,)
-        return "Ack(rank=%d, %s)" % (self.rank, what)
+        what = "aborted" if self.aborted else f"error={self.error!r}" if self.error else f"result={self.result!r}"
+        return f"Ack(rank={self.rank}, {what})"
 
 
 def execute(command: Command, context: RankContext) -> Ack:

@@ -52,8 +52,10 @@ class RankContext:
         self._commitment: Optional[int] = None
 
     def __repr__(self) -> str:
-        return "RankContext(rank=%d of %d, root=%d, functions=%d, shareds=%d)" % (
-            self.rank, self.size, self.root, len(self.functions), len(self.shareds))
+        return (
+            f"RankContext(rank={self.rank} of {self.size}, root={self.root}, functions={len(self.functions)}, "
+            f"shareds={len(self.shareds)})"
+        )
 
     def commit(self, *changes: Callable[[], object]) -> None:
         """Make the changes if every rank comes to its commit, and none of them on any rank otherwise.

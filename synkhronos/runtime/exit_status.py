@@ -25,22 +25,22 @@ def describe_end(status: int, memory: int = 0) -> str:
     'was killed by SIGKILL (if nobody sent it, the kernel ran out of memory; the rank held up to 700 MB)'
     """
     if status >= 0:
-        return "ended with exit code %d" % status
+        return f"ended with exit code {status}"
     try:
         name = signal.Signals(-status).name
     except ValueError:
-        name = "signal %d" % -status
+        name = f"signal {-status}"
     if -status != signal.SIGKILL:
-        return "was killed by %s" % name
-    held = "; the rank held up to %d MB" % -(-memory >> 20) if memory else ""
-    return "was killed by %s (if nobody sent it, the kernel ran out of memory%s)" % (name, held)
+        return f"was killed by {name}"
+    held = f"; the rank held up to {-(-memory >> 20)} MB" if memory else ""
+    return f"was killed by {name} (if nobody sent it, the kernel ran out of memory{held})"
 
 
 def describe_state(pid: int) -> str:
     """Tell what the kernel says of a process: running, sleeping, stopped."""
     try:
-        with open("/proc/%d/status" % pid) as file:
+        with open(f"/proc/{pid}/status") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)
     except OSError:
         return "gone"
-    return "%s, %s resident" % (fields.get("State", "?").strip(), fields.get("VmRSS", "?").strip())
+    return "{}, {} resident".format(fields.get("State", "?").strip(), fields.get("VmRSS", "?").strip())

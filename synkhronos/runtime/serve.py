@@ -45,17 +45,22 @@ def _text(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     except BaseException as second:  # an exception whose __str__ raises
-        text = "".join(traceback.format_tb(error.__traceback__)) + "%s (its text could not be made: %s)\n" % (
-            type(error).__name__, type(second).__name__)
+        text = (
+            "".join(traceback.format_tb(error.__traceback__))
+            + f"{type(error).__name__} (its text could not be made: {type(second).__name__})\n"
+        )
     if len(text) > LONGEST_TEXT:
-        text = text[:LONGEST_TEXT // 2] + "\n[... %d characters ...]\n" % (len(text) - LONGEST_TEXT) \
-            + text[-LONGEST_TEXT // 2:]
+        text = (
+            text[: LONGEST_TEXT // 2]
+            + f"\n[... {len(text) - LONGEST_TEXT} characters ...]\n"
+            + text[-LONGEST_TEXT // 2 :]
+        )
     return text
 
 
 def _summary(error: BaseException) -> str:
     try:
-        text = "%s: %s" % (type(error).__name__, error)
+        text = f"{type(error).__name__}: {error}"
     except BaseException:
         return type(error).__name__
     return text if len(text) <= LONGEST_SUMMARY else text[:LONGEST_SUMMARY] + " [...]"

@@ -62,10 +62,21 @@ class Session:
         How random streams begin; see `fork`.
     """
 
-    def __init__(self, size: int, root: int, launcher: Launcher, block: ControlBlock, pool: Pool,
-                 pools: Dict[int, Any], patience: Patience, placement: MasterPlacement,
-                 timeout: Optional[float] = None, profile: Optional[str] = None, seed: Optional[int] = None,
-                 random: str = "split") -> None:
+    def __init__(
+        self,
+        size: int,
+        root: int,
+        launcher: Launcher,
+        block: ControlBlock,
+        pool: Pool,
+        pools: Dict[int, Any],
+        patience: Patience,
+        placement: MasterPlacement,
+        timeout: Optional[float] = None,
+        profile: Optional[str] = None,
+        seed: Optional[int] = None,
+        random: str = "split",
+    ) -> None:
         self.size, self.root, self.launcher, self.block = size, root, launcher, block
         self.timeout, self.placement = timeout, placement
         self.seed, self.random = seed, random
@@ -74,8 +85,9 @@ class Session:
         for ident, each in pools.items():
             self.pools.add(ident, each)
         rendezvous = Rendezvous(block, root, root, self._watch_meeting, patience)
-        self.context = RankContext(rendezvous, self.pool, self.pools,
-                                   SharedMemoryTransport(rendezvous, self.pool, self.pools))
+        self.context = RankContext(
+            rendezvous, self.pool, self.pools, SharedMemoryTransport(rendezvous, self.pool, self.pools)
+        )
         self.channel = MasterEnd(block, self.others, self.pool, self.pools, patience)
         self.catalogue: Any = None  # what the ranks hold; see functions.distribute
         self.closed: Optional[str] = None  # why, once it is
@@ -96,8 +108,10 @@ class Session:
             self._profile = cProfile.Profile()
 
     def __repr__(self) -> str:
-        return "Session(size=%d, root=%d, %s, %d commands)" % (
-            self.size, self.root, "closed: " + self.closed if self.closed else "open", self._number)
+        return (
+            f"Session(size={self.size}, root={self.root}, "
+            f"{('closed: ' + self.closed if self.closed else 'open')}, {self._number} commands)"
+        )
 
     # -- running commands ----------------------------------------------------------------------------------------
 
@@ -135,10 +149,12 @@ class Session:
     def check(self) -> None:
         """Raise `StateError` where no command can be run: the session is closed, or one runs. Call with the lock."""
         if self._running:
-            raise StateError("a synkhronos call was made while another one is in progress in this thread (from a "
-                             "signal handler, a finalizer or an Op?): make it after that one has returned")
+            raise StateError(
+                "a synkhronos call was made while another one is in progress in this thread (from a "
+                "signal handler, a finalizer or an Op?): make it after that one has returned"
+            )
         if self.closed:
-            raise StateError("the session is closed (%s): call synkhronos.fork() again" % self.closed)
+            raise StateError(f"the session is closed ({self.closed}): call synkhronos.fork() again")
 
     def _run(self, command: Command, timeout: Optional[float]) -> List[Any]:
         number = self._number + 1
@@ -196,12 +212,12 @@ class Session:
     def _note_others(self, error: SynkhronosError, own: Optional[Ack]) -> None:
         """Add to the error that ends the session what else went wrong in the command."""
         if own is not None and own.error is not None:
-            _add_note(error, "the master raised, too: %s" % Failure(own.error).summary)
+            _add_note(error, f"the master raised, too: {Failure(own.error).summary}")
         for rank in self.others:
             if own is not None and self.block.finished[rank] >= self._number:
                 failure = self._read(rank).error
                 if failure is not None:
-                    _add_note(error, "rank %d raised, too: %s" % (rank, failure.summary))  # type: ignore[attr-defined]
+                    _add_note(error, f"rank {rank} raised, too: {failure.summary}")  # type: ignore[attr-defined]
 
     def _raise(self, command: Command, own: Ack, failed: Sequence[Ack]) -> None:
         """Raise what went wrong: the master's own exception, or the first other rank's as a `WorkerError`."""
@@ -210,7 +226,7 @@ class Session:
             summary = Failure(own.error).summary
             for rank, failure in failures.items():
                 if failure.summary != summary:  # what every rank found wrong is told once
-                    _add_note(own.error, "rank %d raised, too: %s" % (rank, failure.summary))
+                    _add_note(own.error, f"rank {rank} raised, too: {failure.summary}")
             raise own.error
         if self._trouble is not None:  # the master gave up because of it, while all others could still answer
             self._note_others(self._trouble, own)
@@ -218,15 +234,18 @@ class Session:
             raise self._trouble
         if not failures:
             self._end("the ranks disagreed")
-            raise SynkhronosError("the ranks disagreed about %s: one waited for another that was not to come; the "
-                                  "session is closed, synkhronos.fork() starts a new one" % command.title)
+            raise SynkhronosError(
+                f"the ranks disagreed about {command.title}: one waited for another that was not to come; the "
+                "session is closed, synkhronos.fork() starts a new one"
+            )
         rank = min(failures)
-        message = "rank %d raised %s in %s" % (rank, failures[rank].summary, command.title)
+        message = f"rank {rank} raised {failures[rank].summary} in {command.title}"
         for other in sorted(failures)[1:]:
-            message += "\nrank %d raised %s" % (other, failures[other].summary)
+            message += f"\nrank {other} raised {failures[other].summary}"
         error = WorkerError(message, rank, {r: failure.text for r, failure in failures.items()}, self._updates)
-        raise error from RemoteTraceback("\n".join(
-            "Traceback of rank %d:\n%s" % (r, failure.text) for r, failure in sorted(failures.items())))
+        raise error from RemoteTraceback(
+            "\n".join(f"Traceback of rank {r}:\n{failure.text}" for r, failure in sorted(failures.items()))
+        )
 
     # -- watching ------------------------------------------------------------------------------------------------
 
@@ -235,8 +254,7 @@ class Session:
         self.launcher.forward()
         if self._trouble is None:
             if self.closed:  # from a signal handler, or at the program's exit
-                self._trouble = StateError("the session was closed (%s) in the middle of %s" % (
-                    self.closed, self._title))
+                self._trouble = StateError(f"the session was closed ({self.closed}) in the middle of {self._title}")
                 return self._trouble
             for rank in self.others:
                 if self.block.ended[rank] and self.block.finished[rank] < self._number:
@@ -251,8 +269,12 @@ class Session:
                 self._trouble = self._late()
             elif now > self._warn:
                 self._warn = now + WARN_AFTER
-                logger.warning("waiting for rank(s) %s in %s, since %.0f s", ", ".join(map(str, self._missing())),
-                               self._title, now - self._began)
+                logger.warning(
+                    "waiting for rank(s) %s in %s, since %.0f s",
+                    ", ".join(map(str, self._missing())),
+                    self._title,
+                    now - self._began,
+                )
         return self._trouble
 
     def _missing(self) -> List[int]:
@@ -284,20 +306,33 @@ class Session:
 
     def _died(self, rank: int, when: str, updates: Sequence[str] = ()) -> WorkerDied:
         status, memory, pid = self.block.status[rank], self.block.memory[rank], self.launcher.pid(rank)
-        error = WorkerDied("rank %d (pid %d) %s %s; the session is closed, synkhronos.fork() starts a new one" % (
-            rank, pid, describe_end(status, memory), when), rank, pid, status, memory, updates)
+        error = WorkerDied(
+            f"rank {rank} (pid {pid}) {describe_end(status, memory)} {when}; the session is closed, "
+            "synkhronos.fork() starts a new one",
+            rank,
+            pid,
+            status,
+            memory,
+            updates,
+        )
         words = self.launcher.last_words(rank)
         if words:
-            error.__cause__ = RemoteTraceback("Traceback of rank %d:\n%s" % (rank, words))
+            error.__cause__ = RemoteTraceback(f"Traceback of rank {rank}:\n{words}")
         return error
 
     def _late(self) -> WorkerTimeout:
         missing = self._missing()
         doing = self.launcher.inspect(missing, TELL)
-        return WorkerTimeout("%s did not finish within %.6g s; the session is closed, synkhronos.fork() starts a new "
-                             "one. Not there:\n%s" % (self._title, self._deadline - self._began, "\n".join(
-                                 "rank %d (pid %d): %s" % (rank, self.launcher.pid(rank), doing[rank])
-                                 for rank in missing)), missing[0] if missing else self.root, self._updates)
+        return WorkerTimeout(
+            "{} did not finish within {:.6g} s; the session is closed, synkhronos.fork() starts a new "
+            "one. Not there:\n{}".format(
+                self._title,
+                self._deadline - self._began,
+                "\n".join(f"rank {rank} (pid {self.launcher.pid(rank)}): {doing[rank]}" for rank in missing),
+            ),
+            missing[0] if missing else self.root,
+            self._updates,
+        )
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -319,7 +354,7 @@ class Session:
             pass
         finally:
             if not done:
-                self._end("%s was given up" % self._title)
+                self._end(f"{self._title} was given up")
 
     def _end(self, why: str) -> None:
         """End the session at once."""
@@ -392,9 +427,10 @@ def check_timeout(timeout: Any) -> None:
     ------
     ValueError
     """
-    if timeout is not None and (isinstance(timeout, bool) or not (
-            isinstance(timeout, (int, float)) and 0 < timeout <= sys.float_info.max)):
-        raise ValueError("timeout must be a positive number of seconds or None, got %r" % (timeout,))
+    if timeout is not None and (
+        isinstance(timeout, bool) or not (isinstance(timeout, (int, float)) and 0 < timeout <= sys.float_info.max)
+    ):
+        raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
 
 
 def _over() -> None:

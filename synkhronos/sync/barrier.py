@@ -100,8 +100,9 @@ class Rendezvous:
         How to wait.
     """
 
-    def __init__(self, block: ControlBlock, rank: int, root: int, watch: Callable[[], object],
-                 patience: Patience) -> None:
+    def __init__(
+        self, block: ControlBlock, rank: int, root: int, watch: Callable[[], object], patience: Patience
+    ) -> None:
         self.block, self.rank, self.root = block, rank, root
         self.watch, self.patience = watch, patience
         self.command = 0

@@ -28,6 +28,7 @@ _LINE = 8  # words in a cache line: every rank writes its own words to a line of
 
 def _word(index: int) -> property:
     """A word of the whole session."""
+
     def read(block: ControlBlock) -> int:
         return block.words[index]
 
@@ -86,7 +87,7 @@ class ControlBlock:
         if create:
             os.posix_fallocate(self.fd, 0, total)
         memory = memoryview(mmap.mmap(self.fd, total))
-        self.words = memory[:n_words * 8].cast("q")
+        self.words = memory[: n_words * 8].cast("q")
 
         # Words of the ranks.
         self.ended = _RankWord(self.words, 0)  # whether the keeper has seen the process end
@@ -99,7 +100,7 @@ class ControlBlock:
 
         def semaphore_at(index: int) -> Semaphore:
             begin = begin_semaphores + index * semaphore.SIZE
-            return Semaphore(memory[begin:begin + semaphore.SIZE], create)
+            return Semaphore(memory[begin : begin + semaphore.SIZE], create)
 
         self.arrivals = semaphore_at(0)  # counts the ranks that have arrived, for the root
         self.gates = [semaphore_at(1 + rank) for rank in range(size)]  # the root lets the rank pass
@@ -108,12 +109,14 @@ class ControlBlock:
         self.command_slot = memory[begin_command:begin_acks]
 
         def slots(begin: int, length: int) -> List[memoryview]:
-            return [memory[begin + rank * length:begin + (rank + 1) * length] for rank in range(size)]
+            return [memory[begin + rank * length : begin + (rank + 1) * length] for rank in range(size)]
 
         self.ack_slots = slots(begin_acks, ACK_BYTES)
         # Two per rank, used in turn: one may still be read while the next is written.
-        self.notice_slots = (slots(begin_notices, NOTICE_BYTES),
-                             slots(begin_notices + size * NOTICE_BYTES, NOTICE_BYTES))
+        self.notice_slots = (
+            slots(begin_notices, NOTICE_BYTES),
+            slots(begin_notices + size * NOTICE_BYTES, NOTICE_BYTES),
+        )
         # Apart from the answers: a rank can end while its last answer waits to be read.
         self.last_words = slots(begin_last, WORDS_BYTES)
 

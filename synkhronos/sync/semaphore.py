@@ -25,8 +25,10 @@ class _Timespec(ctypes.Structure):
 def _load() -> Any:
     """Return the C library's semaphore functions, bound once per process."""
     if not sys.platform.startswith("linux"):
-        raise ImportError("synkhronos needs Linux: its semaphores live in shared memory without a name, "
-                          "which %s does not offer" % sys.platform)
+        raise ImportError(
+            "synkhronos needs Linux: its semaphores live in shared memory without a name, "
+            f"which {sys.platform} does not offer"
+        )
     blocking = ctypes.CDLL(None, use_errno=True)  # lets other Python threads run meanwhile
     quick = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter: for calls that return at once
     if not hasattr(blocking, "sem_clockwait"):  # glibc before 2.34 keeps semaphores in libpthread
@@ -43,6 +45,7 @@ if hasattr(_blocking, "sem_clockwait"):
     _clockwait = _blocking.sem_clockwait
     _clockwait.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Timespec)]
 else:  # glibc before 2.30: only the wall clock, which may be set back; the steps of a wait are short
+
     def _clockwait(semaphore: Any, clock: int, until: Any, _wait: Any = _blocking.sem_timedwait) -> int:
         moment = time.time() + max(0.0, until.tv_sec + until.tv_nsec * 1e-9 - time.monotonic())
         return _wait(semaphore, ctypes.byref(_Timespec(int(moment), int(moment % 1 * 1e9))))

@@ -58,7 +58,7 @@ class Variable:
         return apply(operator.getitem, self, index)
 
     def __repr__(self) -> str:
-        return self.name or "<%s %s>" % (type(self).__name__, _describe(self.type))
+        return self.name or f"<{type(self).__name__} {_describe(self.type)}>"
 
     # Without it, __getitem__ would make every variable an endless sequence.
     __iter__ = None
@@ -67,8 +67,9 @@ class Variable:
 class Apply(Variable):
     """The value of ``function(*args)``."""
 
-    def __init__(self, function: Callable, args: Tuple[Any, ...], type: Optional[ArrayType],
-                 name: Optional[str] = None) -> None:
+    def __init__(
+        self, function: Callable, args: Tuple[Any, ...], type: Optional[ArrayType], name: Optional[str] = None
+    ) -> None:
         super().__init__(type, name)
         self.function = function
         self.args = args
@@ -89,7 +90,7 @@ class Shared(Variable):
 
     def set_value(self, value: Any, borrow: bool = False) -> None:
         """Store a copy of the value, or where it needs no cast the value itself."""
-        value = _convert(self.type, value, "shared variable %s" % self)
+        value = _convert(self.type, value, f"shared variable {self}")
         self.storage[0] = value.copy() if isinstance(value, np.ndarray) and not borrow else value
 
     def clone(self) -> Shared:
@@ -106,14 +107,16 @@ class In(NamedTuple):
     mutable: bool = False
 
 
-def variable(name: Optional[str], dtype: Any, ndim: int = 0,
-             broadcastable: Optional[Sequence[bool]] = None) -> Variable:
+def variable(
+    name: Optional[str], dtype: Any, ndim: int = 0, broadcastable: Optional[Sequence[bool]] = None
+) -> Variable:
     """Return an input; with dtype None one that takes any object."""
     return Variable(None if dtype is None else _type(dtype, ndim, broadcastable), name)
 
 
-def shared(value: Any, name: Optional[str] = None, borrow: bool = False,
-           broadcastable: Optional[Sequence[bool]] = None) -> Shared:
+def shared(
+    value: Any, name: Optional[str] = None, borrow: bool = False, broadcastable: Optional[Sequence[bool]] = None
+) -> Shared:
     """Return a shared variable; what is no array, number or list is kept as it is."""
     if isinstance(value, (np.ndarray, np.generic, int, float, complex, list, tuple)):
         value = np.array(value, copy=not borrow or not isinstance(value, np.ndarray))
@@ -121,14 +124,19 @@ def shared(value: Any, name: Optional[str] = None, borrow: bool = False,
     return Shared(None, [value], name)
 
 
-def apply(function: Callable, *args: Any, dtype: Any = None, ndim: Optional[int] = None,
-          name: Optional[str] = None) -> Apply:
+def apply(
+    function: Callable, *args: Any, dtype: Any = None, ndim: Optional[int] = None, name: Optional[str] = None
+) -> Apply:
     """Return the expression ``function(*args)``; what is not given of its type is seen by trying it on ones."""
     if dtype is None or ndim is None:
-        types = [arg.type if isinstance(arg, Variable) else arg if isinstance(arg, np.ndarray) else None
-                 for arg in args]
-        sample = np.asarray(function(*[arg if type_ is None else np.ones((1,) * type_.ndim, type_.dtype)
-                                       for type_, arg in zip(types, args)]))
+        types = [
+            arg.type if isinstance(arg, Variable) else arg if isinstance(arg, np.ndarray) else None for arg in args
+        ]
+        sample = np.asarray(
+            function(
+                *[arg if type_ is None else np.ones((1,) * type_.ndim, type_.dtype) for type_, arg in zip(types, args)]
+            )
+        )
         dtype = sample.dtype if dtype is None else dtype
         ndim = sample.ndim if ndim is None else ndim
     return Apply(function, args, _type(dtype, ndim), name)
@@ -187,7 +195,7 @@ def _type(dtype: Any, ndim: int, broadcastable: Optional[Sequence[bool]] = None)
 def _describe(type_: Optional[ArrayType]) -> str:
     if type_ is None:
         return "any object"
-    return "%s with %d dimensions" % (type_.dtype, type_.ndim)
+    return f"{type_.dtype} with {type_.ndim} dimensions"
 
 
 def _ordered(roots: Sequence[Any]) -> List[Variable]:
@@ -242,21 +250,22 @@ class Function:
         order += [target for target, _ in graph.updates if not any(target is node for node in order)]
         for node in order:
             if type(node) is Variable and not any(node is given.variable for given in graph.inputs):
-                raise ValueError("inputs: expected every variable of the graph, %r is missing" % node)
+                raise ValueError(f"inputs: expected every variable of the graph, {node!r} is missing")
         self.order = order  # pickled first, so that pickling does not go deep
         self.inputs, self.outputs, self.updates, self.keys, self.single, self.name, self.inplace = graph
 
     def __call__(self, *args: Any, output_subset: Optional[Sequence[Any]] = None, **kwargs: Any) -> Any:
-        parameters = [inspect.Parameter("_%d" % i if given.name is None else given.name,
-                                        inspect.Parameter.POSITIONAL_OR_KEYWORD)
-                      for i, given in enumerate(self.inputs)]
+        parameters = [
+            inspect.Parameter(f"_{i}" if given.name is None else given.name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for i, given in enumerate(self.inputs)
+        ]
         bound = inspect.Signature(parameters).bind_partial(*args, **kwargs).arguments
         values = []
         for parameter, given in zip(parameters, self.inputs):
             value = bound.get(parameter.name, given.value)
             if value is None and given.variable.type is not None:
-                raise TypeError("missing required input: %s" % parameter.name)
-            values.append(_convert(given.variable.type, value, "input %r" % parameter.name))
+                raise TypeError(f"missing required input: {parameter.name}")
+            values.append(_convert(given.variable.type, value, f"input {parameter.name!r}"))
         if output_subset is not None and self.keys is not None:
             output_subset = [self.keys.index(key) for key in output_subset]
         chosen = range(len(self.outputs)) if output_subset is None else output_subset
@@ -307,7 +316,8 @@ class Function:
 def _own(value: Any, leaves: Sequence[Any]) -> Any:
     """Return the value as an array that shares no memory with inputs and shared variables."""
     if isinstance(value, np.ndarray) and any(
-            isinstance(leaf, np.ndarray) and np.may_share_memory(value, leaf) for leaf in leaves):
+        isinstance(leaf, np.ndarray) and np.may_share_memory(value, leaf) for leaf in leaves
+    ):
         return value.copy()
     return value
 
@@ -317,7 +327,7 @@ def _convert(type_: Optional[ArrayType], value: Any, argument: str) -> Any:
     if type_ is None:
         return value
     if isinstance(value, (Variable, type(None))):
-        raise TypeError("%s: expected %s, got %r" % (argument, _describe(type_), value))
+        raise TypeError(f"{argument}: expected {_describe(type_)}, got {value!r}")
     array = np.asarray(value)
     if not isinstance(value, np.ndarray) and array.dtype.kind in "biufc" and not np.can_cast(array.dtype, type_.dtype):
         cast = array.astype(type_.dtype)
@@ -330,14 +340,15 @@ def _convert(type_: Optional[ArrayType], value: Any, argument: str) -> Any:
 def _check(type_: Optional[ArrayType], dtype: np.dtype, shape: Tuple[int, ...], argument: str) -> None:
     if type_ is None:
         return
-    got = "an array of %s with shape %s" % (dtype, shape)
+    got = f"an array of {dtype} with shape {shape}"
     if not np.can_cast(dtype, type_.dtype):
-        raise TypeError("%s: expected %s, got %s; cast it first" % (argument, _describe(type_), got))
+        raise TypeError(f"{argument}: expected {_describe(type_)}, got {got}; cast it first")
     if len(shape) != type_.ndim:
-        raise TypeError("%s: expected %s, got %s; reshape it" % (argument, _describe(type_), got))
+        raise TypeError(f"{argument}: expected {_describe(type_)}, got {got}; reshape it")
     if any(broadcastable and length != 1 for broadcastable, length in zip(type_.broadcastable, shape)):
-        raise TypeError("%s: expected length 1 where broadcastable is True in %s, got %s; reshape it"
-                        % (argument, type_.broadcastable, got))
+        raise TypeError(
+            f"{argument}: expected length 1 where broadcastable is True in {type_.broadcastable}, got {got}; reshape it"
+        )
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------
@@ -371,7 +382,7 @@ class NumpyEngine(Engine):
 
     def conform(self, shared: Any, value: Any, argument: str) -> np.ndarray:
         if self.is_random(shared) and not isinstance(value, np.random.RandomState):
-            raise TypeError("%s: expected a RandomState, got %s" % (argument, type(value).__name__))
+            raise TypeError(f"{argument}: expected a RandomState, got {type(value).__name__}")
         return _convert(shared.type, value, argument)
 
     def blueprint(self, shared: Any) -> Any:
@@ -381,9 +392,16 @@ class NumpyEngine(Engine):
         type_, name = blueprint
         return Shared(type_, [value] if storage_of is None else storage_of.storage, name)
 
-    def compile(self, inputs: Sequence[Any], outputs: Any,  # type: ignore[override]
-                updates: Sequence[Tuple[Any, Any]], givens: Any, name: Optional[str] = None,
-                inplace: bool = False, no_default_updates: bool = False) -> Function:
+    def compile(
+        self,
+        inputs: Sequence[Any],
+        outputs: Any,  # type: ignore[override]
+        updates: Sequence[Tuple[Any, Any]],
+        givens: Any,
+        name: Optional[str] = None,
+        inplace: bool = False,
+        no_default_updates: bool = False,
+    ) -> Function:
         """Compile one function.
 
         Parameters
@@ -399,13 +417,20 @@ class NumpyEngine(Engine):
         pairs = givens.items() if isinstance(givens, dict) else givens or ()
         return [(old, new if isinstance(new, Variable) else shared(new)) for old, new in pairs]
 
-    def snapshot(self, inputs: Sequence[Any], outputs: Any,  # type: ignore[override]
-                 updates: Sequence[Tuple[Any, Any]], givens: Any, name: Optional[str] = None,
-                 inplace: bool = False, no_default_updates: bool = False) -> Graph:
+    def snapshot(
+        self,
+        inputs: Sequence[Any],
+        outputs: Any,  # type: ignore[override]
+        updates: Sequence[Tuple[Any, Any]],
+        givens: Any,
+        name: Optional[str] = None,
+        inplace: bool = False,
+        no_default_updates: bool = False,
+    ) -> Graph:
         wrapped = [given if isinstance(given, In) else In(given) for given in inputs]
         for index, given in enumerate(wrapped):
             if not isinstance(given.variable, Variable):
-                raise TypeError("inputs[%d]: expected a variable, got %r" % (index, given.variable))
+                raise TypeError(f"inputs[{index}]: expected a variable, got {given.variable!r}")
         wrapped = [given._replace(name=given.name or given.variable.name) for given in wrapped]
         keys = sorted(outputs) if isinstance(outputs, dict) else None
         single = isinstance(outputs, Variable)
@@ -416,16 +441,18 @@ class NumpyEngine(Engine):
         replaced = self.given_pairs(givens)
         for index, output in enumerate(flat):
             if not isinstance(output, Variable):
-                raise TypeError("outputs[%d]: expected a variable, got %r" % (index, output))
+                raise TypeError(f"outputs[{index}]: expected a variable, got {output!r}")
         targets, new_values = [], []
         for target, expression in updates or ():
             if not isinstance(target, Shared):
-                raise TypeError("updates: expected a shared variable to update, got %r" % (target,))
+                raise TypeError(f"updates: expected a shared variable to update, got {target!r}")
             if not isinstance(expression, Variable):
-                expression = apply(np.array, _convert(target.type, expression, "update of %r" % target))
+                expression = apply(np.array, _convert(target.type, expression, f"update of {target!r}"))
             if expression.type is not None and expression.type[:2] != (target.type or ())[:2]:
-                raise TypeError("updates: expected %s for the new value of %r, got %s"
-                                % (_describe(target.type), target, _describe(expression.type)))
+                raise TypeError(
+                    f"updates: expected {_describe(target.type)} for the new value of {target!r}, got "
+                    f"{_describe(expression.type)}"
+                )
             targets.append(target)
             new_values.append(expression)
         flat = _substituted(flat, replaced)
@@ -433,8 +460,13 @@ class NumpyEngine(Engine):
         order = _ordered(flat + new_values)
         while not no_default_updates:
             # A default update may itself lead to shared variables that have one.
-            more = [node for node in order if isinstance(node, Shared) and node.default_update is not None
-                    and not any(node is target for target in targets)]
+            more = [
+                node
+                for node in order
+                if isinstance(node, Shared)
+                and node.default_update is not None
+                and not any(node is target for target in targets)
+            ]
             if not more:
                 break
             targets += more
@@ -453,10 +485,15 @@ class NumpyEngine(Engine):
             updates = [(target, new) for target, new in updates if self.is_random(target)]
         new_values = _substituted([new for _, new in updates], replaced)
         # Nameless, because a function's inputs cannot have one name twice.
-        return Function(snapshot._replace(
-            inputs=snapshot.inputs + [In(variable) for _, variable in replaced],
-            outputs=_substituted(outputs, replaced),
-            updates=[(target, new) for (target, _), new in zip(updates, new_values)], keys=None, single=False))
+        return Function(
+            snapshot._replace(
+                inputs=snapshot.inputs + [In(variable) for _, variable in replaced],
+                outputs=_substituted(outputs, replaced),
+                updates=[(target, new) for (target, _), new in zip(updates, new_values)],
+                keys=None,
+                single=False,
+            )
+        )
 
     def is_random(self, shared: Any) -> bool:
         return isinstance(shared.storage[0], np.random.RandomState)
@@ -468,16 +505,18 @@ class NumpyEngine(Engine):
         return random_states.seeded_random_state(seed, index)
 
     def inputs(self, compiled: Any) -> List[Input]:
-        return [Input(given.variable, given.name, given.variable.type, given.mutable, given.value is not None,
-                      given.value) for given in compiled.inputs]
+        return [
+            Input(given.variable, given.name, given.variable.type, given.mutable, given.value is not None, given.value)
+            for given in compiled.inputs
+        ]
 
     def outputs(self, compiled: Any) -> List[Output]:
         keys = compiled.keys or [None] * len(compiled.outputs)
         result = []
         for index, (key, output) in enumerate(zip(keys, compiled.outputs)):
-            label = "output" if compiled.single else "outputs[%r]" % (index if key is None else key)
+            label = "output" if compiled.single else f"outputs[{(index if key is None else key)!r}]"
             if output.name:
-                label += " (%s)" % output.name
+                label += f" ({output.name})"
             result.append(Output(output, label, output.type, key))
         return result
 
@@ -496,31 +535,44 @@ class NumpyEngine(Engine):
     def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
         chosen = range(len(compiled.outputs)) if output_subset is None else list(output_subset)
         if not all(0 <= index < len(compiled.outputs) for index in chosen):
-            raise ValueError("output_subset: expected indices from 0 to %d, got %s"
-                             % (len(compiled.outputs) - 1, output_subset))
-        values = [_convert(given.type, value, "input %r" % given.name)
-                  for given, value in zip(self.inputs(compiled), args)]
+            raise ValueError(
+                f"output_subset: expected indices from 0 to {len(compiled.outputs) - 1}, got {output_subset}"
+            )
+        values = [
+            _convert(given.type, value, f"input {given.name!r}") for given, value in zip(self.inputs(compiled), args)
+        ]
         return compiled.evaluate(values, chosen)
 
-    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int],
-              constants: Mapping[int, Any]) -> bytes:
-        return pickling.dumps(compiled, pickling.names(numbers, variables, constants), lambda thing: NotImplemented,
-                            lambda function: "function %r" % function.name, _parts)
+    def dumps(
+        self,
+        compiled: Sequence[Any],
+        numbers: Mapping[Hashable, int],
+        variables: Mapping[int, int],
+        constants: Mapping[int, Any],
+    ) -> bytes:
+        return pickling.dumps(
+            compiled,
+            pickling.names(numbers, variables, constants),
+            lambda thing: NotImplemented,
+            lambda function: f"function {function.name!r}",
+            _parts,
+        )
 
     def loads(self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray]) -> List[Any]:
-        return pickling.loads(data, lambda kind, number: replicas[number] if kind == "variable"
-                            else replicas[number].storage)
+        return pickling.loads(
+            data, lambda kind, number: replicas[number] if kind == "variable" else replicas[number].storage
+        )
 
 
 def _parts(compiled: Function) -> Iterator[Tuple[str, Any]]:
     for node in compiled.order:
         if isinstance(node, Apply):
-            yield "the operation %r" % node.function, node.function
+            yield f"the operation {node.function!r}", node.function
             for arg in node.args:
                 if not isinstance(arg, Variable):
-                    yield "the constant %r" % (arg,), arg
+                    yield f"the constant {arg!r}", arg
     for given in compiled.inputs:
-        yield "the default of input %r" % given.name, given.value
+        yield f"the default of input {given.name!r}", given.value
 
 
 ENGINE = NumpyEngine()

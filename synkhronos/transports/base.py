@@ -40,8 +40,14 @@ class Transport(ABC):
         """Return every rank's notice (small, picklable), in rank order."""
 
     @abstractmethod
-    def all_reduce(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], op: ReduceOp,
-                   weights: Optional[Sequence[float]], describe: Describe) -> List[np.ndarray]:
+    def all_reduce(
+        self,
+        keys: Sequence[Key],
+        arrays: Sequence[np.ndarray],
+        op: ReduceOp,
+        weights: Optional[Sequence[float]],
+        describe: Describe,
+    ) -> List[np.ndarray]:
         """Reduce over the ranks, for every rank: ``result := op(x_0, ..., x_{n-1})``, the same bits everywhere.
 
         Raises
@@ -51,9 +57,16 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def reduce(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
-               weights: Optional[Sequence[float]], describe: Describe,
-               keep_dtype: bool = True, in_place: bool = False) -> Optional[List[np.ndarray]]:
+    def reduce(
+        self,
+        keys: Sequence[Key],
+        arrays: Sequence[Optional[np.ndarray]],
+        ops: Sequence[ReduceOp],
+        weights: Optional[Sequence[float]],
+        describe: Describe,
+        keep_dtype: bool = True,
+        in_place: bool = False,
+    ) -> Optional[List[np.ndarray]]:
         """Reduce over the ranks, for the root; None on the others.
 
         Parameters
@@ -79,13 +92,15 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def all_gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray],
-                   describe: Describe, on_host: bool = False) -> List[np.ndarray]:
+    def all_gather(
+        self, keys: Sequence[Key], arrays: Sequence[np.ndarray], describe: Describe, on_host: bool = False
+    ) -> List[np.ndarray]:
         """Concatenate the ranks' arrays along axis 0, in rank order, for every rank. Lengths may differ."""
 
     @abstractmethod
-    def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int,
-                  on_host: bool = False) -> List[np.ndarray]:
+    def broadcast(
+        self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int, on_host: bool = False
+    ) -> List[np.ndarray]:
         """Return, on every rank, the arrays of the root. Those of the others may have any shape."""
 
     @abstractmethod

@@ -86,8 +86,12 @@ class GpuTransport(Transport):
         """
         if self.nccl is None or all(on_host):
             return [[] for _ in arrays]
-        said = self.exchange([None if array is None else Meta(
-            is_on_device(array), tuple(array.shape), np.dtype(array.dtype)) for array in arrays])
+        said = self.exchange(
+            [
+                None if array is None else Meta(is_on_device(array), tuple(array.shape), np.dtype(array.dtype))
+                for array in arrays
+            ]
+        )
         found = []
         for i, host_asked in enumerate(on_host):
             of_ranks = [ranks[i] for ranks in said]
@@ -98,8 +102,14 @@ class GpuTransport(Transport):
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
-    def all_reduce(self, keys: Sequence[Key], arrays: Sequence[Any], op: ReduceOp, weights: Optional[Sequence[float]],
-                   describe: Describe) -> List[Any]:
+    def all_reduce(
+        self,
+        keys: Sequence[Key],
+        arrays: Sequence[Any],
+        op: ReduceOp,
+        weights: Optional[Sequence[float]],
+        describe: Describe,
+    ) -> List[Any]:
         metas = self._metas(arrays, [op.on_host] * len(arrays))
         for i, of_ranks in enumerate(metas):
             check_same(of_ranks, describe, i)
@@ -107,8 +117,9 @@ class GpuTransport(Transport):
         staged = [i for i, of_ranks in enumerate(metas) if not of_ranks]
         if staged:
             mine = [keys[i] for i in staged]
-            reduced = self.host.all_reduce(mine, self._exposed(mine, [arrays[i] for i in staged]), op, weights,
-                                           lambda j: describe(staged[j]))
+            reduced = self.host.all_reduce(
+                mine, self._exposed(mine, [arrays[i] for i in staged]), op, weights, lambda j: describe(staged[j])
+            )
             if any(is_on_device(arrays[i]) for i in staged):
                 self.host.rendezvous.meet()  # the others' shares of the results are complete
             for i, result in zip(staged, reduced):
@@ -118,9 +129,16 @@ class GpuTransport(Transport):
                 results[i] = self.nccl.all_reduce(arrays[i], op, weights)
         return self._finished(results, len(arrays))
 
-    def reduce(self, keys: Sequence[Key], arrays: Sequence[Any], ops: Sequence[ReduceOp],
-               weights: Optional[Sequence[float]], describe: Describe, keep_dtype: bool = True,
-               in_place: bool = False) -> Optional[List[Any]]:
+    def reduce(
+        self,
+        keys: Sequence[Key],
+        arrays: Sequence[Any],
+        ops: Sequence[ReduceOp],
+        weights: Optional[Sequence[float]],
+        describe: Describe,
+        keep_dtype: bool = True,
+        in_place: bool = False,
+    ) -> Optional[List[Any]]:
         metas = self._metas(arrays, [op.on_host or op.name in (None, "gather") for op in ops])
         for i, of_ranks in enumerate(metas):
             check_same(of_ranks, describe, i)
@@ -128,8 +146,15 @@ class GpuTransport(Transport):
         staged = [i for i, of_ranks in enumerate(metas) if not of_ranks]
         if staged:
             mine = [keys[i] for i in staged]
-            reduced = self.host.reduce(mine, self._exposed(mine, [arrays[i] for i in staged]), [ops[i] for i in staged],
-                                       weights, lambda j: describe(staged[j]), keep_dtype, in_place)
+            reduced = self.host.reduce(
+                mine,
+                self._exposed(mine, [arrays[i] for i in staged]),
+                [ops[i] for i in staged],
+                weights,
+                lambda j: describe(staged[j]),
+                keep_dtype,
+                in_place,
+            )
             if in_place and any(is_on_device(arrays[i]) for i in staged):
                 self.host.rendezvous.meet()  # the others' shares of the results are complete
             results.update(zip(staged, reduced or [None] * len(staged)))
@@ -142,8 +167,9 @@ class GpuTransport(Transport):
     def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray]]]:
         return self.host.gather(keys, self._exposed(keys, arrays))
 
-    def all_gather(self, keys: Sequence[Key], arrays: Sequence[Any], describe: Describe,
-                   on_host: bool = False) -> List[Any]:
+    def all_gather(
+        self, keys: Sequence[Key], arrays: Sequence[Any], describe: Describe, on_host: bool = False
+    ) -> List[Any]:
         metas = self._metas(arrays, [on_host] * len(arrays))
         for i, of_ranks in enumerate(metas):
             check_same(of_ranks, describe, i, but_lengths=True)
@@ -151,8 +177,9 @@ class GpuTransport(Transport):
         staged = [i for i, of_ranks in enumerate(metas) if not of_ranks]
         if staged:
             mine = [keys[i] for i in staged]
-            gathered = self.host.all_gather(mine, self._exposed(mine, [arrays[i] for i in staged]),
-                                            lambda j: describe(staged[j]))
+            gathered = self.host.all_gather(
+                mine, self._exposed(mine, [arrays[i] for i in staged]), lambda j: describe(staged[j])
+            )
             results.update(zip(staged, gathered))
         for i, of_ranks in enumerate(metas):
             if of_ranks:

@@ -70,7 +70,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
     """
     devices = host.exchange(device)
     if len(set(devices)) < len(devices) and os.environ.get(MULTI_RANK) != "1" and device.startswith("cuda"):
-        return None, "several ranks share a device, which NCCL allows from 2.32 on with %s=1" % MULTI_RANK
+        return None, f"several ranks share a device, which NCCL allows from 2.32 on with {MULTI_RANK}=1"
     collectives: Any = None
     ident, trouble = b"", ""
     try:
@@ -83,7 +83,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
     said = host.exchange((trouble, ident))  # nobody goes on where one cannot
     for rank, (theirs, _) in enumerate(said):
         if theirs:
-            return None, "rank %d, %s: %s" % (rank, devices[rank], theirs)
+            return None, f"rank {rank}, {devices[rank]}: {theirs}"
     comm = progress = None
     try:
         if host.rank != host.root:
@@ -94,7 +94,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
         trouble = _words(error)
     for rank, theirs in enumerate(host.exchange(trouble)):
         if theirs:
-            return None, "rank %d, %s: %s" % (rank, devices[rank], theirs)
+            return None, f"rank {rank}, {devices[rank]}: {theirs}"
     return Clique(comm, context, host.rank, host.size, host.root, progress, host.rendezvous.look), ""
 
 
@@ -147,7 +147,7 @@ class Cuda(Progress):
         error = ctypes.c_int()
         self._nccl.ncclCommGetAsyncError(self._comm, ctypes.byref(error))
         if error.value not in (0, 7):  # success, in progress
-            raise RuntimeError("NCCL error %d in the middle of a collective" % error.value)
+            raise RuntimeError(f"NCCL error {error.value} in the middle of a collective")
         return False
 
     def abort(self) -> None:
@@ -157,7 +157,7 @@ class Cuda(Progress):
 
 def _check(status: int) -> None:
     if status:
-        raise RuntimeError("CUDA error %d" % status)
+        raise RuntimeError(f"CUDA error {status}")
 
 
 class Clique:
@@ -176,8 +176,9 @@ class Clique:
         Raises `Aborted` where a peer has failed or died.
     """
 
-    def __init__(self, comm: Any, context: Any, rank: int, size: int, root: int, progress: Progress,
-                 look: Callable[[], object]) -> None:
+    def __init__(
+        self, comm: Any, context: Any, rank: int, size: int, root: int, progress: Progress, look: Callable[[], object]
+    ) -> None:
         self.comm, self.context, self.rank, self.size, self.root = comm, context, rank, size, root
         self.progress, self._look = progress, look
         self._busy = self.broken = False
@@ -186,8 +187,9 @@ class Clique:
         """Return ``op(x_0, ..., x_{n-1})`` on every rank."""
         return self._reduced(array, _meta(array), op, weights, [True] * self.size, self._all_reduce)
 
-    def reduce(self, array: Any, metas: Sequence[Optional[Meta]], op: ReduceOp,
-               weights: Optional[Sequence[float]] = None) -> Any:
+    def reduce(
+        self, array: Any, metas: Sequence[Optional[Meta]], op: ReduceOp, weights: Optional[Sequence[float]] = None
+    ) -> Any:
         """Return the same on the root, None elsewhere. Ranks whose meta is None have no array."""
         meta = next(meta for meta in metas if meta is not None)
         return self._reduced(array, meta, op, weights, [each is not None for each in metas], self._to_root)
@@ -203,14 +205,14 @@ class Clique:
             return empty((sum(lengths),) + array.shape[1:], array.dtype, self.context)
         if array.shape[0] < longest:
             padded = filled(0, (longest,) + array.shape[1:], np.dtype(array.dtype), self.context)
-            padded[:array.shape[0]] = array
+            padded[: array.shape[0]] = array
             array = padded
         out = empty((longest * self.size,) + array.shape[1:], array.dtype, self.context)
         self._enter()
         self.comm.all_gather(array, out, nd_up=0)
         if len(set(lengths)) == 1:
             return out
-        return concatenate([out[rank * longest:rank * longest + length] for rank, length in enumerate(lengths)])
+        return concatenate([out[rank * longest : rank * longest + length] for rank, length in enumerate(lengths)])
 
     def broadcast(self, array: Any, meta: Meta, root: int) -> Any:
         """Return the root's array, which the meta describes; the root its own."""
@@ -251,8 +253,15 @@ class Clique:
             raise RuntimeError("NCCL was aborted in an earlier command: call synkhronos.close() and fork() again")
         self._busy = True
 
-    def _reduced(self, array: Any, meta: Meta, op: ReduceOp, weights: Optional[Sequence[float]],
-                 present: Sequence[bool], call: Callable[[Any, str], Any]) -> Any:
+    def _reduced(
+        self,
+        array: Any,
+        meta: Meta,
+        op: ReduceOp,
+        weights: Optional[Sequence[float]],
+        present: Sequence[bool],
+        call: Callable[[Any, str], Any],
+    ) -> Any:
         """Prepare this rank's part, have NCCL combine the parts, and finish what comes out."""
         name, shape, dtype = str(op.name), meta.shape, meta.dtype
         wide = compute_dtype(op, dtype)
@@ -293,7 +302,7 @@ class Clique:
         """Return the result of an array without elements."""
         if call == self._to_root and self.rank != self.root:
             return None
-        return part[:part.shape[0] // self.size] if call == self._scattered else part
+        return part[: part.shape[0] // self.size] if call == self._scattered else part
 
     def _all_reduce(self, part: Any, op: str) -> Any:
         self._enter()
@@ -312,8 +321,7 @@ class Clique:
 
     def _scattered(self, part: Any, op: str) -> Any:
         if part.shape[0] % self.size:
-            raise ValueError("reduce_scatter: the length %d is no multiple of the %d ranks" % (
-                part.shape[0], self.size))
+            raise ValueError(f"reduce_scatter: the length {part.shape[0]} is no multiple of the {self.size} ranks")
         self._enter()
         out = empty((part.shape[0] // self.size,) + part.shape[1:], part.dtype, self.context)
         self.comm.reduce_scatter(part, op, out)
@@ -336,4 +344,4 @@ def _neutral(name: str, dtype: np.dtype) -> Any:
 
 def _words(error: BaseException) -> str:
     text = error.args[0] if error.args else ""
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else "%s: %s" % (type(error).__name__, error)
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else f"{type(error).__name__}: {error}"

@@ -90,8 +90,9 @@ class Layout:
         """Return every rank's array at a position, attached."""
         found = self._arrays.get(i)
         if found is None:
-            found = self._arrays[i] = [None if handle is None else self._pools.attach(handle)
-                                       for handle in self.of_ranks(i)]
+            found = self._arrays[i] = [
+                None if handle is None else self._pools.attach(handle) for handle in self.of_ranks(i)
+            ]
         return found
 
 
@@ -143,7 +144,7 @@ class SharedMemoryTransport(Transport):
             slot.spare = before
 
     def forget(self, prefix: Tuple[Any, ...]) -> None:
-        for key in [key for key in self._slots if key[:len(prefix)] == prefix]:
+        for key in [key for key in self._slots if key[: len(prefix)] == prefix]:
             del self._slots[key]
 
     # -- meeting -------------------------------------------------------------------------------------------------
@@ -161,8 +162,10 @@ class SharedMemoryTransport(Transport):
         # The slot was read for the last time before the rendezvous in between.
         length[self.rank], self._keep[turn] = messages.put(notice, slots[self.rank], self.pool)
         self.rendezvous.meet()
-        return tuple(notice if rank == self.rank else bytes(messages.get(length[rank], slots[rank], self.pools))
-                     for rank in range(self.size))
+        return tuple(
+            notice if rank == self.rank else bytes(messages.get(length[rank], slots[rank], self.pools))
+            for rank in range(self.size)
+        )
 
     def _share(self, handles: Sequence[Optional[Handle]]) -> Layout:
         """Tell all ranks where this rank's arrays lie; return where all lie.
@@ -198,13 +201,25 @@ class SharedMemoryTransport(Transport):
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
-    def all_reduce(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], op: ReduceOp,
-                   weights: Optional[Sequence[float]], describe: Describe) -> List[np.ndarray]:
+    def all_reduce(
+        self,
+        keys: Sequence[Key],
+        arrays: Sequence[np.ndarray],
+        op: ReduceOp,
+        weights: Optional[Sequence[float]],
+        describe: Describe,
+    ) -> List[np.ndarray]:
         return self._reduce_beside(keys, arrays, op, weights, describe, range(self.size))
 
-    def _reduce_beside(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], op: ReduceOp,
-                       weights: Optional[Sequence[float]], describe: Describe,
-                       takers: Sequence[int]) -> List[np.ndarray]:
+    def _reduce_beside(
+        self,
+        keys: Sequence[Key],
+        arrays: Sequence[np.ndarray],
+        op: ReduceOp,
+        weights: Optional[Sequence[float]],
+        describe: Describe,
+        takers: Sequence[int],
+    ) -> List[np.ndarray]:
         """Reduce arrays that every rank has, into spare ones of the ranks that take the results; return this rank's."""
         n = len(keys)
         told, results = self._placed(keys, arrays), []
@@ -222,11 +237,18 @@ class SharedMemoryTransport(Transport):
         # The others' shares are complete at the next rendezvous.
         return results
 
-    def reduce(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], ops: Sequence[ReduceOp],
-               weights: Optional[Sequence[float]], describe: Describe,
-               keep_dtype: bool = True, in_place: bool = False) -> Optional[List[np.ndarray]]:
+    def reduce(
+        self,
+        keys: Sequence[Key],
+        arrays: Sequence[Optional[np.ndarray]],
+        ops: Sequence[ReduceOp],
+        weights: Optional[Sequence[float]],
+        describe: Describe,
+        keep_dtype: bool = True,
+        in_place: bool = False,
+    ) -> Optional[List[np.ndarray]]:
         if in_place:
-            op, = set(ops)
+            (op,) = set(ops)
             results_here = self._reduce_beside(keys, arrays, op, weights, describe, (self.root,))
             return results_here if self.rank == self.root else None
         layout = self._share(self._placed(keys, arrays))
@@ -236,8 +258,9 @@ class SharedMemoryTransport(Transport):
             for i, name in enumerate(names):
                 if name not in (None, "gather"):
                     check_same(layout.of_ranks(i), describe, i)
-            shared_out = layout.known[names] = [i for i, name in enumerate(names) if self._worth_sharing(
-                layout.of_ranks(i), name)]
+            shared_out = layout.known[names] = [
+                i for i, name in enumerate(names) if self._worth_sharing(layout.of_ranks(i), name)
+            ]
         results: Dict[int, np.ndarray] = {}
         if shared_out:
             # The root tells where the results shall lie, which takes an exchange of its own.
@@ -272,8 +295,9 @@ class SharedMemoryTransport(Transport):
         layout = self._share(self._placed(keys, arrays))
         return [layout.arrays(i) for i in range(len(keys))] if self.rank == self.root else None
 
-    def all_gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray],
-                   describe: Describe, on_host: bool = False) -> List[np.ndarray]:
+    def all_gather(
+        self, keys: Sequence[Key], arrays: Sequence[np.ndarray], describe: Describe, on_host: bool = False
+    ) -> List[np.ndarray]:
         layout = self._share(self._placed(keys, arrays))
         results = []
         for i, key in enumerate(keys):
@@ -285,8 +309,9 @@ class SharedMemoryTransport(Transport):
             results.append(spare)
         return results
 
-    def broadcast(self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int,
-                  on_host: bool = False) -> List[np.ndarray]:
+    def broadcast(
+        self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int, on_host: bool = False
+    ) -> List[np.ndarray]:
         if self.rank == root:
             self._share(self._placed(keys, arrays))
             return [self._slots[key].current.array for key in keys]  # type: ignore[union-attr]
@@ -296,8 +321,12 @@ class SharedMemoryTransport(Transport):
 
 def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
     """Tell whether two arrays are views of the same elements in the same order; ``b`` is C-contiguous."""
-    return a is b or (a.shape == b.shape and a.dtype == b.dtype and a.flags.c_contiguous
-                      and a.__array_interface__["data"] == b.__array_interface__["data"])
+    return a is b or (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and a.flags.c_contiguous
+        and a.__array_interface__["data"] == b.__array_interface__["data"]
+    )
 
 
 def _shape_of(handles: Sequence[Optional[Handle]]) -> Tuple[Tuple[int, ...], np.dtype]:
@@ -316,9 +345,13 @@ def check_same(handles: Sequence[Optional[Handle]], describe: Describe, i: int, 
     """Raise where shapes or dtypes differ; every rank sees the same handles, so all raise or none."""
     there = [(rank, handle) for rank, handle in enumerate(handles) if handle is not None]
     if len({(handle.shape[but_lengths:], len(handle.shape), handle.dtype) for _, handle in there}) > 1:
-        raise ValueError("%s differs between ranks: expected the same shape%s and dtype on all of them, got %s" % (
-            describe(i), " (but for the length)" if but_lengths else "",
-            "; ".join("%s %s on rank %d" % (handle.dtype, handle.shape, rank) for rank, handle in there)))
+        raise ValueError(
+            "{} differs between ranks: expected the same shape{} and dtype on all of them, got {}".format(
+                describe(i),
+                " (but for the length)" if but_lengths else "",
+                "; ".join(f"{handle.dtype} {handle.shape} on rank {rank}" for rank, handle in there),
+            )
+        )
 
 
 @contextmanager
@@ -326,4 +359,4 @@ def _named(describe: Describe, i: int) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError("%s: %s" % (describe(i), error)) from None
+        raise ValueError(f"{describe(i)}: {error}") from None

@@ -157,7 +157,7 @@ class Fake:
 
 
 OK, WARN, MISSING = doctor.OK, doctor.WARN, doctor.MISSING
-THIS = "%d.%d" % sys.version_info[:2]
+THIS = "{}.{}".format(*sys.version_info)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ THIS = "%d.%d" % sys.version_info[:2]
         ("compiler", "good_compiler", OK, "g++ 12.2.0", ""),
         ("compiler", "empty_path", MISSING, "no g++", "apt-get install g++"),
         ("compiler", "broken_compiler", MISSING, "cannot execute cc1plus", "apt-get install --reinstall g++"),
-        ("compiler", "no_headers", MISSING, "Python.h", "apt-get install python%s-dev" % THIS),
+        ("compiler", "no_headers", MISSING, "Python.h", f"apt-get install python{THIS}-dev"),
         ("engine", "no_theano", MISSING, "No module named theano", 'pip install "synkhronos[theano]"'),
         ("engine", "theano_that_hangs", MISSING, "timed out", 'pip install "synkhronos[theano]"'),
         ("engine", "theano_that_crashes", MISSING, "exit status -11", 'pip install "synkhronos[theano]"'),
@@ -182,7 +182,7 @@ THIS = "%d.%d" % sys.version_info[:2]
         ("kernels", "kernels_built", OK, "built", ""),
         ("kernels", "no_kernels", WARN, "not built", "g++"),
         ("cores", "eight_cores", OK, "8 usable: affinity 8 of", ""),
-        ("cores", "quota_of_two", OK, "2 usable: affinity 8 of %d, quota 2.5" % os.cpu_count(), ""),
+        ("cores", "quota_of_two", OK, f"2 usable: affinity 8 of {os.cpu_count()}, quota 2.5", ""),
         ("cores", "one_core", WARN, "1 usable", "taskset"),
         ("shared_memory", "nothing", OK, "memfd", ""),
         ("shared_memory", "no_memfd", OK, "4.0 GB free in /dev/shm", ""),
@@ -226,8 +226,10 @@ def test_every_check_is_in_the_list():
     ],
 )
 def test_main(monkeypatch, capsys, statuses, code, last):
-    findings = [doctor.Finding("thing %d" % i, status, "seen", "" if status == OK else "do it")
-                for i, status in enumerate(statuses)]
+    findings = [
+        doctor.Finding(f"thing {i}", status, "seen", "" if status == OK else "do it")
+        for i, status in enumerate(statuses)
+    ]
     monkeypatch.setattr(doctor, "CHECKS", [lambda finding=finding: finding for finding in findings])
     assert doctor.main() == code
     lines = capsys.readouterr().out.splitlines()

@@ -195,9 +195,9 @@ def test_command_line_runs_as_under_python(folder, name):
 def test_options_of_python_hold(folder, option):
     (folder / "prog.py").write_text("import sys\nprint(sys.path, sys.flags, __debug__)")
     if option == "-I":  # ignores PYTHONPATH, so the library has to be installed for this one
-        program = "import sys; sys.path.append(%r); from synkhronos.cli.run import main; main(['prog.py'])" % ROOT
+        program = f"import sys; sys.path.append({ROOT!r}); from synkhronos.cli.run import main; main(['prog.py'])"
         ours = run(folder, ["-c", program], [], ["-I"])[0]
-        assert ours.replace(", %r" % ROOT, "") == run(folder, [], ["prog.py"], ["-I"])[0]
+        assert ours.replace(f", {ROOT!r}", "") == run(folder, [], ["prog.py"], ["-I"])[0]
     else:
         same_as_python(folder, ["prog.py"], [option])
 
@@ -227,7 +227,7 @@ def test_usage(folder, arguments, status):
 @pytest.mark.parametrize("first", ["theano", "lasagne"])
 def test_program_that_imports_theano_first(folder, first):
     if not importlib.util.find_spec(first):
-        pytest.skip("%s is not installed" % first)
-    (folder / "prog.py").write_text("import %s\nimport theano.tensor as T\nprint((T.scalar() + 1).type)" % first)
+        pytest.skip(f"{first} is not installed")
+    (folder / "prog.py").write_text(f"import {first}\nimport theano.tensor as T\nprint((T.scalar() + 1).type)")
     out, err, status = run(folder, ["-m", "synkhronos"], ["prog.py"])
     assert (out, status) == ("TensorType(float64, scalar)\n", 0), err

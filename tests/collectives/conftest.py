@@ -6,7 +6,7 @@ import table
 import synkhronos as synk
 
 
-@pytest.fixture(params=table.PLACES, ids=lambda place: "%d-root%d" % place)
+@pytest.fixture(params=table.PLACES, ids=lambda place: "{}-root{}".format(*place))
 def threads(request, make_world):
     """Ranks as threads, with the NumPy engine: every number of ranks and every root in turn."""
     return make_world("threads", *request.param)
@@ -21,6 +21,7 @@ def three(make_world):
 @pytest.fixture
 def differing():
     """Return a function that makes variables with another value on every rank, and returns both."""
+
     def make(world, dtypes, shapes):
         kinds = [(dtype, shape) for dtype in dtypes for shape in shapes]
         variables = world.shareds([table.value(dtype, shape) for dtype, shape in kinds])
@@ -35,6 +36,7 @@ def differing():
 @pytest.fixture
 def refused():
     """Return a function that checks an error and that a correct call works right after it."""
+
     def check(world, error, words, call):
         with pytest.raises(error) as caught:
             call()

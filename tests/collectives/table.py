@@ -11,8 +11,22 @@ import numpy as np
 
 OPS = ("avg", "sum", "prod", "min", "max")
 
-DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-          "float16", "float32", "float64", "complex64", "complex128")
+DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
 
 #: 0 to 4 dimensions; the second dimension of some equals a number of ranks; none is a multiple of 64 bytes.
 SHAPES = ((), (5,), (4, 2), (3, 3), (2, 3, 3), (1, 2, 3, 2), (0, 3))
@@ -40,7 +54,7 @@ def value(dtype, shape, rank=0, seed=0):
     random = np.random.RandomState(zlib.crc32(repr((dtype.str, shape, rank, seed)).encode()))
     if dtype.kind in "bui":
         limits = np.iinfo(dtype if dtype.kind != "b" else np.uint8)
-        whole = random.randint(max(limits.min, -2 ** 62), min(limits.max, 2 ** 62), shape)
+        whole = random.randint(max(limits.min, -(2**62)), min(limits.max, 2**62), shape)
         return np.asarray(whole % 2 if dtype.kind == "b" else whole).astype(dtype)
     array = random.standard_normal(shape)
     if dtype.kind == "c":
@@ -87,5 +101,5 @@ def document():
     """Return the table for the docs, as reStructuredText."""
     rule = " ".join(["=" * 10] + ["=" * 4] * len(OPS))
     rows = [("dtype", OPS)] + [(dtype, ["yes" if defined(op, dtype) else "no" for op in OPS]) for dtype in DTYPES]
-    lines = [" ".join(["%-10s" % name] + ["%-4s" % cell for cell in cells]).rstrip() for name, cells in rows]
+    lines = [" ".join([f"{name:<10}"] + [f"{cell:<4}" for cell in cells]).rstrip() for name, cells in rows]
     return "\n".join([rule, lines[0], rule] + lines[1:] + [rule]) + "\n"

@@ -46,7 +46,17 @@ def test_bad_input(three, refused):
     refused(three, ValueError, ["scale", "at least 1 dimension", "use gather"], lambda: synk.all_gather([W, scale]))
     parts = [table.value("float64", shape) for shape in ((2, 2), (1, 2), (2, 3))]
     three.set_values(W, parts)
-    refused(three, ValueError, ["W differs between ranks", "(but for the length)", "float64 (2, 2) on rank 0",
-                                "float64 (1, 2) on rank 1", "float64 (2, 3) on rank 2"], lambda: synk.all_gather(W))
+    refused(
+        three,
+        ValueError,
+        [
+            "W differs between ranks",
+            "(but for the length)",
+            "float64 (2, 2) on rank 0",
+            "float64 (1, 2) on rank 1",
+            "float64 (2, 3) on rank 2",
+        ],
+        lambda: synk.all_gather(W),
+    )
     for got, part in zip(three.values(W), parts):
         table.assert_same_bits([got], part)

@@ -176,7 +176,7 @@ def test_shapes_that_differ_many_times_over(make_world, n, root):
         world.set_values(bad, parts)
         world.set_values(good, [np.full(2, float(rank)) for rank in range(n)])
         for call in (synk.all_reduce, synk.reduce, lambda both: synk.reduce(both, "sum", in_place=False)):
-            with pytest.raises(ValueError, match=r"bad differs between ranks.*float64 \(2,\) on rank %d" % (turn % n)):
+            with pytest.raises(ValueError, match=rf"bad differs between ranks.*float64 \(2,\) on rank {turn % n}"):
                 call([good, bad])
         for rank in range(n):
             table.assert_same_bits([world.values(bad)[rank]], parts[rank])
@@ -194,7 +194,7 @@ def test_a_process_raises(make_world):
         with pytest.raises(synk.WorkerError) as caught:
             synk.all_reduce([W, V])
         assert caught.value.rank == 1
-        world.set_values(W, [np.ones(2), np.full(2, 3.)])
+        world.set_values(W, [np.ones(2), np.full(2, 3.0)])
         synk.all_reduce(W)
-        table.assert_same_bits(world.values(W), np.full(2, 2.))
+        table.assert_same_bits(world.values(W), np.full(2, 2.0))
         assert world.values(V)[1].tolist() == [None, 1]

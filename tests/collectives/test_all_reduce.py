@@ -9,6 +9,7 @@ from synkhronos.testing import numpy_engine as engine
 
 # -- what comes out ----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("op, dtype", table.DEFINED)
 def test_op_and_dtype(threads, differing, op, dtype):
     variables, parts = differing(threads, [dtype], table.SHAPES)
@@ -45,7 +46,7 @@ def test_in_every_world(world, differing):
 def test_op_that_the_dtype_does_not_have(make_world, op, dtype):
     world = make_world()
     variable = world.shared(table.value(dtype, (3,)), "counts")
-    with pytest.raises(TypeError, match="counts has the type %s, which has no average" % dtype):
+    with pytest.raises(TypeError, match=f"counts has the type {dtype}, which has no average"):
         synk.all_reduce(variable, op)
     table.assert_same_bits(world.values(variable), table.value(dtype, (3,)))
 
@@ -58,7 +59,7 @@ def test_default_is_avg(three, differing):
 
 def test_many_variables_of_many_shapes_in_one_call(world):
     """161 of them, as ResNet-50 has; twice, because buffers alternate."""
-    shapes = [(i % 7 + 1, i % 3 + 1, 5)[:i % 4] for i in range(161)]
+    shapes = [(i % 7 + 1, i % 3 + 1, 5)[: i % 4] for i in range(161)]
     dtypes = ["float32", "float64", "float16", "complex64"]
     kinds = [(dtypes[i % 4], shape) for i, shape in enumerate(shapes)]
     variables = world.shareds([np.full(shape, i, dtype) for i, (dtype, shape) in enumerate(kinds)])
@@ -73,8 +74,10 @@ def test_many_variables_of_many_shapes_in_one_call(world):
         table.assert_same_bits(world.values(variables[i]), np.full(shape, world.n * total, dtype))
 
 
-@pytest.mark.parametrize("dtype, size", [("float32", 1_000_003), ("float64", 524_289), ("complex128", 131_077),
-                                         ("int8", 2_000_001), ("float16", 700_001)])
+@pytest.mark.parametrize(
+    "dtype, size",
+    [("float32", 1_000_003), ("float64", 524_289), ("complex128", 131_077), ("int8", 2_000_001), ("float16", 700_001)],
+)
 @pytest.mark.parametrize("n", [2, 3])
 def test_large_arrays_of_odd_sizes(make_world, dtype, size, n):
     world = make_world("threads", n)
@@ -113,13 +116,25 @@ def test_mistake_of_2017_second_dimension_equal_to_the_number_of_ranks(threads, 
 
 # -- averages ----------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
 def test_average_of_equal_values_is_that_value(make_world, dtype, n):
     world = make_world("threads", n)
     real = np.finfo(dtype)
-    extremes = [0.1, -1 / 3, real.max, -real.max, real.tiny, real.tiny / 2, real.tiny * real.eps, np.inf, -np.inf,
-                -0.0, 1 - real.eps]
+    extremes = [
+        0.1,
+        -1 / 3,
+        real.max,
+        -real.max,
+        real.tiny,
+        real.tiny / 2,
+        real.tiny * real.eps,
+        np.inf,
+        -np.inf,
+        -0.0,
+        1 - real.eps,
+    ]
     with np.errstate(all="ignore"):
         value = np.array(extremes + list(np.random.RandomState(0).standard_normal(500))).astype(dtype)
     if value.dtype.kind == "c":
@@ -152,7 +167,7 @@ def test_nothing_warns(three):
 @pytest.mark.parametrize("op", table.OPS)
 def test_nan_of_one_rank_reaches_all(three, op):
     variable = three.shared(np.zeros(3))
-    three.set_values(variable, [[1., np.nan, 3.], [1., 2., 3.], [1., 2., 3.]])
+    three.set_values(variable, [[1.0, np.nan, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
     synk.all_reduce(variable, op)
     for got in three.values(variable):
         assert np.isnan(got).tolist() == [False, True, False]
@@ -167,7 +182,7 @@ WEIGHTS = [
     ([np.float32(1), np.int8(1), 2], [1, 1, 2]),
     ([1e308, 1e308, 5e307], [2, 2, 1]),
     ([1e-320, 0, 1e-320], [1, 0, 1]),
-    ([10 ** 20, 10 ** 20, 0], [1, 1, 0]),
+    ([10**20, 10**20, 0], [1, 1, 0]),
     ([0, 0, 5], [0, 0, 1]),
 ]
 
@@ -185,9 +200,9 @@ def test_weights(three, differing, weights, meant, dtype):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_weight_0_excludes_what_would_spoil_the_average(three, bad):
     variable = three.shared(np.zeros(2))
-    three.set_values(variable, [[1., 2.], [bad, bad], [3., 6.]])
+    three.set_values(variable, [[1.0, 2.0], [bad, bad], [3.0, 6.0]])
     synk.all_reduce(variable, weights=[1, 0, 1])
-    table.assert_same_bits(three.values(variable), np.array([2., 4.]))
+    table.assert_same_bits(three.values(variable), np.array([2.0, 4.0]))
 
 
 def test_weights_of_a_function_are_the_rows_of_its_last_call(three):
@@ -195,13 +210,13 @@ def test_weights_of_a_function_are_the_rows_of_its_last_call(three):
     total = three.shared(np.zeros(()), "total")
     step = synk.function([x], updates=[(total, engine.mean(x))])
     synk.distribute()
-    step(np.arange(10.))  # 0-3, 4-6, 7-9: an average of averages would be 4.5 only with these weights
+    step(np.arange(10.0))  # 0-3, 4-6, 7-9: an average of averages would be 4.5 only with these weights
     synk.all_reduce(total, weights=step)
     table.assert_same_bits(three.values(total), np.array(4.5))
-    step(np.array([5.]))  # only the root has a row; the others have no part in it, NaN or not
-    three.set_values(total, [np.nan, 5., np.nan])
+    step(np.array([5.0]))  # only the root has a row; the others have no part in it, NaN or not
+    three.set_values(total, [np.nan, 5.0, np.nan])
     synk.all_reduce([total], weights=step)
-    table.assert_same_bits(three.values(total), np.array(5.))
+    table.assert_same_bits(three.values(total), np.array(5.0))
 
 
 def test_mistake_of_2017_averages_of_uneven_shards(make_world):
@@ -209,9 +224,9 @@ def test_mistake_of_2017_averages_of_uneven_shards(make_world):
     x = engine.variable("x", "float64", 1)
     total = world.shared(np.zeros(()), "total")
     step = synk.function([x], updates=[(total, engine.mean(x))])
-    step(np.array([0., 1., 5., 6.]))
+    step(np.array([0.0, 1.0, 5.0, 6.0]))
     synk.all_reduce(total, weights=step)
-    table.assert_same_bits(world.values(total), np.array(3.))
+    table.assert_same_bits(world.values(total), np.array(3.0))
 
 
 def test_weights_of_a_function_do_not_outlive_the_session(make_world, refused):
@@ -220,31 +235,39 @@ def test_weights_of_a_function_do_not_outlive_the_session(make_world, refused):
     step = synk.function([x], updates=[(total, engine.mean(x))])
     for _ in range(2):
         world = make_world("threads", 2)
-        refused(world, ValueError, "weights: the function has not been called in this session",
-                lambda: synk.all_reduce(total, weights=step))
-        step(np.arange(4.))
+        refused(
+            world,
+            ValueError,
+            "weights: the function has not been called in this session",
+            lambda: synk.all_reduce(total, weights=step),
+        )
+        step(np.arange(4.0))
         synk.all_reduce(total, weights=step)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("weights, error, words", [
-    ([1, 2], ValueError, ["weights", "expected 3", "got 2"]),
-    ([1, 2, 3, 4], ValueError, ["weights", "expected 3", "got 4"]),
-    ([1, -1, 1], ValueError, ["weights[1]", "not negative", "-1"]),
-    ([1, 1, np.nan], ValueError, ["weights[2]", "finite", "nan"]),
-    ([np.inf, 1, 1], ValueError, ["weights[0]", "finite", "inf"]),
-    ([10 ** 400, 1, 1], ValueError, ["weights[0]", "finite"]),
-    ([0, 0, 0], ValueError, ["weights", "at least one must be positive"]),
-    ([1, True, 1], TypeError, ["weights[1]", "number", "bool"]),
-    ([1, "2", 1], TypeError, ["weights[1]", "number", "'2'"]),
-    ([1, None, 1], TypeError, ["weights[1]", "number", "None"]),
-    ([[1], [1, 2], 1], TypeError, ["weights[0]", "number", "list"]),
-    (np.ones((3, 1)), TypeError, ["weights", "one number per rank"]),
-    (3, TypeError, ["weights", "one number per rank", "3"]),
-    (np.array(3.), TypeError, ["weights", "one number per rank"]),
-    ({0: 1}, TypeError, ["weights", "one number per rank"]),
-])
+
+@pytest.mark.parametrize(
+    "weights, error, words",
+    [
+        ([1, 2], ValueError, ["weights", "expected 3", "got 2"]),
+        ([1, 2, 3, 4], ValueError, ["weights", "expected 3", "got 4"]),
+        ([1, -1, 1], ValueError, ["weights[1]", "not negative", "-1"]),
+        ([1, 1, np.nan], ValueError, ["weights[2]", "finite", "nan"]),
+        ([np.inf, 1, 1], ValueError, ["weights[0]", "finite", "inf"]),
+        ([10**400, 1, 1], ValueError, ["weights[0]", "finite"]),
+        ([0, 0, 0], ValueError, ["weights", "at least one must be positive"]),
+        ([1, True, 1], TypeError, ["weights[1]", "number", "bool"]),
+        ([1, "2", 1], TypeError, ["weights[1]", "number", "'2'"]),
+        ([1, None, 1], TypeError, ["weights[1]", "number", "None"]),
+        ([[1], [1, 2], 1], TypeError, ["weights[0]", "number", "list"]),
+        (np.ones((3, 1)), TypeError, ["weights", "one number per rank"]),
+        (3, TypeError, ["weights", "one number per rank", "3"]),
+        (np.array(3.0), TypeError, ["weights", "one number per rank"]),
+        ({0: 1}, TypeError, ["weights", "one number per rank"]),
+    ],
+)
 def test_wrong_weights(three, refused, weights, error, words):
     variable = three.shared(np.zeros(2), "W")
     refused(three, error, words, lambda: synk.all_reduce(variable, weights=weights))
@@ -253,37 +276,47 @@ def test_wrong_weights(three, refused, weights, error, words):
 @pytest.mark.parametrize("op", ["sum", "c_max"])
 def test_weights_with_another_op_than_avg(three, refused, op):
     variable = three.shared(np.zeros(2), "W")
-    refused(three, ValueError, ["weights", "only op 'avg'", op],
-            lambda: synk.all_reduce(variable, op, weights=[1, 1, 1]))
+    refused(
+        three, ValueError, ["weights", "only op 'avg'", op], lambda: synk.all_reduce(variable, op, weights=[1, 1, 1])
+    )
 
 
-@pytest.mark.parametrize("op, error", [("mean", ValueError), ("gather", ValueError), (None, ValueError),
-                                       ("c_", ValueError), ("AVG", ValueError), (3, TypeError), (np.add, TypeError)])
+@pytest.mark.parametrize(
+    "op, error",
+    [
+        ("mean", ValueError),
+        ("gather", ValueError),
+        (None, ValueError),
+        ("c_", ValueError),
+        ("AVG", ValueError),
+        (3, TypeError),
+        (np.add, TypeError),
+    ],
+)
 def test_unknown_op(three, refused, op, error):
     variable = three.shared(np.zeros(2), "W")
-    refused(three, error, ["op must be 'avg', 'sum', 'prod', 'min', 'max'", "got"],
-            lambda: synk.all_reduce(variable, op))
+    refused(
+        three, error, ["op must be 'avg', 'sum', 'prod', 'min', 'max'", "got"], lambda: synk.all_reduce(variable, op)
+    )
 
 
 @pytest.mark.parametrize("shapes", [[(2, 3), (2, 3), (3, 2)], [(2, 3), (6, 1), (6, 1)], [(0, 3), (1, 3), (1, 3)]])
 def test_shapes_that_differ_between_ranks(three, refused, shapes):
     good, bad = three.shareds([np.zeros(2), np.zeros((2, 3))], ["good", "bad"])
-    three.set_values(good, [[1., 1.], [2., 2.], [3., 3.]])
+    three.set_values(good, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
     parts = [table.value("float64", shape, rank) for rank, shape in enumerate(shapes)]
     three.set_values(bad, parts)
-    words = ["bad differs between ranks"] + ["float64 %s on rank %d" % (shape, rank)
-                                             for rank, shape in enumerate(shapes)]
+    words = ["bad differs between ranks"] + [f"float64 {shape} on rank {rank}" for rank, shape in enumerate(shapes)]
     refused(three, ValueError, words, lambda: synk.all_reduce([good, bad], "sum"))
     for rank in range(3):
         table.assert_same_bits([three.values(bad)[rank]], parts[rank])
-        table.assert_same_bits([three.values(good)[rank]], np.full(2, rank + 1.))
+        table.assert_same_bits([three.values(good)[rank]], np.full(2, rank + 1.0))
 
 
 def test_dtypes_that_differ_between_ranks(three, refused):
     variable = three.shared(np.zeros(2), "W")
     three.set_values(variable, [np.zeros(2), np.zeros(2), np.zeros(2, "float32")])
-    refused(three, ValueError, ["W differs between ranks", "float32 (2,) on rank 2"],
-            lambda: synk.all_reduce(variable))
+    refused(three, ValueError, ["W differs between ranks", "float32 (2,) on rank 2"], lambda: synk.all_reduce(variable))
 
 
 def test_error_that_all_ranks_see_is_told_once(three):

@@ -10,8 +10,9 @@ def test_in_sync(world, differing):
     report = synk.in_sync(variables)
     assert report and repr(report) == "in sync" and report.differences == {}
     if world.n > 1:
-        world.set_values(variables[1], [np.arange(6).reshape(2, 3) % 2 == (rank != world.root)
-                                        for rank in range(world.n)])
+        world.set_values(
+            variables[1], [np.arange(6).reshape(2, 3) % 2 == (rank != world.root) for rank in range(world.n)]
+        )
         report = synk.in_sync(tuple(variables))
         assert not report
         assert list(report.differences) == ["v1"]

@@ -33,8 +33,9 @@ def test_in_every_world(world, differing):
         table.assert_reduced("min", world.values(variable)[world.root], table.expected("min", of_ranks))
 
 
-@pytest.mark.parametrize("dtype, op", [("float32", "avg"), ("float16", "sum"), ("int8", "prod"), ("complex128", "sum"),
-                                       ("bool", "max")])
+@pytest.mark.parametrize(
+    "dtype, op", [("float32", "avg"), ("float16", "sum"), ("int8", "prod"), ("complex128", "sum"), ("bool", "max")]
+)
 @pytest.mark.parametrize("n, root", [(1, 0), (2, 1), (3, 1)])
 def test_large_arrays_of_odd_sizes(make_world, dtype, op, n, root):
     """Larger than what the root reduces alone; beside small ones in the same call."""
@@ -78,7 +79,11 @@ def test_bad_input(three, refused, in_place):
         shapes[rank] = (2, 1)
         parts = [table.value("float64", shape) for shape in shapes]
         three.set_values(W, parts)
-        refused(three, ValueError, ["W differs between ranks", "(2, 1) on rank %d" % rank],
-                lambda: synk.reduce([counts, W], "sum", in_place))
+        refused(
+            three,
+            ValueError,
+            ["W differs between ranks", f"(2, 1) on rank {rank}"],
+            lambda: synk.reduce([counts, W], "sum", in_place),
+        )
         for got, part in zip(three.values(W), parts):
             table.assert_same_bits([got], part)

@@ -9,12 +9,12 @@ from synkhronos.testing import numpy_engine as engine
 def shares(rows, n, root):
     """The rule of the docs, in other words than partition.py: as even as possible, in rank order, the root first."""
     if len(rows) < n:
-        served = ([root] + [rank for rank in range(n) if rank != root])[:len(rows)]
+        served = ([root] + [rank for rank in range(n) if rank != root])[: len(rows)]
         counts = [int(rank in served) for rank in range(n)]
     else:
         counts = [len(part) for part in np.array_split(np.arange(len(rows)), n)]
     ends = np.cumsum([0] + counts)
-    return [rows[ends[rank]:ends[rank + 1]] for rank in range(n)]
+    return [rows[ends[rank] : ends[rank + 1]] for rank in range(n)]
 
 
 def assert_scattered(world, variable, rows):
@@ -24,14 +24,25 @@ def assert_scattered(world, variable, rows):
 
 #: What ``batch`` may be, and the rows that NumPy says it means.
 BATCHES = [
-    (None, slice(None)), (7, slice(7)), (0, slice(0)), (np.int64(5), slice(5)),
-    (slice(2, 9), slice(2, 9)), (slice(None, None, 3), slice(None, None, 3)),
+    (None, slice(None)),
+    (7, slice(7)),
+    (0, slice(0)),
+    (np.int64(5), slice(5)),
+    (slice(2, 9), slice(2, 9)),
+    (slice(None, None, 3), slice(None, None, 3)),
     (slice(None, None, -1), slice(None, None, -1)),
-    (slice(-4, None), slice(-4, None)), (slice(9, 2, -2), slice(9, 2, -2)), (slice(5, 500), slice(5, 500)),
+    (slice(-4, None), slice(-4, None)),
+    (slice(9, 2, -2), slice(9, 2, -2)),
+    (slice(5, 500), slice(5, 500)),
     (slice(3, 3), slice(3, 3)),
-    ([3, 1, 10], [3, 1, 10]), ([-1, -11, 0], [-1, -11, 0]), ([], []), ((4, 4, 4, 4, 4), [4, 4, 4, 4, 4]),
-    (range(1, 11, 2), list(range(1, 11, 2))), (np.array([5, 2, 9, 1]), [5, 2, 9, 1]),
-    (np.array([1, 3], "uint8"), [1, 3]), (np.arange(11)[::-2], list(range(10, -1, -2))),
+    ([3, 1, 10], [3, 1, 10]),
+    ([-1, -11, 0], [-1, -11, 0]),
+    ([], []),
+    ((4, 4, 4, 4, 4), [4, 4, 4, 4, 4]),
+    (range(1, 11, 2), list(range(1, 11, 2))),
+    (np.array([5, 2, 9, 1]), [5, 2, 9, 1]),
+    (np.array([1, 3], "uint8"), [1, 3]),
+    (np.arange(11)[::-2], list(range(10, -1, -2))),
     (np.random.RandomState(0).permutation(11), np.random.RandomState(0).permutation(11)),
 ]
 
@@ -41,8 +52,12 @@ def test_batch(threads, batch, rows):
     X, y = threads.shareds([np.zeros((1, 2)), np.zeros(1, "int32")])
     values = [table.value("float64", (11, 3)), table.value("int32", (11,))]
     keep = np.arange(11)[rows if isinstance(rows, slice) else np.asarray(rows, int)]
-    for given in (values, [np.asfortranarray(values[0]), list(map(int, values[1]))], list(map(synk.data, values)),
-                  [synk.data(values[0]), values[1]]):
+    for given in (
+        values,
+        [np.asfortranarray(values[0]), list(map(int, values[1]))],
+        list(map(synk.data, values)),
+        [synk.data(values[0]), values[1]],
+    ):
         synk.scatter([X, y], given, batch=batch)
         assert_scattered(threads, X, values[0][keep])
         assert_scattered(threads, y, values[1][keep])
@@ -104,7 +119,7 @@ def test_minibatch_data_hold_the_selected_rows_already(three, batch):
     rows = labels[slice(batch) if isinstance(batch, int) else batch]
     held = table.value("float64", (6, 2))  # more rows than are selected: ignored
     synk.scatter([X, y], [synk.data(held, minibatch=True), labels], batch=batch)
-    assert_scattered(three, X, held[:len(rows)])
+    assert_scattered(three, X, held[: len(rows)])
     assert_scattered(three, y, rows)
     synk.scatter([X, y], [synk.data(held, minibatch=True), labels])  # without batch it is as any other
     assert_scattered(three, X, held)
@@ -157,8 +172,12 @@ def test_bad_input(three, refused):
         refused(three, error, words, lambda given=given: synk.scatter([X, y], given))
     refused(three, ValueError, ["scale", "no rows"], lambda: synk.scatter([X, scale], [values[0], 3.0]))
     few = synk.data(values[0][:2], minibatch=True)
-    refused(three, ValueError, ["values for X", "minibatch of 2 rows", "selects 3"],
-            lambda: synk.scatter([X, y], [few, values[1]], batch=3))
+    refused(
+        three,
+        ValueError,
+        ["values for X", "minibatch of 2 rows", "selects 3"],
+        lambda: synk.scatter([X, y], [few, values[1]], batch=3),
+    )
     table.assert_same_bits(three.values(X), np.ones((1, 2)))
     table.assert_same_bits(three.values(y), np.ones(1))
 
@@ -170,15 +189,22 @@ def test_part_that_does_not_suit_the_variable(make_world, refused):
     world = make_world("threads", 3, 1)
     world.set_values(world.shared(np.ones(1)), [np.ones(1)] * 3)
     refused(world, TypeError, ["values for row", "length 1", "(4, 2)"], lambda: synk.scatter(row, np.zeros((4, 2))))
-    refused(world, TypeError, ["the part of rank 0 of the values for row", "exactly 1 row", "got 0"],
-            lambda: synk.scatter(row, np.zeros((1, 2))))
-    refused(world, TypeError, ["the selected rows of the values for row", "exactly 1 row", "got 0"],
-            lambda: synk.set_value(0, row, np.zeros((1, 2)), batch=[]))
-    refused(world, TypeError, ["the rows of all ranks of row", "exactly 1 row", "got 3"],
-            lambda: synk.all_gather(row))
+    refused(
+        world,
+        TypeError,
+        ["the part of rank 0 of the values for row", "exactly 1 row", "got 0"],
+        lambda: synk.scatter(row, np.zeros((1, 2))),
+    )
+    refused(
+        world,
+        TypeError,
+        ["the selected rows of the values for row", "exactly 1 row", "got 0"],
+        lambda: synk.set_value(0, row, np.zeros((1, 2)), batch=[]),
+    )
+    refused(world, TypeError, ["the rows of all ranks of row", "exactly 1 row", "got 3"], lambda: synk.all_gather(row))
     table.assert_same_bits(synk.gather(row, nd_up=0), np.ones(2))
     alone = make_world("threads", 1)
-    synk.scatter(row, np.full((1, 3), 2.))
+    synk.scatter(row, np.full((1, 3), 2.0))
     synk.all_gather(row)
-    table.assert_same_bits(synk.get_value(0, row), np.full(3, 2.))
+    table.assert_same_bits(synk.get_value(0, row), np.full(3, 2.0))
     del function, alone

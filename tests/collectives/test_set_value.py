@@ -41,8 +41,12 @@ def test_minibatch_data_hold_the_selected_rows_already(three, refused):
     synk.set_value(2, [X, y], [held, labels], batch=[10, 3, 5])
     table.assert_same_bits(three.values(X)[2:], held.data[:3])
     table.assert_same_bits(three.values(y)[2:], labels[[10, 3, 5]])
-    refused(three, ValueError, ["values for X", "minibatch of 4 rows", "selects 5"],
-            lambda: synk.set_value(0, [X, y], [held, labels], batch=5))
+    refused(
+        three,
+        ValueError,
+        ["values for X", "minibatch of 4 rows", "selects 5"],
+        lambda: synk.set_value(0, [X, y], [held, labels], batch=5),
+    )
 
 
 def test_large_values(make_world):
@@ -56,16 +60,19 @@ def test_large_values(make_world):
     table.assert_same_bits(world.values(variable)[1:], np.zeros(1))
 
 
-@pytest.mark.parametrize("rank, error, words", [
-    (3, ValueError, ["rank must be from 0 to 2", "got 3"]),
-    (-1, ValueError, ["rank must be from 0 to 2", "got -1"]),
-    (True, TypeError, ["rank must be an int", "bool"]),
-    (np.bool_(True), TypeError, ["rank must be an int", "bool"]),
-    (1.0, TypeError, ["rank must be an int", "float"]),
-    ("1", TypeError, ["rank must be an int", "str"]),
-    (None, TypeError, ["rank must be an int", "NoneType"]),
-    ([0], TypeError, ["rank must be an int", "list"]),
-])
+@pytest.mark.parametrize(
+    "rank, error, words",
+    [
+        (3, ValueError, ["rank must be from 0 to 2", "got 3"]),
+        (-1, ValueError, ["rank must be from 0 to 2", "got -1"]),
+        (True, TypeError, ["rank must be an int", "bool"]),
+        (np.bool_(True), TypeError, ["rank must be an int", "bool"]),
+        (1.0, TypeError, ["rank must be an int", "float"]),
+        ("1", TypeError, ["rank must be an int", "str"]),
+        (None, TypeError, ["rank must be an int", "NoneType"]),
+        ([0], TypeError, ["rank must be an int", "list"]),
+    ],
+)
 def test_bad_rank(three, refused, rank, error, words):
     variable = three.shared(np.ones(2), "W")
     refused(three, error, words, lambda: synk.set_value(rank, variable, np.zeros(2)))
@@ -81,10 +88,15 @@ def test_bad_values(three, refused):
         (None, TypeError, ["values for W"]),
     ]:
         refused(three, error, words, lambda value=value: synk.set_value(0, W, value))
-    refused(three, ValueError, ["batch has index 2", "length 2"],
-            lambda: synk.set_value(0, W, np.zeros((2, 2)), batch=[2]))
+    refused(
+        three, ValueError, ["batch has index 2", "length 2"], lambda: synk.set_value(0, W, np.zeros((2, 2)), batch=[2])
+    )
     refused(three, TypeError, ["batch", "1.5"], lambda: synk.set_value(0, W, np.zeros((2, 2)), batch=[1.5]))
-    refused(three, ValueError, ["scale", "no rows", "leave out batch"], lambda: synk.set_value(0, scale, 1., batch=1))
-    refused(three, ValueError, ["values", "expected a list of 2", "got 1"],
-            lambda: synk.set_value(0, [W, scale], [np.zeros((2, 2))]))
+    refused(three, ValueError, ["scale", "no rows", "leave out batch"], lambda: synk.set_value(0, scale, 1.0, batch=1))
+    refused(
+        three,
+        ValueError,
+        ["values", "expected a list of 2", "got 1"],
+        lambda: synk.set_value(0, [W, scale], [np.zeros((2, 2))]),
+    )
     table.assert_same_bits(three.values(W), np.ones((2, 2)))

@@ -10,8 +10,9 @@ TOOL = ROOT / "tools" / "collectives_table.py"
 
 
 def test_docs_are_the_table():
-    assert (ROOT / "docs" / "collectives_table.inc").read_text() == table.document(), \
+    assert (ROOT / "docs" / "collectives_table.inc").read_text() == table.document(), (
         "run: python tools/collectives_table.py --write"
+    )
 
 
 def test_tool_prints_the_table():
@@ -22,5 +23,6 @@ def test_tool_prints_the_table():
 def test_table_is_what_numpy_defines():
     """In words, so that a mistake in `defined` shows: everything but averages of bool and integers."""
     assert {(op, dtype) for op, dtype in table.UNDEFINED} == {
-        ("avg", dtype) for dtype in table.DTYPES if np.dtype(dtype).kind in "bui"}
+        ("avg", dtype) for dtype in table.DTYPES if np.dtype(dtype).kind in "bui"
+    }
     assert len(table.DEFINED) + len(table.UNDEFINED) == 5 * 14

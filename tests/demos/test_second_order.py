@@ -50,7 +50,8 @@ def test_conjugate_gradients_use_one_product_for_each_iteration_and_one_before(d
     products = []
     A = positive_definite(50)
     iterates = demo.conjugate_gradients(
-        lambda v: products.append(v) or A.dot(v), np.ones(50), np.zeros(50), 12, min_progress=0)
+        lambda v: products.append(v) or A.dot(v), np.ones(50), np.zeros(50), 12, min_progress=0
+    )
     assert len(products) == 13
     assert [i for i, _, _ in iterates] == [1, 2, 3, 4, 6, 8, 11, 12]
 
@@ -98,14 +99,19 @@ def float64(demo):
 
 def rosenbrock(demo):
     """``(1 - a)^2 + 100 (b - a^2)^2``: least squares of two residuals, so ``G = 2 J' J``."""
+
     def residuals(t):
         return np.array([1 - t[0], 10 * (t[1] - t[0] ** 2)])
 
     def J(t):
         return np.array([[-1, 0], [-20 * t[0], 10]])
 
-    return Recorded(demo, lambda t: residuals(t).dot(residuals(t)), lambda t: 2 * J(t).T.dot(residuals(t)),
-                    lambda t, v: 2 * J(t).T.dot(J(t).dot(v)))
+    return Recorded(
+        demo,
+        lambda t: residuals(t).dot(residuals(t)),
+        lambda t: 2 * J(t).T.dot(residuals(t)),
+        lambda t, v: 2 * J(t).T.dot(J(t).dot(v)),
+    )
 
 
 def test_hessian_free_finds_the_minimum_of_rosenbrock(demo, float64):
@@ -192,23 +198,55 @@ check("a wrong derivative", 2)
 
 
 def test_checks_tell_right_from_wrong():
-    done = subprocess.run([sys.executable, "-c", CHECKS.format(demos=str(DEMOS))], cwd=str(Path(DEMOS).parent),
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=110)
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKS.format(demos=str(DEMOS))],
+        cwd=str(Path(DEMOS).parent),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=110,
+    )
     assert done.returncode == 0, done.stderr
     found = re.findall(r"^(.*): (True|False) ", done.stdout, re.MULTILINE)
-    assert found == [("one rank", "True"), ("three ranks", "True"), ("a row lost", "False"),
-                     ("a wrong derivative", "False")], done.stdout
+    assert found == [
+        ("one rank", "True"),
+        ("three ranks", "True"),
+        ("a row lost", "False"),
+        ("a wrong derivative", "False"),
+    ], done.stdout
 
 
 def test_the_whole_program(tmp_path):
     picture = tmp_path / "curves.png"
-    done = run(DEMOS / "second_order.py", "--passes", "20", "--rows", "100", "--units", "784", "12", "784", "--n-parallel", "3", "--num-slices", "2",
-               "--cg-iterations", "10", "--no-progress", "--plot", str(picture))
+    done = run(
+        DEMOS / "second_order.py",
+        "--passes",
+        "20",
+        "--rows",
+        "100",
+        "--units",
+        "784",
+        "12",
+        "784",
+        "--n-parallel",
+        "3",
+        "--num-slices",
+        "2",
+        "--cg-iterations",
+        "10",
+        "--no-progress",
+        "--plot",
+        str(picture),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = re.findall(r"^(Hessian-free|SGD.*|Adam.*\)) +((?:\d+\.\d+ *){6})$", done.stdout, re.MULTILINE)
     assert [name.split(" (")[0] for name, _ in rows] == [
-        "Hessian-free", "SGD, 100 rows a step", "Adam, 100 rows a step", "SGD, all rows in each step",
-        "Adam, all rows in each step"], done.stdout
+        "Hessian-free",
+        "SGD, 100 rows a step",
+        "Adam, 100 rows a step",
+        "SGD, all rows in each step",
+        "Adam, all rows in each step",
+    ], done.stdout
     for _, numbers in rows:
         losses = [float(number) for number in numbers.split()[:-1]]
         assert losses[-1] < 500 < losses[0] + 300  # 784 log 2 = 543 at first

@@ -97,8 +97,9 @@ class Peer:
 
     def __init__(self, engine: str) -> None:
         environment = dict(os.environ, PYTHONPATH=str(ROOT))
-        self.process = subprocess.Popen([sys.executable, __file__, engine], env=environment,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, engine], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
     def __getattr__(self, method: str) -> Any:
         def call(*args: Any) -> Any:

@@ -67,9 +67,19 @@ def test_get_and_put_do_not_copy(language):
     assert w.get_value(borrow=True) is value
 
 
-@pytest.mark.parametrize("value", [
-    np.ones(3), np.ones(3, "float32"), np.arange(3), [1, 2, 3], [0.5], np.ones(0), np.ones(6)[::2],
-], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.ones(3),
+        np.ones(3, "float32"),
+        np.arange(3),
+        [1, 2, 3],
+        [0.5],
+        np.ones(0),
+        np.ones(6)[::2],
+    ],
+    ids=repr,
+)
 def test_conform_is_what_set_value_stores(language, value):
     w = language.shared(np.zeros(2), "w")
     conformed = language.engine.conform(w, value, "values")
@@ -107,8 +117,12 @@ def compile(language, inputs, outputs, updates=(), givens=None, **kwargs):
 def test_inputs_are_what_a_caller_may_give(language):
     x, y = language.variable("x", "float32", 2), language.variable("y", "int64")
     z, w = language.variable("z", "float64", 1), language.shared(np.ones(3), "w")
-    f = compile(language, [x, language.In(y, value=3, name="why"), language.In(z, mutable=True)],
-                language.mean(x) * y + z + w, [(w, w + 1)])
+    f = compile(
+        language,
+        [x, language.In(y, value=3, name="why"), language.In(z, mutable=True)],
+        language.mean(x) * y + z + w,
+        [(w, w + 1)],
+    )
     inputs = language.engine.inputs(f)
     assert [given.name for given in inputs] == ["x", "why", "z"]
     assert [given.type.dtype for given in inputs] == ["float32", "int64", "float64"]
@@ -174,17 +188,35 @@ def test_givens(language, form):
 
 
 VALUES = [
-    np.ones((2, 3)), np.ones((2, 3), "float32"), np.ones((2, 3), "int8"), np.ones((2, 3), "int64"),
-    np.ones((2, 3), "complex64"), np.ones((2, 3), bool), np.ones((0, 3)), np.ones((2, 1)), np.ones((1, 3)),
-    np.ones(3), np.ones(()), np.ones((1, 2, 3)), np.ones((3, 2)).T, np.ones((2, 3), ">f8"),
+    np.ones((2, 3)),
+    np.ones((2, 3), "float32"),
+    np.ones((2, 3), "int8"),
+    np.ones((2, 3), "int64"),
+    np.ones((2, 3), "complex64"),
+    np.ones((2, 3), bool),
+    np.ones((0, 3)),
+    np.ones((2, 1)),
+    np.ones((1, 3)),
+    np.ones(3),
+    np.ones(()),
+    np.ones((1, 2, 3)),
+    np.ones((3, 2)).T,
+    np.ones((2, 3), ">f8"),
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: "%s%s" % (value.dtype, value.shape))
-@pytest.mark.parametrize("dtype,broadcastable", [
-    ("float64", (False, False)), ("float32", (False, False)), ("int64", (False, False)), ("float64", (False, True)),
-    ("float64", ()), ("bool", (False, False)),
-])
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{value.dtype}{value.shape}")
+@pytest.mark.parametrize(
+    "dtype,broadcastable",
+    [
+        ("float64", (False, False)),
+        ("float32", (False, False)),
+        ("int64", (False, False)),
+        ("float64", (False, True)),
+        ("float64", ()),
+        ("bool", (False, False)),
+    ],
+)
 def test_check_decides_as_convert(language, dtype, broadcastable, value):
     x = language.variable("x", dtype, len(broadcastable), broadcastable)
     given = language.engine.inputs(compile(language, [x], x * x))[0]
@@ -202,10 +234,19 @@ def test_check_decides_as_convert(language, dtype, broadcastable, value):
     np.testing.assert_array_equal(value, before)
 
 
-@pytest.mark.parametrize("dtype,value,fits", [
-    ("float64", [[1, 2]], True), ("float64", 1.0, False), ("float32", [[0.5]], True), ("int64", [[1.5]], False),
-    ("int64", [[1]], True), ("int8", [[300]], False), ("float64", [[1, 2], [3, 4]], True), ("float64", None, False),
-])
+@pytest.mark.parametrize(
+    "dtype,value,fits",
+    [
+        ("float64", [[1, 2]], True),
+        ("float64", 1.0, False),
+        ("float32", [[0.5]], True),
+        ("int64", [[1.5]], False),
+        ("int64", [[1]], True),
+        ("int8", [[300]], False),
+        ("float64", [[1, 2], [3, 4]], True),
+        ("float64", None, False),
+    ],
+)
 def test_convert_plain_python_values(language, dtype, value, fits):
     x = language.variable("x", dtype, 2)
     given = language.engine.inputs(compile(language, [x], x * x))[0]
@@ -419,8 +460,7 @@ def test_defaults_travel(language, master):
     f = compile(language, [x, language.In(y, value=np.array([1.0, np.nan]))], x + y)
     given = language.engine.inputs(f)[1]
     number = master.send(f)
-    np.testing.assert_array_equal(
-        master.peer.call(number, [np.ones(2), given.default])[0], [2, np.nan])
+    np.testing.assert_array_equal(master.peer.call(number, [np.ones(2), given.default])[0], [2, np.nan])
     np.testing.assert_array_equal(master.peer.call(number, [np.ones(2), np.ones(2)])[0], [2, 2])
 
 

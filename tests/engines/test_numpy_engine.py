@@ -11,11 +11,38 @@ from synkhronos.testing.numpy_engine import ENGINE, In, apply, shared, variable
 
 def test_operators():
     x, y = variable("x", "float64", 2), np.array([[1.0, 2.0]])
-    f = ENGINE.compile([x], [x + y, y + x, x - 1, 1 - x, x * 2, 2 * x, x[:, 0], engine.sum(x), engine.max(x, 0),
-                             engine.mean(x, 1), engine.dot(y, x)], [], None)
+    f = ENGINE.compile(
+        [x],
+        [
+            x + y,
+            y + x,
+            x - 1,
+            1 - x,
+            x * 2,
+            2 * x,
+            x[:, 0],
+            engine.sum(x),
+            engine.max(x, 0),
+            engine.mean(x, 1),
+            engine.dot(y, x),
+        ],
+        [],
+        None,
+    )
     value = np.array([[3.0, 5.0], [7.0, -1.0]])
-    expected = [value + y, y + value, value - 1, 1 - value, value * 2, 2 * value, value[:, 0], value.sum(),
-                value.max(0), value.mean(1), y @ value]
+    expected = [
+        value + y,
+        y + value,
+        value - 1,
+        1 - value,
+        value * 2,
+        2 * value,
+        value[:, 0],
+        value.sum(),
+        value.max(0),
+        value.mean(1),
+        y @ value,
+    ]
     for output, result, truth in zip(ENGINE.outputs(f), f(value), expected):
         np.testing.assert_array_equal(result, truth)
         assert (output.type.dtype, output.type.ndim) == (truth.dtype, truth.ndim)

@@ -85,7 +85,7 @@ def dumps(things, known=None):
 
 def test_nested_a_hundred_thousand_times():
     thing = nested(100000)
-    result, = travel.loads(dumps([thing]), None)
+    (result,) = travel.loads(dumps([thing]), None)
     levels = 0
     while result:
         result, levels = result[0], levels + 1
@@ -95,7 +95,7 @@ def test_nested_a_hundred_thousand_times():
 def test_named_objects_are_looked_up():
     storage, other, third = [1.0], [1.0], [1.0]
     known = travel.names({id(storage): 7}, {id(other): 8}, {id(third): (9, "there")})
-    result, = travel.loads(dumps([(storage, other, third, [1.0])], known), lambda kind, place: "%s %s" % (kind, place))
+    (result,) = travel.loads(dumps([(storage, other, third, [1.0])], known), lambda kind, place: f"{kind} {place}")
     assert result == ("storage 7", "variable 8", "constant (9, 'there')", [1.0])
 
 
@@ -135,8 +135,13 @@ def depth(levels):
     return 0 if levels == 0 else 1 + depth(levels - 1)
 print(travel.deep(depth, 5000))
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
     assert done.stdout.strip() == b"5000", done.stderr.decode()
 
 

@@ -21,9 +21,16 @@ class Process:
     """A process that claims a cache and lives until it is told to end."""
 
     def __init__(self, **environment):
-        inherited = {name: value for name, value in os.environ.items() if name not in ("POCL_CACHE_DIR", "XDG_CACHE_HOME")}
-        self.process = subprocess.Popen([sys.executable, "-c", CLAIM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        universal_newlines=True, env=dict(inherited, **environment))
+        inherited = {
+            name: value for name, value in os.environ.items() if name not in ("POCL_CACHE_DIR", "XDG_CACHE_HOME")
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CLAIM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            universal_newlines=True,
+            env=dict(inherited, **environment),
+        )
         self.folder, self.same = self.process.stdout.readline().split()
 
     def end(self):
@@ -43,11 +50,14 @@ def test_no_two_living_processes_share_one(tmp_path):
     third.end()
 
 
-@pytest.mark.parametrize("environment, base", [
-    ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/pocl/kcache"),
-    ({"XDG_CACHE_HOME": "{}/xdg", "POCL_CACHE_DIR": "{}/mine"}, "mine"),
-    ({"POCL_CACHE_DIR": "{}/mine/synkhronos-3"}, "mine"),  # that of the master, whose environment ranks are given
-])
+@pytest.mark.parametrize(
+    "environment, base",
+    [
+        ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/pocl/kcache"),
+        ({"XDG_CACHE_HOME": "{}/xdg", "POCL_CACHE_DIR": "{}/mine"}, "mine"),
+        ({"POCL_CACHE_DIR": "{}/mine/synkhronos-3"}, "mine"),  # that of the master, whose environment ranks are given
+    ],
+)
 def test_it_stands_where_the_user_wants_it(tmp_path, environment, base):
     process = Process(HOME=str(tmp_path), **{name: value.format(tmp_path) for name, value in environment.items()})
     process.end()

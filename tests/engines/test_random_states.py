@@ -14,7 +14,7 @@ STATE = np.array([[1, 2, 3, 4, 5, 6], [M1 - 1, 0, M1 - 2, M2 - 1, M2 - 2, 0]], "
 def step(row):
     """Return the row of a MRG31k3p state after one step, by its definition and in Python's own numbers."""
     x1, x2, x3, y1, y2, y3 = map(int, row)
-    return [(2 ** 22 * x2 + (2 ** 7 + 1) * x3) % M1, x1, x2, (2 ** 15 * y1 + (2 ** 15 + 1) * y3) % M2, y1, y2]
+    return [(2**22 * x2 + (2**7 + 1) * x3) % M1, x1, x2, (2**15 * y1 + (2**15 + 1) * y3) % M2, y1, y2]
 
 
 @pytest.mark.parametrize("log2", [0, 1, 5, 10])
@@ -22,7 +22,7 @@ def step(row):
 def test_powers_are_steps(monkeypatch, log2, times):
     monkeypatch.setattr(random_states, "JUMP", log2)
     truth = STATE.tolist()
-    for _ in range(times * 2 ** log2):
+    for _ in range(times * 2**log2):
         truth = [step(row) for row in truth]
     before = STATE.copy()
     result = jumped_mrg(STATE, times)
@@ -33,6 +33,7 @@ def test_powers_are_steps(monkeypatch, log2, times):
 
 def power(matrix, exponent, modulus):
     """Return the power of a matrix of Python numbers."""
+
     def product(one, other):
         return [[sum(one[i][k] * other[k][j] for k in range(3)) % modulus for j in range(3)] for i in range(3)]
 
@@ -46,16 +47,19 @@ def power(matrix, exponent, modulus):
 
 @pytest.mark.parametrize("jumps", [0, 1, 2, 7, 1000])
 def test_a_jump_is_two_to_the_166_steps(jumps):
-    one = power([[0, 2 ** 22, 129], [1, 0, 0], [0, 1, 0]], jumps * 2 ** 166, M1)
-    other = power([[2 ** 15, 0, 2 ** 15 + 1], [1, 0, 0], [0, 1, 0]], jumps * 2 ** 166, M2)
-    truth = [[sum(a * int(x) for a, x in zip(line, row[:3])) % M1 for line in one]
-             + [sum(a * int(y) for a, y in zip(line, row[3:])) % M2 for line in other] for row in STATE]
+    one = power([[0, 2**22, 129], [1, 0, 0], [0, 1, 0]], jumps * 2**166, M1)
+    other = power([[2**15, 0, 2**15 + 1], [1, 0, 0], [0, 1, 0]], jumps * 2**166, M2)
+    truth = [
+        [sum(a * int(x) for a, x in zip(line, row[:3])) % M1 for line in one]
+        + [sum(a * int(y) for a, y in zip(line, row[3:])) % M2 for line in other]
+        for row in STATE
+    ]
     np.testing.assert_array_equal(jumped_mrg(STATE, jumps), truth)
 
 
 def test_seeds_that_theano_refuses():
     like = np.zeros((3, 6), "int32")
-    states = [seeded_mrg(like, seed, 0) for seed in (0, M2, 2 ** 40, 1)]
+    states = [seeded_mrg(like, seed, 0) for seed in (0, M2, 2**40, 1)]
     for state in states:
         assert (state > 0).all() and (state < M2).all() and state.dtype == "int32" and state.shape == (3, 6)
     assert len({state.tobytes() for state in states}) == 4
@@ -94,10 +98,11 @@ def test_random_states_over_other_generators_are_refused():
 
 
 def test_seeded_random_states_differ_and_repeat():
-    first = {(seed, index): seeded_random_state(seed, index).randint(2 ** 31)
-             for seed in (0, 1, 2 ** 40) for index in (0, 1, 2)}
+    first = {
+        (seed, index): seeded_random_state(seed, index).randint(2**31) for seed in (0, 1, 2**40) for index in (0, 1, 2)
+    }
     assert len(set(first.values())) == 9
-    assert first[1, 2] == seeded_random_state(1, 2).randint(2 ** 31)
+    assert first[1, 2] == seeded_random_state(1, 2).randint(2**31)
 
 
 # -- against Theano ------------------------------------------------------------------------------------------------
@@ -117,15 +122,15 @@ def test_our_step_is_theanos(rng_mrg):
     for row in np.random.RandomState(0).randint(1, M2, (200, 6)).astype("int32"):
         after = np.zeros(6, "int32")
         with np.errstate(over="ignore"):
-            rng_mrg.mrg_next_value(row, after, NORM=1.0, mask=0xffffffff, offset=0)
+            rng_mrg.mrg_next_value(row, after, NORM=1.0, mask=0xFFFFFFFF, offset=0)
         assert after.tolist() == step(row)
 
 
 @pytest.mark.theano
 def test_our_powers_are_theanos_tables(rng_mrg):
     for log2, one, other in ((72, rng_mrg.A1p72, rng_mrg.A2p72), (134, rng_mrg.A1p134, rng_mrg.A2p134)):
-        np.testing.assert_array_equal(random_states._power(random_states.STEP1, 2 ** log2, M1), one)
-        np.testing.assert_array_equal(random_states._power(random_states.STEP2, 2 ** log2, M2), other)
+        np.testing.assert_array_equal(random_states._power(random_states.STEP1, 2**log2, M1), one)
+        np.testing.assert_array_equal(random_states._power(random_states.STEP2, 2**log2, M2), other)
 
 
 @pytest.mark.theano

@@ -42,15 +42,18 @@ def test_the_name_is_the_place_of_the_call_as_in_theano():
     x = T.vector("x")
     here = theano.function([x], x * 2, mode=SLOW_BUT_PLAIN).name
     line = inspect.currentframe().f_lineno + 1
-    assert ENGINE.compile([x], x * 2, [], None, mode=SLOW_BUT_PLAIN).name == "%s:%d" % (here.rsplit(":", 1)[0], line)
+    assert ENGINE.compile([x], x * 2, [], None, mode=SLOW_BUT_PLAIN).name == f"{(here.rsplit(':', 1)[0])}:{line}"
     assert ENGINE.compile([x], x * 2, [], None, mode=SLOW_BUT_PLAIN, name="mine").name == "mine"
 
 
-@pytest.mark.parametrize("given", [
-    lambda x: theano.In(x, value=np.ones(2), update=x + 1),
-    lambda x: (((x, x + 1), np.ones(2))),
-    lambda x: ("name", (x, x + 1), np.ones(2)),
-])
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda x: theano.In(x, value=np.ones(2), update=x + 1),
+        lambda x: (((x, x + 1), np.ones(2))),
+        lambda x: ("name", (x, x + 1), np.ones(2)),
+    ],
+)
 def test_inputs_with_updates_are_refused(given):
     x = T.vector("x")
     with pytest.raises(ValueError, match=r"inputs\[1\].*update.*shared variable, theano.shared"):
@@ -59,8 +62,11 @@ def test_inputs_with_updates_are_refused(given):
 
 def test_inputs_bound_to_a_shared_variable_are_refused():
     x, w = T.vector("x"), theano.shared(np.ones(2), "w")
-    for given in (theano.In(x, value=w), theano.In(x, value=w.container),
-                  theano.In(x, value=np.ones(2), implicit=True)):
+    for given in (
+        theano.In(x, value=w),
+        theano.In(x, value=w.container),
+        theano.In(x, value=np.ones(2), implicit=True),
+    ):
         with pytest.raises(ValueError, match=r"inputs\[0\] \(x\): .*implicit=True.*givens"):
             compile([given], x * 2)
     np.testing.assert_array_equal(compile([], x * 2, givens=[(x, w)])(), [2, 2])
@@ -98,20 +104,48 @@ def test_no_default_updates_and_lists_of_them():
 
 WAYS = [dict(), dict(strict=True), dict(allow_downcast=True), dict(allow_downcast=False)]
 VALUES = [
-    1, 1.5, True, 300, -1, 1e300, 1 + 2j, "1", "text", np.float32(0.1), np.float64(0.1), np.int8(3), [1, 2], [0.1],
-    [[1, 2]], [], [[]], np.ones(2), np.ones(2, "f"), np.ones(2, ">f8"), np.ones((1, 2)), np.ones((2, 1)),
-    np.ones(2, "int32"), np.ones(2, object), np.ma.masked_array([1.0, 2.0]), np.array(["a", "b"]),
-    np.frombuffer(b"\0" * 17, "u1")[1:].view("f8"), None, {"a": 1}, 10 ** 30, T.vector("symbolic"),
+    1,
+    1.5,
+    True,
+    300,
+    -1,
+    1e300,
+    1 + 2j,
+    "1",
+    "text",
+    np.float32(0.1),
+    np.float64(0.1),
+    np.int8(3),
+    [1, 2],
+    [0.1],
+    [[1, 2]],
+    [],
+    [[]],
+    np.ones(2),
+    np.ones(2, "f"),
+    np.ones(2, ">f8"),
+    np.ones((1, 2)),
+    np.ones((2, 1)),
+    np.ones(2, "int32"),
+    np.ones(2, object),
+    np.ma.masked_array([1.0, 2.0]),
+    np.array(["a", "b"]),
+    np.frombuffer(b"\0" * 17, "u1")[1:].view("f8"),
+    None,
+    {"a": 1},
+    10**30,
+    T.vector("symbolic"),
 ]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=repr)
-@pytest.mark.parametrize("type_", [T.fscalar, T.dscalar, T.bscalar, T.fvector, T.dvector, T.lvector, T.drow],
-                         ids=lambda type_: str(type_))
+@pytest.mark.parametrize(
+    "type_", [T.fscalar, T.dscalar, T.bscalar, T.fvector, T.dvector, T.lvector, T.drow], ids=lambda type_: str(type_)
+)
 def test_convert_and_check_decide_as_a_call(way, type_):
     x = type_("x")
     f = compile([theano.In(x, **way)], x)
-    given, = ENGINE.inputs(f)
+    (given,) = ENGINE.inputs(f)
     for value in VALUES:
         if value is None:
             continue  # Theano stores it and fails later
@@ -120,8 +154,10 @@ def test_convert_and_check_decide_as_a_call(way, type_):
                 warnings.simplefilter("ignore")
                 truth = f(value)
         except Exception as error:
-            with pytest.raises(ValueError if isinstance(error, ValueError) else TypeError,
-                               match="^input 'x' .argument 0.: expected TensorType"):
+            with pytest.raises(
+                ValueError if isinstance(error, ValueError) else TypeError,
+                match="^input 'x' .argument 0.: expected TensorType",
+            ):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     ENGINE.convert(given, value, "input 'x' (argument 0)")
@@ -144,7 +180,7 @@ def test_convert_and_check_decide_as_a_call(way, type_):
 
 def test_convert_repeats_what_theano_says():
     x = T.fvector("x")
-    given, = ENGINE.inputs(compile([x], x))
+    (given,) = ENGINE.inputs(compile([x], x))
     with pytest.raises(TypeError) as caught:
         ENGINE.convert(given, np.ones(2), "input 'x' (argument 0)")
     text = str(caught.value)
@@ -154,15 +190,15 @@ def test_convert_repeats_what_theano_says():
 
 def test_check_names_the_real_shape_and_needs_no_memory():
     x = T.matrix("x")
-    given, = ENGINE.inputs(compile([x], x))
-    ENGINE.check(given, np.dtype("float32"), (10 ** 9, 10 ** 9), "x")
+    (given,) = ENGINE.inputs(compile([x], x))
+    ENGINE.check(given, np.dtype("float32"), (10**9, 10**9), "x")
     with pytest.raises(TypeError, match=r"^x: expected .*got an array of float64 with shape \(5, 6, 7\); "):
         ENGINE.check(given, np.dtype("float64"), (5, 6, 7), "x")
 
 
 def test_python_floats_follow_floatX():
     x = T.fscalar("x")
-    given, = ENGINE.inputs(compile([x], x))
+    (given,) = ENGINE.inputs(compile([x], x))
     with pytest.raises(TypeError):
         ENGINE.convert(given, 0.1, "x")
     with theano.change_flags(floatX="float32"):
@@ -173,7 +209,7 @@ def test_memory_maps_stay_what_they_are(tmp_path):
     np.save(str(tmp_path / "a.npy"), np.ones((3, 2)))
     mapped = np.load(str(tmp_path / "a.npy"), mmap_mode="r")
     x = T.matrix("x")
-    given, = ENGINE.inputs(compile([x], x * 2))
+    (given,) = ENGINE.inputs(compile([x], x * 2))
     assert ENGINE.convert(given, mapped, "x") is mapped
 
 
@@ -206,8 +242,12 @@ def test_output_subset_with_every_linker(linker, form):
     elif linker == "py":
         mode = SLOW_BUT_PLAIN
     else:
-        mode = theano.Mode(theano.gof.vm.VM_Linker(use_cloop=linker.startswith("c"), c_thunks=False,
-                                                   allow_gc=not linker.endswith("nogc")), "fast_run")
+        mode = theano.Mode(
+            theano.gof.vm.VM_Linker(
+                use_cloop=linker.startswith("c"), c_thunks=False, allow_gc=not linker.endswith("nogc")
+            ),
+            "fast_run",
+        )
     lazy = x * 3
     if linker != "debug":  # it does not know it
         lazy = theano.ifelse.ifelse(T.gt(x.sum(), 0), x * 3, x * 5)
@@ -270,7 +310,7 @@ def test_scalars_come_as_arrays():
     x = T.vector("x")
     for outputs in (NumpyScalars()(x), [NumpyScalars()(x)], {"a": NumpyScalars()(x)}):
         for subset in (None, [0]):
-            result, = ENGINE.call(compile([x], outputs), [np.ones(3)], subset)
+            (result,) = ENGINE.call(compile([x], outputs), [np.ones(3)], subset)
             assert type(result) is np.ndarray and result.shape == () and result == 3
 
 
@@ -301,8 +341,12 @@ def test_a_training_step_in_c_code(master):
     velocity = theano.shared(np.zeros((4, 3)), "velocity")
     loss = T.nnet.categorical_crossentropy(T.nnet.softmax(T.dot(x, w) + b), y).mean()
     grads = T.grad(loss, [w, b])
-    f = compile([x, y], loss, [(velocity, 0.9 * velocity - grads[0]), (w, w + 0.1 * velocity), (b, b - 0.1 * grads[1])],
-                mode=theano.compile.get_mode("FAST_RUN"))
+    f = compile(
+        [x, y],
+        loss,
+        [(velocity, 0.9 * velocity - grads[0]), (w, w + 0.1 * velocity), (b, b - 0.1 * grads[1])],
+        mode=theano.compile.get_mode("FAST_RUN"),
+    )
     both(master, f, [rng.randn(5, 4), np.array([0, 1, 2, 0, 1], "int32")])
 
 
@@ -354,7 +398,8 @@ def test_generic_and_scalar_shared_variables(master):
     thing = theano.shared({"a": 1}, "thing")
     x = T.vector("x")
     seen = theano.compile.ops.FromFunctionOp(
-        lambda x, thing: x + thing["a"], [T.dvector, theano.gof.generic], [T.dvector], None)
+        lambda x, thing: x + thing["a"], [T.dvector, theano.gof.generic], [T.dvector], None
+    )
     both(master, compile([x], seen(x, thing)), [np.ones(2)])
     number = theano.scalar.sharedvar.shared(2.5, "number")
     assert ENGINE.shared_type(number) is None
@@ -367,7 +412,8 @@ def test_interned_values_are_not_mistaken(master, value):
     a = theano.compile.sharedvalue.generic_constructor(value, "a")
     x = T.vector("x")
     join = theano.compile.ops.FromFunctionOp(
-        lambda x, a: x + len(repr(a)), [T.dvector, theano.gof.generic], [T.dvector], None)
+        lambda x, a: x + len(repr(a)), [T.dvector, theano.gof.generic], [T.dvector], None
+    )
     f = compile([x], join(x, a))
     number = both(master, f, [np.ones(1)])
     master.peer.put(master.add(a), "something else")
@@ -405,7 +451,7 @@ def test_outer_products_travel(master):
     x, y, w = T.vector("x"), T.vector("y"), theano.shared(np.zeros((2, 3)), "w")
     f = compile([x, y], w.sum(), [(w, w + T.outer(x, y))], mode=theano.compile.get_mode("FAST_RUN"))
     assert any(type(node.op).__name__ == "ScipyGer" for node in f.maker.fgraph.apply_nodes)
-    both(master, f, [np.ones(2), np.arange(3.)], times=3)
+    both(master, f, [np.ones(2), np.arange(3.0)], times=3)
 
 
 def test_profile_travels(master):
@@ -493,13 +539,13 @@ def test_three_thousand_operations(master):
     start = time.process_time()
     data = ENGINE.dumps([f], master.numbers, master.variables, {})
     assert time.process_time() - start < 10
-    number, = master.peer.load(data)
+    (number,) = master.peer.load(data)
     compare(master, f, number, [np.ones((2, 2))])
     assert sys.getrecursionlimit() == limit
 
 
 def test_many_updated_variables(master):
-    ws = [theano.shared(np.full(2, float(i)), "w%d" % i) for i in range(200)]
+    ws = [theano.shared(np.full(2, float(i)), f"w{i}") for i in range(200)]
     x = T.vector("x")
     both(master, compile([x], None, [(w, w * 2 + x) for w in ws], mode=SLOW_BUT_PLAIN), [np.ones(2)], times=1)
 
@@ -516,7 +562,7 @@ def test_what_cannot_travel_is_named(master):
 
 
 def test_arrays_are_not_sent_with_the_function(master):
-    w, x = theano.shared(np.zeros(10 ** 6), "w"), T.vector("x")
+    w, x = theano.shared(np.zeros(10**6), "w"), T.vector("x")
     f = compile([x], x + w, [(w, w * 2)])
     master.add(w)
-    assert len(ENGINE.dumps([f], master.numbers, master.variables, {})) < 10 ** 5
+    assert len(ENGINE.dumps([f], master.numbers, master.variables, {})) < 10**5

@@ -75,7 +75,7 @@ def test_an_input_has_the_type_of_its_variable(broadcastable, dtype):
     other = theano.shared(np.ones((2,) * len(broadcastable), dtype), "other")
     kept = snapshot([], [s + other, s.sum()], [(other, other * s), (s, s + s)])
     f = ENGINE.variant(kept, True, [s])
-    given, = ENGINE.inputs(f)
+    (given,) = ENGINE.inputs(f)
     assert given.type == ENGINE.shared_type(s) and given.variable.type == s.type
     new, ones = value + np.asarray(1, dtype), other.get_value()
     results = ENGINE.call(f, [new])
@@ -89,8 +89,10 @@ def test_all_in_scan():
     states, _ = theano.scan(lambda row, h: T.tanh(h * w + row + s.sum()), sequences=s, outputs_info=h, mode=PYTHON)
     kept = snapshot([h], states, [(w, w + states[-1])])
     f = ENGINE.variant(kept, True, [s, w])
-    same(ENGINE.call(f, [np.ones(2), X[1:], X[0]]),
-         plain([h], [states, w + states[-1]], givens=[(s, T.constant(X[1:])), (w, T.constant(X[0]))])(np.ones(2)))
+    same(
+        ENGINE.call(f, [np.ones(2), X[1:], X[0]]),
+        plain([h], [states, w + states[-1]], givens=[(s, T.constant(X[1:])), (w, T.constant(X[0]))])(np.ones(2)),
+    )
     same(values(s, w), [X, np.array([0.5, -1.0])])
 
 
@@ -100,7 +102,7 @@ def test_random_numbers_in_scan(update):
         streams, w = MRG_RandomStreams(7), theano.shared(np.array([1.0, 2.0]), "w")
         h = T.vector("h")
         result, updates = theano.scan(lambda h: h * w + streams.uniform((2,)), outputs_info=h, n_steps=4, mode=PYTHON)
-        state, = [variable for variable in updates if variable is not w]
+        (state,) = [variable for variable in updates if variable is not w]
         return h, w, result, state, list(updates.items()) if update == "of scan" else []
 
     h, w, result, state, updates = build()
@@ -145,7 +147,8 @@ def test_sparse_and_other_objects():
     w, x = theano.shared(matrix, "w"), T.matrix("x")
     thing = theano.shared({"a": 2}, "thing")
     seen = theano.compile.ops.FromFunctionOp(
-        lambda x, thing: x * thing["a"], [T.dmatrix, theano.gof.generic], [T.dmatrix], None)
+        lambda x, thing: x * thing["a"], [T.dmatrix, theano.gof.generic], [T.dmatrix], None
+    )
     kept = snapshot([x], seen(theano.sparse.structured_dot(w, x), thing), [(w, theano.sparse.mul(w, 3.0))])
     product, new = ENGINE.call(ENGINE.variant(kept, True, [thing]), [X[:2], {"a": 5}])
     np.testing.assert_array_equal(product, matrix.toarray() @ X[:2] * 5)
@@ -176,8 +179,16 @@ def test_givens_of_another_type():
 def test_outputs_that_may_be_overwritten_are_not_where_slices_need_them():
     x, w = T.vector("x"), theano.shared(np.zeros(3), "w")
     outputs = [theano.Out(output, borrow=True) for output in (x * 2, x, w)]
-    f = ENGINE.variant(snapshot([theano.In(x, mutable=True), theano.In(T.vector("y"), borrow=True)], outputs, [(w, x)],
-                                mode=theano.Mode("cvm_nogc", "fast_run")), True, [])
+    f = ENGINE.variant(
+        snapshot(
+            [theano.In(x, mutable=True), theano.In(T.vector("y"), borrow=True)],
+            outputs,
+            [(w, x)],
+            mode=theano.Mode("cvm_nogc", "fast_run"),
+        ),
+        True,
+        [],
+    )
     assert [given.mutable for given in ENGINE.inputs(f)] == [True, False]
     arguments = [np.array([1.0, 2.0, 3.0]) * k for k in (1, 10)]
     results = [ENGINE.call(f, [argument.copy(), argument]) for argument in arguments]
@@ -197,8 +208,11 @@ def test_later_changes_of_an_input_do_not_matter():
 
 def test_inputs_keep_how_they_convert():
     x, y, z = T.fvector("x"), T.fvector("y"), T.vector("z")
-    kept = snapshot([x, theano.In(y, strict=True), theano.In(z, value=[1.0], allow_downcast=False)], x + y + z,
-                    allow_input_downcast=True)
+    kept = snapshot(
+        [x, theano.In(y, strict=True), theano.In(z, value=[1.0], allow_downcast=False)],
+        x + y + z,
+        allow_input_downcast=True,
+    )
     f = ENGINE.variant(kept, True, [])
     one, other, _ = ENGINE.inputs(f)
     assert ENGINE.convert(one, np.ones(1), "x").dtype == "float32"
@@ -250,24 +264,24 @@ def pairs_drawn(drawn, times):
 def test_ranks_do_not_meet(kind):
     def draw(jumps):
         if kind is MRG_RandomStreams:
-            drawn = kind(5).uniform((10 ** 4,), dtype="float64", nstreams=1)
-            state, = ENGINE.updated_in(snapshot([], drawn))
+            drawn = kind(5).uniform((10**4,), dtype="float64", nstreams=1)
+            (state,) = ENGINE.updated_in(snapshot([], drawn))
         else:
-            drawn = kind(5).uniform((10 ** 4,), dtype="float64")
+            drawn = kind(5).uniform((10**4,), dtype="float64")
             state = drawn.rng
         if jumps is not None:
             ENGINE.put(state, ENGINE.jumped(state, ENGINE.get(state), jumps))
         return pairs_drawn(drawn, 10)
 
     ranks = [draw(rank) for rank in range(3)]
-    assert [len(rank) for rank in ranks] == [10 ** 5 - 1] * 3
-    assert len(set.union(*ranks)) == 3 * (10 ** 5 - 1)
+    assert [len(rank) for rank in ranks] == [10**5 - 1] * 3
+    assert len(set.union(*ranks)) == 3 * (10**5 - 1)
     assert draw(None) == ranks[0]  # the rank 0 draws what plain Theano draws
 
 
 def test_mrg_states_keep_their_rows_apart():
     drawn = MRG_RandomStreams(5).normal((6,))
-    state, = ENGINE.updated_in(snapshot([], drawn))
+    (state,) = ENGINE.updated_in(snapshot([], drawn))
     value = state.get_value()
     jumped = ENGINE.jumped(state, value, 3)
     assert jumped.shape == value.shape and jumped.dtype == value.dtype == "int32" and len(value) > 1

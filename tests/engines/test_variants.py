@@ -43,8 +43,13 @@ def test_a_variant_with_nothing_changed_does_what_the_function_does(language):
 def test_outputs_are_a_list_in_the_order_of_the_function(language, form):
     x, w = language.variable("x", "float64", 2), language.shared(np.ones(2), "w")
     double, total = x * 2, language.mean(x)
-    outputs = {"dict": {"b": double, "a": total}, "single": double, "tuple": [total, double], "none": None,
-               "empty": []}[form]
+    outputs = {
+        "dict": {"b": double, "a": total},
+        "single": double,
+        "tuple": [total, double],
+        "none": None,
+        "empty": [],
+    }[form]
     truths = {"dict": [X.mean(), X * 2], "single": [X * 2], "tuple": [X.mean(), X * 2]}.get(form, [])
     kept = snapshot(language, [x], outputs, [(w, w + x[0])])
     equal(call(language, language.engine.variant(kept, False, []), X), truths)
@@ -98,7 +103,7 @@ def test_plain_values_in_givens_become_one_variable(language):
     w = language.shared(np.ones(2), "w")
     for givens in ({y: np.array([1.0, 2.0]), x: w}, [(y, np.array([1.0, 2.0])), (x, w)]):
         pairs = language.engine.given_pairs(givens)
-        made, = [new for old, new in pairs if old is y]
+        (made,) = [new for old, new in pairs if old is y]
         assert language.engine.is_shared(made) and dict(pairs)[x] is w
         f = compile(language, [], x + y, givens=pairs)
         g = language.engine.variant(snapshot(language, [], x + y, givens=pairs), True, [])
@@ -222,8 +227,9 @@ def test_as_input_that_is_not_used(language):
 def test_one_snapshot_serves_all_variants(language):
     x, s = language.variable("x", "float64", 2), language.shared(X, "s")
     kept = snapshot(language, [x], x + s, [(s, s * 2)])
-    plain, sliced, both, rows = (language.engine.variant(kept, *how) for how in (
-        (False, []), (True, []), (True, [s]), (False, [s])))
+    plain, sliced, both, rows = (
+        language.engine.variant(kept, *how) for how in ((False, []), (True, []), (True, [s]), (False, [s]))
+    )
     equal(call(language, both, X, X * 5), [X * 6, X * 10])
     equal(call(language, sliced, X), [X * 2, X * 2])
     equal(call(language, rows, X, X * 7), [X * 8])
@@ -299,7 +305,7 @@ def test_jumps_and_draws_commute(language):
 def test_reseeded_depends_on_seed_and_index_alone(language):
     engine, (state, drawn), (other, _) = language.engine, language.stream(1), language.stream(99)
     seen = {}
-    for seed in (0, 1, 2 ** 31, 2 ** 40):
+    for seed in (0, 1, 2**31, 2**40):
         for index in (0, 1, 7):
             one = draws(language, state, drawn, engine.reseeded(state, engine.get(state), seed, index))
             assert one == draws(language, state, drawn, engine.reseeded(other, engine.get(other), seed, index))

@@ -21,8 +21,14 @@ MODE = theano.Mode(linker="py", optimizer="fast_compile")
 OPTIONS = {"mode": MODE}
 RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.randn(40, 2), RANDOM.randn(40)
-BATCHES = [np.arange(7), np.array([9, 3, 30, 4, 8]), np.array([12]), np.arange(39, 33, -1), np.array([5, 20]),
-           np.arange(10, 27)]
+BATCHES = [
+    np.arange(7),
+    np.array([9, 3, 30, 4, 8]),
+    np.array([12]),
+    np.arange(39, 33, -1),
+    np.array([5, 20]),
+    np.arange(10, 27),
+]
 
 
 class Model:
@@ -49,8 +55,12 @@ def lasagne_updates():
 def serial(rule, batches=BATCHES, between=None, **options):
     """Train with a rule of Lasagne's; return the losses, the model's values and the model."""
     model = Model()
-    step = theano.function([model.x, model.y], model.loss, mode=MODE,
-                           updates=getattr(lasagne_updates(), rule)(model.loss, model.params, **options))
+    step = theano.function(
+        [model.x, model.y],
+        model.loss,
+        mode=MODE,
+        updates=getattr(lasagne_updates(), rule)(model.loss, model.params, **options),
+    )
     losses = [float(step(X[batch], Y[batch])) for batch in batches]
     return losses, model.values()
 
@@ -71,8 +81,9 @@ def test_ranks_take_the_serial_steps(n, root, rule):
     """Uneven batches, and such with fewer rows than ranks."""
     synk.fork(n, use_gpu=False, master_rank=root)
     model = Model()
-    step = train.make_train_function(model.loss, model.params, model.x, model.y, getattr(updates, rule),
-                                     learning_rate=0.1, function_options=OPTIONS)
+    step = train.make_train_function(
+        model.loss, model.params, model.x, model.y, getattr(updates, rule), learning_rate=0.1, function_options=OPTIONS
+    )
     X_data, Y_data = synk.data(X), synk.data(Y)
     losses = [float(step(X_data, Y_data, batch=batch)) for batch in BATCHES]
     expected_losses, expected = serial(rule, learning_rate=0.1)
@@ -84,8 +95,9 @@ def test_ranks_take_the_serial_steps(n, root, rule):
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_twin_takes_the_serial_steps(rule):
     model = Model()
-    step = train.make_train_function_theano(model.loss, model.params, model.x, model.y, getattr(updates, rule),
-                                            learning_rate=0.1, function_options=OPTIONS)
+    step = train.make_train_function_theano(
+        model.loss, model.params, model.x, model.y, getattr(updates, rule), learning_rate=0.1, function_options=OPTIONS
+    )
     losses = [float(step(X, Y, batch=batch)) for batch in BATCHES]
     expected_losses, expected = serial(rule, learning_rate=0.1)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
@@ -98,8 +110,9 @@ def test_slices_are_the_same_step(made_by, num_slices):
     if made_by == "make_train_function":
         synk.fork(2, use_gpu=False)
     model = Model()
-    step = getattr(train, made_by)(model.loss, model.params, model.x, model.y, updates.adam, 0.1,
-                                   function_options=OPTIONS)
+    step = getattr(train, made_by)(
+        model.loss, model.params, model.x, model.y, updates.adam, 0.1, function_options=OPTIONS
+    )
     batches = [batch for batch in BATCHES if len(batch) >= 7]
     losses = [float(step(X, Y, batch=batch, num_slices=num_slices)) for batch in batches]
     expected_losses, expected = serial("adam", batches, learning_rate=0.1)
@@ -112,7 +125,9 @@ def test_without_batch_all_rows_are_taken(made_by):
     if made_by == "make_train_function":
         synk.fork(3, use_gpu=False)
     model = Model()
-    step = getattr(train, made_by)(model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS)
+    step = getattr(train, made_by)(
+        model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS
+    )
     losses = [float(step(X, Y)), float(step(X, Y, batch=10)), float(step(X, Y, batch=slice(3, 20, 2)))]
     expected_losses, expected = serial("sgd", [np.arange(40), np.arange(10), np.arange(3, 20, 2)], learning_rate=0.1)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
@@ -128,10 +143,12 @@ def test_gradients_are_clipped_by_their_global_norm(made_by):
     bound = 3.0
     grads = theano.grad(reference.loss, reference.params)
     clipped, norm = lasagne_updates().total_norm_constraint(grads, bound, epsilon=0, return_norm=True)
-    expected_step = theano.function([reference.x, reference.y], norm, mode=MODE,
-                                    updates=lasagne_updates().adam(clipped, reference.params, 0.1))
-    step = getattr(train, made_by)(model.loss, model.params, model.x, model.y, updates.adam, 0.1, max_norm=bound,
-                                   function_options=OPTIONS)
+    expected_step = theano.function(
+        [reference.x, reference.y], norm, mode=MODE, updates=lasagne_updates().adam(clipped, reference.params, 0.1)
+    )
+    step = getattr(train, made_by)(
+        model.loss, model.params, model.x, model.y, updates.adam, 0.1, max_norm=bound, function_options=OPTIONS
+    )
     norms = []
     for batch in BATCHES:
         norms.append(float(expected_step(X[batch], Y[batch])))
@@ -145,7 +162,9 @@ def test_norm_goes_over_all_dtypes():
     x = T.dvector("x")
     loss = x.mean() * (3 * a[0] + 4 * b[0])
     for rule in (updates.sgd, updates.sgd_nonflat):
-        step = train.make_train_function_theano(loss, [a, b], x, None, rule, 1.0, max_norm=2.5, function_options=OPTIONS)
+        step = train.make_train_function_theano(
+            loss, [a, b], x, None, rule, 1.0, max_norm=2.5, function_options=OPTIONS
+        )
         step([1.0])
         np.testing.assert_allclose([a.get_value()[0], b.get_value()[0]], [-1.5, -2.0], rtol=1e-6)
         a.set_value(np.zeros(1, "float32"))
@@ -154,8 +173,9 @@ def test_norm_goes_over_all_dtypes():
 
 def test_half_precision_norm_does_not_overflow():
     p, x = theano.shared(np.zeros(2, "float16"), "p"), T.vector("x", dtype="float16")
-    step = train.make_train_function_theano((x.mean() * p[0] * 400).sum(), [p], x, None, updates.sgd, 1.0, max_norm=2,
-                                            function_options=OPTIONS)
+    step = train.make_train_function_theano(
+        (x.mean() * p[0] * 400).sum(), [p], x, None, updates.sgd, 1.0, max_norm=2, function_options=OPTIONS
+    )
     step(np.ones(1, "float16"))
     np.testing.assert_allclose(p.get_value(), [-2, 0], rtol=1e-3)
 
@@ -172,8 +192,16 @@ def test_further_inputs_and_outputs(made_by):
     errors = T.dot(a, w) + b
     loss = scale * errors.mean()
     step = getattr(train, made_by)(
-        loss, [w], [a, b], None, updates.sgd, 0.5, bcast_inputs=[scale], function_options=OPTIONS,
-        outputs=[errors.mean(), (errors, "gather"), (errors.max(), "max"), (errors.sum(), "c_sum")])
+        loss,
+        [w],
+        [a, b],
+        None,
+        updates.sgd,
+        0.5,
+        bcast_inputs=[scale],
+        function_options=OPTIONS,
+        outputs=[errors.mean(), (errors, "gather"), (errors.max(), "max"), (errors.sum(), "c_sum")],
+    )
     A, B = X[:5], Y[:5]
     got = step(A, B, 2.0)
     for value, expected in zip(got, [2 * B.mean(), B.mean(), B, B.max(), B.sum()]):
@@ -191,15 +219,18 @@ def test_one_output_need_not_be_in_a_list(made_by):
         synk.fork(2, use_gpu=False)
     model = Model()
     for outputs, shape in (((model.errors, "gather"), (5,)), (T.sqr(model.errors).sum(), ())):
-        step = getattr(train, made_by)(model.loss, model.params, model.x, model.y, updates.sgd, 0.1, outputs=outputs,
-                                       function_options=OPTIONS)
+        step = getattr(train, made_by)(
+            model.loss, model.params, model.x, model.y, updates.sgd, 0.1, outputs=outputs, function_options=OPTIONS
+        )
         assert [np.shape(value) for value in step(X[:5], Y[:5])] == [(), shape]
 
 
 def test_inputs_by_name():
     synk.fork(2, use_gpu=False)
     model = Model()
-    step = train.make_train_function(model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS)
+    step = train.make_train_function(
+        model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS
+    )
     np.testing.assert_allclose(step(y=Y, x=X), serial("sgd", [np.arange(40)], learning_rate=0.1)[0][0], rtol=1e-11)
 
 
@@ -211,8 +242,16 @@ def test_rows_in_shared_variables(made_by, num_slices):
     model = Model(x, y)
     X_shared, Y_shared = theano.shared(X, "X"), theano.shared(Y, "Y")
     step = getattr(train, made_by)(
-        model.loss, model.params, None, None, updates.adam, 0.1, givens={x: X_shared, y: Y_shared},
-        sliceable_shareds=[X_shared, Y_shared], function_options=OPTIONS)
+        model.loss,
+        model.params,
+        None,
+        None,
+        updates.adam,
+        0.1,
+        givens={x: X_shared, y: Y_shared},
+        sliceable_shareds=[X_shared, Y_shared],
+        function_options=OPTIONS,
+    )
     picks = [np.arange(3), np.array([1, 7, 4, 2, 9]), np.array([0, 3, 5])]
     if made_by == "make_train_function":
         synk.fork(2, use_gpu=False)
@@ -231,20 +270,39 @@ def test_twin_takes_a_list_of_one_selection():
     """As a program on one rank gives one per rank."""
     x, shared = T.dvector("x"), theano.shared(np.arange(6.0), "rows")
     w = theano.shared(0.0, "w")
-    step = train.make_train_function_theano(w * x.mean(), [w], None, None, updates.sgd, 1.0, givens={x: shared},
-                                            outputs=x.sum(), sliceable_shareds=[shared], function_options=OPTIONS)
+    step = train.make_train_function_theano(
+        w * x.mean(),
+        [w],
+        None,
+        None,
+        updates.sgd,
+        1.0,
+        givens={x: shared},
+        outputs=x.sum(),
+        sliceable_shareds=[shared],
+        function_options=OPTIONS,
+    )
     assert [float(step(batch_s=batch_s)[1]) for batch_s in (None, [slice(0, 2)], [np.array([5, 1])], [5, 1], [5])] == [
-        15, 1, 6, 6, 5]
+        15,
+        1,
+        6,
+        6,
+        5,
+    ]
 
 
 def test_learning_rate_that_changes():
     synk.fork(2, use_gpu=False)
     model, reference = Model(), Model()
     rate, reference_rate = theano.shared(0.1, "rate"), theano.shared(0.1)
-    step = train.make_train_function(model.loss, model.params, model.x, model.y, updates.momentum, rate, momentum=0.5,
-                                     function_options=OPTIONS)
-    expected = theano.function([reference.x, reference.y], mode=MODE, updates=lasagne_updates().momentum(
-        reference.loss, reference.params, reference_rate, momentum=0.5))
+    step = train.make_train_function(
+        model.loss, model.params, model.x, model.y, updates.momentum, rate, momentum=0.5, function_options=OPTIONS
+    )
+    expected = theano.function(
+        [reference.x, reference.y],
+        mode=MODE,
+        updates=lasagne_updates().momentum(reference.loss, reference.params, reference_rate, momentum=0.5),
+    )
     for i, batch in enumerate(BATCHES):
         synk.broadcast(rate, 0.1 / (i + 1))
         reference_rate.set_value(0.1 / (i + 1))
@@ -255,10 +313,12 @@ def test_learning_rate_that_changes():
 
 def test_state_is_all_that_the_rule_keeps():
     """Parameters and state, put into another program, continue as if nothing had happened; ranks may be others."""
+
     def build():
         model = Model()
-        return model, train.make_train_function(model.loss, model.params, model.x, model.y, updates.adam, 0.1,
-                                                function_options=OPTIONS)
+        return model, train.make_train_function(
+            model.loss, model.params, model.x, model.y, updates.adam, 0.1, function_options=OPTIONS
+        )
 
     synk.fork(2, use_gpu=False)
     model, step = build()
@@ -316,12 +376,21 @@ def replicas(params, n):
 def test_local_sgd(n, root, every):
     synk.fork(n, use_gpu=False, master_rank=root)
     model = Model()
-    step = train.make_train_function(model.loss, model.params, model.x, model.y, updates.momentum, 0.1,
-                                     communicate_every=every, function_options=OPTIONS)
+    step = train.make_train_function(
+        model.loss,
+        model.params,
+        model.x,
+        model.y,
+        updates.momentum,
+        0.1,
+        communicate_every=every,
+        function_options=OPTIONS,
+    )
     for i, batch in enumerate(BATCHES, 1):
         step(X, Y, batch=batch)
-        np.testing.assert_allclose(replicas(model.params, n), simulated_local_sgd(n, root, every, BATCHES[:i]),
-                                   rtol=1e-9)
+        np.testing.assert_allclose(
+            replicas(model.params, n), simulated_local_sgd(n, root, every, BATCHES[:i]), rtol=1e-9
+        )
         assert bool(synk.in_sync(model.params)) == (i % every == 0)
     step(X, Y, batch=BATCHES[0])
     step.average()
@@ -333,8 +402,9 @@ def test_local_sgd(n, root, every):
 def test_local_sgd_in_slices():
     synk.fork(2, use_gpu=False)
     model = Model()
-    step = train.make_train_function(model.loss, model.params, model.x, model.y, updates.momentum, 0.1,
-                                     communicate_every=2, function_options=OPTIONS)
+    step = train.make_train_function(
+        model.loss, model.params, model.x, model.y, updates.momentum, 0.1, communicate_every=2, function_options=OPTIONS
+    )
     batches = [BATCHES[0], BATCHES[5]]
     for batch in batches:
         step(X, Y, batch=batch, num_slices=3)
@@ -347,14 +417,22 @@ def test_local_sgd_after_a_call_that_failed():
     model = Model()
     labels = T.lvector("labels")
     loss = (T.sqr(model.errors) * T.constant(np.ones(3))[labels]).mean()
-    step = train.make_train_function(loss, model.params, [model.x, model.y], labels, updates.momentum, 0.1,
-                                     communicate_every=2, function_options=OPTIONS)
+    step = train.make_train_function(
+        loss,
+        model.params,
+        [model.x, model.y],
+        labels,
+        updates.momentum,
+        0.1,
+        communicate_every=2,
+        function_options=OPTIONS,
+    )
     with pytest.raises(synk.WorkerError):  # rank 1 alone has the row with the label that does not exist
         step(X[:2], Y[:2], [0, 5])
-    with pytest.raises(IndexError):        # rank 0, the master, has it
+    with pytest.raises(IndexError):  # rank 0, the master, has it
         step(X[:2], Y[:2], [5, 0])
     before = replicas(model.params, 2)
-    step(X[12:13], Y[12:13], [0])          # a row for rank 0 only
+    step(X[12:13], Y[12:13], [0])  # a row for rank 0 only
     after = replicas(model.params, 2)
     assert (after[1] == before[1]).all() and (after[0] != before[0]).any()
 
@@ -362,7 +440,9 @@ def test_local_sgd_after_a_call_that_failed():
 def test_average_of_gradients_needs_no_average_of_parameters():
     synk.fork(2, use_gpu=False)
     model = Model()
-    step = train.make_train_function(model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS)
+    step = train.make_train_function(
+        model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS
+    )
     step(X, Y)
     before = replicas(model.params, 2)
     step.average()
@@ -377,8 +457,9 @@ def test_statistics_are_averaged():
     x = T.dmatrix("x")
     mean, count = theano.shared(np.zeros(2), "mean"), theano.shared(0, "count")
     frozen = theano.shared(RANDOM.randn(2), "frozen")
-    observe = synk.function([x], frozen.sum(), updates=[(mean, 0.5 * mean + 0.5 * x.mean(axis=0)), (count, count + 1)],
-                            mode=MODE)
+    observe = synk.function(
+        [x], frozen.sum(), updates=[(mean, 0.5 * mean + 0.5 * x.mean(axis=0)), (count, count + 1)], mode=MODE
+    )
     before = frozen.get_value()
     observe(X[:8])
     train.average_batch_norm([mean, count, frozen])
@@ -413,11 +494,14 @@ def test_statistics_of_a_lasagne_network():
     assert [synk.gather(shared).tolist() for shared in betas] == [[[0, 0], [6, 6]], [[0, 0], [8, 8]]]
 
 
-@pytest.mark.parametrize("layers, error, message", [
-    (3, TypeError, "layers: expected a Lasagne layer .* got 3 of type int"),
-    ([], ValueError, "layers: there is nothing to average"),
-    ([theano.shared(3, "n")], ValueError, "layers: there is nothing to average"),
-])
+@pytest.mark.parametrize(
+    "layers, error, message",
+    [
+        (3, TypeError, "layers: expected a Lasagne layer .* got 3 of type int"),
+        ([], ValueError, "layers: there is nothing to average"),
+        ([theano.shared(3, "n")], ValueError, "layers: there is nothing to average"),
+    ],
+)
 def test_what_has_no_statistics(layers, error, message):
     synk.fork(2, use_gpu=False)
     with pytest.raises(error, match=message):
@@ -430,8 +514,14 @@ def test_what_has_no_statistics(layers, error, message):
 def bad_arguments():
     model, other = Model(), theano.shared(np.zeros(3), "other")
     rate = T.dscalar("rate")
-    good = {"loss": model.loss, "params": model.params, "x": model.x, "y": model.y, "update_rule": updates.sgd,
-            "learning_rate": 0.1}
+    good = {
+        "loss": model.loss,
+        "params": model.params,
+        "x": model.x,
+        "y": model.y,
+        "update_rule": updates.sgd,
+        "learning_rate": 0.1,
+    }
     n = T.lscalar("n")
     return good, [
         ({"params": model.params + [other]}, ValueError, r"params[3] ('other'): the loss does not depend on it"),
@@ -446,11 +536,21 @@ def bad_arguments():
         ({"y": model.y * 2}, TypeError, "y: expected the variable of an input"),
         ({"y": model.c}, TypeError, "y: c of TensorType(float64, scalar) is a shared variable"),
         ({"update_rule": "sgd"}, TypeError, "update_rule: expected a rule of synkhronos.extensions.updates"),
-        ({"update_rule": lambda loss, params, learning_rate: {}}, TypeError,
-         "expected it to return (grad_updates, param_updates, grad_shared), got dict"),
-        ({"learnig_rate": 0.1}, TypeError, "update_rule sgd: got an unexpected keyword argument 'learnig_rate'; its "
-                                           "options are learning_rate"),
-        ({"update_rule": updates.adam, "beta3": 0.1}, TypeError, "its options are learning_rate, beta1, beta2, epsilon"),
+        (
+            {"update_rule": lambda loss, params, learning_rate: {}},
+            TypeError,
+            "expected it to return (grad_updates, param_updates, grad_shared), got dict",
+        ),
+        (
+            {"learnig_rate": 0.1},
+            TypeError,
+            "update_rule sgd: got an unexpected keyword argument 'learnig_rate'; its options are learning_rate",
+        ),
+        (
+            {"update_rule": updates.adam, "beta3": 0.1},
+            TypeError,
+            "its options are learning_rate, beta1, beta2, epsilon",
+        ),
         ({"learning_rate": "high"}, TypeError, "learning_rate: expected a number"),
         ({"learning_rate": rate}, ValueError, "depends on rate of TensorType(float64, scalar), which is no shared"),
         ({"max_norm": 0}, ValueError, "max_norm: expected a positive number, got 0"),
@@ -468,14 +568,18 @@ def test_bad_arguments_are_named(made_by):
     for change, error, message in cases:
         with pytest.raises(error) as raised:
             getattr(train, made_by)(**dict(good, **change))
-            pytest.fail("%r was accepted" % change)
+            pytest.fail(f"{change!r} was accepted")
         assert message.lower() in re.sub(r"\s+", " ", str(raised.value)).lower(), change
 
 
-@pytest.mark.parametrize("every, error, message", [
-    (0, ValueError, "communicate_every: expected at least 1, got 0"), (2.0, TypeError, "communicate_every: expected an int"),
-    (True, TypeError, "communicate_every: expected an int, got True"),
-])
+@pytest.mark.parametrize(
+    "every, error, message",
+    [
+        (0, ValueError, "communicate_every: expected at least 1, got 0"),
+        (2.0, TypeError, "communicate_every: expected an int"),
+        (True, TypeError, "communicate_every: expected an int, got True"),
+    ],
+)
 def test_communicate_every_is_a_number_of_steps(every, error, message):
     good, _ = bad_arguments()
     with pytest.raises(error, match=message):
@@ -485,10 +589,17 @@ def test_communicate_every_is_a_number_of_steps(every, error, message):
 def test_a_bad_call_changes_nothing():
     synk.fork(2, use_gpu=False)
     model = Model()
-    step = train.make_train_function(model.loss, model.params, model.x, model.y, updates.adam, 0.1, function_options=OPTIONS)
+    step = train.make_train_function(
+        model.loss, model.params, model.x, model.y, updates.adam, 0.1, function_options=OPTIONS
+    )
     before = model.values()
-    for args, options, error in (((X, Y[:3]), {}, ValueError), ((X,), {}, TypeError), ((X, Y), {"batch": [50]}, ValueError),
-                                 ((X, Y), {"num_slices": 50}, ValueError), ((X, Y), {"batch_s": [1]}, ValueError)):
+    for args, options, error in (
+        ((X, Y[:3]), {}, ValueError),
+        ((X,), {}, TypeError),
+        ((X, Y), {"batch": [50]}, ValueError),
+        ((X, Y), {"num_slices": 50}, ValueError),
+        ((X, Y), {"batch_s": [1]}, ValueError),
+    ):
         with pytest.raises(error):
             step(*args, **options)
     np.testing.assert_array_equal(model.values(), before)
@@ -497,15 +608,26 @@ def test_a_bad_call_changes_nothing():
     np.testing.assert_allclose(model.values(), serial("adam", learning_rate=0.1)[1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("args, options, error, message", [
-    ((X,), {}, TypeError, "expected 2 arguments, got 1"),
-    ((X, Y), {"num_slices": 41}, ValueError, "num_slices is 41, but there are 40 rows"),
-    ((X, Y), {"num_slices": 0}, ValueError, "num_slices is 0"),
-])
+@pytest.mark.parametrize(
+    "args, options, error, message",
+    [
+        ((X,), {}, TypeError, "expected 2 arguments, got 1"),
+        ((X, Y), {"num_slices": 41}, ValueError, "num_slices is 41, but there are 40 rows"),
+        ((X, Y), {"num_slices": 0}, ValueError, "num_slices is 0"),
+    ],
+)
 def test_bad_calls_of_the_twin(args, options, error, message):
     model = Model()
-    step = train.make_train_function_theano(model.loss, model.params, model.x, model.y, updates.sgd, 0.1,
-                                            outputs=(model.loss, None), function_options=OPTIONS)
+    step = train.make_train_function_theano(
+        model.loss,
+        model.params,
+        model.x,
+        model.y,
+        updates.sgd,
+        0.1,
+        outputs=(model.loss, None),
+        function_options=OPTIONS,
+    )
     with pytest.raises(error, match=message):
         step(*args, **options)
     with pytest.raises(ValueError, match="op None"):

@@ -96,11 +96,20 @@ def rate_of(kind, dtype):
         return 0.05, None
     shared = theano.shared(np.asarray(0.05, dtype), "rate")
     return shared if kind == "shared" else shared * T.exp(-shared), lambda i: shared.set_value(
-        np.asarray(0.05 / (1 + i // 5), dtype))
+        np.asarray(0.05 / (1 + i // 5), dtype)
+    )
 
 
-@pytest.mark.parametrize("dtype, kind", [("float32", "number"), ("float32", "expression"), ("float64", "number"),
-                                         ("float64", "shared"), ("float64", "expression")])
+@pytest.mark.parametrize(
+    "dtype, kind",
+    [
+        ("float32", "number"),
+        ("float32", "expression"),
+        ("float64", "number"),
+        ("float64", "shared"),
+        ("float64", "expression"),
+    ],
+)
 @pytest.mark.parametrize("name", LASAGNE)
 def test_as_lasagne(name, dtype, kind):
     with theano.change_flags(floatX=dtype):
@@ -112,8 +121,14 @@ def test_as_lasagne(name, dtype, kind):
     check(ours, expected, ROUNDING[dtype])
 
 
-OTHERS = {"momentum": ["momentum"], "nesterov_momentum": ["momentum"], "adagrad": ["epsilon"],
-          "rmsprop": ["rho", "epsilon"], "adadelta": ["rho", "epsilon"], "adam": ["beta1", "beta2", "epsilon"]}
+OTHERS = {
+    "momentum": ["momentum"],
+    "nesterov_momentum": ["momentum"],
+    "adagrad": ["epsilon"],
+    "rmsprop": ["rho", "epsilon"],
+    "adadelta": ["rho", "epsilon"],
+    "adam": ["beta1", "beta2", "epsilon"],
+}
 NUMBERS = {"momentum": 0.7, "rho": 0.8, "beta1": 0.6, "beta2": 0.9, "epsilon": 0.01}
 
 
@@ -169,15 +184,15 @@ def paper_adamax(t, state, g, a, b1=0.9, b2=0.999, e=1e-8):
     """Kingma and Ba (2015), algorithm 2."""
     state["m"] = b1 * state.get("m", 0) + (1 - b1) * g
     state["u"] = np.maximum(b2 * state.get("u", 0), abs(g))
-    return a / (1 - b1 ** t) * state["m"] / (state["u"] + e)
+    return a / (1 - b1**t) * state["m"] / (state["u"] + e)
 
 
 def paper_amsgrad(t, state, g, a, b1=0.9, b2=0.999, e=1e-8):
     """Reddi, Kale and Kumar (2018), algorithm 2, with the step sizes of Kingma and Ba."""
     state["m"] = b1 * state.get("m", 0) + (1 - b1) * g
-    state["v"] = b2 * state.get("v", 0) + (1 - b2) * g ** 2
+    state["v"] = b2 * state.get("v", 0) + (1 - b2) * g**2
     state["largest"] = np.maximum(state.get("largest", 0), state["v"])
-    return a * np.sqrt(1 - b2 ** t) / (1 - b1 ** t) * state["m"] / (np.sqrt(state["largest"]) + e)
+    return a * np.sqrt(1 - b2**t) / (1 - b1**t) * state["m"] / (np.sqrt(state["largest"]) + e)
 
 
 PAPERS = {"sgd_nonflat": paper_sgd, "adamax": paper_adamax, "amsgrad": paper_amsgrad}
@@ -224,7 +239,10 @@ def test_largest_of_amsgrad_makes_a_difference():
     for name in ("adam", "amsgrad"):
         w.set_value([0.0])
         grad_updates, param_updates, _ = getattr(rules, name)([g * 1], [w], beta2=0.5)
-        both = theano.function([], updates=grad_updates, mode=MODE), theano.function([], updates=param_updates, mode=MODE)
+        both = (
+            theano.function([], updates=grad_updates, mode=MODE),
+            theano.function([], updates=param_updates, mode=MODE),
+        )
         for value in (10.0, 1.0, 1.0, 1.0, 1.0):
             g.set_value([value])
             for f in both:
@@ -267,8 +285,9 @@ def test_ranks_compute_what_the_serial_program_does(fork, n):
         if name in PAPERS:
             expected = train_by_paper(theirs, name, [0.05] * len(SIZES), batches)
         else:
-            expected = train_serial(theirs, getattr(lasagne_updates(), name)(theirs.loss, theirs.params, 0.05),
-                                    batches=batches)
+            expected = train_serial(
+                theirs, getattr(lasagne_updates(), name)(theirs.loss, theirs.params, 0.05), batches=batches
+            )
         check(ours, expected, 1e-10)
 
 
@@ -328,7 +347,13 @@ def test_scalars_of_any_dtype_leave_parameters_theirs(name, floatX):
     """The updates have the types of the variables: Theano refuses others."""
     with theano.change_flags(floatX=floatX):
         model = Model("float32", last="float64")
-        for rate in (theano.shared(np.float32(0.1)), theano.shared(0.1), theano.shared(1), np.float64(0.1), np.array(1)):
+        for rate in (
+            theano.shared(np.float32(0.1)),
+            theano.shared(0.1),
+            theano.shared(1),
+            np.float64(0.1),
+            np.array(1),
+        ):
             for updates in getattr(rules, name)(model.loss, model.params, rate)[:2]:
                 assert [new.type for new in updates.values()] == [shared.type for shared in updates]
 
@@ -346,8 +371,11 @@ def test_given_gradients_are_brought_to_their_parameters():
     w = theano.shared(np.zeros((2, 3), "float32"), "w")
     row = theano.shared(np.zeros((1, 3), "float32"), "row", broadcastable=(True, False))
     empty = theano.shared(np.zeros((0, 4), "float32"), "empty")
-    given = [theano.shared(np.array([[1.0, 2.0, 3.0]]), broadcastable=(True, False)) * 1.0,
-             theano.shared(np.array([[4.0, 5.0, 6.0]])) * 1.0, T.zeros_like(empty)]
+    given = [
+        theano.shared(np.array([[1.0, 2.0, 3.0]]), broadcastable=(True, False)) * 1.0,
+        theano.shared(np.array([[4.0, 5.0, 6.0]])) * 1.0,
+        T.zeros_like(empty),
+    ]
     grad_updates, param_updates, grad_shared = rules.sgd(given, (p for p in (w, row, empty)), 1)
     theano.function([], updates=grad_updates, mode=MODE)()
     assert grad_shared.get_value().tolist() == [1, 2, 3, 1, 2, 3, 4, 5, 6]
@@ -377,28 +405,58 @@ def bad_params():
     on_device = T.sharedvar.TensorSharedVariable("far", DeviceType("float64", (False,)), np.zeros(3), False)
     sparse = pytest.importorskip("scipy.sparse").csr_matrix(np.eye(2))
     loss, w = model.loss, model.w
-    return OrderedDict([
-        ("unused", (loss, [w, other], ValueError, r"params\[1\] \('other'\): the loss does not depend on it")),
-        ("unused in list", ([w * 1, None], [w, other], ValueError, r"'other'\): the loss does not depend")),
-        ("nameless", (loss, [theano.shared(0.0), w], ValueError, r"params\[0\] \(without a name\): the loss does not")),
-        ("no shared", (loss, [w, model.b * 2], TypeError, r"params\[1\] .*expected a shared variable, got .* TensorType")),
-        ("array", (loss, [w, np.zeros(2)], TypeError, r"params\[1\].* shared variable, got array.* of type ndarray")),
-        ("twice", (loss, [w, model.b, w], ValueError, r"params\[2\] \('w'\) stands twice, .* params\[0\]")),
-        ("clone", (loss, [w, w.clone()], ValueError, r"params\[1\] \('w'\) stands twice")),
-        ("integers", (loss, [theano.shared(np.arange(3), "n")], TypeError, r"\('n'\): expected .* floating-point numbers, got TensorType\(int64, vector\)")),
-        ("sparse", (loss, [theano.shared(sparse, "s")], TypeError, r"\('s'\): expected a dense array")),
-        ("one", (loss, w, TypeError, "params: expected a list of shared variables, got w")),
-        ("number", (loss, 3, TypeError, "params: expected a list of shared variables, got 3")),
-        ("none", (loss, [], ValueError, "params: expected at least one")),
-        ("device", (loss, [w, on_device], ValueError, r"params\[1\] \('far'\) is on device dev1, but .*'w'\) on device cpu")),
-        ("loss of rows", (model.x.sum(axis=1), [w], TypeError, "loss_or_grads: expected .* 0 dimensions.*average")),
-        ("integer loss", (T.argmax(w), [w], TypeError, "loss_or_grads: expected a floating-point .*int64")),
-        ("number as loss", (1.0, [w], TypeError, "loss_or_grads: expected .* got 1.0 of type float")),
-        ("too few", ([w * 1], [w, model.b], ValueError, "one gradient for each of 2 params, got 1")),
-        ("dimensions", ([w * 1, w * 1], [w, model.v], TypeError, r"params\[1\] \('v'\): .* 1 dimensions.* matrix")),
-        ("complex", ([w * 1j], [w], TypeError, r"params\[0\] \('w'\): expected a real gradient")),
-        ("number as gradient", ([0.0], [w], TypeError, r"params\[0\] \('w'\): expected a real gradient .* got 0.0")),
-    ])
+    return OrderedDict(
+        [
+            ("unused", (loss, [w, other], ValueError, r"params\[1\] \('other'\): the loss does not depend on it")),
+            ("unused in list", ([w * 1, None], [w, other], ValueError, r"'other'\): the loss does not depend")),
+            (
+                "nameless",
+                (loss, [theano.shared(0.0), w], ValueError, r"params\[0\] \(without a name\): the loss does not"),
+            ),
+            (
+                "no shared",
+                (loss, [w, model.b * 2], TypeError, r"params\[1\] .*expected a shared variable, got .* TensorType"),
+            ),
+            (
+                "array",
+                (loss, [w, np.zeros(2)], TypeError, r"params\[1\].* shared variable, got array.* of type ndarray"),
+            ),
+            ("twice", (loss, [w, model.b, w], ValueError, r"params\[2\] \('w'\) stands twice, .* params\[0\]")),
+            ("clone", (loss, [w, w.clone()], ValueError, r"params\[1\] \('w'\) stands twice")),
+            (
+                "integers",
+                (
+                    loss,
+                    [theano.shared(np.arange(3), "n")],
+                    TypeError,
+                    r"\('n'\): expected .* floating-point numbers, got TensorType\(int64, vector\)",
+                ),
+            ),
+            ("sparse", (loss, [theano.shared(sparse, "s")], TypeError, r"\('s'\): expected a dense array")),
+            ("one", (loss, w, TypeError, "params: expected a list of shared variables, got w")),
+            ("number", (loss, 3, TypeError, "params: expected a list of shared variables, got 3")),
+            ("none", (loss, [], ValueError, "params: expected at least one")),
+            (
+                "device",
+                (
+                    loss,
+                    [w, on_device],
+                    ValueError,
+                    r"params\[1\] \('far'\) is on device dev1, but .*'w'\) on device cpu",
+                ),
+            ),
+            ("loss of rows", (model.x.sum(axis=1), [w], TypeError, "loss_or_grads: expected .* 0 dimensions.*average")),
+            ("integer loss", (T.argmax(w), [w], TypeError, "loss_or_grads: expected a floating-point .*int64")),
+            ("number as loss", (1.0, [w], TypeError, "loss_or_grads: expected .* got 1.0 of type float")),
+            ("too few", ([w * 1], [w, model.b], ValueError, "one gradient for each of 2 params, got 1")),
+            ("dimensions", ([w * 1, w * 1], [w, model.v], TypeError, r"params\[1\] \('v'\): .* 1 dimensions.* matrix")),
+            ("complex", ([w * 1j], [w], TypeError, r"params\[0\] \('w'\): expected a real gradient")),
+            (
+                "number as gradient",
+                ([0.0], [w], TypeError, r"params\[0\] \('w'\): expected a real gradient .* got 0.0"),
+            ),
+        ]
+    )
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "sgd_nonflat"])
@@ -406,22 +464,25 @@ def test_bad_params_are_named(name):
     for case, (loss, params, error, message) in bad_params().items():
         with pytest.raises(error, match=message):
             getattr(rules, name)(loss, params, 0.1)
-            pytest.fail("%s was accepted" % case)
+            pytest.fail(f"{case} was accepted")
 
 
-@pytest.mark.parametrize("bad", ["0.1", None, True, 1j, [0.1], np.array([0.1]), T.dvector("rates"), T.zscalar("z")],
-                         ids=repr)
+@pytest.mark.parametrize(
+    "bad", ["0.1", None, True, 1j, [0.1], np.array([0.1]), T.dvector("rates"), T.zscalar("z")], ids=repr
+)
 def test_bad_scalars_are_named(bad):
     model = Model()
     for name in ALL:
-        with pytest.raises(TypeError, match="learning_rate: expected a number, or a real shared variable or expression"):
+        with pytest.raises(
+            TypeError, match="learning_rate: expected a number, or a real shared variable or expression"
+        ):
             getattr(rules, name)(model.loss, model.params, bad)
         for option in OTHERS.get(name, []):
             with pytest.raises(TypeError, match=option + ": expected a number"):
                 getattr(rules, name)(model.loss, model.params, 0.1, **{option: bad})
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, np.float32(-np.inf), 10 ** 400])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, np.float32(-np.inf), 10**400])
 def test_scalars_are_finite(bad):
     model = Model()
     with pytest.raises(ValueError, match="learning_rate: expected a finite number, got -?(nan|inf|1000)"):

@@ -10,8 +10,12 @@ LENGTHS = [5, 4, 6]  # of the ranks' data
 
 def data_of(world, columns=None, scale=1.0):
     """Return every rank's data: all values differ."""
-    return [scale * (100 * rank + np.arange(float(LENGTHS[rank])))[(slice(None), *[None] * bool(columns))]
-            * np.ones(columns or ()) for rank in range(world.n)]
+    return [
+        scale
+        * (100 * rank + np.arange(float(LENGTHS[rank])))[(slice(None), *[None] * bool(columns))]
+        * np.ones(columns or ())
+        for rank in range(world.n)
+    ]
 
 
 def scattered(world, name, columns=None, scale=1.0):
@@ -26,14 +30,27 @@ def forms(n):
     """Return every form of ``batch_s``, and the rows of each rank that it means."""
     each = [[0, 3], [3, 3, -1], [2]][:n]
     one = {
-        "nothing": None, "slice": slice(1, 3), "open slice": slice(2, None), "from the end": slice(-2, None),
-        "step": slice(None, None, 2), "backwards": slice(None, None, -1), "past the end": slice(3, 100),
-        "list": [3, 0, 0, -1], "tuple": (1, 2), "array": np.array([2, -4]), "bytes": np.array([1, 3], "uint8"),
-        "range": range(3, 0, -2), "long list": list(np.arange(1000) % 4), "long array": np.arange(600) % 4,
+        "nothing": None,
+        "slice": slice(1, 3),
+        "open slice": slice(2, None),
+        "from the end": slice(-2, None),
+        "step": slice(None, None, 2),
+        "backwards": slice(None, None, -1),
+        "past the end": slice(3, 100),
+        "list": [3, 0, 0, -1],
+        "tuple": (1, 2),
+        "array": np.array([2, -4]),
+        "bytes": np.array([1, 3], "uint8"),
+        "range": range(3, 0, -2),
+        "long list": list(np.arange(1000) % 4),
+        "long array": np.arange(600) % 4,
     }
     many = {
-        "slices": [slice(rank, None) for rank in range(n)], "lists": each, "tuples": tuple(map(tuple, each)),
-        "arrays": [np.array(rows) for rows in each], "mixed": [slice(1, 4), [0, -1], np.array([2, 1])][:n],
+        "slices": [slice(rank, None) for rank in range(n)],
+        "lists": each,
+        "tuples": tuple(map(tuple, each)),
+        "arrays": [np.array(rows) for rows in each],
+        "mixed": [slice(1, 4), [0, -1], np.array([2, 1])][:n],
         "long lists": [list(np.arange(300 + rank) % LENGTHS[rank]) for rank in range(n)],
         "some empty": [[], slice(0, 2), [1, 2]][-n:] if n > 1 else [[1]],
     }
@@ -44,8 +61,10 @@ def forms(n):
 
 def take(values, rows):
     """Return, with NumPy alone, each rank's selected rows."""
-    return [value if row is None else value[row if isinstance(row, slice) else np.array(list(row), int)]
-            for value, row in zip(values, rows)]
+    return [
+        value if row is None else value[row if isinstance(row, slice) else np.array(list(row), int)]
+        for value, row in zip(values, rows)
+    ]
 
 
 @pytest.fixture
@@ -59,8 +78,12 @@ def build(world, words):
     s, ss = scattered(world, "s", 2)
     t, ts = scattered(world, "t", None, 3.0)
     total = words.sum(x, axis=1) + t
-    f = words.function([], [words.mean(total), (words.sum(t), "sum"), (total, "gather"), (words.max(x), "max"),
-                            (words.sum(t), "gather")], givens=[(x, s)], sliceable_shareds=[s, t])
+    f = words.function(
+        [],
+        [words.mean(total), (words.sum(t), "sum"), (total, "gather"), (words.max(x), "max"), (words.sum(t), "gather")],
+        givens=[(x, s)],
+        sliceable_shareds=[s, t],
+    )
     return f, ss, ts
 
 
@@ -131,11 +154,17 @@ def test_after_scatter_with_uneven_lengths(world, words, shards):
         np.testing.assert_allclose(mean, np.mean(firsts))
         np.testing.assert_array_equal(gathered, np.repeat(firsts, 2))
         rows = [np.arange(len(part))[::-1] for part in shards(values, world.n, world.root)]
-        np.testing.assert_array_equal(f(batch_s=rows)[1], np.concatenate(
-            [part[::-1] for part in shards(values, world.n, world.root)]))
+        np.testing.assert_array_equal(
+            f(batch_s=rows)[1], np.concatenate([part[::-1] for part in shards(values, world.n, world.root)])
+        )
         if world.n == 3:  # only the last rank has that row
-            with pytest.raises(ValueError, match="batch_s has index %d but the shortest sliceable shared variable of "
-                                                 "rank [012] has length" % (n_rows // 3)):
+            with pytest.raises(
+                ValueError,
+                match=(
+                    f"batch_s has index {n_rows // 3} but the shortest sliceable shared variable of "
+                    "rank [012] has length"
+                ),
+            ):
                 f(batch_s=[n_rows // 3])
 
 
@@ -161,8 +190,11 @@ def test_a_master_without_rows_has_no_result_of_its_own(make_world, numpy_words)
     world = make_world("threads", 2, 1)
     s, w = world.shared(np.arange(3.0), "s"), world.shared(np.zeros(()), "w")
     f = synk.function([], [(s, None), (numpy_words.sum(s), "sum")], updates=[(w, w + 1)], sliceable_shareds=[s])
-    with pytest.raises(ValueError, match=r"outputs\[0\] \(s\) has op None, which takes the master's own result, but the master "
-                                         r"\(rank 1\) has no rows of the sliceable shared variables"):
+    with pytest.raises(
+        ValueError,
+        match=r"outputs\[0\] \(s\) has op None, which takes the master's own result, but the master "
+        r"\(rank 1\) has no rows of the sliceable shared variables",
+    ):
         f(batch_s=[[0, 1], []])
     assert [float(value) for value in world.values(w)] == [0, 0]
     assert f(batch_s=[[0, 1], []], output_subset=[1]) == [1]
@@ -179,8 +211,9 @@ def test_with_scattered_inputs_of_as_many_rows(world, words):
     s, ss = scattered(world, "s")
     rows = np.arange(2.0 * world.n + 1)
     parts = np.array_split(rows, world.n)
-    f = words.function([x], [words.mean(x * s + a), (x + s, "gather"), (words.sum(x), "sum")], bcast_inputs=[a],
-                       sliceable_shareds=[s])
+    f = words.function(
+        [x], [words.mean(x * s + a), (x + s, "gather"), (words.sum(x), "sum")], bcast_inputs=[a], sliceable_shareds=[s]
+    )
     for batch_s in ([np.arange(len(part)) for part in parts], [slice(0, len(part)) for part in parts]):
         chosen = take(ss, batch_s)
         for k in (1, 2, 3):
@@ -197,13 +230,16 @@ def test_with_scattered_inputs_of_as_many_rows(world, words):
 def test_with_scattered_inputs_of_other_rows_there_is_no_average(world, words):
     x, w = words.variable("x"), world.shared(np.zeros(()), "w")
     s, ss = scattered(world, "s")
-    f = words.function([x], [words.mean(x), (words.sum(x), "sum"), (words.sum(s), "sum"), (words.max(s), "max")],
-                       sliceable_shareds=[s])
+    f = words.function(
+        [x], [words.mean(x), (words.sum(x), "sum"), (words.sum(s), "sum"), (words.max(s), "max")], sliceable_shareds=[s]
+    )
     g = words.function([x], (words.sum(s), "sum"), updates=[(w, w + words.sum(s))], sliceable_shareds=[s])
     rows = np.arange(6.0)
     chosen = take(ss, [[0, 1, 3]] * world.n)
-    message = "op 'avg' has no weights here: scattered inputs and sliceable shared variables have different numbers of " \
-              "rows on some rank; select as many rows of both, or use other ops"
+    message = (
+        "op 'avg' has no weights here: scattered inputs and sliceable shared variables have different numbers of "
+        "rows on some rank; select as many rows of both, or use other ops"
+    )
     if world.n == 2:
         rows = np.arange(5.0)  # the same on rank 0, and not on rank 1
     if world.n == 1:
@@ -234,8 +270,11 @@ def test_in_givens_and_in_the_graph_and_both(world, words):
         for batch_s in (slice(1, 3), [3, 0, 2]):
             chosen = np.concatenate(take(ss, [batch_s] * world.n))
             for outputs, givens, truth in [
-                    (x * 2, [(x, s)], chosen * 2), (s * 2, [], chosen * 2), (x + s, [(x, s)], chosen * 2),
-                    (x * y + s, [(x, s * 2), (y, s)], chosen * chosen * 2 + chosen)]:
+                (x * 2, [(x, s)], chosen * 2),
+                (s * 2, [], chosen * 2),
+                (x + s, [(x, s)], chosen * 2),
+                (x * y + s, [(x, s * 2), (y, s)], chosen * chosen * 2 + chosen),
+            ]:
                 f = words.function([], (outputs, "gather"), givens=givens, sliceable_shareds=[s])
                 np.testing.assert_array_equal(f(batch_s=batch_s, num_slices=k), truth)
 
@@ -245,8 +284,10 @@ def test_what_is_not_named_is_used_as_it_is(world, words):
     t, ts = scattered(world, "t")
     f = words.function([], (s * words.sum(t), "gather"), sliceable_shareds=[s])
     for k in (1, 3):
-        np.testing.assert_array_equal(f(batch_s=slice(0, 3), num_slices=k), np.concatenate(
-            [value[:3] * other.sum() for value, other in zip(ss, ts)]))
+        np.testing.assert_array_equal(
+            f(batch_s=slice(0, 3), num_slices=k),
+            np.concatenate([value[:3] * other.sum() for value, other in zip(ss, ts)]),
+        )
 
 
 def test_an_update_of_what_is_selected(world, words):
@@ -307,13 +348,21 @@ def test_what_is_refused(make_world, words_of, launcher, n, engine):
     without = words.function([x], words.mean(x))
     wrong = [
         ([0, 4], ValueError, "batch_s has index 4 but the shortest sliceable shared variable of rank 1 has length 4"),
-        ([[0]] * (n - 1) + [[-99]], ValueError, r"batch_s\[%d\] has index -99 but .* of rank %d has" % (n - 1, n - 1)),
-        ([slice(0, 2)] * (n + 1), ValueError, "one slice, list or array for each of the %d ranks.*; got %d" % (n, n + 1)),
+        ([[0]] * (n - 1) + [[-99]], ValueError, rf"batch_s\[{n - 1}\] has index -99 but .* of rank {n - 1} has"),
+        (
+            [slice(0, 2)] * (n + 1),
+            ValueError,
+            f"one slice, list or array for each of the {n} ranks.*; got {n + 1}",
+        ),
         (3, TypeError, "batch_s must be a slice, a list of integers or an integer array, or a list with one of these"),
-        (True, TypeError, "batch_s must be"), ("abc", TypeError, "batch_s must be"), (1.5, TypeError, "batch_s must be"),
+        (True, TypeError, "batch_s must be"),
+        ("abc", TypeError, "batch_s must be"),
+        (1.5, TypeError, "batch_s must be"),
         ([0, 1.0], TypeError, "batch_s must be .*; got a list with 1.0 of type float"),
-        ([True, False], TypeError, r"np.flatnonzero\(mask\)"), ([[0], 1], TypeError, "got both in one list: 1 stands"),
-        (slice(0, 3, 0), ValueError, "a step other than 0"), (np.array([0.5]), TypeError, "an array of type float64"),
+        ([True, False], TypeError, r"np.flatnonzero\(mask\)"),
+        ([[0], 1], TypeError, "got both in one list: 1 stands"),
+        (slice(0, 3, 0), ValueError, "a step other than 0"),
+        (np.array([0.5]), TypeError, "an array of type float64"),
         ([[[0, 1]]] * n, ValueError, "more than one dimension"),
     ]
     for batch_s, error, message in wrong:
@@ -325,12 +374,15 @@ def test_what_is_refused(make_world, words_of, launcher, n, engine):
     with pytest.raises(ValueError, match="batch_s was given, but the function has no sliceable_shareds to select from"):
         without([1.0] * n, batch_s=[0])
     assert without([1.0] * n) == 1
-    with pytest.raises(ValueError, match="num_slices is 7, but there are only %d rows" % (2 * n)):
+    with pytest.raises(ValueError, match=f"num_slices is 7, but there are only {2 * n} rows"):
         f(batch_s=[2, 3], num_slices=7)
     s, t = f.get_shared()
     world.set_values(t, [np.zeros((rank + 9,) + value.shape[1:]) for rank, value in enumerate(world.values(t))])
-    with pytest.raises(ValueError, match="num_slices: sliceable shared variables that are sliced together must have the "
-                                         r"same length, got \[.*\] on rank 0; select rows with batch_s"):
+    with pytest.raises(
+        ValueError,
+        match="num_slices: sliceable shared variables that are sliced together must have the "
+        r"same length, got \[.*\] on rank 0; select rows with batch_s",
+    ):
         f(num_slices=2)
     assert len(f(batch_s=[2, 3], num_slices=2)[2]) == 2 * n
 
@@ -343,15 +395,16 @@ def test_sliceable_shareds_that_are_none(words_of):
         thing, x = words.shared({"a": 1}, "thing"), words.variable("x", 2)
         outputs = words.mean(s + row + scalar)
         for sliceable, error, message in [
-                ([other], ValueError, "sliceable_shareds: the function does not use other"),
-                ([s, s], ValueError, "sliceable_shareds: s stands twice"),
-                ([s, s.clone()], ValueError, "sliceable_shareds: the function does not use s"),
-                ([row], ValueError, "sliceable_shareds: expected rows to select, but row has broadcastable rows"),
-                ([scalar], ValueError, "sliceable_shareds: expected rows to select, but scalar has 0 dimensions"),
-                ([thing], TypeError, "sliceable_shareds: thing is no dense array of data, so it has no rows to select"),
-                ([x], TypeError, "sliceable_shareds: expected shared variables, got x"),
-                (["s"], TypeError, "sliceable_shareds: expected shared variables, got 's'"),
-                (s, TypeError, "sliceable_shareds must be a list of variables, got ")]:
+            ([other], ValueError, "sliceable_shareds: the function does not use other"),
+            ([s, s], ValueError, "sliceable_shareds: s stands twice"),
+            ([s, s.clone()], ValueError, "sliceable_shareds: the function does not use s"),
+            ([row], ValueError, "sliceable_shareds: expected rows to select, but row has broadcastable rows"),
+            ([scalar], ValueError, "sliceable_shareds: expected rows to select, but scalar has 0 dimensions"),
+            ([thing], TypeError, "sliceable_shareds: thing is no dense array of data, so it has no rows to select"),
+            ([x], TypeError, "sliceable_shareds: expected shared variables, got x"),
+            (["s"], TypeError, "sliceable_shareds: expected shared variables, got 's'"),
+            (s, TypeError, "sliceable_shareds must be a list of variables, got "),
+        ]:
             with pytest.raises(error, match=message):
                 words.function([], outputs, sliceable_shareds=sliceable)
         assert words.function([], outputs, sliceable_shareds=(s,)) and one

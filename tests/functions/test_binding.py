@@ -16,25 +16,31 @@ def labels(inputs):
     return ["input %r" % (given.name or i) for i, given in enumerate(inputs)]
 
 
-@pytest.mark.parametrize("args,kwargs,values", [
-    ((1, 2), {}, [1, 2, 30]),
-    ((1, 2, 3), {}, [1, 2, 3]),
-    ((1,), {"y": 2}, [1, 2, 30]),
-    ((), {"y": 2, "x": 1}, [1, 2, 30]),
-    ((), {"z": 3, "y": 2, "x": 1}, [1, 2, 3]),
-    ((None, None), {}, [None, None, 30]),
-])
+@pytest.mark.parametrize(
+    "args,kwargs,values",
+    [
+        ((1, 2), {}, [1, 2, 30]),
+        ((1, 2, 3), {}, [1, 2, 3]),
+        ((1,), {"y": 2}, [1, 2, 30]),
+        ((), {"y": 2, "x": 1}, [1, 2, 30]),
+        ((), {"z": 3, "y": 2, "x": 1}, [1, 2, 3]),
+        ((None, None), {}, [None, None, 30]),
+    ],
+)
 def test_values_by_position_and_by_name(args, kwargs, values):
     assert bind(XYZ, labels(XYZ), "f", args, kwargs) == values
 
 
-@pytest.mark.parametrize("args,kwargs,message", [
-    ((1, 2, 3, 4), {}, "function f takes at most 3 inputs, got 4"),
-    ((1,), {}, "function f: input 'y' is missing"),
-    ((), {"y": 2}, "function f: input 'x' is missing"),
-    ((1, 2), {"w": 3}, r"function f has no input called 'w' \(inputs: 'x', 'y', 'z'\)"),
-    ((1, 2), {"x": 3}, "function f: input 'x' is given twice, by position and by name"),
-])
+@pytest.mark.parametrize(
+    "args,kwargs,message",
+    [
+        ((1, 2, 3, 4), {}, "function f takes at most 3 inputs, got 4"),
+        ((1,), {}, "function f: input 'y' is missing"),
+        ((), {"y": 2}, "function f: input 'x' is missing"),
+        ((1, 2), {"w": 3}, r"function f has no input called 'w' \(inputs: 'x', 'y', 'z'\)"),
+        ((1, 2), {"x": 3}, "function f: input 'x' is given twice, by position and by name"),
+    ],
+)
 def test_arguments_that_do_not_fit(args, kwargs, message):
     with pytest.raises(TypeError, match=message):
         bind(XYZ, labels(XYZ), "f", args, kwargs)

@@ -14,11 +14,27 @@ def batches(n):
     """Return every form of ``batch`` for n rows."""
     some = [5, 0, 0, 3, 1]
     return {
-        "nothing": None, "number": 4, "zero": 0, "all": n, "numpy number": np.int32(3), "0-d array": np.array(2),
-        "slice": slice(1, 5), "open slice": slice(2, None), "from the end": slice(-3, None), "to the end": slice(0, -2),
-        "step": slice(0, None, 2), "backwards": slice(None, None, -1), "backwards in steps": slice(6, 0, -2),
-        "empty slice": slice(3, 3), "list": some, "tuple": tuple(some), "array": np.array(some),
-        "bytes": np.array(some, "uint8"), "negative": [-1, 0, -7], "empty list": [], "range": range(6, 0, -2),
+        "nothing": None,
+        "number": 4,
+        "zero": 0,
+        "all": n,
+        "numpy number": np.int32(3),
+        "0-d array": np.array(2),
+        "slice": slice(1, 5),
+        "open slice": slice(2, None),
+        "from the end": slice(-3, None),
+        "to the end": slice(0, -2),
+        "step": slice(0, None, 2),
+        "backwards": slice(None, None, -1),
+        "backwards in steps": slice(6, 0, -2),
+        "empty slice": slice(3, 3),
+        "list": some,
+        "tuple": tuple(some),
+        "array": np.array(some),
+        "bytes": np.array(some, "uint8"),
+        "negative": [-1, 0, -7],
+        "empty list": [],
+        "range": range(6, 0, -2),
         "long list": list(np.arange(1000) % n),
     }
 
@@ -28,7 +44,7 @@ def selected(values, batch):
     if batch is None:
         return values
     if isinstance(batch, (int, np.integer)) or isinstance(batch, np.ndarray) and batch.ndim == 0:
-        return values[:int(batch)]
+        return values[: int(batch)]
     return values[batch if isinstance(batch, slice) else np.array(list(batch), int)]
 
 
@@ -40,14 +56,27 @@ def selected(values, batch):
 def test_every_op_of_an_output(world, words, shards, prefix, n_rows):
     x = words.variable("x")
     ops = [prefix + name for name in ("avg", "sum", "prod", "min", "max", "gather", "gather")]
-    f = words.function([x], [words.mean(x)] + list(zip(
-        [words.mean(x), words.sum(x), words.prod(x), words.min(x), words.max(x), x * 2, words.sum(x)], ops))
-        + [(words.sum(x), None), (x * 2, None)])
+    f = words.function(
+        [x],
+        [words.mean(x)]
+        + list(zip([words.mean(x), words.sum(x), words.prod(x), words.min(x), words.max(x), x * 2, words.sum(x)], ops))
+        + [(words.sum(x), None), (x * 2, None)],
+    )
     assert f.output_modes == ["avg"] + ops + [None, None]
     rows = ROWS[:n_rows]
     parts = shards(rows, world.n, world.root)
-    expected = [rows.mean(), rows.mean(), rows.sum(), rows.prod(), rows.min(), rows.max(), rows * 2,
-                [part.sum() for part in parts if len(part)], parts[world.root].sum(), parts[world.root] * 2]
+    expected = [
+        rows.mean(),
+        rows.mean(),
+        rows.sum(),
+        rows.prod(),
+        rows.min(),
+        rows.max(),
+        rows * 2,
+        [part.sum() for part in parts if len(part)],
+        parts[world.root].sum(),
+        parts[world.root] * 2,
+    ]
     for result, truth in zip(f(rows), expected):
         np.testing.assert_allclose(result, truth, rtol=1e-14)
         assert type(result) is np.ndarray and result.dtype == "float64" and result.shape == np.shape(truth)
@@ -105,7 +134,7 @@ def test_outputs_whose_shapes_differ_between_ranks_are_named(world, words):
             f(ROWS)
         with pytest.raises(ValueError, match=r"outputs\[1\] \(twice\)"):
             f(ROWS, output_subset=[1])
-    np.testing.assert_array_equal(f(ROWS[:world.n * 2])[1].shape, (2,))
+    np.testing.assert_array_equal(f(ROWS[: world.n * 2])[1].shape, (2,))
 
 
 # -- arguments -----------------------------------------------------------------------------------------------------
@@ -117,9 +146,19 @@ def test_every_kind_of_argument(world, words, tmp_path):
     matrix, vector = np.arange(14.0).reshape(7, 2), ROWS * 3
     np.save(tmp_path / "x.npy", matrix)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    forms = [matrix, matrix.tolist(), np.asfortranarray(matrix), matrix[::-1][::-1], mapped, synk.data(matrix),
-             synk.data(mapped), synk.data(str(tmp_path / "x.npy")), matrix.astype("float32"),
-             synk.data(matrix.astype("float32")), synk.data(np.vstack([matrix, matrix]))[:7]]
+    forms = [
+        matrix,
+        matrix.tolist(),
+        np.asfortranarray(matrix),
+        matrix[::-1][::-1],
+        mapped,
+        synk.data(matrix),
+        synk.data(mapped),
+        synk.data(str(tmp_path / "x.npy")),
+        matrix.astype("float32"),
+        synk.data(matrix.astype("float32")),
+        synk.data(np.vstack([matrix, matrix]))[:7],
+    ]
     for i, form in enumerate(forms):
         ys = [vector, list(vector), synk.data(vector)][i % 3]
         scale = [2, 2.0, np.float32(2), np.array(2.0), synk.data(2.0)][i % 5]
@@ -183,10 +222,16 @@ def test_inputs_that_are_no_arrays_travel_whole(make_world, theano_words):
 def test_a_value_that_does_not_pickle_is_named(make_world, numpy_words):
     make_world("threads", 2)
     thing, x = numpy_words.variable("thing", dtype=None), numpy_words.variable("x")
-    f = synk.function([x], (numpy_words.apply(lambda a, b: a + len(b), x, thing, dtype="float64", ndim=1), "gather"),
-                      bcast_inputs=[thing])
-    with pytest.raises(TypeError, match=r"input 'thing' \(argument 1\) cannot be sent to the other ranks: expected a "
-                                        "value that pickles, got list"):
+    f = synk.function(
+        [x],
+        (numpy_words.apply(lambda a, b: a + len(b), x, thing, dtype="float64", ndim=1), "gather"),
+        bcast_inputs=[thing],
+    )
+    with pytest.raises(
+        TypeError,
+        match=r"input 'thing' \(argument 1\) cannot be sent to the other ranks: expected a "
+        "value that pickles, got list",
+    ):
         f(ROWS, [threading.Lock()])
     np.testing.assert_array_equal(f(ROWS, {"a": 1, "b": 2}), ROWS + 2)
 
@@ -211,8 +256,12 @@ def check_batch(world, words, batch):
     vector = np.arange(7.0) if batch is None else np.arange(8.0)  # the shortest counts
     now = selected(vector[:7], batch)
     minibatch = synk.data(np.concatenate([now, [99.0]]) if batch is not None else now, minibatch=True)
-    for xs, ys in [(matrix, vector), (synk.data(matrix), synk.data(vector)), (matrix, synk.data(vector)),
-                   (synk.data(matrix), minibatch)]:
+    for xs, ys in [
+        (matrix, vector),
+        (synk.data(matrix), synk.data(vector)),
+        (matrix, synk.data(vector)),
+        (synk.data(matrix), minibatch),
+    ]:
         rows, gathered, total = f(xs, ys, batch=batch)
         if len(now) == 0:  # as Theano without rows: no rank has any
             assert rows.shape == (0, 2) and gathered.shape == (0,) and total == 0
@@ -267,8 +316,11 @@ def test_a_minibatch_that_is_too_short(world, words):
     x, y = words.variable("x"), words.variable("y")
     f = words.function([x, y], (words.sum(x * y), "sum"))
     data, minibatch = synk.data(ROWS), synk.data(np.ones(3), minibatch=True)
-    with pytest.raises(ValueError, match=r"input 'y' \(argument 1\) is a minibatch of 3 rows, but batch selects 4: "
-                                         "write the selected rows to it first"):
+    with pytest.raises(
+        ValueError,
+        match=r"input 'y' \(argument 1\) is a minibatch of 3 rows, but batch selects 4: "
+        "write the selected rows to it first",
+    ):
         f(data, minibatch, batch=[0, 1, 2, 3])
     assert f(data, minibatch, batch=[6, 5]) == 13
 
@@ -276,8 +328,11 @@ def test_a_minibatch_that_is_too_short(world, words):
 def test_lengths_must_be_equal(world, words):
     x, y = words.variable("x"), words.variable("y")
     f = words.function([x, y], (words.sum(x) + words.sum(y), "sum"))
-    with pytest.raises(ValueError, match=r"scattered inputs must have the same length, got 7 of input 'x' "
-                                         r"\(argument 0\), 6 of input 'y' \(argument 1\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"scattered inputs must have the same length, got 7 of input 'x' "
+        r"\(argument 0\), 6 of input 'y' \(argument 1\)",
+    ):
         f(ROWS, ROWS[:6])
     assert f(ROWS, ROWS[:6], batch=6) == 2 * ROWS[:6].sum()
 
@@ -297,8 +352,9 @@ def test_ranks_without_rows_make_no_call(world, words):
 
 def test_with_no_rows_all_ranks_call(world, words):
     x, w = words.variable("x"), world.shared(np.zeros(()), "w")
-    f = words.function([x], [words.mean(x), (words.sum(x), "sum"), (words.sum(x), "gather"), (x, "gather")],
-                       updates=[(w, w + 1)])
+    f = words.function(
+        [x], [words.mean(x), (words.sum(x), "sum"), (words.sum(x), "gather"), (x, "gather")], updates=[(w, w + 1)]
+    )
     with np.errstate(all="ignore"):
         results, serial = f([]), f.as_theano([])
     for result, truth in zip(results, serial):
@@ -316,21 +372,24 @@ def test_the_error_without_rows_is_the_engines(world, words):
     with pytest.raises(ValueError) as parallel:
         f([])
     assert str(serial.value).split("\n")[0] in str(parallel.value)
-    assert f(ROWS[:world.n]) == ROWS[:world.n].mean()
+    assert f(ROWS[: world.n]) == ROWS[: world.n].mean()
 
 
 def test_an_error_that_only_some_ranks_can_see(world, words):
     """The shards of 4 rows over 3 ranks have 2, 1 and 1."""
     x = words.variable("x")
     column = (2, 1)
-    pair = x.reshape(column) if world.engine_name == "theano" else words.apply(np.reshape, x, column, ndim=2,
-                                                                               dtype="float64")
+    pair = (
+        x.reshape(column)
+        if world.engine_name == "theano"
+        else words.apply(np.reshape, x, column, ndim=2, dtype="float64")
+    )
     f = words.function([x], (pair, "gather"), name="pairs")
     rows = np.arange(2.0 * world.n)
     np.testing.assert_array_equal(f(rows)[:, 0], rows)
     if world.n > 1:
         with pytest.raises((ValueError, synk.WorkerError)) as error:
-            f(rows[:world.n + 1])
+            f(rows[: world.n + 1])
         if world.root == 0:  # the master's own call was right
             assert isinstance(error.value, synk.WorkerError) and error.value.rank == 1
             assert "rank 1 raised ValueError" in str(error.value) and "call of function pairs" in str(error.value)
@@ -345,8 +404,11 @@ def test_an_error_that_only_some_ranks_can_see(world, words):
 
 def test_results_do_not_change_later(world, words):
     x, w = words.variable("x"), world.shared(np.ones(4), "w")
-    f = words.function([x], [(x, None), (x, "gather"), (words.sum(x), "sum"), (w, None), (w, "avg"), (x * 2, None)],
-                       updates=[(w, w * 2)])
+    f = words.function(
+        [x],
+        [(x, None), (x, "gather"), (words.sum(x), "sum"), (w, None), (w, "avg"), (x * 2, None)],
+        updates=[(w, w * 2)],
+    )
     data = synk.data(np.arange(4.0))
     kept = []
     for i in range(4):
@@ -371,8 +433,12 @@ def test_results_that_theano_lends_do_not_change_later(make_world, theano_words)
         return theano.Out(expression, borrow=True), None
 
     for mode in (theano_words.mode, keep_all):
-        f = theano_words.function([theano.In(x, borrow=True)], [lent(x), lent(x * 2), lent(w), (w, None), lent(w * 2)],
-                                  updates=[(w, w + 1)], mode=mode)
+        f = theano_words.function(
+            [theano.In(x, borrow=True)],
+            [lent(x), lent(x * 2), lent(w), (w, None), lent(w * 2)],
+            updates=[(w, w + 1)],
+            mode=mode,
+        )
         data = synk.data([1.0, 2.0, 3.0])
         kept = []
         for _ in range(3):
@@ -481,8 +547,13 @@ def test_a_call_inside_a_call(make_world, numpy_words, call):
     other = synk.function([x], (x, "gather"))
     other(ROWS)
     unsent = synk.function([x], (x, "gather"))
-    calls = {"same": lambda: f(ROWS * 0), "other": lambda: other(ROWS * 0), "unsent": lambda: unsent(ROWS),
-             "distribute": synk.distribute, "collective": lambda: synk.all_reduce(w)}
+    calls = {
+        "same": lambda: f(ROWS * 0),
+        "other": lambda: other(ROWS * 0),
+        "unsent": lambda: unsent(ROWS),
+        "distribute": synk.distribute,
+        "collective": lambda: synk.all_reduce(w),
+    }
     f = synk.function([x], (numpy_words.apply(call_inside, x, dtype="float64", ndim=1), "gather"))
     INSIDE.append(calls[call])
     try:
@@ -513,7 +584,7 @@ def test_a_call_with_its_own_timeout(make_world, numpy_words):
     make_world("threads", 2)
     x = numpy_words.variable("x")
     f = synk.function([x], (numpy_words.sum(x), "sum"))
-    for timeout in (0, -1, float("inf"), float("nan"), "1", 10 ** 400):
+    for timeout in (0, -1, float("inf"), float("nan"), "1", 10**400):
         with pytest.raises(ValueError, match="timeout must be a positive number of seconds or None, got"):
             f(ROWS, timeout=timeout)
     assert f(ROWS, timeout=60) == 28

@@ -10,27 +10,34 @@ from synkhronos.functions.division import divide
 
 def pieces(division, size):
     """Return every rank's slices as lists of row numbers: (weight, rows of the inputs, rows of the shared ones)."""
-    return [[(weight, list(range(*rows)), list(range(*shared))) for weight, rows, shared in division.pieces(rank)]
-            for rank in range(size) if division.takes_part(rank)]
+    return [
+        [(weight, list(range(*rows)), list(range(*shared))) for weight, rows, shared in division.pieces(rank)]
+        for rank in range(size)
+        if division.takes_part(rank)
+    ]
 
 
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size,root,n_rows,k,expected", [
-    (1, 0, 5, 1, [[[0, 1, 2, 3, 4]]]),
-    (1, 0, 5, 2, [[[0, 1, 2], [3, 4]]]),
-    (2, 0, 5, 2, [[[0, 1], [2]], [[3], [4]]]),
-    (2, 1, 5, 5, [[[0], [1], [2]], [[3], [4]]]),
-    (3, 2, 2, 2, [[[0]], [[1]]]),  # two ranks have one row each, and so one slice each
-    (3, 1, 1, 1, [[[0]]]),
-    (3, 0, 0, 1, [[[]], [[]], [[]]]),  # no rows at all: every rank makes a call
-])
+@pytest.mark.parametrize(
+    "size,root,n_rows,k,expected",
+    [
+        (1, 0, 5, 1, [[[0, 1, 2, 3, 4]]]),
+        (1, 0, 5, 2, [[[0, 1, 2], [3, 4]]]),
+        (2, 0, 5, 2, [[[0, 1], [2]], [[3], [4]]]),
+        (2, 1, 5, 5, [[[0], [1], [2]], [[3], [4]]]),
+        (3, 2, 2, 2, [[[0]], [[1]]]),  # two ranks have one row each, and so one slice each
+        (3, 1, 1, 1, [[[0]]]),
+        (3, 0, 0, 1, [[[]], [[]], [[]]]),  # no rows at all: every rank makes a call
+    ],
+)
 def test_slices_of_scattered_rows(size, root, n_rows, k, expected):
     division = divide(size, root, n_rows=n_rows, num_slices=k)
     assert [[rows for _, rows, _ in rank] for rank in pieces(division, size)] == expected
     assert [[weight for weight, _, _ in rank] for rank in pieces(division, size)] == [
-        [len(rows) for rows in rank] for rank in expected]
+        [len(rows) for rows in rank] for rank in expected
+    ]
     assert division.shared_rows is None and division.shared_counts is None and not division.rows_differ
 
 
@@ -96,12 +103,17 @@ def test_every_selected_row_of_shared_variables_once_and_in_order(lengths, data)
     def selections(length):
         indices = st.lists(st.integers(-length, length - 1), max_size=12) if length else st.just([])
         ends = st.none() | st.integers(-12, 12)
-        return st.one_of(indices, indices.map(lambda rows: np.array(rows, int)),
-                         st.builds(slice, ends, ends, st.sampled_from([None, 1, 2, -1, -3])))
+        return st.one_of(
+            indices,
+            indices.map(lambda rows: np.array(rows, int)),
+            st.builds(slice, ends, ends, st.sampled_from([None, 1, 2, -1, -3])),
+        )
 
     given_rows = [data.draw(selections(length)) for length in lengths]
-    truth = [np.arange(length)[rows if isinstance(rows, slice) else np.array(rows, int)]
-             for length, rows in zip(lengths, given_rows)]
+    truth = [
+        np.arange(length)[rows if isinstance(rows, slice) else np.array(rows, int)]
+        for length, rows in zip(lengths, given_rows)
+    ]
     total = sum(map(len, truth))
     k = data.draw(st.integers(1, max(1, total)))
     size = len(lengths)
@@ -117,38 +129,65 @@ def test_every_selected_row_of_shared_variables_once_and_in_order(lengths, data)
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kwargs,error,message", [
-    (dict(n_rows=4, num_slices=True), TypeError, "num_slices must be an int, got True of type bool"),
-    (dict(n_rows=4, num_slices=np.bool_(1)), TypeError, "num_slices must be an int, got True of type bool_?"),
-    (dict(n_rows=4, num_slices=2.0), TypeError, "num_slices must be an int, got 2.0 of type float"),
-    (dict(n_rows=4, num_slices="2"), TypeError, "num_slices must be an int, got '2' of type str"),
-    (dict(n_rows=4, num_slices=None), TypeError, "num_slices must be an int, got None of type NoneType"),
-    (dict(n_rows=4, num_slices=np.array(2)), TypeError, r"num_slices must be an int, got array\(2\) of type ndarray"),
-    (dict(n_rows=4, num_slices=0), ValueError, "num_slices must be at least 1, got 0"),
-    (dict(n_rows=4, num_slices=-2), ValueError, "num_slices must be at least 1, got -2"),
-    (dict(n_rows=4, num_slices=5), ValueError, "num_slices is 5, but there are only 4 rows"),
-    (dict(n_rows=0, num_slices=2), ValueError, "num_slices is 2, but there are only 0 rows"),
-    (dict(lengths=[[2], [1]], num_slices=4), ValueError, "num_slices is 4, but there are only 3 rows"),
-    (dict(lengths=[[9], [9]], batch_s=[0], num_slices=3), ValueError, "num_slices is 3, but there are only 2 rows"),
-    (dict(num_slices=2), ValueError, "num_slices is 2, but there is nothing to slice: no input of the function is "
-                                     "scattered, and it has no sliceable_shareds"),
-    (dict(lengths=[[2, 2], [2, 3]], num_slices=2), ValueError,
-     r"num_slices: sliceable shared variables that are sliced together must have the same length, got \[2, 3\] on "
-     "rank 1; select rows with batch_s"),
-    (dict(n_rows=4, batch_s=[0]), ValueError, "batch_s was given, but the function has no sliceable_shareds"),
-    (dict(lengths=[[3], [2]], batch_s=[2]), ValueError,
-     "batch_s has index 2 but the shortest sliceable shared variable of rank 1 has length 2"),
-    (dict(lengths=[[3, 2], [3, 3]], batch_s=[[-3], []]), ValueError,
-     r"batch_s\[0\] has index -3 but the shortest sliceable shared variable of rank 0 has length 2"),
-    (dict(lengths=[[3], [3]], batch_s=[slice(1), slice(1), slice(1)]), ValueError,
-     "batch_s must have one slice, list or array for each of the 2 ranks, or be a single one for all of them; got 3"),
-    (dict(lengths=[[3], [3]], batch_s=[slice(1)]), ValueError, "for each of the 2 ranks, .* got 1"),
-    (dict(lengths=[[3], [3]], batch_s=2), TypeError, "batch_s must be a slice, a list of integers or an integer array"),
-    (dict(lengths=[[3], [3]], batch_s=[[0], 1]), TypeError, "got both in one list: 1 stands among selections"),
-    (dict(lengths=[[3], [3]], batch_s=[0.5]), TypeError, "batch_s must be .*; got a list with 0.5"),
-    (dict(lengths=[[3], [3]], batch_s=np.ones(3, bool)), TypeError, r"np.flatnonzero\(mask\)"),
-    (dict(lengths=[[3], [3]], batch_s=np.zeros((2, 2), int)), ValueError, r"got an array of shape \(2, 2\)"),
-])
+@pytest.mark.parametrize(
+    "kwargs,error,message",
+    [
+        (dict(n_rows=4, num_slices=True), TypeError, "num_slices must be an int, got True of type bool"),
+        (dict(n_rows=4, num_slices=np.bool_(1)), TypeError, "num_slices must be an int, got True of type bool_?"),
+        (dict(n_rows=4, num_slices=2.0), TypeError, "num_slices must be an int, got 2.0 of type float"),
+        (dict(n_rows=4, num_slices="2"), TypeError, "num_slices must be an int, got '2' of type str"),
+        (dict(n_rows=4, num_slices=None), TypeError, "num_slices must be an int, got None of type NoneType"),
+        (
+            dict(n_rows=4, num_slices=np.array(2)),
+            TypeError,
+            r"num_slices must be an int, got array\(2\) of type ndarray",
+        ),
+        (dict(n_rows=4, num_slices=0), ValueError, "num_slices must be at least 1, got 0"),
+        (dict(n_rows=4, num_slices=-2), ValueError, "num_slices must be at least 1, got -2"),
+        (dict(n_rows=4, num_slices=5), ValueError, "num_slices is 5, but there are only 4 rows"),
+        (dict(n_rows=0, num_slices=2), ValueError, "num_slices is 2, but there are only 0 rows"),
+        (dict(lengths=[[2], [1]], num_slices=4), ValueError, "num_slices is 4, but there are only 3 rows"),
+        (dict(lengths=[[9], [9]], batch_s=[0], num_slices=3), ValueError, "num_slices is 3, but there are only 2 rows"),
+        (
+            dict(num_slices=2),
+            ValueError,
+            "num_slices is 2, but there is nothing to slice: no input of the function is "
+            "scattered, and it has no sliceable_shareds",
+        ),
+        (
+            dict(lengths=[[2, 2], [2, 3]], num_slices=2),
+            ValueError,
+            r"num_slices: sliceable shared variables that are sliced together must have the same length, got \[2, 3\] on "
+            "rank 1; select rows with batch_s",
+        ),
+        (dict(n_rows=4, batch_s=[0]), ValueError, "batch_s was given, but the function has no sliceable_shareds"),
+        (
+            dict(lengths=[[3], [2]], batch_s=[2]),
+            ValueError,
+            "batch_s has index 2 but the shortest sliceable shared variable of rank 1 has length 2",
+        ),
+        (
+            dict(lengths=[[3, 2], [3, 3]], batch_s=[[-3], []]),
+            ValueError,
+            r"batch_s\[0\] has index -3 but the shortest sliceable shared variable of rank 0 has length 2",
+        ),
+        (
+            dict(lengths=[[3], [3]], batch_s=[slice(1), slice(1), slice(1)]),
+            ValueError,
+            "batch_s must have one slice, list or array for each of the 2 ranks, or be a single one for all of them; got 3",
+        ),
+        (dict(lengths=[[3], [3]], batch_s=[slice(1)]), ValueError, "for each of the 2 ranks, .* got 1"),
+        (
+            dict(lengths=[[3], [3]], batch_s=2),
+            TypeError,
+            "batch_s must be a slice, a list of integers or an integer array",
+        ),
+        (dict(lengths=[[3], [3]], batch_s=[[0], 1]), TypeError, "got both in one list: 1 stands among selections"),
+        (dict(lengths=[[3], [3]], batch_s=[0.5]), TypeError, "batch_s must be .*; got a list with 0.5"),
+        (dict(lengths=[[3], [3]], batch_s=np.ones(3, bool)), TypeError, r"np.flatnonzero\(mask\)"),
+        (dict(lengths=[[3], [3]], batch_s=np.zeros((2, 2), int)), ValueError, r"got an array of shape \(2, 2\)"),
+    ],
+)
 def test_what_is_refused(kwargs, error, message):
     with pytest.raises(error, match=message) as raised:
         divide(2, 0, **kwargs)

@@ -16,7 +16,7 @@ T = theano.tensor
 ROWS = np.arange(6.0) + 1
 
 
-@pytest.fixture(params=[("threads", 3), ("fork", 2)], ids=lambda param: "%s-%d" % param)
+@pytest.fixture(params=[("threads", 3), ("fork", 2)], ids=lambda param: "{}-{}".format(*param))
 def two(request, make_world):
     """A world of threads and one of processes."""
     return make_world(*request.param, engine="theano")
@@ -48,8 +48,9 @@ def test_every_form_of_inputs(two, theano_words):
     with pytest.raises(TypeError, match="input 2 is missing"):  # it has no name
         plain(y=2, x=ROWS)
     assert plain(ROWS, 2, 1) == 48
-    named = theano_words.function([In(x, name="rows")], total,
-                                  bcast_inputs=[In(y, value=2.0), In(z, value=1.0, name="z")])
+    named = theano_words.function(
+        [In(x, name="rows")], total, bcast_inputs=[In(y, value=2.0), In(z, value=1.0, name="z")]
+    )
     assert named(ROWS) == 48 and named(rows=ROWS, z=2) == 54 and named(ROWS, y=3) == 69 and named(ROWS, 1, 0) == 21
     tuples = theano_words.function([x, (y, 2.0), ("last", z, 1.0)], total)  # Theano's older form
     assert tuples(ROWS) == 48 and tuples(ROWS, last=2) == 54
@@ -60,16 +61,19 @@ def test_every_form_of_inputs(two, theano_words):
         rows(y=2)
 
 
-@pytest.mark.parametrize("kwargs,value,right", [
-    (dict(strict=True), np.ones(4, "float32"), np.ones(4)),
-    (dict(strict=True), [1.0, 1.0, 1.0, 1.0], np.ones(4)),
-    (dict(), np.ones(4, "complex128"), np.ones(4, "float32")),
-    (dict(), np.ones((4, 1)), [1, 1, 1, 1]),
-    (dict(), ["a"], np.ones(4, "int8")),
-    (dict(allow_downcast=False, variable="fvector"), [0.1, 0.2], np.ones(4, "float32")),
-    (dict(variable="fvector"), np.ones(4), np.ones(4, "float32")),
-    (dict(variable="ivector"), [1.5], [1, 1, 1, 1]),
-])
+@pytest.mark.parametrize(
+    "kwargs,value,right",
+    [
+        (dict(strict=True), np.ones(4, "float32"), np.ones(4)),
+        (dict(strict=True), [1.0, 1.0, 1.0, 1.0], np.ones(4)),
+        (dict(), np.ones(4, "complex128"), np.ones(4, "float32")),
+        (dict(), np.ones((4, 1)), [1, 1, 1, 1]),
+        (dict(), ["a"], np.ones(4, "int8")),
+        (dict(allow_downcast=False, variable="fvector"), [0.1, 0.2], np.ones(4, "float32")),
+        (dict(variable="fvector"), np.ones(4), np.ones(4, "float32")),
+        (dict(variable="ivector"), [1.5], [1, 1, 1, 1]),
+    ],
+)
 def test_inputs_refuse_what_theano_refuses(one, theano_words, kwargs, value, right):
     x = getattr(T, kwargs.pop("variable", "dvector"))("x")
     f = theano_words.function([theano.In(x, **kwargs)], (x.sum(), "sum"))
@@ -86,8 +90,10 @@ def test_inputs_refuse_what_theano_refuses(one, theano_words, kwargs, value, rig
 
 def test_downcasting_inputs(two, theano_words):
     x = T.fvector("x")
-    for f in (theano_words.function([theano.In(x, allow_downcast=True)], (x, "gather")),
-              theano_words.function([x], (x, "gather"), allow_input_downcast=True)):
+    for f in (
+        theano_words.function([theano.In(x, allow_downcast=True)], (x, "gather")),
+        theano_words.function([x], (x, "gather"), allow_input_downcast=True),
+    ):
         for value in (ROWS, synk.data(ROWS), ROWS.tolist(), ROWS.astype(int)):
             result = f(value)
             assert result.dtype == "float32" and result.tolist() == ROWS.tolist()
@@ -95,8 +101,11 @@ def test_downcasting_inputs(two, theano_words):
 
 def test_in_with_a_state_is_refused(theano_words):
     x, s = T.dvector("x"), T.dscalar("s")
-    with pytest.raises(ValueError, match=r"inputs\[1\] \(s\): expected an input without state, got In\(update=...\); "
-                                         r"make it a shared variable, theano.shared\(value\), and pass updates="):
+    with pytest.raises(
+        ValueError,
+        match=r"inputs\[1\] \(s\): expected an input without state, got In\(update=...\); "
+        r"make it a shared variable, theano.shared\(value\), and pass updates=",
+    ):
         theano_words.function([x, theano.In(s, value=0.0, update=s + 1)], x.sum())
 
 
@@ -104,7 +113,7 @@ def test_in_with_a_state_is_refused(theano_words):
 def test_reserved_names(theano_words, reserved):
     x, y = T.dvector("x"), T.dvector(reserved)
     for given, output in ((y, y), (theano.In(x, name=reserved), x), ((reserved, x, [1.0]), x)):
-        with pytest.raises(ValueError, match="an input is called '%s', which is a keyword of the call" % reserved):
+        with pytest.raises(ValueError, match=f"an input is called '{reserved}', which is a keyword of the call"):
             theano_words.function([given], output * 2)
 
 
@@ -112,11 +121,12 @@ def test_wrong_arguments_of_a_call(one, theano_words):
     x, y = T.dvector("x"), T.dvector("y")
     f = theano_words.function([x, y], (x + y, "gather"), name="f")
     for args, kwargs, message in [
-            ((ROWS,), {}, r"function f: input 'y' \(argument 1\) is missing"),
-            ((ROWS, ROWS, ROWS), {}, "function f takes at most 2 inputs, got 3"),
-            ((ROWS,), {"z": ROWS}, r"function f has no input called 'z' \(inputs: 'x', 'y'\)"),
-            ((ROWS, ROWS), {"x": ROWS}, r"function f: input 'x' \(argument 0\) is given twice"),
-            ((ROWS, synk.data(ROWS.reshape(3, 2))), {}, r"input 'y' \(argument 1\): expected .*got an array of")]:
+        ((ROWS,), {}, r"function f: input 'y' \(argument 1\) is missing"),
+        ((ROWS, ROWS, ROWS), {}, "function f takes at most 2 inputs, got 3"),
+        ((ROWS,), {"z": ROWS}, r"function f has no input called 'z' \(inputs: 'x', 'y'\)"),
+        ((ROWS, ROWS), {"x": ROWS}, r"function f: input 'x' \(argument 0\) is given twice"),
+        ((ROWS, synk.data(ROWS.reshape(3, 2))), {}, r"input 'y' \(argument 1\): expected .*got an array of"),
+    ]:
         with pytest.raises(TypeError, match=message):
             f(*args, **kwargs)
         np.testing.assert_array_equal(f(ROWS, y=ROWS), 2 * ROWS)
@@ -135,16 +145,32 @@ def test_wrong_arguments_of_a_call(one, theano_words):
 def test_results_have_the_form_that_theano_returns(two, theano_words):
     x = T.dmatrix("x")
     mean, rows, top = x.mean(), x * 2, T.cast(x.max(), "float32")
-    forms = [None, [], mean, [mean], (mean, rows), [mean, rows, top], {"b": mean, "a": rows},
-             OrderedDict(z=top, y=mean), theano.Out(mean, borrow=True), [theano.Out(rows, borrow=True), mean]]
+    forms = [
+        None,
+        [],
+        mean,
+        [mean],
+        (mean, rows),
+        [mean, rows, top],
+        {"b": mean, "a": rows},
+        OrderedDict(z=top, y=mean),
+        theano.Out(mean, borrow=True),
+        [theano.Out(rows, borrow=True), mean],
+    ]
     value = np.arange(12.0).reshape(6, 2)
     for form in forms:
+
         def with_op(output):
             variable = output.variable if isinstance(output, theano.Out) else output
             return (output, "gather") if variable is rows else (output, "max") if variable is top else output
 
-        ours = {key: with_op(output) for key, output in form.items()} if isinstance(form, dict) else \
-            list(map(with_op, form)) if isinstance(form, (list, tuple)) else form
+        ours = (
+            {key: with_op(output) for key, output in form.items()}
+            if isinstance(form, dict)
+            else list(map(with_op, form))
+            if isinstance(form, (list, tuple))
+            else form
+        )
         f = theano_words.function([x], ours)
         plain = theano.function([x], form, mode=theano_words.mode, on_unused_input="ignore")
         subsets = [None]
@@ -158,25 +184,37 @@ def test_results_have_the_form_that_theano_returns(two, theano_words):
 
 def test_ops_of_integers_and_bools(one, theano_words):
     i, b = T.lvector("i"), T.TensorType("bool", (False,))("flags")
-    with pytest.raises(TypeError, match=r"outputs\[1\] \(count\) has the type int64, which has no average \('avg' is "
-                                        "the default op\\): give the op 'sum', .*, or cast .* to a float"):
+    with pytest.raises(
+        TypeError,
+        match=r"outputs\[1\] \(count\) has the type int64, which has no average \('avg' is "
+        "the default op\\): give the op 'sum', .*, or cast .* to a float",
+    ):
         count = i.sum()
         count.name = "count"
         theano_words.function([i], [T.cast(i.sum(), "float64"), count])
     with pytest.raises(TypeError, match=r"output has the type bool, which has no average"):
         theano_words.function([b], (b.any(), "avg"))
-    f = theano_words.function([i, b], [(i.sum(), "sum"), (i.max(), "max"), (i, "gather"), (b.sum(), "sum"),
-                                       (T.any(b), "max"), (T.any(b), "sum")])
+    f = theano_words.function(
+        [i, b],
+        [(i.sum(), "sum"), (i.max(), "max"), (i, "gather"), (b.sum(), "sum"), (T.any(b), "max"), (T.any(b), "sum")],
+    )
     results = f([1, 2, 3, 4, 5, 6], np.array([1, 0, 0, 0, 0, 1], bool))
     assert [result.tolist() for result in results] == [21, 6, [1, 2, 3, 4, 5, 6], 2, True, 2]
     assert [result.dtype for result in results] == ["int64"] * 4 + ["bool", "int64"]
 
 
-@pytest.mark.parametrize("output,error,message", [
-    ("mean", ValueError, "the op of an output must be 'avg', 'sum', 'prod', 'min', 'max', 'gather', None .*got 'mean'"),
-    ("c_", ValueError, "the op of an output must be"),
-    (3, TypeError, "the op of an output must be .*, got 3 of type int"),
-])
+@pytest.mark.parametrize(
+    "output,error,message",
+    [
+        (
+            "mean",
+            ValueError,
+            "the op of an output must be 'avg', 'sum', 'prod', 'min', 'max', 'gather', None .*got 'mean'",
+        ),
+        ("c_", ValueError, "the op of an output must be"),
+        (3, TypeError, "the op of an output must be .*, got 3 of type int"),
+    ],
+)
 def test_unknown_ops(theano_words, output, error, message):
     x = T.dvector("x")
     for form in ([(x, output)], {"a": (x, output)}):
@@ -190,9 +228,15 @@ def test_unknown_ops(theano_words, output, error, message):
 def test_every_form_of_updates(two, theano_words):
     x = T.dvector("x")
     w, c = theano.shared(np.zeros(()), "w"), theano.shared(0, "c")
-    forms = [[(w, w + 1), (c, c + 1)], ((w, w + 1), (c, c + 1)), OrderedDict([(w, w + 1), (c, c + 1)]),
-             {w: w + 1, c: c + 1}, [(w, w + 1, "avg"), (c, c + 1, "sum")], {w: (w + 1, "max"), c: c + 1},
-             [[w, w + 1], (c, c + 1, "min")]]
+    forms = [
+        [(w, w + 1), (c, c + 1)],
+        ((w, w + 1), (c, c + 1)),
+        OrderedDict([(w, w + 1), (c, c + 1)]),
+        {w: w + 1, c: c + 1},
+        [(w, w + 1, "avg"), (c, c + 1, "sum")],
+        {w: (w + 1, "max"), c: c + 1},
+        [[w, w + 1], (c, c + 1, "min")],
+    ]
     modes = [["avg", None]] * 4 + [["avg", "sum"], ["max", None], ["avg", "min"]]
     for i, (form, mode) in enumerate(zip(forms, modes)):
         f = theano_words.function([x], updates=form)
@@ -201,15 +245,18 @@ def test_every_form_of_updates(two, theano_words):
         assert [float(value) for value in two.values(w) + two.values(c)] == [i + 1.0] * 2 * two.n
 
 
-@pytest.mark.parametrize("update,error,message", [
-    (lambda w, c, s: [(w, w + 1, "gather")], ValueError, "the op of the update of w must be .*, got 'gather'"),
-    (lambda w, c, s: [(w, w + 1, None)], ValueError, "the op of the update of w must be"),
-    (lambda w, c, s: [(c, c + 1, "avg")], TypeError, "the update of c has the type int64, which has no average"),
-    (lambda w, c, s: [(w * 2, w)], TypeError, "updates: expected a shared variable to update, got"),
-    (lambda w, c, s: [(w, w + 1), (w, w + 2)], ValueError, r"updates\[1\]: w is updated twice"),
-    (lambda w, c, s: [(s, s * 2, "sum")], TypeError, "the update of s can have no op: it is no dense array"),
-    (lambda w, c, s: 5, TypeError, "updates must be a dict or a list"),
-])
+@pytest.mark.parametrize(
+    "update,error,message",
+    [
+        (lambda w, c, s: [(w, w + 1, "gather")], ValueError, "the op of the update of w must be .*, got 'gather'"),
+        (lambda w, c, s: [(w, w + 1, None)], ValueError, "the op of the update of w must be"),
+        (lambda w, c, s: [(c, c + 1, "avg")], TypeError, "the update of c has the type int64, which has no average"),
+        (lambda w, c, s: [(w * 2, w)], TypeError, "updates: expected a shared variable to update, got"),
+        (lambda w, c, s: [(w, w + 1), (w, w + 2)], ValueError, r"updates\[1\]: w is updated twice"),
+        (lambda w, c, s: [(s, s * 2, "sum")], TypeError, "the update of s can have no op: it is no dense array"),
+        (lambda w, c, s: 5, TypeError, "updates must be a dict or a list"),
+    ],
+)
 def test_wrong_updates(theano_words, update, error, message):
     import scipy.sparse
     import theano.sparse
@@ -282,7 +329,10 @@ def test_build_inputs(two, theano_words):
     f = theano_words.function([x, y], (x.sum() + y.sum() + a * y.size, "sum"), bcast_inputs=[theano.In(a, value=1.0)])
     made = f.build_inputs(np.ones((4, 2), "float32"), y=[1, 2, 3, 4])
     assert type(made) is tuple and [(d.name, str(d.dtype), d.shape) for d in made] == [
-        ("x", "float32", (4, 2)), ("y", "int32", (4,)), ("a", "float64", ())]
+        ("x", "float32", (4, 2)),
+        ("y", "int32", (4,)),
+        ("a", "float64", ()),
+    ]
     assert f(*made) == 8 + 10 + 4 and f(*made, batch=[0, 0, 3]) == 6 + 6 + 3
     with pytest.raises(TypeError, match="x.*expected dtype float32 .*got float64.*force_cast=True"):
         f.build_inputs(np.ones((4, 2)), [1])
@@ -305,8 +355,11 @@ def test_build_inputs(two, theano_words):
 def test_a_data_of_a_wrong_dtype(two, theano_words):
     x = T.fvector("x")
     f = theano_words.function([x], (x.sum(), "sum"))
-    with pytest.raises(TypeError, match=r"input 'x' \(argument 0\): expected TensorType\(float32, vector\), got an "
-                                        r"array of float64 with shape \(6,\); cast or reshape it"):
+    with pytest.raises(
+        TypeError,
+        match=r"input 'x' \(argument 0\): expected TensorType\(float32, vector\), got an "
+        r"array of float64 with shape \(6,\); cast or reshape it",
+    ):
         f(synk.data(ROWS))
     assert f(synk.data(ROWS, dtype="float32", force_cast=True)) == 21 == f(synk.data([1, 2, 3, 4, 5, 6], dtype="int8"))
 
@@ -322,8 +375,11 @@ def test_attributes_are_those_of_the_masters_function(one, theano_words):
     for refused in (lambda: f.value, lambda: f.container):
         with pytest.raises(AttributeError, match="keeps no values of inputs between calls"):
             refused()
-    with pytest.raises(TypeError, match=r"f\[a\] = value: a synkhronos Function keeps no values of inputs between "
-                                        "calls; pass it to the call, or use a shared variable"):
+    with pytest.raises(
+        TypeError,
+        match=r"f\[a\] = value: a synkhronos Function keeps no values of inputs between "
+        "calls; pass it to the call, or use a shared variable",
+    ):
         f["a"] = 3.0
     with pytest.raises(AttributeError, match="no_such_thing"):
         f.no_such_thing()
@@ -383,8 +439,13 @@ def test_free_reaches_all_ranks(one, theano_words):
     compiled = [context.functions[max(context.functions)][1] for context in contexts]
 
     def kept():
-        return [sum(isinstance(cell[0], np.ndarray) and variable.owner is not None
-                    for variable, cell in each.fn.storage_map.items()) for each in compiled]
+        return [
+            sum(
+                isinstance(cell[0], np.ndarray) and variable.owner is not None
+                for variable, cell in each.fn.storage_map.items()
+            )
+            for each in compiled
+        ]
 
     assert min(kept()) > 0
     f.free()

@@ -19,7 +19,7 @@ import synkhronos as synk
 ROWS = np.arange(7.0) + 1
 
 
-@pytest.fixture(params=[("threads", 3), ("fork", 2)], ids=lambda param: "%s-%d" % param)
+@pytest.fixture(params=[("threads", 3), ("fork", 2)], ids=lambda param: "{}-{}".format(*param))
 def two(request, make_world):
     """A world of threads and one of processes, for Theano."""
     pytest.importorskip("theano")
@@ -48,8 +48,9 @@ def test_one_graph_at_function_and_others_when_a_call_needs_them(two, theano_wor
     x = theano_words.variable("x")
     s, w = two.shared(ROWS, "s"), two.shared(np.zeros(()), "w")
     del compilations[:]
-    f = theano_words.function([x], [(x.sum() + s.sum(), "sum"), (s, "gather")], updates=[(w, w + 1.0)], name="f",
-                              sliceable_shareds=[s])
+    f = theano_words.function(
+        [x], [(x.sum() + s.sum(), "sum"), (s, "gather")], updates=[(w, w + 1.0)], name="f", sliceable_shareds=[s]
+    )
     assert compilations == ["f"]
     synk.distribute()
     f(ROWS)
@@ -68,8 +69,9 @@ def test_one_graph_at_function_and_others_when_a_call_needs_them(two, theano_wor
         f(ROWS, batch_s=[slice(1, 3)] * two.n)
     for k in (2, 3, 2):
         for batch_s in ([0, 1], slice(0, 2)):
-            assert f(ROWS[:2 * two.n], output_subset=[0], batch_s=batch_s, num_slices=k)[0] == (
-                ROWS[:2 * two.n].sum() + 3 * two.n)
+            assert f(ROWS[: 2 * two.n], output_subset=[0], batch_s=batch_s, num_slices=k)[0] == (
+                ROWS[: 2 * two.n].sum() + 3 * two.n
+            )
             assert compilations == ["f", "f (s as input)", "f (sliced, s as input)"]
     f(ROWS)
     synk.distribute()
@@ -107,7 +109,7 @@ def test_forked_again_with_other_ranks(make_world, words_of):
         for n, root in ((2, 0), (3, 1), (1, 0)):
             world = make_world(launcher, n, root, engine)
             before = float(w.get_value())
-            assert f(ROWS[:2 * n], batch_s=[0, 2], num_slices=2) == ROWS[:2 * n].sum()
+            assert f(ROWS[: 2 * n], batch_s=[0, 2], num_slices=2) == ROWS[: 2 * n].sum()
             assert f(ROWS, batch_s=[1, 3]) == 28 == f(ROWS)
             np.testing.assert_allclose([float(value) for value in world.values(w)], [before + 2 + 3 + 4] * n)
 
@@ -140,8 +142,13 @@ def test_what_a_dropped_function_had_goes_with_it(make_world, numpy_words):
 def test_copies(two, theano_words):
     x, w, v = theano_words.variable("x"), two.shared(np.zeros(()), "w"), two.shared(np.full((), 50.0), "v")
     s, t = two.shared(ROWS, "s"), two.shared(ROWS * 10, "t")
-    f = theano_words.function([x], [(x.sum() + 0 * w, "sum"), (s + w, "gather")], updates=[(w, w + 1.0, "max")], name="f",
-                              sliceable_shareds=[s])
+    f = theano_words.function(
+        [x],
+        [(x.sum() + 0 * w, "sum"), (s + w, "gather")],
+        updates=[(w, w + 1.0, "max")],
+        name="f",
+        sliceable_shareds=[s],
+    )
     f(ROWS, batch_s=[0])
     same, still = f.copy(), f.copy(delete_updates=True)
     other = f.copy(swap={w: v, s: t}, name="other")
@@ -172,19 +179,24 @@ def test_a_copy_without_updates_is_weighed_by_the_rows_of_shared_data(two, thean
 @pytest.mark.theano
 def test_pickled_functions(two, theano_words):
     x, w, s = theano_words.variable("x"), two.shared(np.zeros(()), "w"), two.shared(ROWS, "s")
-    f = theano_words.function([x], {"rows": (s, "gather"), "mean": x.mean()}, updates=[(w, w + x.mean())],
-                              sliceable_shareds=[s])
+    f = theano_words.function(
+        [x], {"rows": (s, "gather"), "mean": x.mean()}, updates=[(w, w + x.mean())], sliceable_shareds=[s]
+    )
     f(np.ones(two.n), output_subset=["rows"], batch_s=[0])
     for again in (pickle.loads(pickle.dumps(f)), copy.deepcopy(f)):
-        own, = [shared for shared in again.get_shared() if shared.name == "w"]
+        (own,) = [shared for shared in again.get_shared() if shared.name == "w"]
         assert own is not w and own.get_value() == 1
         assert again(ROWS, output_subset=["rows"], batch_s=[2, 0])["rows"].tolist() == [3, 1] * two.n
         rows = np.arange(2.0 * two.n)
         result = again(rows, batch_s=[2, 0], num_slices=2)
         assert result["rows"].tolist() == [3, 1] * two.n and result["mean"] == rows.mean()
-        np.testing.assert_allclose(two.values(own), 1 + 2 * np.array([part.mean() for part in np.array_split(
-            rows, two.n)]) - np.array([part.mean() for part in np.array_split(rows, two.n)]) + np.array(
-                [part.mean() for part in np.array_split(ROWS, two.n)]))
+        np.testing.assert_allclose(
+            two.values(own),
+            1
+            + 2 * np.array([part.mean() for part in np.array_split(rows, two.n)])
+            - np.array([part.mean() for part in np.array_split(rows, two.n)])
+            + np.array([part.mean() for part in np.array_split(ROWS, two.n)]),
+        )
     assert [float(value) for value in two.values(w)] == [1] * two.n  # each has its own
 
 
@@ -200,8 +212,13 @@ def test_free_reaches_all_graphs(make_world, theano_words):
     assert len(compiled) == 4
 
     def kept():
-        return [sum(isinstance(cell[0], np.ndarray) and variable.owner is not None
-                    for variable, cell in each.fn.storage_map.items()) for each in compiled]
+        return [
+            sum(
+                isinstance(cell[0], np.ndarray) and variable.owner is not None
+                for variable, cell in each.fn.storage_map.items()
+            )
+            for each in compiled
+        ]
 
     assert min(kept()) > 0
     f.free()
@@ -220,11 +237,16 @@ def test_scan_and_ifelse(two, theano_words):
     from theano.ifelse import ifelse
 
     x, w, s = theano_words.variable("x"), two.shared(np.full((), 2.0), "w"), two.shared(ROWS, "s")
-    sums, _ = theano.scan(lambda row, total: total * 1 + row * w, sequences=x, outputs_info=T.constant(np.zeros(())),
-                          mode=theano_words.mode)
+    sums, _ = theano.scan(
+        lambda row, total: total * 1 + row * w,
+        sequences=x,
+        outputs_info=T.constant(np.zeros(())),
+        mode=theano_words.mode,
+    )
     chosen = ifelse(T.gt(x[0], 3), s * 2, s - 1)
-    f = theano_words.function([x], [(sums[-1], "sum"), (chosen, "gather")], updates=[(w, w + 0 * sums[-1], "max")],
-                              sliceable_shareds=[s])
+    f = theano_words.function(
+        [x], [(sums[-1], "sum"), (chosen, "gather")], updates=[(w, w + 0 * sums[-1], "max")], sliceable_shareds=[s]
+    )
     for batch_s, k, rows in (([0, 1], 1, ROWS), ([0, 1], 2, ROWS), (None, 2, ROWS), ([2], 1, -ROWS)):
         total, picked = f(rows, batch_s=batch_s, num_slices=k)
         np.testing.assert_allclose(total, 2 * rows.sum())
@@ -246,7 +268,9 @@ def test_sparse_inputs_and_sparse_shared_variables(two, theano_words):
     held = theano.shared(sparse.csr_matrix(np.array([[0.0, 2.0], [3.0, 0.0]])), "held")
     w = two.shared(np.zeros(2), "w")
     dense = theano.sparse.structured_dot(held, theano.sparse.dot(a, x.T)).T
-    f = theano_words.function([x], [(dense, "gather"), dense.mean()], bcast_inputs=[a], updates=[(w, w + dense.mean(0))])
+    f = theano_words.function(
+        [x], [(dense, "gather"), dense.mean()], bcast_inputs=[a], updates=[(w, w + dense.mean(0))]
+    )
     X, A = np.arange(14.0).reshape(7, 2), sparse.csr_matrix(np.array([[1.0, 0.0], [1.0, 5.0]]))
     truth = X @ A.T.toarray() @ held.get_value().T.toarray()
     for k in (1, 2):
@@ -255,8 +279,11 @@ def test_sparse_inputs_and_sparse_shared_variables(two, theano_words):
         np.testing.assert_allclose(results[1], truth.mean())
     np.testing.assert_allclose(two.values(w), [2 * part.mean(0) for part in np.array_split(truth, two.n)])
     g = theano_words.function([x], (x.sum(), "sum"), updates=[(held, theano.sparse.mul(held, 2.0))])
-    with pytest.raises(ValueError, match="num_slices: the function updates held, which is no dense array, so its values "
-                                         "on different slices cannot be combined"):
+    with pytest.raises(
+        ValueError,
+        match="num_slices: the function updates held, which is no dense array, so its values "
+        "on different slices cannot be combined",
+    ):
         g(X, num_slices=2)
     assert g(X) == X.sum() and held.get_value().sum() == 10
 
@@ -265,18 +292,27 @@ def test_sparse_inputs_and_sparse_shared_variables(two, theano_words):
 def test_debug_mode_and_transfer(two, theano_words):
     theano, x = theano_words.theano, theano_words.variable("x")
     s, w = two.shared(ROWS, "s"), two.shared(np.zeros(()), "w")
-    for mode in (theano.compile.DebugMode(check_c_code=False, optimizer="fast_compile", check_isfinite=False),
-                 theano_words.mode, theano.Mode("py", None)):
-        f = theano_words.function([x], [(x.transfer("cpu") * 2, "gather"), s.transfer("cpu").mean()], mode=mode,
-                                  updates=[(w, (w + x.mean()).transfer("cpu"))], sliceable_shareds=[s])
+    for mode in (
+        theano.compile.DebugMode(check_c_code=False, optimizer="fast_compile", check_isfinite=False),
+        theano_words.mode,
+        theano.Mode("py", None),
+    ):
+        f = theano_words.function(
+            [x],
+            [(x.transfer("cpu") * 2, "gather"), s.transfer("cpu").mean()],
+            mode=mode,
+            updates=[(w, (w + x.mean()).transfer("cpu"))],
+            sliceable_shareds=[s],
+        )
         before = np.array(two.values(w))
-        doubled, _ = f(ROWS[:2 * two.n], batch_s=[0, 1], num_slices=2)
-        np.testing.assert_array_equal(doubled, 2 * ROWS[:2 * two.n])
-        doubled, mean = f(ROWS[:2 * two.n], batch_s=[0, 1])
-        np.testing.assert_array_equal(doubled, 2 * ROWS[:2 * two.n])
+        doubled, _ = f(ROWS[: 2 * two.n], batch_s=[0, 1], num_slices=2)
+        np.testing.assert_array_equal(doubled, 2 * ROWS[: 2 * two.n])
+        doubled, mean = f(ROWS[: 2 * two.n], batch_s=[0, 1])
+        np.testing.assert_array_equal(doubled, 2 * ROWS[: 2 * two.n])
         assert mean == 1.5
-        np.testing.assert_allclose(np.array(two.values(w)) - before, [
-            2 * part.mean() for part in np.array_split(ROWS[:2 * two.n], two.n)])
+        np.testing.assert_allclose(
+            np.array(two.values(w)) - before, [2 * part.mean() for part in np.array_split(ROWS[: 2 * two.n], two.n)]
+        )
 
 
 @pytest.mark.theano
@@ -293,14 +329,14 @@ def test_the_profile_is_of_all_graphs_and_all_ranks(two, theano_words):
         assert f.profile.apply_time[node] >= f.compiled.profile.apply_time[node] > 0
         seconds = f.profile.fct_call_time
         f(ROWS, batch_s=[0])
-        f(ROWS[:two.n * 2], batch_s=[0, 1], num_slices=2)
+        f(ROWS[: two.n * 2], batch_s=[0, 1], num_slices=2)
         assert f.profile.fct_callcount == 2 + two.n + two.n + 2 * two.n
         assert f.profile.apply_callcount[node] == two.n + 2  # that graph's
         assert sum(f.profile.op_callcount().values()) >= f.profile.fct_callcount
         assert f.profile.fct_call_time > seconds and f.profile.vm_call_time > 0
         shown = io.StringIO()
         f.profile.summary(file=shown)
-        assert "Time in %d calls to Function.__call__" % f.profile.fct_callcount in shown.getvalue()
+        assert f"Time in {f.profile.fct_callcount} calls to Function.__call__" in shown.getvalue()
     assert given.fct_callcount == 6  # the master's own part
     if two.launcher == "threads":  # counts are added up by the position of a node
         for number in two.session.context.functions:
@@ -351,9 +387,15 @@ def test_peak_memory_falls(tmp_path):
     (tmp_path / "program.py").write_text(textwrap.dedent(PEAK))
     peaks, results = [], []
     for k in ("1", "10"):
-        done = subprocess.run([sys.executable, "program.py", k], cwd=str(tmp_path), universal_newlines=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100,
-                              env=dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2])))
+        done = subprocess.run(
+            [sys.executable, "program.py", k],
+            cwd=str(tmp_path),
+            universal_newlines=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=100,
+            env=dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2])),
+        )
         assert done.returncode == 0, done.stderr
         peak, *values = map(float, done.stdout.split())
         peaks.append(peak / 1024)

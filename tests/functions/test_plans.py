@@ -14,8 +14,9 @@ def sent(make_world, monkeypatch):
     make_world("threads", 2)
     sizes = []
     send = PROGRAM.session.channel.send
-    monkeypatch.setattr(PROGRAM.session.channel, "send", lambda number, payload: (
-        sizes.append(len(payload)), send(number, payload))[1])
+    monkeypatch.setattr(
+        PROGRAM.session.channel, "send", lambda number, payload: (sizes.append(len(payload)), send(number, payload))[1]
+    )
     return sizes
 
 

@@ -11,8 +11,7 @@ OPS = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.
 
 def slices(array, n, root, k, shards):
     """Return, by rank, what each slice of a call has: NumPy's array_split, and no more slices than rows."""
-    return [np.array_split(part, max(1, min(k, len(part)))) if len(part) else []
-            for part in shards(array, n, root)]
+    return [np.array_split(part, max(1, min(k, len(part)))) if len(part) else [] for part in shards(array, n, root)]
 
 
 def close(results, truths):
@@ -28,22 +27,42 @@ def close(results, truths):
 @pytest.mark.parametrize("prefix", ["", "c_"])
 def test_every_op_and_every_number_of_slices(world, words, shards, prefix):
     x = words.variable("x")
-    f = words.function([x], [words.mean(x), (words.mean(x), prefix + "avg"), (words.sum(x), prefix + "sum"),
-                             (words.prod(x), prefix + "prod"), (words.min(x), prefix + "min"),
-                             (words.max(x), prefix + "max"), (words.sum(x), prefix + "gather"), (x * 2, prefix + "gather")])
+    f = words.function(
+        [x],
+        [
+            words.mean(x),
+            (words.mean(x), prefix + "avg"),
+            (words.sum(x), prefix + "sum"),
+            (words.prod(x), prefix + "prod"),
+            (words.min(x), prefix + "min"),
+            (words.max(x), prefix + "max"),
+            (words.sum(x), prefix + "gather"),
+            (x * 2, prefix + "gather"),
+        ],
+    )
     for n_rows in (7, world.n, 1):
         rows = ROWS[::-1][:n_rows]
         for k in range(1, n_rows + 1):
             each = [piece.sum() for rank in slices(rows, world.n, world.root, k, shards) for piece in rank]
-            close(f(rows, num_slices=k), [rows.mean(), rows.mean(), rows.sum(), rows.prod(), rows.min(), rows.max(),
-                                          each, rows * 2])
+            close(
+                f(rows, num_slices=k),
+                [rows.mean(), rows.mean(), rows.sum(), rows.prod(), rows.min(), rows.max(), each, rows * 2],
+            )
             assert f.last_rows == [len(part) for part in shards(rows, world.n, world.root)]
 
 
 def test_many_rows_in_more_dimensions(world, words):
     x, y = words.variable("x", 2), words.variable("y")
-    f = words.function([x, y], {"mean": words.mean(x), "columns": (words.sum(x, axis=0), "sum"), "rows": (x, "gather"),
-                                "y": (y, "gather"), "top": (words.max(y), "max")})
+    f = words.function(
+        [x, y],
+        {
+            "mean": words.mean(x),
+            "columns": (words.sum(x, axis=0), "sum"),
+            "rows": (x, "gather"),
+            "y": (y, "gather"),
+            "top": (words.max(y), "max"),
+        },
+    )
     random = np.random.RandomState(0)
     X, Y = random.rand(101, 3), random.rand(101)
     for k in (1, 2, 10, 101):
@@ -62,8 +81,11 @@ def test_results_keep_their_dtype(make_world, numpy_words, dtype):
     data = (np.arange(14).reshape(7, 2) % 2).astype(dtype)
     for k in (1, 2, 7):
         results = f(data, num_slices=k)
-        assert [result.dtype for result in results[:3]] == [np.dtype(int if dtype == "bool" else total.type.dtype),
-                                                            data.dtype, data.dtype]
+        assert [result.dtype for result in results[:3]] == [
+            np.dtype(int if dtype == "bool" else total.type.dtype),
+            data.dtype,
+            data.dtype,
+        ]
         assert results[0].tolist() == [0, 7] and results[1].tolist() == [0, 1]
         np.testing.assert_array_equal(results[2], data)
         if not exact:
@@ -86,8 +108,12 @@ def test_batch_data_and_plain_arrays(world, words):
     for batch in batches:
         rows = ROWS[:batch] if isinstance(batch, int) else ROWS if batch is None else ROWS[batch]
         minibatch = synk.data(rows * 3, minibatch=True)
-        forms = [(ROWS, ROWS * 3), (synk.data(ROWS), synk.data(ROWS * 3)), (synk.data(ROWS), ROWS * 3),
-                 (synk.data(ROWS), minibatch)]
+        forms = [
+            (ROWS, ROWS * 3),
+            (synk.data(ROWS), synk.data(ROWS * 3)),
+            (synk.data(ROWS), ROWS * 3),
+            (synk.data(ROWS), minibatch),
+        ]
         for xs, ys in forms:
             for k in (2, len(rows)):
                 close(f(xs, ys, 2.0, batch=batch, num_slices=k), [rows, (rows * rows * 3 + 2).mean(), rows.sum() * 3])
@@ -102,8 +128,11 @@ def test_inputs_that_go_whole_to_every_rank_are_not_sliced(world, words):
 
 def test_mutable_inputs_are_private_to_every_slice(world, words):
     x, b = words.variable("x"), words.variable("b")
-    f = words.function([words.In(x, mutable=True)], [(words.sum(x * words.sum(b)), "sum"), (x * 1, "gather")],
-                       bcast_inputs=[words.In(b, mutable=True)])
+    f = words.function(
+        [words.In(x, mutable=True)],
+        [(words.sum(x * words.sum(b)), "sum"), (x * 1, "gather")],
+        bcast_inputs=[words.In(b, mutable=True)],
+    )
     plain = ROWS.copy()
     data = synk.data(ROWS)
     for xs in (plain, data):
@@ -118,23 +147,36 @@ def test_mutable_inputs_are_private_to_every_slice(world, words):
 def test_a_mutable_object_is_another_one_for_every_slice(make_world, numpy_words):
     make_world("threads", 2)
     x, thing = numpy_words.variable("x"), numpy_words.variable("thing", dtype=None)
-    f = synk.function([x], (numpy_words.apply(lambda x, stack: np.array(float(stack.pop()) + 0 * x.sum()), x, thing,
-                                              dtype="float64", ndim=0), "gather"),
-                      bcast_inputs=[numpy_words.In(thing, mutable=True)])
+    f = synk.function(
+        [x],
+        (
+            numpy_words.apply(
+                lambda x, stack: np.array(float(stack.pop()) + 0 * x.sum()), x, thing, dtype="float64", ndim=0
+            ),
+            "gather",
+        ),
+        bcast_inputs=[numpy_words.In(thing, mutable=True)],
+    )
     assert f(ROWS[:4], [5, 7], num_slices=2).tolist() == [7] * 4
 
 
 def test_output_subset_and_back(world, words):
     x, w = words.variable("x"), world.shared(np.zeros(()), "w")
-    f = words.function([x], [(words.sum(x), "sum"), (x, "gather"), (words.max(x), "max"), (words.sum(x), None)],
-                       updates=[(w, w + words.mean(x))])
+    f = words.function(
+        [x],
+        [(words.sum(x), "sum"), (x, "gather"), (words.max(x), "max"), (words.sum(x), None)],
+        updates=[(w, w + words.mean(x))],
+    )
     everything = [ROWS.sum(), ROWS, ROWS.max()]
     for i, subset in enumerate(([2, 0], [1], [], [0, 0], (0, 1, 2))):
         close(f(ROWS, output_subset=subset, num_slices=2), [everything[i] for i in subset])
         for value, rows in zip(world.values(w), np.array_split(ROWS, world.n)):
             np.testing.assert_allclose(value, (i + 1) * rows.mean())
-    with pytest.raises(ValueError, match=r"num_slices: outputs\[3\] has op None, which takes one result, and slices "
-                                         "give several: give it another op, or leave it out with output_subset"):
+    with pytest.raises(
+        ValueError,
+        match=r"num_slices: outputs\[3\] has op None, which takes one result, and slices "
+        "give several: give it another op, or leave it out with output_subset",
+    ):
         f(ROWS, num_slices=2)
     close(f(ROWS)[:3], everything)
     close(f(ROWS, num_slices=1)[:3], everything)
@@ -148,8 +190,14 @@ def test_output_subset_and_back(world, words):
 def test_updates_are_computed_from_the_original_values_and_applied_once(world, words, shards, op):
     x, y = words.variable("x"), words.variable("y")
     w, v = world.shared(np.zeros(2), "w"), world.shared(np.zeros(()), "v")
-    expression = {None: words.mean, "avg": words.mean, "sum": words.sum, "prod": words.prod, "min": words.min,
-                  "max": words.max}[op](x)
+    expression = {
+        None: words.mean,
+        "avg": words.mean,
+        "sum": words.sum,
+        "prod": words.prod,
+        "min": words.min,
+        "max": words.max,
+    }[op](x)
     news = [(w, w * 2 + expression), (v, v + expression)]
     f = words.function([x, y], words.mean(x + w[0]), updates=[new + (() if op is None else (op,)) for new in news])
     reduce = OPS[op or "avg"]
@@ -173,8 +221,11 @@ def test_a_training_step_is_the_one_without_slices(world, words, shards):
     """Gradient descent on mean squares: the mean gradient over slices is the gradient over all rows of a rank."""
     x, y = words.variable("x"), words.variable("y")
     w, steps = world.shared(np.zeros(()), "w"), world.shared(np.zeros((), "int64"), "steps")
-    f = words.function([x, y], words.mean((x * w - y) * (x * w - y)),
-                       updates=[(w, w - 0.01 * words.mean(x * (x * w - y))), (steps, steps + 1)])
+    f = words.function(
+        [x, y],
+        words.mean((x * w - y) * (x * w - y)),
+        updates=[(w, w - 0.01 * words.mean(x * (x * w - y))), (steps, steps + 1)],
+    )
     assert f.update_modes == ["avg", None]
     truth = [0.5 * rank for rank in range(world.n)]
     world.set_values(w, truth)
@@ -198,7 +249,8 @@ def test_integer_updates_must_agree_between_slices(world, words, shards):
     with pytest.raises((ValueError, synk.WorkerError)) as error:
         f(rows, num_slices=3)
     assert "the update of count differs between slices: integers have no average: give the update an op" in str(
-        error.value)
+        error.value
+    )
     assert isinstance(error.value, ValueError if world.root == world.n - 1 else synk.WorkerError)
     assert [int(value) for value in world.values(count)] == [5] * world.n  # on no rank
     assert [float(value) for value in world.values(w)] == [1] * world.n
@@ -324,15 +376,18 @@ def test_only_outputs_only_updates_and_nothing(world, words):
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k,error,message", [
-    (0, ValueError, "num_slices must be at least 1, got 0"),
-    (-1, ValueError, "num_slices must be at least 1, got -1"),
-    (8, ValueError, "num_slices is 8, but there are only 7 rows"),
-    (True, TypeError, "num_slices must be an int, got True of type bool"),
-    (2.0, TypeError, "num_slices must be an int, got 2.0 of type float"),
-    (None, TypeError, "num_slices must be an int, got None of type NoneType"),
-    ([2], TypeError, r"num_slices must be an int, got \[2\] of type list"),
-])
+@pytest.mark.parametrize(
+    "k,error,message",
+    [
+        (0, ValueError, "num_slices must be at least 1, got 0"),
+        (-1, ValueError, "num_slices must be at least 1, got -1"),
+        (8, ValueError, "num_slices is 8, but there are only 7 rows"),
+        (True, TypeError, "num_slices must be an int, got True of type bool"),
+        (2.0, TypeError, "num_slices must be an int, got 2.0 of type float"),
+        (None, TypeError, "num_slices must be an int, got None of type NoneType"),
+        ([2], TypeError, r"num_slices must be an int, got \[2\] of type list"),
+    ],
+)
 def test_numbers_of_slices_that_are_none(make_world, numpy_words, k, error, message):
     for launcher in ("threads", "fork"):
         world = make_world(launcher, 2)
@@ -348,8 +403,11 @@ def test_nothing_to_slice(world, words):
     a, w = words.variable("a", 0), world.shared(np.ones(4), "w")
     row = words.variable("row", 2, broadcastable=(True, False))
     f = words.function([a, row], words.mean(w) + a + words.sum(row))
-    with pytest.raises(ValueError, match="num_slices is 2, but there is nothing to slice: no input of the function is "
-                                         "scattered, and it has no sliceable_shareds"):
+    with pytest.raises(
+        ValueError,
+        match="num_slices is 2, but there is nothing to slice: no input of the function is "
+        "scattered, and it has no sliceable_shareds",
+    ):
         f(1.0, [[1.0, 2.0]], num_slices=2)
     assert f(1.0, [[1.0, 2.0]], num_slices=1) == 5
     x = words.variable("x")

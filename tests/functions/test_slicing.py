@@ -16,16 +16,18 @@ OPS = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.
 @pytest.mark.parametrize("name", OPS)
 def test_outputs_and_updates_are_as_of_all_rows(name):
     op = ReduceOp(name)
-    outputs, news = in_slices(lambda i: [OPS[name](PARTS[i]), PARTS[i][:1] * 0 + OPS[name](PARTS[i])],
-                              [2, 2, 1], [("a", op)], [("w", op)])
+    outputs, news = in_slices(
+        lambda i: [OPS[name](PARTS[i]), PARTS[i][:1] * 0 + OPS[name](PARTS[i])], [2, 2, 1], [("a", op)], [("w", op)]
+    )
     truth = OPS[name](ROWS)
     np.testing.assert_allclose(outputs, [truth], rtol=1e-15)
     np.testing.assert_allclose(news, [[truth]], rtol=1e-15)
 
 
 def test_gather():
-    outputs, news = in_slices(lambda i: [PARTS[i].sum(), PARTS[i]], [2, 2, 1],
-                              [("a", ReduceOp("gather")), ("b", ReduceOp("gather"))], [])
+    outputs, news = in_slices(
+        lambda i: [PARTS[i].sum(), PARTS[i]], [2, 2, 1], [("a", ReduceOp("gather")), ("b", ReduceOp("gather"))], []
+    )
     np.testing.assert_array_equal(outputs[0], [3, 12, 16])
     np.testing.assert_array_equal(outputs[1], ROWS)
     assert news == []
@@ -33,8 +35,9 @@ def test_gather():
 
 def test_bools():
     flags = [np.array([True, False]), np.array([True, True])]
-    (count,), (both,) = in_slices(lambda i: [flags[i], flags[i]], [1, 1], [("a", ReduceOp("sum"))],
-                                  [("w", ReduceOp("prod"))])
+    (count,), (both,) = in_slices(
+        lambda i: [flags[i], flags[i]], [1, 1], [("a", ReduceOp("sum"))], [("w", ReduceOp("prod"))]
+    )
     assert count.dtype == int and count.tolist() == [2, 1]
     assert both.dtype == bool and both.tolist() == [True, False]  # an update keeps its dtype
 
@@ -52,8 +55,9 @@ def test_calls_are_made_in_order_and_results_not_kept():
         made.extend(map(weakref.ref, values))
         return values
 
-    (total, least), (new,) = in_slices(call, [1, 1, 1], [("a", ReduceOp("sum")), ("b", ReduceOp("min"))],
-                                       [("w", ReduceOp("max"))])
+    (total, least), (new,) = in_slices(
+        call, [1, 1, 1], [("a", ReduceOp("sum")), ("b", ReduceOp("min"))], [("w", ReduceOp("max"))]
+    )
     assert alive == [[], [False] * 3, [False] * 6]
     assert total.tolist() == [3, 3, 3] and least.tolist() == [0, 0, 0] and new.tolist() == [2, 2, 2]
 
@@ -61,8 +65,11 @@ def test_calls_are_made_in_order_and_results_not_kept():
 def test_updates_that_must_agree():
     outputs, (new,) = in_slices(lambda i: [np.array([7, 8])], [2, 1], [], [("c", None)])
     assert outputs == [] and new.tolist() == [7, 8]
-    with pytest.raises(ValueError, match=r"the update of c differs between slices: integers have no average: give the "
-                                         r"update an op, \(shared, expression, 'sum'\) for example"):
+    with pytest.raises(
+        ValueError,
+        match=r"the update of c differs between slices: integers have no average: give the "
+        r"update an op, \(shared, expression, 'sum'\) for example",
+    ):
         in_slices(lambda i: [np.array(i)], [2, 1], [], [("c", None)])
 
 

@@ -17,11 +17,15 @@ DEVICE = os.environ.get("SYNK_TEST_DEVICE", "opencl0:0")
 @functools.lru_cache(maxsize=None)
 def why_not():
     """Return why there is no device, as one line; "" where there is one."""
-    done = subprocess.run([sys.executable, "-c", "import pygpu; pygpu.init(%r)" % DEVICE], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, universal_newlines=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import pygpu; pygpu.init({DEVICE!r})"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+    )
     if not done.returncode:
         return ""
-    return "no device %s (%s): run tools/install_opencl.sh" % (DEVICE, done.stdout.strip().splitlines()[-1])
+    return f"no device {DEVICE} ({done.stdout.strip().splitlines()[-1]}): run tools/install_opencl.sh"
 
 
 def skip_without_device():
@@ -34,5 +38,12 @@ def run(*command, **environment):
     """Run a program in a process of its own: one that has opened a device cannot do without it any more."""
     environment = {**os.environ, "SYNK_TEST_DEVICE": DEVICE, **environment}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
-    return subprocess.run([sys.executable, *command], cwd=str(ROOT), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, universal_newlines=True, env=environment)
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=str(ROOT),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+        env=environment,
+    )

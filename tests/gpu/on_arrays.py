@@ -29,8 +29,9 @@ def values(dtype, shape, count):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_slices_accumulate_as_on_the_host(context, dtype):
-    for name, keep, shape in itertools.product(("avg", "sum", "prod", "min", "max", "gather", None), (False, True),
-                                               ((7,), (), (2, 3), (0, 3))):
+    for name, keep, shape in itertools.product(
+        ("avg", "sum", "prod", "min", "max", "gather", None), (False, True), ((7,), (), (2, 3), (0, 3))
+    ):
         if name == "avg" and not dtype.startswith("float"):
             continue
         op = ReduceOp(name)

@@ -36,7 +36,7 @@ def test_what_is_wrong_is_said_before_any_device_is_open():
         (dict(devices=[DEVICE, "opencl0:77"]), synk.WorkerError, "rank 1: opencl0:77 could not be opened: .*[Dd]evice"),
         (dict(devices=["opencl0:77", DEVICE]), synk.SynkhronosError, "rank 0: opencl0:77"),
         (dict(devices=[DEVICE], n_parallel=2), ValueError, "n_parallel: 2 ranks, but devices names 1"),
-        (dict(devices=["cuda%d" % synk.get_n_gpu()]), ValueError, r"devices\[0\]: there is no cuda"),
+        (dict(devices=[f"cuda{synk.get_n_gpu()}"]), ValueError, r"devices\[0\]: there is no cuda"),
         (dict(devices=[DEVICE], use_gpu=False), ValueError, "use_gpu is False"),
     ]:
         with pytest.raises(error, match=words):
@@ -90,23 +90,30 @@ def test_no_two_ranks_compile_into_one_cache():
 def test_the_master_keeps_its_device():
     synk.fork(devices=[DEVICE] * 2)
     synk.close()
-    with pytest.raises(synk.StateError, match="has opened %s at an earlier" % DEVICE):
+    with pytest.raises(synk.StateError, match=f"has opened {DEVICE} at an earlier"):
         synk.fork(2, use_gpu=False)
-    with pytest.raises(synk.StateError, match="has opened %s at an earlier" % DEVICE):
+    with pytest.raises(synk.StateError, match=f"has opened {DEVICE} at an earlier"):
         synk.fork(devices=["opencl0:77"])
     assert synk.fork(devices=[DEVICE] * 2) == 2
 
 
-@pytest.mark.parametrize("program, culprit", [
-    ("import synkhronos, theano.gpuarray; theano.gpuarray.use(%r)", r"theano\.gpuarray\.use"),
-    ("import synkhronos, theano; %r", "its flag device is"),
-])
+@pytest.mark.parametrize(
+    "program, culprit",
+    [
+        ("import synkhronos, theano.gpuarray; theano.gpuarray.use(%r)", r"theano\.gpuarray\.use"),
+        ("import synkhronos, theano; %r", "its flag device is"),
+    ],
+)
 def test_a_device_that_is_open_before(program, culprit):
     environment = dict(os.environ)
     environment.pop("THEANO_GPU_IS_ALREADY_ACTIVE", None)  # (Theano's note to the children of this process)
     environment["THEANO_FLAGS"] = os.environ.get("THEANO_FLAGS", "") + (",device=" + DEVICE) * ("flag" in culprit)
-    done = subprocess.run([sys.executable, "-c", program % DEVICE + "\nsynkhronos.fork(devices=[%r] * 2)" % DEVICE],
-                          stderr=subprocess.PIPE, universal_newlines=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", program % DEVICE + f"\nsynkhronos.fork(devices=[{DEVICE!r}] * 2)"],
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        env=environment,
+    )
     last = done.stderr.strip().splitlines()[-1]
     assert "StateError: this process has opened a device before" in last and "device=cpu" in last
     assert re.search(culprit, last)
@@ -114,14 +121,20 @@ def test_a_device_that_is_open_before(program, culprit):
 
 def test_gpus_that_cannot_be_used_are_no_reason_to_fail():
     """On a machine whose GPUs do not open (here: there are none), CPU ranks take over, and the log says why."""
-    program = ("import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
-               "import synkhronos as synk; from synkhronos.host import machine\n"
-               "machine.count_gpus = lambda: 2\n"
-               "print('ranks', synk.fork(2))\n"
-               "import theano, numpy\n"
-               "print(type(theano.shared(numpy.zeros(2))).__name__)")
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, universal_newlines=True,
-                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    program = (
+        "import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
+        "import synkhronos as synk; from synkhronos.host import machine\n"
+        "machine.count_gpus = lambda: 2\n"
+        "print('ranks', synk.fork(2))\n"
+        "import theano, numpy\n"
+        "print(type(theano.shared(numpy.zeros(2))).__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        universal_newlines=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
     assert "ranks 2" in done.stdout and "TensorSharedVariable" in done.stdout
     assert "GPUs are not used, CPU processes take their place: rank 1 raised" in done.stdout
 
@@ -136,8 +149,9 @@ def test_nccl_is_not_there_and_said_so_once(caplog):
         synk.all_reduce(w)
     if DEVICE.startswith("opencl"):
         assert [record.message for record in caplog.records if "NCCL" in record.message] == [
-            "NCCL is not used (rank 0, %s: Collectives unavailable): arrays on devices go through the host's shared "
-            "memory" % DEVICE]
+            f"NCCL is not used (rank 0, {DEVICE}: Collectives unavailable): arrays on devices go through the host's shared "
+            "memory"
+        ]
 
 
 def test_a_rank_that_dies_frees_the_others():
@@ -162,7 +176,7 @@ def test_memory_that_a_device_does_not_have():
     T = theano.tensor
     x = T.fvector("x")
     rows = theano.shared(np.zeros(2, "float32"), "rows")
-    huge = T.alloc(np.float32(1), x.shape[0] * 10 ** 6, 10 ** 6)
+    huge = T.alloc(np.float32(1), x.shape[0] * 10**6, 10**6)
     f = synk.function([x], (huge + x[0]).sum() * rows.sum())
     with pytest.raises(MemoryError, match=r"rank 0 has no memory left on its device in function .*num_slices=2"):
         f(np.ones(4, "float32"))

@@ -30,8 +30,11 @@ def x():
 
 def test_outputs_stay_on_the_device_until_they_are_reduced(session, x):
     w = theano.shared(np.arange(4, dtype="float32"), "w")
-    f = synk.function([x], [x.dot(w).mean(), (x.dot(w), "gather"), (x.sum(), "sum"), (x.shape[0], "sum"), w.sum()],
-                      updates=[(w, w + x.mean(axis=0))])
+    f = synk.function(
+        [x],
+        [x.dot(w).mean(), (x.dot(w), "gather"), (x.sum(), "sum"), (x.shape[0], "sum"), w.sum()],
+        updates=[(w, w + x.mean(axis=0))],
+    )
     kept = [not isinstance(output.owner.op, HostFromGpu) for output in f.on_ranks.maker.fgraph.outputs[:3]]
     assert kept == [True, True, True]
     assert all(isinstance(output.owner.op, HostFromGpu) for output in f.maker.fgraph.outputs[:3])
@@ -51,8 +54,9 @@ def test_what_an_update_stores_or_overwrites_is_no_output(x):
     """The outputs are the value before, the value after, and what is computed in place of something."""
     w = theano.shared(np.ones((4, 4), "float32"), "w")
     new = T.dot(w, w) + 1
-    f = synk.function([x], [(w.transpose(), None), (new, None), (T.exp(new) * 0 + new, None), x.mean()],
-                      updates=[(w, new)])
+    f = synk.function(
+        [x], [(w.transpose(), None), (new, None), (T.exp(new) * 0 + new, None), x.mean()], updates=[(w, new)]
+    )
     values = np.ones((4, 4), "float32")
     for _ in range(3):
         expected = values.dot(values) + 1
@@ -66,7 +70,9 @@ def test_what_an_update_stores_or_overwrites_is_no_output(x):
 
 
 def test_gpu_arrays_where_they_were_asked_for(x):
-    f = synk.function([x], [(as_gpuarray_variable(x * 2, None), "gather"), (x.sum(axis=0).transfer(None), "sum"), x.sum()])
+    f = synk.function(
+        [x], [(as_gpuarray_variable(x * 2, None), "gather"), (x.sum(axis=0).transfer(None), "sum"), x.sum()]
+    )
     rows, total, _ = f(X)
     assert is_on_device(rows) and is_on_device(total)
     np.testing.assert_allclose(np.asarray(rows), X * 2)
@@ -105,8 +111,11 @@ def test_slices_accumulate_on_the_device(monkeypatch, x, k):
     w = theano.shared(np.zeros(4, "float32"), "w")
     added = []
     add = gpu_arrays.DeviceAccumulator.add
-    monkeypatch.setattr(gpu_arrays.DeviceAccumulator, "add",
-                        lambda self, value, weight=1: (added.append(is_on_device(value)), add(self, value, weight)))
+    monkeypatch.setattr(
+        gpu_arrays.DeviceAccumulator,
+        "add",
+        lambda self, value, weight=1: (added.append(is_on_device(value)), add(self, value, weight)),
+    )
     f = synk.function([x], [x.mean(), (x.sum(axis=1), "gather"), (x.prod(), "prod")], updates=[(w, w + x.mean(axis=0))])
     mean, rows, prod = f(X, num_slices=k)
     np.testing.assert_allclose(mean, X.mean(), rtol=1e-5)
@@ -156,7 +165,9 @@ def test_random_states_live_on_the_device():
 
 
 def test_float16_float64_and_integers(x):
-    shareds = [theano.shared(np.arange(3).astype(dtype), dtype) for dtype in ("float16", "float64", "int32", "int64", "bool")]
+    shareds = [
+        theano.shared(np.arange(3).astype(dtype), dtype) for dtype in ("float16", "float64", "int32", "int64", "bool")
+    ]
     count = theano.shared(np.array(3), "count")  # Theano keeps this one on the host
     assert isinstance(count.type, T.TensorType)
     f = synk.function([], [T.cast(s, "float64").sum() for s in shareds] + [count * 1.0])
@@ -223,7 +234,7 @@ def test_update_rules_on_devices(x):
     for k in (1, 1, 3):
         out = np.tanh(X.dot(values[0]) + values[1])
         np.testing.assert_allclose(step(X, num_slices=k), np.mean((out - 0.5) ** 2), rtol=1e-4)
-        inner = 2 * (out - 0.5) * (1 - out ** 2) / out.size
+        inner = 2 * (out - 0.5) * (1 - out**2) / out.size
         for i, gradient in enumerate((X.T.dot(inner), inner.sum(axis=0))):
             speeds[i] = 0.9 * speeds[i] - 0.5 * gradient
             values[i] = values[i] + speeds[i]

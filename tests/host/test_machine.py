@@ -99,13 +99,13 @@ V1_NAMES = [V1_MEMORY % name for name in ("limit_in_bytes", "usage_in_bytes", "s
     [
         (MEMINFO, 8 * GB),
         (limits(V2, V2_NAMES, "max\n", GB), 8 * GB),
-        (limits(V2, V2_NAMES, "%d\n" % (3 * GB), GB), 2 * GB),
-        (limits(V2, V2_NAMES, 3 * GB, 2 * GB, "anon 5\ninactive_file %d\nfile 7\n" % (GB // 2)), 3 * GB // 2),
+        (limits(V2, V2_NAMES, f"{3 * GB}\n", GB), 2 * GB),
+        (limits(V2, V2_NAMES, 3 * GB, 2 * GB, f"anon 5\ninactive_file {GB // 2}\nfile 7\n"), 3 * GB // 2),
         (limits(V2, V2_NAMES, GB, 2 * GB), 0),
         (limits(V2, V2_NAMES, 100 * GB, GB), 8 * GB),
         (limits(V1, V1_NAMES, 9223372036854771712, GB), 8 * GB),
         (limits(V1, V1_NAMES, 4 * GB, 3 * GB), GB),
-        (limits(V1, V1_NAMES, 4 * GB, 3 * GB, "inactive_file 5\ntotal_inactive_file %d\n" % GB), 2 * GB),
+        (limits(V1, V1_NAMES, 4 * GB, 3 * GB, f"inactive_file 5\ntotal_inactive_file {GB}\n"), 2 * GB),
         (limits(V1, V1_NAMES, 4 * GB, None), 8 * GB),
     ],
 )
@@ -116,11 +116,18 @@ def test_available_memory(fake, files, available):
 CACHES = "sys/devices/system/cpu/cpu0/cache/"
 
 
-@pytest.mark.parametrize("files, size", [
-    ({CACHES + "index0/size": "48K\n", CACHES + "index3/size": "32768K\n", CACHES + "index2/size": "1024K\n"}, 32 << 20),
-    ({CACHES + "index2/size": "2M\n"}, 2 << 20),
-    ({CACHES + "index2/size": "\n"}, 32 << 20),
-    ({}, 32 << 20)])
+@pytest.mark.parametrize(
+    "files, size",
+    [
+        (
+            {CACHES + "index0/size": "48K\n", CACHES + "index3/size": "32768K\n", CACHES + "index2/size": "1024K\n"},
+            32 << 20,
+        ),
+        ({CACHES + "index2/size": "2M\n"}, 2 << 20),
+        ({CACHES + "index2/size": "\n"}, 32 << 20),
+        ({}, 32 << 20),
+    ],
+)
 def test_cache_size(fake, files, size):
     assert machine.cache_size(fake(files)) == size
 
@@ -133,7 +140,7 @@ def test_available_memory_of_this_machine_is_plausible():
     assert 0 < machine.available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-FOUR = {"dev/nvidia%s" % name: "" for name in ("0", "1", "2", "3", "ctl", "-uvm", "-caps/nvidia-cap1")}
+FOUR = {f"dev/nvidia{name}": "" for name in ("0", "1", "2", "3", "ctl", "-uvm", "-caps/nvidia-cap1")}
 
 
 @pytest.mark.parametrize(

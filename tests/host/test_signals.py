@@ -16,6 +16,7 @@ class Rung(Exception):
 @pytest.fixture
 def alarm():
     """A SIGALRM handler that raises."""
+
     def ring(number, frame):
         raise Rung(number, frame)
 

@@ -24,16 +24,24 @@ def way(request, monkeypatch):
 def test_copy_into_any_place(way, size, offsets):
     expected = np.random.RandomState(size).randint(0, 256, size).astype(np.uint8)
     source, target = np.zeros(size + 32, np.uint8), np.full(size + 32, 99, np.uint8)
-    source[offsets[0]:offsets[0] + size] = expected
-    streaming.copy_into(target[offsets[1]:offsets[1] + size], source[offsets[0]:offsets[0] + size])
-    np.testing.assert_array_equal(target[offsets[1]:offsets[1] + size], expected)
-    assert set(target[:offsets[1]]) | set(target[offsets[1] + size:]) == {99}
+    source[offsets[0] : offsets[0] + size] = expected
+    streaming.copy_into(target[offsets[1] : offsets[1] + size], source[offsets[0] : offsets[0] + size])
+    np.testing.assert_array_equal(target[offsets[1] : offsets[1] + size], expected)
+    assert set(target[: offsets[1]]) | set(target[offsets[1] + size :]) == {99}
 
 
-@pytest.mark.parametrize("source", [
-    np.arange(24.0).reshape(4, 6), np.arange(24.0).reshape(6, 4).T, np.arange(48.0).reshape(4, 12)[:, ::2],
-    np.arange(24).reshape(4, 6), np.arange(24.0, dtype=">f8").reshape(4, 6), np.ones((4, 6), bool),
-    np.ones((4, 6)) * 1j])
+@pytest.mark.parametrize(
+    "source",
+    [
+        np.arange(24.0).reshape(4, 6),
+        np.arange(24.0).reshape(6, 4).T,
+        np.arange(48.0).reshape(4, 12)[:, ::2],
+        np.arange(24).reshape(4, 6),
+        np.arange(24.0, dtype=">f8").reshape(4, 6),
+        np.ones((4, 6), bool),
+        np.ones((4, 6)) * 1j,
+    ],
+)
 def test_copy_into_any_array(way, source):
     dtype = source.dtype if source.dtype.kind == "c" else np.float64
     for target in (np.zeros((4, 6), dtype), np.zeros((6, 4), dtype).T, np.zeros((4, 12), dtype)[:, ::2]):
@@ -71,14 +79,39 @@ def table(*arrays):
 
 
 @needs_kernels
-@pytest.mark.parametrize("wrong", [
-    {"n_parts": 1}, {"n_parts": 0}, {"n_parts": -1}, {"n_targets": 0}, {"typecode": "i"}, {"op": 3}, {"op": -1},
-    {"chosen": ()}, {"chosen": (0, 2)}, {"chosen": (-1, 0)}, {"op": 1, "chosen": (0,)}, {"op": 2, "weights": (1.0,)},
-    {"chosen": range(65)}, {"chosen": ("a", "b")}, {"chosen": 3}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"n_parts": 1},
+        {"n_parts": 0},
+        {"n_parts": -1},
+        {"n_targets": 0},
+        {"typecode": "i"},
+        {"op": 3},
+        {"op": -1},
+        {"chosen": ()},
+        {"chosen": (0, 2)},
+        {"chosen": (-1, 0)},
+        {"op": 1, "chosen": (0,)},
+        {"op": 2, "weights": (1.0,)},
+        {"chosen": range(65)},
+        {"chosen": ("a", "b")},
+        {"chosen": 3},
+    ],
+)
 def test_reduce_refuses_what_does_not_fit(wrong):
     arrays = [np.ones(4), np.ones(4), np.zeros(4)]
-    given = dict(table=table(*arrays), n_parts=2, n_targets=1, typecode="d", op=0, chosen=(0, 1), weights=(),
-                 total=1.0, stream=False)
+    given = dict(
+        table=table(*arrays),
+        n_parts=2,
+        n_targets=1,
+        typecode="d",
+        op=0,
+        chosen=(0, 1),
+        weights=(),
+        total=1.0,
+        stream=False,
+    )
     kernels.reduce(*given.values())
     assert list(arrays[2]) == [2, 2, 2, 2]
     given.update(wrong)

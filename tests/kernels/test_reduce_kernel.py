@@ -36,8 +36,10 @@ def drawn(random, size, dtype):
 
 def reduced(parts, ranks, op, weights, n_targets):
     """Return what all ranks together make of the parts."""
-    targets = [[np.full_like(next(part for part in of_array if part is not None), 7) for _ in range(n_targets)]
-               for of_array in parts]
+    targets = [
+        [np.full_like(next(part for part in of_array if part is not None), 7) for _ in range(n_targets)]
+        for of_array in parts
+    ]
     shares = [Share(parts, targets, rank, ranks) for rank in range(ranks)]
     for _ in range(2):  # what is known of the first is used in the second
         for of_array in targets:
@@ -62,9 +64,15 @@ def check(parts, ranks, op, weights, n_targets=2):
                 np.testing.assert_array_equal(np.signbit(target[numbers]), np.signbit(expected[numbers]))
 
 
-@pytest.mark.parametrize("op, dtype", [
-    (op, dtype) for op in OPS for dtype in ("float32", "float64", "float16", "int32", ">f8")
-    if (op, dtype) != ("avg", "int32")])  # integers have no average
+@pytest.mark.parametrize(
+    "op, dtype",
+    [
+        (op, dtype)
+        for op in OPS
+        for dtype in ("float32", "float64", "float16", "int32", ">f8")
+        if (op, dtype) != ("avg", "int32")
+    ],
+)  # integers have no average
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_same_bits_as_numpy(way, op, dtype, ranks):
     random = np.random.RandomState(ranks)
@@ -72,8 +80,9 @@ def test_same_bits_as_numpy(way, op, dtype, ranks):
     check(parts, ranks, op, None)
 
 
-@pytest.mark.parametrize("weights", [(1, 2, 3), (0, 1, 1), (0, 0, 5), (0, 0, 0), (1e300, 1e-300, 1), (7, 7, 7),
-                                     (1, 1e-9, 0)])
+@pytest.mark.parametrize(
+    "weights", [(1, 2, 3), (0, 1, 1), (0, 0, 5), (0, 0, 0), (1e300, 1e-300, 1), (7, 7, 7), (1, 1e-9, 0)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_weights(way, weights, dtype):
     random = np.random.RandomState(0)
@@ -92,8 +101,11 @@ def test_ranks_without_a_value(way, op, there):
 
 def test_arrays_of_several_dtypes_and_shapes(way):
     random = np.random.RandomState(2)
-    parts = [[drawn(random, 600, dtype).reshape(shape) for _ in range(2)]
-             for dtype in ("float32", "int64", "float64", "float16") for shape in ((600,), (20, 30), (1, 600, 1))]
+    parts = [
+        [drawn(random, 600, dtype).reshape(shape) for _ in range(2)]
+        for dtype in ("float32", "int64", "float64", "float16")
+        for shape in ((600,), (20, 30), (1, 600, 1))
+    ]
     check(parts, 2, "sum", None)
 
 

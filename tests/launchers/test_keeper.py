@@ -30,8 +30,11 @@ def start(keeper, size, root=0):
     """Start ranks that wait for a command; return the launcher and the block."""
     launcher, block = ForkLauncher(keeper), ControlBlock(size)
     pools = {rank: nameless_file("pool", 0) for rank in range(size)}
-    configs = [RankConfig(rank, size, root, [], 1, 1, [], os.getcwd(), dict(os.environ), None)
-               for rank in range(size) if rank != root]
+    configs = [
+        RankConfig(rank, size, root, [], 1, 1, [], os.getcwd(), dict(os.environ), None)
+        for rank in range(size)
+        if rank != root
+    ]
     try:
         launcher.start(configs, block, pools)
     finally:
@@ -123,7 +126,7 @@ def test_a_keeper_that_is_gone(keeper):
     pids = [launcher.pid(1), launcher.pid(2)]
     os.kill(keeper.pid, signal.SIGKILL)
     wait_for(lambda: not keeper.alive())
-    assert repr(keeper) == "Keeper(pid=%d, ended)" % keeper.pid
+    assert repr(keeper) == f"Keeper(pid={keeper.pid}, ended)"
     with pytest.raises(SynkhronosError, match="keeper process .* is gone: killed by signal 9"):
         launcher.check()
     launcher.kill()
@@ -143,7 +146,7 @@ def test_keeper_that_does_not_answer_is_ended(keeper, monkeypatch):
 def test_keeper_that_does_not_fork_is_ended(keeper, monkeypatch):
     monkeypatch.setattr("synkhronos.launchers.processes.keeper.PATIENCE_TO_FORK", 0.2)
     os.kill(keeper.pid, signal.SIGSTOP)
-    with pytest.raises(SynkhronosError, match=r"keeper process \(pid %d\) did not answer within 0.2 s" % keeper.pid):
+    with pytest.raises(SynkhronosError, match=rf"keeper process \(pid {keeper.pid}\) did not answer within 0.2 s"):
         start(keeper, 2)
     assert not keeper.alive() and not psutil.pid_exists(keeper.pid)
 
@@ -159,9 +162,9 @@ def test_ends_with_its_socket(keeper):
 def open_names(pid):
     """Return what stands behind the descriptors of a process, which may close some meanwhile."""
     names = []
-    for fd in os.listdir("/proc/%d/fd" % pid):
+    for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
-            names.append(os.readlink("/proc/%d/fd/%s" % (pid, fd)))
+            names.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
         except FileNotFoundError:
             pass
     return names
@@ -230,7 +233,7 @@ def test_keeper_that_dies_while_it_forks(monkeypatch, tmp_path):
         if pid:
             os.kill(os.getpid(), signal.SIGKILL)  # the keeper
         with open(str(path), "a") as file:
-            file.write("%d\n" % os.getpid())
+            file.write(f"{os.getpid()}\n")
         time.sleep(0.1)
         return pid
 

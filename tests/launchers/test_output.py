@@ -73,7 +73,7 @@ def test_a_closed_stream_of_the_master_does_no_harm(streams, monkeypatch):
 
 
 def say(x):
-    print("row %d" % x[0])
+    print(f"row {int(x[0])}")
     sys.stderr.write("to stderr\n")
     os.write(1, b"as from C\n")
     return x * 1
@@ -99,7 +99,8 @@ def test_prints_have_come_when_the_call_returns(capfd):
 
 def test_warnings_and_logging_and_what_a_dying_rank_says(tmp_path):
     program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent("""
+    program.write_text(
+        textwrap.dedent("""
         import logging, os, sys, warnings
         logging.basicConfig(format="%(levelname)s %(message)s")
         import synkhronos as synk
@@ -124,9 +125,15 @@ def test_warnings_and_logging_and_what_a_dying_rank_says(tmp_path):
             f([2., 3.])
         except synk.WorkerDied as error:
             print(error.exitcode)
-        """))
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60,
-                          env=dict(os.environ, PYTHONPATH=str(ROOT)))
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[rank 1] no end", "[rank 1] I go", "3"]
     assert "UserWarning: careful" in done.stderr and "[rank 1] WARNING logged" in done.stderr

@@ -26,11 +26,15 @@ class Look(Command):
         if context.rank == context.root:
             return None
         return {
-            "environment": dict(os.environ), "path": list(sys.path), "directory": os.getcwd(),
-            "stdin": os.read(0, 1), "inside": sys.modules["synkhronos.program.program"].PROGRAM.inside_rank,
+            "environment": dict(os.environ),
+            "path": list(sys.path),
+            "directory": os.getcwd(),
+            "stdin": os.read(0, 1),
+            "inside": sys.modules["synkhronos.program.program"].PROGRAM.inside_rank,
             "signals": {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)},
             "interrupt": callable(signal.getsignal(signal.SIGINT)),
-            "mask": signal.pthread_sigmask(signal.SIG_BLOCK, []), "parent": os.getppid(),
+            "mask": signal.pthread_sigmask(signal.SIG_BLOCK, []),
+            "parent": os.getppid(),
         }
 
 
@@ -97,7 +101,7 @@ def test_dies_with_its_parent():
     until = time.monotonic() + 5
     while time.monotonic() < until:
         try:
-            with open("/proc/%d/stat" % child) as file:
+            with open(f"/proc/{child}/stat") as file:
                 if ") Z" in file.read():
                     break
         except (FileNotFoundError, ProcessLookupError):
@@ -120,13 +124,21 @@ def test_default_signals():
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         take_default_signals()
-        return 0 if (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGUSR2),
-                     signal.pthread_sigmask(signal.SIG_BLOCK, [])) == (signal.SIG_DFL, signal.SIG_IGN, set()) else 1
+        return (
+            0
+            if (
+                signal.getsignal(signal.SIGUSR1),
+                signal.getsignal(signal.SIGUSR2),
+                signal.pthread_sigmask(signal.SIG_BLOCK, []),
+            )
+            == (signal.SIG_DFL, signal.SIG_IGN, set())
+            else 1
+        )
 
     assert os.waitpid(in_child(child), 0)[1] == 0
 
 
-@pytest.mark.parametrize("text", ["short", "x" * 10 ** 6, "\u00fc" * 10 ** 5, "\udc80", "a\0b"])
+@pytest.mark.parametrize("text", ["short", "x" * 10**6, "\u00fc" * 10**5, "\udc80", "a\0b"])
 def test_last_words(text):
     block = ControlBlock(2)
     assert last_words(block, 1) == ""

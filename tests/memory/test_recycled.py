@@ -27,8 +27,16 @@ def test_dead_memory_is_taken_again(recycler):
     assert address(recycler.empty((LEAST,), "uint8")) != where
 
 
-@pytest.mark.parametrize("view", [lambda a: a[5:], lambda a: a.reshape(2, -1).T, lambda a: a.view("int8")[::3],
-                                  lambda a: memoryview(a), lambda a: a[:1].real])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a[5:],
+        lambda a: a.reshape(2, -1).T,
+        lambda a: a.view("int8")[::3],
+        lambda a: memoryview(a),
+        lambda a: a[:1].real,
+    ],
+)
 def test_a_view_keeps_it(recycler, view):
     array = recycler.empty((2 * LEAST,), "uint8")
     array[:] = 7
@@ -40,8 +48,9 @@ def test_a_view_keeps_it(recycler, view):
     assert np.all(np.asarray(kept) == 7)
 
 
-@pytest.mark.parametrize("shape, dtype", [((), "float64"), ((0, 5), "float32"), ((LEAST - 1,), "uint8"),
-                                          ((1 << 18,), object)])
+@pytest.mark.parametrize(
+    "shape, dtype", [((), "float64"), ((0, 5), "float32"), ((LEAST - 1,), "uint8"), ((1 << 18,), object)]
+)
 def test_small_arrays_and_objects_are_numpys(recycler, shape, dtype):
     array = recycler.empty(shape, dtype)
     assert array.shape == shape and array.dtype == dtype and array.flags.owndata

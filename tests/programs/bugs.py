@@ -16,8 +16,11 @@ from synkhronos.transports.shared_memory import SharedMemoryTransport
 def weights_forgotten(plant):
     """An average of the ranks' averages, whatever rows they had."""
     right = SharedMemoryTransport.reduce
-    plant.setattr(SharedMemoryTransport, "reduce", lambda self, keys, arrays, ops, weights, *args, **kwargs:
-                  right(self, keys, arrays, ops, None, *args, **kwargs))
+    plant.setattr(
+        SharedMemoryTransport,
+        "reduce",
+        lambda self, keys, arrays, ops, weights, *args, **kwargs: right(self, keys, arrays, ops, None, *args, **kwargs),
+    )
     right_small = call.reduce_outputs
     plant.setattr(call, "reduce_outputs", lambda op, parts, weights, root: right_small(op, parts, None, root))
 
@@ -46,12 +49,13 @@ def update_per_slice(plant):
 
         def call_and_update(function, args, subset):
             values = called(function, args, subset)
-            for target, value in zip(targets, values[len(values) - len(targets):]):
+            for target, value in zip(targets, values[len(values) - len(targets) :]):
                 engine.put(target, value)
             return values
 
-        proxy = type("Proxy", (), {"__getattr__": lambda _, name: getattr(engine, name),
-                                   "call": staticmethod(call_and_update)})()
+        proxy = type(
+            "Proxy", (), {"__getattr__": lambda _, name: getattr(engine, name), "call": staticmethod(call_and_update)}
+        )()
         return right(self, context, proxy, compiled, prepared)
 
     plant.setattr(call.CallFunction, "_in_slices", wrong)
@@ -66,11 +70,17 @@ def stale_variant(plant):
         if not sliced:
             return compiled
         targets = [target for target, _ in compiled.updates]
-        frozen = [(node, Shared(node.type, [np.array(node.storage[0])], node.name))
-                  for node in compiled.order if isinstance(node, Shared) and node not in targets]
+        frozen = [
+            (node, Shared(node.type, [np.array(node.storage[0])], node.name))
+            for node in compiled.order
+            if isinstance(node, Shared) and node not in targets
+        ]
         outputs = _substituted(compiled.outputs, frozen)
-        return Function(snapshot._replace(inputs=compiled.inputs, outputs=outputs, updates=compiled.updates, keys=None,
-                                          single=False))
+        return Function(
+            snapshot._replace(
+                inputs=compiled.inputs, outputs=outputs, updates=compiled.updates, keys=None, single=False
+            )
+        )
 
     plant.setattr(NumpyEngine, "variant", wrong)
 
@@ -81,14 +91,19 @@ def lost_default_update(plant):
 
     def wrong(self, engine, snapshot, sliceable):
         names = ("seen", "running", "statistics")
-        right(self, engine, snapshot._replace(
-            updates=[(target, new) for target, new in snapshot.updates if target.name not in names]), sliceable)
+        right(
+            self,
+            engine,
+            snapshot._replace(updates=[(target, new) for target, new in snapshot.updates if target.name not in names]),
+            sliceable,
+        )
 
     plant.setattr(Variants, "__init__", wrong)
 
 
 def wrong_op_on_the_last_slice(plant):
     """The last slice is accumulated by ``max`` instead of ``avg``."""
+
     def wrong(call_slice, weights, output_ops, updates):
         class Accumulator(slicing.Accumulator):
             slices = 0
@@ -121,8 +136,16 @@ def batch_applied_twice(plant):
 
     def wrong(self, pool, values, batch):
         found, chosen, n_rows = right(self, pool, values, batch)
-        return [argument._replace(kind="selected") if isinstance(value, arguments.Data) and value.minibatch else argument
-                for argument, value in zip(found, values)], chosen, n_rows
+        return (
+            [
+                argument._replace(kind="selected")
+                if isinstance(value, arguments.Data) and value.minibatch
+                else argument
+                for argument, value in zip(found, values)
+            ],
+            chosen,
+            n_rows,
+        )
 
     plant.setattr(arguments.Arguments, "prepare", wrong)
 
@@ -146,5 +169,15 @@ def swapped_updates(plant):
     plant.setattr(Variants, "accumulated", wrong)
 
 
-BUGS = [weights_forgotten, off_by_one_partition, update_per_slice, stale_variant, lost_default_update,
-        wrong_op_on_the_last_slice, wrong_root, batch_applied_twice, gather_order, swapped_updates]
+BUGS = [
+    weights_forgotten,
+    off_by_one_partition,
+    update_per_slice,
+    stale_variant,
+    lost_default_update,
+    wrong_op_on_the_last_slice,
+    wrong_root,
+    batch_applied_twice,
+    gather_order,
+    swapped_updates,
+]

@@ -33,8 +33,10 @@ class Library:
 
     def __init__(self, engine, recipes=RECIPES):
         self.engine, self.words = engine, WORDS[engine]()
-        self.variables = {name: self.words.shared(np.ones([2 if length is None else length for length in shape], dtype),
-                                                  name=name) for name, (dtype, shape) in SHARED.items()}
+        self.variables = {
+            name: self.words.shared(np.ones([2 if length is None else length for length in shape], dtype), name=name)
+            for name, (dtype, shape) in SHARED.items()
+        }
         # The ranks shall hold all variables from the first step on.
         self._all = synk.function([], [(variable, None) for variable in self.variables.values()], **self.words.options)
         self.functions = {recipe.name: self._build(recipe) for recipe in recipes}
@@ -47,15 +49,19 @@ class Library:
         for name, of in recipe.like.items():
             values[name] = words.variable(name, SHARED[of][0], len(SHARED[of][1]))
         givens = {values[name]: evaluate(formula, words, values) for name, formula in recipe.givens.items()}
-        outputs = [(output.value(words, values),) + (() if output.op == "default" else (output.op,))
-                   for output in recipe.outputs]
+        outputs = [
+            (output.value(words, values),) + (() if output.op == "default" else (output.op,))
+            for output in recipe.outputs
+        ]
         outputs = [output if len(output) == 2 else output[0] for output in outputs]
         if recipe.form == "single":
             outputs = outputs[0]
         elif recipe.form == "dict":
             outputs = dict(zip(recipe.keys, outputs))
-        updates = [(values[update.target], update.value(words, values)) + (
-            () if update.op == "default" else (update.op,)) for update in recipe.updates]
+        updates = [
+            (values[update.target], update.value(words, values)) + (() if update.op == "default" else (update.op,))
+            for update in recipe.updates
+        ]
         options = dict(words.options, name=recipe.name.replace(" ", "_"))
         if recipe.inplace and self.engine == "numpy":
             options["inplace"] = True
@@ -63,9 +69,14 @@ class Library:
             values[update.target].default_update = update.value(words, values)
         try:
             return synk.function(
-                [self._input(recipe, values[name]) for name in recipe.scattered.split()], outputs,
-                [values[name] for name in recipe.whole.split()], updates, givens,
-                [values[name] for name in recipe.sliceable.split()], **options)
+                [self._input(recipe, values[name]) for name in recipe.scattered.split()],
+                outputs,
+                [values[name] for name in recipe.whole.split()],
+                updates,
+                givens,
+                [values[name] for name in recipe.sliceable.split()],
+                **options,
+            )
         finally:
             for update in recipe.default_updates:
                 values[update.target].default_update = None
@@ -89,4 +100,3 @@ class Library:
         engine, catalogue = engines.get(self.engine), catalogue_of(session)
         by_rank = session.run(Peek([catalogue.find(engine, variable) for variable in self.variables.values()]))
         return {name: list(of_ranks) for name, of_ranks in zip(self.variables, zip(*by_rank))}
-

@@ -39,9 +39,8 @@ class Program:
 
     def __repr__(self):
         """The program as it would be written down."""
-        lines = ["%d ranks (%s), root %d, engine %s" % (
-            self.n, self.launcher, self.root, self.library.engine)]
-        return "\n".join(lines + ["%3d. %r" % (i + 1, step) for i, step in enumerate(self.steps)])
+        lines = [f"{self.n} ranks ({self.launcher}), root {self.root}, engine {self.library.engine}"]
+        return "\n".join(lines + [f"{i + 1:>3}. {step!r}" for i, step in enumerate(self.steps)])
 
     def take(self, step):
         """Take a step, and compare results and all variables on all ranks; return whether it had a meaning.
@@ -63,10 +62,10 @@ class Program:
             actual = step.run(self.library)
         except Exception as error:
             if refused is None or not isinstance(error, ValueError):
-                raise Wrong("%r\nraised %s: %s" % (self, type(error).__name__, error)) from error
+                raise Wrong(f"{self!r}\nraised {type(error).__name__}: {error}") from error
         else:
             if refused is not None:
-                raise Wrong("%r\nwas not refused: %s" % (self, refused))
+                raise Wrong(f"{self!r}\nwas not refused: {refused}")
             self._compare("result", actual, results)
         self._compare_values(after)
         return True
@@ -76,14 +75,14 @@ class Program:
             difference = expected.differs(actual)
         elif isinstance(expected, list) and len(expected) and not isinstance(expected[0], (int, tuple)):
             if not isinstance(actual, list) or len(actual) != len(expected):
-                raise Wrong("%r\n%s: expected a list of %d, got %r" % (self, what, len(expected), actual))
+                raise Wrong(f"{self!r}\n{what}: expected a list of {len(expected)}, got {actual!r}")
             for i, (one, other) in enumerate(zip(actual, expected)):
-                self._compare("%s %d" % (what, i), one, other)
+                self._compare(f"{what} {i}", one, other)
             return
         else:
-            difference = None if actual == expected else "expected %r, got %r" % (expected, actual)
+            difference = None if actual == expected else f"expected {expected!r}, got {actual!r}"
         if difference is not None:
-            raise Wrong("%r\n%s: %s" % (self, what, difference))
+            raise Wrong(f"{self!r}\n{what}: {difference}")
 
     def _compare_values(self, after):
         """Compare all ranks' variables; what is right but for rounding becomes what the next step starts from."""
@@ -91,10 +90,10 @@ class Program:
         for name, of_ranks in self.model.values.items():
             for rank in range(self.n):
                 expected = after[name][rank] if name in after else Expected(of_ranks[rank])
-                self._compare("%s on rank %d" % (name, rank), actual[name][rank], expected)
+                self._compare(f"{name} on rank {rank}", actual[name][rank], expected)
         for name in after:
             if after[name][0] is after[name][-1] and self.n > 1:  # one value for all ranks: the same bits
-                self._compare("the bits of %s" % name, len({value.tobytes() for value in actual[name]}), 1)
+                self._compare(f"the bits of {name}", len({value.tobytes() for value in actual[name]}), 1)
         self.model.values = actual
 
 
@@ -169,7 +168,7 @@ def shortest(program, wrong, seconds=60.0):
     while size and time.monotonic() < until:
         begin = 0
         while begin < len(program.steps) and time.monotonic() < until:
-            found = replay(program, program.steps[:begin] + program.steps[begin + size:])
+            found = replay(program, program.steps[:begin] + program.steps[begin + size :])
             if found is None:
                 begin += size
             else:

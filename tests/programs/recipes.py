@@ -9,17 +9,41 @@ from dataclasses import dataclass, field
 import numpy as np
 
 #: Scattered inputs: dtype and shape of a row.
-INPUTS = {"x": ("float64", (3,)), "y": ("float64", ()), "z": ("float32", (2,)), "t": ("float64", (2, 2)),
-          "i": ("int64", ()), "j": ("int32", (3,)), "o": ("uint8", ()), "b": ("bool", ())}
+INPUTS = {
+    "x": ("float64", (3,)),
+    "y": ("float64", ()),
+    "z": ("float32", (2,)),
+    "t": ("float64", (2, 2)),
+    "i": ("int64", ()),
+    "j": ("int32", (3,)),
+    "o": ("uint8", ()),
+    "b": ("bool", ()),
+}
 
 #: Inputs that go whole to every rank: dtype, shape, broadcastable.
-WHOLE = {"p": ("float64", (3,), None), "q": ("float64", (), None), "c": ("int64", (), None),
-         "e": ("float64", (2, 3), None), "row": ("float64", (1, 3), (True, False))}
+WHOLE = {
+    "p": ("float64", (3,), None),
+    "q": ("float64", (), None),
+    "c": ("int64", (), None),
+    "e": ("float64", (2, 3), None),
+    "row": ("float64", (1, 3), (True, False)),
+}
 
 #: Shared variables whose shape stays: dtype and shape. ("big" is reduced by all ranks together.)
-FIXED = {"w": ("float64", (3,)), "u": ("float64", (3,)), "scale": ("float64", ()), "m": ("float64", (2, 3)),
-         "h": ("float32", (3,)), "count": ("int64", ()), "k": ("int32", (3,)), "flags": ("bool", (3,)),
-         "seen": ("int64", ()), "running": ("float64", ()), "statistics": ("float64", (3,)), "big": ("float64", (9001,))}
+FIXED = {
+    "w": ("float64", (3,)),
+    "u": ("float64", (3,)),
+    "scale": ("float64", ()),
+    "m": ("float64", (2, 3)),
+    "h": ("float32", (3,)),
+    "count": ("int64", ()),
+    "k": ("int32", (3,)),
+    "flags": ("bool", (3,)),
+    "seen": ("int64", ()),
+    "running": ("float64", ()),
+    "statistics": ("float64", (3,)),
+    "big": ("float64", (9001,)),
+}
 
 #: Shared variables that hold data, as many rows as were scattered to a rank: dtype and shape of a row.
 DATA = {"table": ("float64", (3,)), "column": ("float64", ()), "labels": ("int64", ()), "small": ("float32", (2,))}
@@ -154,8 +178,11 @@ class Recipe:
     def shareds(self):
         """The names of all shared variables that the function uses."""
         used = [update.target for update in self.updates + self.default_updates]
-        for formula in [output.formula for output in self.outputs] + [
-                update.formula for update in self.updates + self.default_updates] + list(self.givens.values()):
+        for formula in (
+            [output.formula for output in self.outputs]
+            + [update.formula for update in self.updates + self.default_updates]
+            + list(self.givens.values())
+        ):
             used += parameters(formula)
         return [name for name in SHARED if name in used]
 
@@ -163,133 +190,364 @@ class Recipe:
 RECIPES = [
     # one input, every op
     Recipe("mean", "y", [mean(lambda v, y: y)], form="single"),
-    Recipe("sums", "x", [total(lambda v, x: x), total(lambda v, x: x * x, "c_sum"),
-                         Output(lambda v, x: v.sum(x, 0), "sum")]),
+    Recipe(
+        "sums",
+        "x",
+        [total(lambda v, x: x), total(lambda v, x: x * x, "c_sum"), Output(lambda v, x: v.sum(x, 0), "sum")],
+    ),
     Recipe("product", "y", [product(lambda v, y: y)], form="single"),
     Recipe("extremes", "x", [smallest(lambda v, x: x), largest(lambda v, x: x, "c_max"), mean(lambda v, x: x)]),
     Recipe("rows", "x", [each(lambda v, x: x)], form="single"),
     Recipe("rows computed", "x", [each(lambda v, x: x * 2 - 1, "c_gather"), each(lambda v, x: v.sum(x, 1))]),
-    Recipe("one entry per rank", "y", [Output(lambda v, y: v.sum(y), "gather"),
-                                       Output(lambda v, y: v.max(y), "gather")], form="dict"),
+    Recipe(
+        "one entry per rank",
+        "y",
+        [Output(lambda v, y: v.sum(y), "gather"), Output(lambda v, y: v.max(y), "gather")],
+        form="dict",
+    ),
     Recipe("the master's", "y", [own(lambda v, y: y), own(lambda v, y: v.sum(y)), total(lambda v, y: y)]),
-    Recipe("every op", "y", [mean(lambda v, y: y), total(lambda v, y: y), product(lambda v, y: y),
-                             smallest(lambda v, y: y), largest(lambda v, y: y), each(lambda v, y: y),
-                             own(lambda v, y: v.length(y))], form="dict"),
-    Recipe("ops crossed", "y", [Output(lambda v, y: v.sum(y), "max"), Output(lambda v, y: v.sum(y), "min"),
-                                Output(lambda v, y: v.max(y), "sum"), Output(lambda v, y: v.min(y), "prod"),
-                                Output(lambda v, y: v.max(y), "avg")]),
+    Recipe(
+        "every op",
+        "y",
+        [
+            mean(lambda v, y: y),
+            total(lambda v, y: y),
+            product(lambda v, y: y),
+            smallest(lambda v, y: y),
+            largest(lambda v, y: y),
+            each(lambda v, y: y),
+            own(lambda v, y: v.length(y)),
+        ],
+        form="dict",
+    ),
+    Recipe(
+        "ops crossed",
+        "y",
+        [
+            Output(lambda v, y: v.sum(y), "max"),
+            Output(lambda v, y: v.sum(y), "min"),
+            Output(lambda v, y: v.max(y), "sum"),
+            Output(lambda v, y: v.min(y), "prod"),
+            Output(lambda v, y: v.max(y), "avg"),
+        ],
+    ),
     Recipe("column means", "x", [Output(lambda v, x: v.mean(x, 0), "avg"), Output(lambda v, x: v.max(x, 0), "c_max")]),
-    Recipe("number of rows", "x", [Output(lambda v, x: v.length(x), "sum"),
-                                                 Output(lambda v, x: v.length(x), "gather")]),
+    Recipe(
+        "number of rows", "x", [Output(lambda v, x: v.length(x), "sum"), Output(lambda v, x: v.length(x), "gather")]
+    ),
     # dtypes
     Recipe("float32", "z", [mean(lambda v, z: z), each(lambda v, z: z * z), largest(lambda v, z: z)]),
-    Recipe("float32 columns", "z", [Output(lambda v, z: v.sum(z, 0), "sum"), Output(lambda v, z: v.mean(z, 0), "c_avg")]),
-    Recipe("int64", "i", [total(lambda v, i: i), product(lambda v, i: i), smallest(lambda v, i: i), each(lambda v, i: i)]),
-    Recipe("int32", "j", [Output(lambda v, j: v.max(j, 0), "max"), each(lambda v, j: j * j),
-                          Output(lambda v, j: v.min(j, 0), "sum")]),
+    Recipe(
+        "float32 columns", "z", [Output(lambda v, z: v.sum(z, 0), "sum"), Output(lambda v, z: v.mean(z, 0), "c_avg")]
+    ),
+    Recipe(
+        "int64", "i", [total(lambda v, i: i), product(lambda v, i: i), smallest(lambda v, i: i), each(lambda v, i: i)]
+    ),
+    Recipe(
+        "int32",
+        "j",
+        [Output(lambda v, j: v.max(j, 0), "max"), each(lambda v, j: j * j), Output(lambda v, j: v.min(j, 0), "sum")],
+    ),
     Recipe("uint8", "o", [each(lambda v, o: o), smallest(lambda v, o: o), Output(lambda v, o: v.max(o), "sum")]),
-    Recipe("bool", "b", [Output(lambda v, b: v.any(b), "max"), Output(lambda v, b: v.all(b), "min"),
-                         each(lambda v, b: b), Output(lambda v, b: v.any(b), "sum"), Output(lambda v, b: v.all(b), "prod")]),
-    Recipe("comparisons", "y", [each(lambda v, y: v.greater(y, 0)), Output(lambda v, y: v.any(v.greater(y, 1)), "max")]),
+    Recipe(
+        "bool",
+        "b",
+        [
+            Output(lambda v, b: v.any(b), "max"),
+            Output(lambda v, b: v.all(b), "min"),
+            each(lambda v, b: b),
+            Output(lambda v, b: v.any(b), "sum"),
+            Output(lambda v, b: v.all(b), "prod"),
+        ],
+    ),
+    Recipe(
+        "comparisons", "y", [each(lambda v, y: v.greater(y, 0)), Output(lambda v, y: v.any(v.greater(y, 1)), "max")]
+    ),
     Recipe("mean of integers", "i", [mean(lambda v, i: v.cast(i, "float64"))], form="single"),
     # more dimensions, more inputs
-    Recipe("3 dimensions", "t", [each(lambda v, t: t), mean(lambda v, t: t), Output(lambda v, t: v.sum(t, 0), "sum"),
-                                 each(lambda v, t: v.max(t, 2))]),
-    Recipe("2 inputs", "x y", [Output(lambda v, x, y: v.dot(y, x), "sum"), total(lambda v, x, y: v.sum(x, 1) * y)], form="dict"),
-    Recipe("3 inputs", "x y i", [total(lambda v, x, y: v.max(x, 1) * y), each(lambda v, i: i * 2),
-                                 total(lambda v, y, i: y * i)]),
-    Recipe("4 inputs", "z t o b", [each(lambda v, z, o: v.at(z, (slice(None), 0)) * o), each(lambda v, t: v.sum(t, 1)),
-                                   largest(lambda v, o, b: v.where(b, o, o - o))]),
+    Recipe(
+        "3 dimensions",
+        "t",
+        [
+            each(lambda v, t: t),
+            mean(lambda v, t: t),
+            Output(lambda v, t: v.sum(t, 0), "sum"),
+            each(lambda v, t: v.max(t, 2)),
+        ],
+    ),
+    Recipe(
+        "2 inputs",
+        "x y",
+        [Output(lambda v, x, y: v.dot(y, x), "sum"), total(lambda v, x, y: v.sum(x, 1) * y)],
+        form="dict",
+    ),
+    Recipe(
+        "3 inputs",
+        "x y i",
+        [total(lambda v, x, y: v.max(x, 1) * y), each(lambda v, i: i * 2), total(lambda v, y, i: y * i)],
+    ),
+    Recipe(
+        "4 inputs",
+        "z t o b",
+        [
+            each(lambda v, z, o: v.at(z, (slice(None), 0)) * o),
+            each(lambda v, t: v.sum(t, 1)),
+            largest(lambda v, o, b: v.where(b, o, o - o)),
+        ],
+    ),
     Recipe("an input nobody uses", "y i", [mean(lambda v, y: y)]),
     Recipe("inputs that may be destroyed", "x y", [each(lambda v, x: x + 1), total(lambda v, y: y)], mutable=True),
-    Recipe("class of each row", "x", [each(lambda v, x: v.argmax(x, 1)), Output(lambda v, x: v.argmax(v.sum(x, 1)), "gather")]),
+    Recipe(
+        "class of each row",
+        "x",
+        [each(lambda v, x: v.argmax(x, 1)), Output(lambda v, x: v.argmax(v.sum(x, 1)), "gather")],
+    ),
     # whole inputs
     Recipe("weighted rows", "x", [each(lambda v, x, p: v.dot(x, p)), mean(lambda v, x, p: x * p)], whole="p"),
     Recipe("scalars", "y", [each(lambda v, y, q, c: y * q + c), Output(lambda v, c: c, "sum")], whole="q c"),
-    Recipe("broadcastable row", "x row", [each(lambda v, x, row: x * row), Output(lambda v, row: v.sum(row), "gather")]),
+    Recipe(
+        "broadcastable row", "x row", [each(lambda v, x, row: x * row), Output(lambda v, row: v.sum(row), "gather")]
+    ),
     Recipe("a scalar among the scattered", "y q", [total(lambda v, y, q: y * q), own(lambda v, q: q)]),
     Recipe("matrix product", "x", [each(lambda v, x, e: v.dot(x, v.transposed(e)))], whole="e", form="single"),
-    Recipe("whole inputs only", "", [Output(lambda v, p: p, "sum"), Output(lambda v, p: p, "gather"),
-                                     mean(lambda v, p: p), own(lambda v, p: p)], whole="p"),
+    Recipe(
+        "whole inputs only",
+        "",
+        [Output(lambda v, p: p, "sum"), Output(lambda v, p: p, "gather"), mean(lambda v, p: p), own(lambda v, p: p)],
+        whole="p",
+    ),
     # nothing, or little
     Recipe("nothing at all"),
-    Recipe("a shared variable", "", [Output(lambda v, w: w, "avg"), Output(lambda v, w: w, "sum"),
-                                     Output(lambda v, w: w, "gather"), own(lambda v, w: w * 2)]),
-    Recipe("all kinds of shared variables", "", [Output(lambda v, k: k, "max"), Output(lambda v, flags: flags, "sum"),
-                                                 Output(lambda v, h: h, "avg"), Output(lambda v, count: count, "prod"),
-                                                 Output(lambda v, m: v.max(m, 0), "gather")]),
+    Recipe(
+        "a shared variable",
+        "",
+        [
+            Output(lambda v, w: w, "avg"),
+            Output(lambda v, w: w, "sum"),
+            Output(lambda v, w: w, "gather"),
+            own(lambda v, w: w * 2),
+        ],
+    ),
+    Recipe(
+        "all kinds of shared variables",
+        "",
+        [
+            Output(lambda v, k: k, "max"),
+            Output(lambda v, flags: flags, "sum"),
+            Output(lambda v, h: h, "avg"),
+            Output(lambda v, count: count, "prod"),
+            Output(lambda v, m: v.max(m, 0), "gather"),
+        ],
+    ),
     Recipe("only an update", updates=[Update("count", lambda v, count: count + 1)]),
     # shared variables and inputs
     Recipe("linear model", "x", [each(lambda v, x, w: v.dot(x, w)), mean(lambda v, x, w, scale: x * w + scale)]),
     Recipe("loss", "x y", [mean(lambda v, x, y, w: (v.dot(x, w) - y) * (v.dot(x, w) - y))], form="single"),
     Recipe("big", "y", [Output(lambda v, y, big: big * v.mean(y), "avg"), Output(lambda v, big: big * 2, "max")]),
     # updates
-    Recipe("learn", "x y", [mean(lambda v, x, y, w: v.dot(x, w) - y)],
-           updates=[Update("w", lambda v, x, y, w: w * 0.5 - v.mean(x, 0) * 0.25)]),
-    Recipe("learn in place", "x", [mean(lambda v, x, u: x * u)],
-           updates=[Update("u", lambda v, x, u: u * 0.5 + v.mean(x, 0))], inplace=True),
-    Recipe("update by sum", "x", [total(lambda v, x: x)],
-           updates=[Update("w", lambda v, x: v.sum(x, 0), "sum"), Update("scale", lambda v, x: v.max(x), "max")]),
-    Recipe("update by every op", "x", updates=[
-        Update("w", lambda v, x: v.min(x, 0), "min"), Update("u", lambda v, x: v.max(x, 0), "max"),
-        Update("scale", lambda v, x: v.max(x), "prod"), Update("statistics", lambda v, x: v.mean(x, 0), "avg")]),
+    Recipe(
+        "learn",
+        "x y",
+        [mean(lambda v, x, y, w: v.dot(x, w) - y)],
+        updates=[Update("w", lambda v, x, y, w: w * 0.5 - v.mean(x, 0) * 0.25)],
+    ),
+    Recipe(
+        "learn in place",
+        "x",
+        [mean(lambda v, x, u: x * u)],
+        updates=[Update("u", lambda v, x, u: u * 0.5 + v.mean(x, 0))],
+        inplace=True,
+    ),
+    Recipe(
+        "update by sum",
+        "x",
+        [total(lambda v, x: x)],
+        updates=[Update("w", lambda v, x: v.sum(x, 0), "sum"), Update("scale", lambda v, x: v.max(x), "max")],
+    ),
+    Recipe(
+        "update by every op",
+        "x",
+        updates=[
+            Update("w", lambda v, x: v.min(x, 0), "min"),
+            Update("u", lambda v, x: v.max(x, 0), "max"),
+            Update("scale", lambda v, x: v.max(x), "prod"),
+            Update("statistics", lambda v, x: v.mean(x, 0), "avg"),
+        ],
+    ),
     Recipe("swap", "y", [mean(lambda v, y: y)], updates=[Update("w", lambda v, u: u), Update("u", lambda v, w: w)]),
-    Recipe("two of a type", "x", updates=[Update("w", lambda v, x, u: v.mean(x, 0) + u * 0.5),
-                                          Update("u", lambda v, x, w: w * 0.5 - v.mean(x, 0))], inplace=True),
-    Recipe("integer updates", "i", [each(lambda v, i: i)], updates=[
-        Update("count", lambda v, i, count: v.sum(i), "sum"), Update("k", lambda v, k: k + 1)]),
-    Recipe("count the rows", "x", updates=[Update("count", lambda v, x: v.length(x), "sum"),
-                                           Update("flags", lambda v, x: v.greater(v.sum(x, 0), 0), "max")]),
-    Recipe("bools updated", "x b", [total(lambda v, x: x)], updates=[
-        Update("flags", lambda v, x, flags: v.and_(flags, v.greater(v.max(x, 0), 0)), "min"),
-        Update("m", lambda v, x, m: m * 0.5 + v.mean(x, 0))]),
-    Recipe("float32 update", "z", [largest(lambda v, z: z)],
-           updates=[Update("h", lambda v, z, h: h * v.cast(v.greater(v.max(z), 1), "float32"), "min")]),
-    Recipe("matrix update", "x", [mean(lambda v, x, m: v.dot(x, v.transposed(m)))], whole="e",
-           updates=[Update("m", lambda v, x, e, m: e + v.mean(x, 0))], inplace=True),
-    Recipe("update without rows", "", [Output(lambda v, w: v.sum(w), "avg")], whole="p",
-           updates=[Update("w", lambda v, w, p: w * 0.5 + p), Update("count", lambda v, count: count + 1)]),
+    Recipe(
+        "two of a type",
+        "x",
+        updates=[
+            Update("w", lambda v, x, u: v.mean(x, 0) + u * 0.5),
+            Update("u", lambda v, x, w: w * 0.5 - v.mean(x, 0)),
+        ],
+        inplace=True,
+    ),
+    Recipe(
+        "integer updates",
+        "i",
+        [each(lambda v, i: i)],
+        updates=[Update("count", lambda v, i, count: v.sum(i), "sum"), Update("k", lambda v, k: k + 1)],
+    ),
+    Recipe(
+        "count the rows",
+        "x",
+        updates=[
+            Update("count", lambda v, x: v.length(x), "sum"),
+            Update("flags", lambda v, x: v.greater(v.sum(x, 0), 0), "max"),
+        ],
+    ),
+    Recipe(
+        "bools updated",
+        "x b",
+        [total(lambda v, x: x)],
+        updates=[
+            Update("flags", lambda v, x, flags: v.and_(flags, v.greater(v.max(x, 0), 0)), "min"),
+            Update("m", lambda v, x, m: m * 0.5 + v.mean(x, 0)),
+        ],
+    ),
+    Recipe(
+        "float32 update",
+        "z",
+        [largest(lambda v, z: z)],
+        updates=[Update("h", lambda v, z, h: h * v.cast(v.greater(v.max(z), 1), "float32"), "min")],
+    ),
+    Recipe(
+        "matrix update",
+        "x",
+        [mean(lambda v, x, m: v.dot(x, v.transposed(m)))],
+        whole="e",
+        updates=[Update("m", lambda v, x, e, m: e + v.mean(x, 0))],
+        inplace=True,
+    ),
+    Recipe(
+        "update without rows",
+        "",
+        [Output(lambda v, w: v.sum(w), "avg")],
+        whole="p",
+        updates=[Update("w", lambda v, w, p: w * 0.5 + p), Update("count", lambda v, count: count + 1)],
+    ),
     Recipe("big update", "y", updates=[Update("big", lambda v, y, big: big * 0.5 + v.mean(y))], inplace=True),
     # default updates
-    Recipe("default update", "y", [mean(lambda v, y, seen: y + seen)],
-           default_updates=[Update("seen", lambda v, seen: seen + 1)]),
-    Recipe("running mean", "x", [each(lambda v, x, running: x - running)],
-           default_updates=[Update("running", lambda v, x, running: running * 0.5 + v.mean(x) * 0.5)]),
-    Recipe("batch statistics", "x", [mean(lambda v, x, statistics, seen: x * statistics + seen)],
-           updates=[Update("w", lambda v, x, w: w * 0.5 + v.mean(x, 0))],
-           default_updates=[Update("statistics", lambda v, x, statistics: statistics * 0.5 + v.mean(x, 0)),
-                            Update("seen", lambda v, seen: seen + 1)]),
-    Recipe("default update overruled", "y", [mean(lambda v, y, running: y * running)],
-           updates=[Update("running", lambda v, y: v.max(y), "max")]),
+    Recipe(
+        "default update",
+        "y",
+        [mean(lambda v, y, seen: y + seen)],
+        default_updates=[Update("seen", lambda v, seen: seen + 1)],
+    ),
+    Recipe(
+        "running mean",
+        "x",
+        [each(lambda v, x, running: x - running)],
+        default_updates=[Update("running", lambda v, x, running: running * 0.5 + v.mean(x) * 0.5)],
+    ),
+    Recipe(
+        "batch statistics",
+        "x",
+        [mean(lambda v, x, statistics, seen: x * statistics + seen)],
+        updates=[Update("w", lambda v, x, w: w * 0.5 + v.mean(x, 0))],
+        default_updates=[
+            Update("statistics", lambda v, x, statistics: statistics * 0.5 + v.mean(x, 0)),
+            Update("seen", lambda v, seen: seen + 1),
+        ],
+    ),
+    Recipe(
+        "default update overruled",
+        "y",
+        [mean(lambda v, y, running: y * running)],
+        updates=[Update("running", lambda v, y: v.max(y), "max")],
+    ),
     # givens
-    Recipe("given an expression", "y", [total(lambda v, y, g: y * v.sum(g))], like={"g": "w"},
-           givens={"g": lambda v, w: w * 2}),
-    Recipe("given an input", "x", [mean(lambda v, g, x: g + x)], like={"g": "table"}, givens={"g": lambda v, x: x * 0.5}),
+    Recipe(
+        "given an expression",
+        "y",
+        [total(lambda v, y, g: y * v.sum(g))],
+        like={"g": "w"},
+        givens={"g": lambda v, w: w * 2},
+    ),
+    Recipe(
+        "given an input", "x", [mean(lambda v, g, x: g + x)], like={"g": "table"}, givens={"g": lambda v, x: x * 0.5}
+    ),
     # data in shared variables
-    Recipe("data", "", [Output(lambda v, table: v.sum(table, 0), "sum"), each(lambda v, column: column)],
-           sliceable="table column"),
-    Recipe("mean of data", "", [mean(lambda v, column: column), largest(lambda v, column: column)],
-           sliceable="column", form="dict"),
-    Recipe("data in givens", "", [total(lambda v, g: g), each(lambda v, g: g * 2)], like={"g": "table"},
-           givens={"g": lambda v, table: table}, sliceable="table"),
-    Recipe("data in givens and in the graph", "", [total(lambda v, g, table: g * table), each(lambda v, table: v.sum(table, 1))],
-           like={"g": "table"}, givens={"g": lambda v, table: table - 1}, sliceable="table"),
-    Recipe("learn from data", "", [mean(lambda v, table, w, column: v.dot(table, w) - column)],
-           updates=[Update("w", lambda v, table, w: w * 0.5 + v.mean(table, 0) * 0.25),
-                    Update("count", lambda v, labels: v.sum(labels), "sum")], sliceable="table column labels",
-           aligned=True),
-    Recipe("labels", "", [each(lambda v, labels: labels), smallest(lambda v, labels: labels)], sliceable="labels",
-           updates=[Update("scale", lambda v, small: v.cast(v.sum(small), "float64"), "sum")]),
-    Recipe("float32 data", "", [mean(lambda v, small, running: v.cast(small, "float64") + running), each(lambda v, small: small)],
-           sliceable="small", whole="q",
-           default_updates=[Update("running", lambda v, q, running: running * 0.5 + q)]),
+    Recipe(
+        "data",
+        "",
+        [Output(lambda v, table: v.sum(table, 0), "sum"), each(lambda v, column: column)],
+        sliceable="table column",
+    ),
+    Recipe(
+        "mean of data",
+        "",
+        [mean(lambda v, column: column), largest(lambda v, column: column)],
+        sliceable="column",
+        form="dict",
+    ),
+    Recipe(
+        "data in givens",
+        "",
+        [total(lambda v, g: g), each(lambda v, g: g * 2)],
+        like={"g": "table"},
+        givens={"g": lambda v, table: table},
+        sliceable="table",
+    ),
+    Recipe(
+        "data in givens and in the graph",
+        "",
+        [total(lambda v, g, table: g * table), each(lambda v, table: v.sum(table, 1))],
+        like={"g": "table"},
+        givens={"g": lambda v, table: table - 1},
+        sliceable="table",
+    ),
+    Recipe(
+        "learn from data",
+        "",
+        [mean(lambda v, table, w, column: v.dot(table, w) - column)],
+        updates=[
+            Update("w", lambda v, table, w: w * 0.5 + v.mean(table, 0) * 0.25),
+            Update("count", lambda v, labels: v.sum(labels), "sum"),
+        ],
+        sliceable="table column labels",
+        aligned=True,
+    ),
+    Recipe(
+        "labels",
+        "",
+        [each(lambda v, labels: labels), smallest(lambda v, labels: labels)],
+        sliceable="labels",
+        updates=[Update("scale", lambda v, small: v.cast(v.sum(small), "float64"), "sum")],
+    ),
+    Recipe(
+        "float32 data",
+        "",
+        [mean(lambda v, small, running: v.cast(small, "float64") + running), each(lambda v, small: small)],
+        sliceable="small",
+        whole="q",
+        default_updates=[Update("running", lambda v, q, running: running * 0.5 + q)],
+    ),
     Recipe("data not sliceable", "y", [total(lambda v, y, column: y * v.sum(column)), mean(lambda v, y: y)]),
-    Recipe("inputs and data", "x", [total(lambda v, x: x), total(lambda v, table: table), each(lambda v, table: table)],
-           updates=[Update("u", lambda v, x, table: v.sum(x, 0) + v.sum(table, 0), "sum")], sliceable="table"),
-    Recipe("inputs and data, row by row", "y", [mean(lambda v, y, column: y * column), each(lambda v, y, column: y + column)],
-           updates=[Update("scale", lambda v, y, column: v.mean(y + column))], sliceable="column", aligned=True),
-    Recipe("data and a default update", "", [mean(lambda v, table, statistics: table * statistics)], sliceable="table",
-           default_updates=[Update("statistics", lambda v, table, statistics: statistics * 0.5 + v.mean(table, 0))]),
+    Recipe(
+        "inputs and data",
+        "x",
+        [total(lambda v, x: x), total(lambda v, table: table), each(lambda v, table: table)],
+        updates=[Update("u", lambda v, x, table: v.sum(x, 0) + v.sum(table, 0), "sum")],
+        sliceable="table",
+    ),
+    Recipe(
+        "inputs and data, row by row",
+        "y",
+        [mean(lambda v, y, column: y * column), each(lambda v, y, column: y + column)],
+        updates=[Update("scale", lambda v, y, column: v.mean(y + column))],
+        sliceable="column",
+        aligned=True,
+    ),
+    Recipe(
+        "data and a default update",
+        "",
+        [mean(lambda v, table, statistics: table * statistics)],
+        sliceable="table",
+        default_updates=[Update("statistics", lambda v, table, statistics: statistics * 0.5 + v.mean(table, 0))],
+    ),
 ]
 
 BY_NAME = {recipe.name: recipe for recipe in RECIPES}

@@ -17,7 +17,9 @@ class Given:
     form: str = "array"
 
     def __repr__(self):
-        return "%s(%s, %r)" % (self.form, np.array2string(self.array, separator=", ", threshold=50), str(self.array.dtype))
+        return "{}({}, {!r})".format(
+            self.form, np.array2string(self.array, separator=", ", threshold=50), str(self.array.dtype)
+        )
 
     def offered(self, rows=None):
         """Return what the call is given; ``rows`` are the selected ones, for a minibatch."""
@@ -33,7 +35,7 @@ class Given:
 
 def text(*arguments, **options):
     """Return how arguments are written in a call; long ones end in dots (they come again from the same seed)."""
-    texts = ["%r" % (argument,) for argument in arguments] + ["%s=%r" % item for item in options.items()]
+    texts = [f"{argument!r}" for argument in arguments] + ["{}={!r}".format(*item) for item in options.items()]
     return ", ".join(" ".join(text.split()) if len(text) < 300 else text[:300] + " ..." for text in texts)
 
 
@@ -47,7 +49,7 @@ class Call:
     how: str = "call"
 
     def __repr__(self):
-        return "%s[%r](%s)" % (self.how, self.recipe, text(**self.given, **self.options))
+        return f"{self.how}[{self.recipe!r}]({text(**self.given, **self.options)})"
 
     def truth(self, model):
         return getattr(model, self.how)(BY_NAME[self.recipe], self.given, **self.options)
@@ -59,13 +61,13 @@ class Call:
         if scattered and self.options.get("batch") is not None:
             rows = selected(self.options["batch"], min(len(value.array) for value in scattered))
         given = {name: value.offered(rows) for name, value in self.given.items()}
-        positional = [given[name] for name in recipe.inputs[:len(recipe.inputs) // 2]]
-        named = {name: given[name] for name in recipe.inputs[len(positional):]}
+        positional = [given[name] for name in recipe.inputs[: len(recipe.inputs) // 2]]
+        named = {name: given[name] for name in recipe.inputs[len(positional) :]}
         results = (function.as_theano if self.how == "as_theano" else function)(*positional, **named, **self.options)
         for name, value in self.given.items():
             left_alone = self.how == "call" or not recipe.mutable
             if left_alone and value.form != "minibatch" and not np.array_equal(np.asarray(given[name]), value.array):
-                raise AssertionError("the call changed its argument %s: %r" % (name, given[name]))
+                raise AssertionError(f"the call changed its argument {name}: {given[name]!r}")
         if results is None or not recipe.outputs:
             return []
         subset = self.options.get("output_subset")
@@ -84,7 +86,7 @@ class Collective:
     alone: bool = False  # whether one variable is given alone, not in a list
 
     def __repr__(self):
-        return "%s(%s)" % (self.name, text(*self.arguments, **self.options))
+        return f"{self.name}({text(*self.arguments, **self.options)})"
 
     def truth(self, model):
         return getattr(model, self.name)(*self.arguments, **self.options)
@@ -115,7 +117,7 @@ class Put:
     value: Given
 
     def __repr__(self):
-        return "%s.set_value(%r)" % (self.name, self.value)
+        return f"{self.name}.set_value({self.value!r})"
 
     def truth(self, model):
         return model.put(self.name, self.value)
@@ -258,9 +260,14 @@ class Draw:
             return self.list_of(min(lengths), self.random.choice([1, 2, 5]))
         if form == 2:
             return [self.some_slice(length) for length in lengths]
-        return [self.some_slice(length) if self.chance(30) else
-                self.list_of(length, self.random.choice([0, 1, 2, 3, 7])) if self.chance(50) else
-                np.array(self.list_of(length, self.random.choice([0, 3, 300])), int) for length in lengths]
+        return [
+            self.some_slice(length)
+            if self.chance(30)
+            else self.list_of(length, self.random.choice([0, 1, 2, 3, 7]))
+            if self.chance(50)
+            else np.array(self.list_of(length, self.random.choice([0, 3, 300])), int)
+            for length in lengths
+        ]
 
     def list_of(self, length, n):
         return np.random.RandomState(self.random.randrange(1 << 16)).randint(0, length, n).tolist() if length else []
@@ -268,9 +275,25 @@ class Draw:
     # -- collectives -------------------------------------------------------------------------------------------------
 
     def collective(self, model):
-        name = self.random.choice(["broadcast", "broadcast", "scatter", "scatter", "gather", "all_gather", "reduce",
-                                   "all_reduce", "all_reduce", "set_value", "set_value", "get_value", "get_shapes",
-                                   "get_lengths", "in_sync"])
+        name = self.random.choice(
+            [
+                "broadcast",
+                "broadcast",
+                "scatter",
+                "scatter",
+                "gather",
+                "all_gather",
+                "reduce",
+                "all_reduce",
+                "all_reduce",
+                "set_value",
+                "set_value",
+                "get_value",
+                "get_shapes",
+                "get_lengths",
+                "in_sync",
+            ]
+        )
         alone = self.chance(50)
         if name in ("scatter", "all_gather"):
             among = list(DATA)
@@ -294,7 +317,9 @@ class Draw:
             options["nd_up"] = self.random.randrange(2)
         if name in ("reduce", "all_reduce"):
             integers = any(np.dtype(FIXED[variable][0]).kind != "f" for variable in names)
-            options["op"] = self.random.choice((["avg", "c_avg"] if not integers else []) + ["sum", "prod", "min", "c_max"])
+            options["op"] = self.random.choice(
+                (["avg", "c_avg"] if not integers else []) + ["sum", "prod", "min", "c_max"]
+            )
         if name == "reduce":
             options["in_place"] = self.chance(50)
         if name == "all_reduce" and options["op"] in ("avg", "c_avg") and self.chance(50):
@@ -305,4 +330,3 @@ class Draw:
                 options["weights"] = [self.random.choice([0, 1, 2, 3.5]) for _ in range(model.n)]
                 options["weights"][self.random.randrange(model.n)] = 1
         return Collective(name, arguments, options, alone)
-

@@ -59,11 +59,13 @@ def features(step):
     if isinstance(step, Call):
         found = [step.how, "function " + step.recipe]
         for option, value in step.options.items():
-            found += [option, "%s of %s" % (option, type(value).__name__)]
+            found += [option, f"{option} of {type(value).__name__}"]
         return found + [value.form for value in step.given.values()]
     if isinstance(step, Collective):
-        return [step.name] + ["%s %s" % (step.name, option if option in ("batch", "weights") else value)
-                              for option, value in step.options.items()]
+        return [step.name] + [
+            "{} {}".format(step.name, option if option in ("batch", "weights") else value)
+            for option, value in step.options.items()
+        ]
     return [type(step).__name__]
 
 
@@ -72,8 +74,14 @@ def check(library, launcher, seeds, seen=lambda step: None):
     for seed in range(seeds):
         seeded_program(seed, library, launcher, 100, on_step=seen)
 
-    @settings(max_examples=2 * seeds, deadline=None, derandomize=True, database=None,
-              suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
+    @settings(
+        max_examples=2 * seeds,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )
     @given(st.randoms(use_true_random=False))
     def run(choices):
         random_program(choices, library, launcher, 20, on_step=seen)
@@ -89,9 +97,21 @@ def test_threads(library):
     wanted += ["batch of " + kind for kind in ("int", "slice", "list", "tuple", "ndarray", "range")]
     wanted += ["batch_s of list", "batch_s of slice", "num_slices", "output_subset"]
     wanted += ["array", "list", "view", "data", "minibatch"]
-    wanted += ["broadcast", "scatter", "scatter batch", "set_value batch", "gather 0", "gather 1", "all_gather",
-               "all_reduce weights", "get_value", "get_lengths", "get_shapes", "in_sync"]
-    wanted += ["%s %s" % (name, op) for name in ("reduce", "all_reduce") for op in ("avg", "sum", "prod", "min", "c_max")]
+    wanted += [
+        "broadcast",
+        "scatter",
+        "scatter batch",
+        "set_value batch",
+        "gather 0",
+        "gather 1",
+        "all_gather",
+        "all_reduce weights",
+        "get_value",
+        "get_lengths",
+        "get_shapes",
+        "in_sync",
+    ]
+    wanted += [f"{name} {op}" for name in ("reduce", "all_reduce") for op in ("avg", "sum", "prod", "min", "c_max")]
     assert not set(wanted) - set(seen)
     assert len(RECIPES) >= 60
 

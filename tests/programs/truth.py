@@ -34,19 +34,19 @@ class Expected:
         self.rounding = max(rounding, precision(value)) if rounding else 0.0
 
     def __repr__(self):
-        return "%s%r" % ("about " if self.rounding else "", self.value)
+        return "{}{!r}".format("about " if self.rounding else "", self.value)
 
     def differs(self, actual):
         """Return how an actual value differs, or None."""
         value = self.value
         if not isinstance(actual, np.ndarray) or actual.dtype != value.dtype or actual.shape != value.shape:
-            return "expected %r of %s, got %r" % (self, value.dtype, actual)
+            return f"expected {self!r} of {value.dtype}, got {actual!r}"
         if self.rounding and value.dtype.kind == "f":
             bound = self.rounding * (self.size + 256 * float(np.max(np.abs(value), initial=0.0)))
             same = np.all(np.abs(actual - value) <= bound)
         else:
             same = np.array_equal(actual, value)
-        return None if same else "expected %r, got %r" % (self, actual)
+        return None if same else f"expected {self!r}, got {actual!r}"
 
 
 def shares(n_rows, n, root):
@@ -55,7 +55,7 @@ def shares(n_rows, n, root):
     if n_rows >= n:
         return np.array_split(rows, n)
     served = sorted(([root] + [rank for rank in range(n) if rank != root])[:n_rows])
-    return [rows[served.index(rank):][:1] if rank in served else rows[:0] for rank in range(n)]
+    return [rows[served.index(rank) :][:1] if rank in served else rows[:0] for rank in range(n)]
 
 
 def selected(batch, length):
@@ -155,8 +155,17 @@ class Model:
         calls = []  # (rank, weight, values) of every slice of every rank
         for rank in range(self.n):
             if weights is None or empty or weights[rank]:
-                calls += self._slices(recipe, rank, given, scattered, whole, parts, shared_rows,
-                                      batch_s is not None or num_slices > 1, num_slices)
+                calls += self._slices(
+                    recipe,
+                    rank,
+                    given,
+                    scattered,
+                    whole,
+                    parts,
+                    shared_rows,
+                    batch_s is not None or num_slices > 1,
+                    num_slices,
+                )
         size = self._size(calls)
         results = []
         for output, op in zip(outputs, ops):
@@ -233,8 +242,11 @@ class Model:
             target = update.target
             after[target] = [Expected(value) for value in self.values[target]]
             for rank in range(self.n):
-                evaluated = [(weight,) + self._evaluate(recipe, update.value, values)
-                             for caller, weight, values in calls if caller == rank]
+                evaluated = [
+                    (weight,) + self._evaluate(recipe, update.value, values)
+                    for caller, weight, values in calls
+                    if caller == rank
+                ]
                 if not evaluated:
                     continue
                 rounding = max(entry[2] for entry in evaluated)
@@ -265,7 +277,7 @@ class Model:
             if output.serial and op is not None:
                 serial = self._evaluate(recipe, output.value, values)[0]
                 difference = result.differs(serial.astype(result.value.dtype))
-                assert difference is None, "the model is wrong: %s" % difference
+                assert difference is None, f"the model is wrong: {difference}"
 
     def _size(self, calls):
         """Return what bounds the terms of a sum: the number of elements times the largest product."""
@@ -273,26 +285,32 @@ class Model:
         for _, _, values in calls:
             arrays = [values[name] for name in values if name != "big"]
             largest = max(float(np.max(np.abs(array.astype(float)), initial=1)) for array in arrays)
-            size = max(size, largest ** 2 * max(array.size for array in arrays))
+            size = max(size, largest**2 * max(array.size for array in arrays))
         return size * len(calls)
 
     def as_theano(self, recipe, given):
         """The master alone, as plain Theano."""
         values = {name: of_ranks[self.root] for name, of_ranks in self.values.items()}
         values.update((name, value.array) for name, value in given.items())
-        lengths = {len(values[name]) for name in recipe.sliceable.split() + recipe.scattered.split() if values[name].ndim}
+        lengths = {
+            len(values[name]) for name in recipe.sliceable.split() + recipe.scattered.split() if values[name].ndim
+        }
         if recipe.aligned and len(lengths) > 1:
             raise NoAnswer("rows do not fit")
         calls = [(self.root, 1, values)]
         updates, size = self._updates(recipe), self._size(calls)
-        return ([self._output(recipe, output, None, calls, size) for output in recipe.outputs],
-                self._updated(recipe, updates, calls, 1, size))
+        return (
+            [self._output(recipe, output, None, calls, size) for output in recipe.outputs],
+            self._updated(recipe, updates, calls, 1, size),
+        )
 
     # -- collectives -----------------------------------------------------------------------------------------------
 
     def broadcast(self, names, values=None):
-        return None, {name: [Expected(self.values[name][self.root] if values is None else values[i].array)] * self.n
-                      for i, name in enumerate(names)}
+        return None, {
+            name: [Expected(self.values[name][self.root] if values is None else values[i].array)] * self.n
+            for i, name in enumerate(names)
+        }
 
     def scatter(self, names, values, batch=None):
         chosen = self._rows_of(values, batch)
@@ -344,8 +362,13 @@ class Model:
             largest = max(float(np.max(np.abs(part.astype(float)), initial=1)) for part in parts)
             if op in ("sum", "prod") and largest > 1e3 and parts[0].dtype.kind == "f":
                 raise NoAnswer("values would grow without end")
-            results.append(Expected(reduced_in_type(op, parts, weights), rounding_of(op, parts[0]),
-                                    8 * largest ** (self.n if op == "prod" else 1)))
+            results.append(
+                Expected(
+                    reduced_in_type(op, parts, weights),
+                    rounding_of(op, parts[0]),
+                    8 * largest ** (self.n if op == "prod" else 1),
+                )
+            )
         return results
 
     def reduce(self, names, op="avg", in_place=True):
@@ -369,9 +392,15 @@ class Model:
         return [[len(value) for value in self.values[name]] for name in names], {}
 
     def in_sync(self, names):
-        different = {name: [rank for rank, value in enumerate(self.values[name]) if value.shape != of_root.shape
-                            or value.tobytes() != of_root.tobytes()]
-                     for name in names for of_root in [self.values[name][self.root]]}
+        different = {
+            name: [
+                rank
+                for rank, value in enumerate(self.values[name])
+                if value.shape != of_root.shape or value.tobytes() != of_root.tobytes()
+            ]
+            for name in names
+            for of_root in [self.values[name][self.root]]
+        }
         return {name: ranks for name, ranks in different.items() if ranks}, {}
 
     # -- the master alone ------------------------------------------------------------------------------------------

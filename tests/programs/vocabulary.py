@@ -11,9 +11,23 @@ import numpy as np
 from synkhronos.testing import numpy_engine as numpy_engine
 
 FUNCTIONS = {
-    "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod, "dot": np.dot, "abs": np.absolute,
-    "where": np.where, "greater": np.greater, "any": np.any, "all": np.all, "argmax": np.argmax, "larger": np.maximum,
-    "and_": np.logical_and, "transposed": np.transpose, "at": operator.getitem}
+    "sum": np.sum,
+    "mean": np.mean,
+    "max": np.max,
+    "min": np.min,
+    "prod": np.prod,
+    "dot": np.dot,
+    "abs": np.absolute,
+    "where": np.where,
+    "greater": np.greater,
+    "any": np.any,
+    "all": np.all,
+    "argmax": np.argmax,
+    "larger": np.maximum,
+    "and_": np.logical_and,
+    "transposed": np.transpose,
+    "at": operator.getitem,
+}
 
 
 def length(x):
@@ -86,8 +100,14 @@ class Theano:
         self.options = {"mode": mode, "on_unused_input": "ignore"}
         self._tensor = T
         self._words = {
-            "abs": abs, "where": T.switch, "greater": T.gt, "larger": T.maximum, "transposed": lambda x: x.T,
-            "at": operator.getitem, "length": lambda x: x.shape[0]}
+            "abs": abs,
+            "where": T.switch,
+            "greater": T.gt,
+            "larger": T.maximum,
+            "transposed": lambda x: x.T,
+            "at": operator.getitem,
+            "length": lambda x: x.shape[0],
+        }
 
     def variable(self, name, dtype, ndim, broadcastable=None):
         return self._tensor.TensorType(dtype, broadcastable or (False,) * ndim)(name)

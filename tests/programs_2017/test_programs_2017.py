@@ -16,9 +16,15 @@ def run(tmp_path, text, *arguments, mode="FAST_COMPILE"):
     """Run a program with ``python -m synkhronos``; return what it prints. (FAST_COMPILE needs no C compiler.)"""
     (tmp_path / "program.py").write_text(textwrap.dedent(text))
     flags = ",".join(filter(None, [os.environ.get("THEANO_FLAGS"), "mode=" + mode]))
-    done = subprocess.run([sys.executable, "-m", "synkhronos", "program.py", *arguments], cwd=str(tmp_path),
-                          universal_newlines=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=110,
-                          env=dict(os.environ, PYTHONPATH=ROOT, THEANO_FLAGS=flags))
+    done = subprocess.run(
+        [sys.executable, "-m", "synkhronos", "program.py", *arguments],
+        cwd=str(tmp_path),
+        universal_newlines=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=110,
+        env=dict(os.environ, PYTHONPATH=ROOT, THEANO_FLAGS=flags),
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -26,7 +32,8 @@ def run(tmp_path, text, *arguments, mode="FAST_COMPILE"):
 def test_the_program_of_the_paper(tmp_path):
     """Figures 4 and 5, line by line, with the functions that the paper leaves out."""
     pytest.importorskip("lasagne")
-    (tmp_path / "example.py").write_text(textwrap.dedent("""
+    (tmp_path / "example.py").write_text(
+        textwrap.dedent("""
         import lasagne
         import numpy as np
         import theano.tensor as T
@@ -56,7 +63,8 @@ def test_the_program_of_the_paper(tmp_path):
             order = np.random.RandomState(3).permutation(n) if shuffle else np.arange(n)
             for start in range(0, n - size + 1, size):
                 yield order[start:start + size]
-        """))
+        """)
+    )
     serial = """
         import theano
         import numpy as np
@@ -103,7 +111,10 @@ def test_the_program_of_the_paper(tmp_path):
 
 def test_inputs_built_beforehand_and_the_serial_function(tmp_path):
     """``import theano`` first, fork at the top level, its result, build_inputs, as_theano, output modes."""
-    assert run(tmp_path, """
+    assert (
+        run(
+            tmp_path,
+            """
         import sys
         import numpy as np
         import theano
@@ -137,11 +148,19 @@ def test_inputs_built_beforehand_and_the_serial_function(tmp_path):
         assert np.allclose(f(x_synk, y_synk), f_th(x_dat[:300], y_dat))
         print(n, g.output_modes, sys.argv[1:], __name__)
         synk.close()
-        """, "--flag", mode="FAST_RUN") == "3 ['sum', 'max', 'min', 'gather', 'avg'] ['--flag'] __main__\n"
+        """,
+            "--flag",
+            mode="FAST_RUN",
+        )
+        == "3 ['sum', 'max', 'min', 'gather', 'avg'] ['--flag'] __main__\n"
+    )
 
 
 def test_every_form_of_batch(tmp_path):
-    assert run(tmp_path, """
+    assert (
+        run(
+            tmp_path,
+            """
         import theano
         import theano.tensor as T
         import numpy as np
@@ -166,12 +185,18 @@ def test_every_form_of_batch(tmp_path):
         mini[:] = Y[40:48]
         assert f(x_data, mini, batch=list(range(40, 48)))[1] == sum(range(40, 48))
         print(n)
-        """) == "2\n"
+        """,
+        )
+        == "2\n"
+    )
 
 
 def test_shared_variables(tmp_path):
     """What of each collective the guide's demos use, and np.asarray of what gather returns."""
-    assert run(tmp_path, """
+    assert (
+        run(
+            tmp_path,
+            """
         import theano
         import theano.tensor as T
         import numpy as np
@@ -203,4 +228,7 @@ def test_shared_variables(tmp_path):
         synk.all_gather(s)
         assert synk.get_value(1, s).tolist() == [0, 1, 2, 3, 4]
         print(n)
-        """) == "2\n"
+        """,
+        )
+        == "2\n"
+    )

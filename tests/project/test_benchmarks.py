@@ -26,8 +26,11 @@ TINY = [
     (collectives.run, dict(sizes=(4096,), most=3, many=[(3, 4), (5,)]), "all_reduce, in slots"),
     (inputs.run, dict(repeats=5, shape=(300, 4), batch=64), "batch of 64 shuffled rows"),
     (gradients.run, dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3), "MLP gradient"),
-    (start.run, dict(layers=2, width=4, set_bytes=1 << 20, constant_bytes=1 << 20, repeats=2, depth=None),
-     "fork and close"),
+    (
+        start.run,
+        dict(layers=2, width=4, set_bytes=1 << 20, constant_bytes=1 << 20, repeats=2, depth=None),
+        "fork and close",
+    ),
 ]
 
 
@@ -41,8 +44,10 @@ def test_runs(run, options, case):
         assert "value" in row or all(np.isfinite(times.median) for times in row["times"].values())
 
 
-TRAINED = [({"models": ["custom_mlp:1,8,0,0"], "digits": 600, "depth": None}, "MNIST, custom_mlp:1,8,0,0", 3),
-           ({"models": (), "depth": 8, "steps": 2}, "ResNet-8", 2)]
+TRAINED = [
+    ({"models": ["custom_mlp:1,8,0,0"], "digits": 600, "depth": None}, "MNIST, custom_mlp:1,8,0,0", 3),
+    ({"models": (), "depth": 8, "steps": 2}, "ResNet-8", 2),
+]
 
 
 def shallow(depth, images, normalize):
@@ -88,8 +93,10 @@ def test_training_with_another_loss_is_no_time(monkeypatch):
 
 def test_at_once():
     # The slower of two that begin together, however long each takes to get ready.
-    works = [{"sleep": Local(lambda: time.sleep(0.01), before=lambda: time.sleep(0.05))},
-             {"sleep": Local(lambda: time.sleep(0.03), before=lambda: time.sleep(0.01))}]
+    works = [
+        {"sleep": Local(lambda: time.sleep(0.01), before=lambda: time.sleep(0.05))},
+        {"sleep": Local(lambda: time.sleep(0.03), before=lambda: time.sleep(0.01))},
+    ]
     with AtOnce(works) as at_once:
         times = at_once.contender("sleep").measure(3, warm=1)
     assert len(times) == 3 and all(0.03 <= seconds < 0.05 for seconds in times)
@@ -148,36 +155,71 @@ def times(median, p99=0):
 
 def test_judged():
     rows = [
-        {"case": "call, no inputs", "n": 2, "times": {"synkhronos": times(20, 200), "mp.Barrier pair": times(100, 300)}},
-        {"case": "all_reduce, in slots", "n": 2, "nbytes": 1 << 20, "times": {
-            "synkhronos": times(30), "Open MPI": times(120), "MPICH": times(100), "memcpy": times(10)}},
-        {"case": "MLP gradient, 2 ms of work", "n": 2, "times": {"synkhronos": times(1000), "plain Theano": times(1950)}},
+        {
+            "case": "call, no inputs",
+            "n": 2,
+            "times": {"synkhronos": times(20, 200), "mp.Barrier pair": times(100, 300)},
+        },
+        {
+            "case": "all_reduce, in slots",
+            "n": 2,
+            "nbytes": 1 << 20,
+            "times": {"synkhronos": times(30), "Open MPI": times(120), "MPICH": times(100), "memcpy": times(10)},
+        },
+        {
+            "case": "MLP gradient, 2 ms of work",
+            "n": 2,
+            "times": {"synkhronos": times(1000), "plain Theano": times(1950)},
+        },
         {"case": "idle ranks, % CPU", "n": 2, "value": 3.0},
-        {"case": "batch of 1024 shuffled rows", "n": 2, "times": {
-            "synkhronos": times(500), inputs.COPY: times(210), inputs.TAKE: times(200)}},
+        {
+            "case": "batch of 1024 shuffled rows",
+            "n": 2,
+            "times": {"synkhronos": times(500), inputs.COPY: times(210), inputs.TAKE: times(200)},
+        },
         {"case": "epoch of MNIST, cnn", "n": 2, "times": {"synkhronos": times(1000), "plain Theano": times(1700)}},
         {"case": "5 steps of ResNet-20", "n": 2, "times": {"synkhronos": times(1000), "plain Theano": times(1700)}},
         {"case": start.OF_DATA, "n": 2, "value": 300.0, "of": 150.0},
     ]
     verdicts = {verdict.goal.what: (round(verdict.ratio, 3), verdict.met) for verdict in goals.judge(rows)}
     assert verdicts == {
-        "call, no inputs, p50": (0.2, False), "call, no inputs, p99": (0.667, False),
-        "all_reduce in slots, 1 MB": (0.3, True), "all_reduce in slots, 1 MB, beside memcpy": (3.0, False),
-        "speedup, MLP gradient, 2 ms of work": (1.95, True), "waiting ranks, % CPU": (3.0, False),
-        "copy of shuffled rows": (1.05, True), "speedup, epoch of MNIST, cnn": (1.7, False),
-        "memory of a data set, in data sets": (2.0, False)}
+        "call, no inputs, p50": (0.2, False),
+        "call, no inputs, p99": (0.667, False),
+        "all_reduce in slots, 1 MB": (0.3, True),
+        "all_reduce in slots, 1 MB, beside memcpy": (3.0, False),
+        "speedup, MLP gradient, 2 ms of work": (1.95, True),
+        "waiting ranks, % CPU": (3.0, False),
+        "copy of shuffled rows": (1.05, True),
+        "speedup, epoch of MNIST, cnn": (1.7, False),
+        "memory of a data set, in data sets": (2.0, False),
+    }
 
 
 def test_report(tmp_path):
-    rows = [{"case": "all_reduce, in slots", "n": 2, "nbytes": 1 << 20,
-             "times": {"synkhronos": times(30), "MPICH": times(100), "memcpy": times(10)}},
-            {"case": "5 steps of ResNet-20", "n": 2,
-             "times": {"synkhronos": times(6e5), "plain Theano": times(9e5), CEILING: times(5e5), APART: times(6e5)}},
-            {"case": "MLP gradient", "n": 2,
-             "times": {"synkhronos": times(6e5), "plain Theano": times(9e5), CEILING: times(5e5)}},
-            {"case": "where the time of a step goes, ResNet-20", "n": 2, "parts": {
-                "synkhronos": {"all_reduce": 1500.0, "total": 120000.0}, "plain Theano": {"total": 180000.0}}},
-            {"case": start.OF_DATA, "n": 2, "value": 1031.0, "of": 1024.0}]
+    rows = [
+        {
+            "case": "all_reduce, in slots",
+            "n": 2,
+            "nbytes": 1 << 20,
+            "times": {"synkhronos": times(30), "MPICH": times(100), "memcpy": times(10)},
+        },
+        {
+            "case": "5 steps of ResNet-20",
+            "n": 2,
+            "times": {"synkhronos": times(6e5), "plain Theano": times(9e5), CEILING: times(5e5), APART: times(6e5)},
+        },
+        {
+            "case": "MLP gradient",
+            "n": 2,
+            "times": {"synkhronos": times(6e5), "plain Theano": times(9e5), CEILING: times(5e5)},
+        },
+        {
+            "case": "where the time of a step goes, ResNet-20",
+            "n": 2,
+            "parts": {"synkhronos": {"all_reduce": 1500.0, "total": 120000.0}, "plain Theano": {"total": 180000.0}},
+        },
+        {"case": start.OF_DATA, "n": 2, "value": 1031.0, "of": 1024.0},
+    ]
     verdicts = goals.judge(rows)
     report.save(rows, verdicts, "quiet", tmp_path)
     assert '"median": 30' in (tmp_path / "results.json").read_text()

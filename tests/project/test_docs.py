@@ -31,8 +31,11 @@ def referred(path, text):
     return [path.parent / target for target in targets + documents]
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CHANGES.md", ROOT / "demos" / "README.md"] + PAGES,
-                         ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "README.md", ROOT / "CHANGES.md", ROOT / "demos" / "README.md"] + PAGES,
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_what_a_page_refers_to_exists(path):
     assert [str(target) for target in referred(path, path.read_text()) if not target.exists()] == []
 
@@ -46,12 +49,24 @@ def test_references_are_found():
 
 def test_pages_build_without_warnings(tmp_path):
     pytest.importorskip("sphinx")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", str(tmp_path / "trees"),
-               str(ROOT / "docs"), str(tmp_path / "html")]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        "-d",
+        str(tmp_path / "trees"),
+        str(ROOT / "docs"),
+        str(tmp_path / "html"),
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
     assert done.returncode == 0, done.stdout
     interface = (tmp_path / "html" / "api.html").read_text()
-    assert [name for name in synk.__all__ if 'id="synkhronos.%s"' % name not in interface] == []
+    assert [name for name in synk.__all__ if f'id="synkhronos.{name}"' not in interface] == []
 
 
 # -- docstrings --------------------------------------------------------------------------------------------------------
@@ -77,8 +92,9 @@ def faults(thing, bound=False):
     signature = inspect.signature(thing)
     parameters = [name for name in signature.parameters if not (bound and name == "self")]
     lacking = [name for name in parameters if name not in documented(found.get("Parameters", ""))]
-    lacking += ["parameter %s is none" % name for name in documented(found.get("Parameters", ""))
-                if name not in parameters]
+    lacking += [
+        f"parameter {name} is none" for name in documented(found.get("Parameters", "")) if name not in parameters
+    ]
     if signature.return_annotation not in (None, "None") and "Returns" not in found:
         lacking.append("Returns")
     example = found.get("Examples", "")
@@ -117,8 +133,11 @@ def test_docstring_of_method_of_data(name):
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_docstring_of_class(name):
-    members = [member for member, value in vars(getattr(synk, name)).items()
-               if not member.startswith("_") and not inspect.getdoc(value)]
+    members = [
+        member
+        for member, value in vars(getattr(synk, name)).items()
+        if not member.startswith("_") and not inspect.getdoc(value)
+    ]
     assert getattr(synk, name).__doc__ and members == []
 
 
@@ -249,8 +268,13 @@ def run_program(tmp_path, text):
     path = tmp_path / "program.py"
     path.write_text(text)
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
-    done = subprocess.run([sys.executable, "-m", "synkhronos", str(path)], env=environment, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, universal_newlines=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "synkhronos", str(path)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -65,9 +65,13 @@ def imported(path, text=None):
 
 def is_call_of_import_module(node):
     """Return whether a node is ``import_module("...")`` with a literal string."""
-    return (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)
-            and isinstance(node.args[0].value, str)
-            and (getattr(node.func, "id", None) or getattr(node.func, "attr", None)) == "import_module")
+    return (
+        isinstance(node, ast.Call)
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
+        and (getattr(node.func, "id", None) or getattr(node.func, "attr", None)) == "import_module"
+    )
 
 
 def ours(name):
@@ -82,17 +86,17 @@ def faults(path, text=None):
     """Return what is wrong with the imports of one file, as sentences."""
     importer, sentences = top_level(path), []
     for name, line in imported(path, text):
-        where = "%s:%d imports %s" % (path.relative_to(PACKAGE.parent), line, name)
+        where = f"{path.relative_to(PACKAGE.parent)}:{line} imports {name}"
         target = ours(name)
         allowed = RESTRICTED.get(name.split(".")[0])
         if allowed is not None and importer not in allowed:
-            sentences.append("%s: only %s may" % (where, " and ".join(sorted(allowed))))
+            sentences.append("{}: only {} may".format(where, " and ".join(sorted(allowed))))
         elif target is None or (target == "__init__" and importer in PUBLIC_USERS):
             continue
         elif target not in LEVEL:
-            sentences.append("%s: unknown module, give it a place in LAYERS of tests/project/test_imports.py" % where)
+            sentences.append(f"{where}: unknown module, give it a place in LAYERS of tests/project/test_imports.py")
         elif LEVEL[target] > LEVEL[importer]:
-            sentences.append("%s: imports run downwards, see LAYERS in tests/project/test_imports.py" % where)
+            sentences.append(f"{where}: imports run downwards, see LAYERS in tests/project/test_imports.py")
     return sentences
 
 
@@ -102,7 +106,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_of_module(path):
     assert top_level(path) in LEVEL, (
-        "%s is new: give it a place in LAYERS of tests/project/test_imports.py and in docs/design.rst" % top_level(path)
+        f"{top_level(path)} is new: give it a place in LAYERS of tests/project/test_imports.py and in docs/design.rst"
     )
     assert faults(path) == []
 
@@ -142,7 +146,11 @@ def cycle(edges):
         ("engines/theano/engine.py", "import theano.tensor as T", None),
         ("engines/theano/engine.py", "from ... import reductions", None),
         ("engines/theano/gpu.py", "def f():\n    import_module('synkhronos.reductions.device')", None),
-        ("engines/theano/gpu.py", "def f():\n    importlib.import_module('synkhronos.runtime.session')", "run downwards"),
+        (
+            "engines/theano/gpu.py",
+            "def f():\n    importlib.import_module('synkhronos.runtime.session')",
+            "run downwards",
+        ),
         ("engines/theano/engine.py", "def f():\n    from ...runtime.session import current", "imports run downwards"),
         ("runtime/session.py", "import_module('theano')", "only engines and extensions may"),
         ("extensions/updates.py", "import synkhronos as synk\nfrom theano import tensor", None),

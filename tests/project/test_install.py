@@ -54,10 +54,10 @@ def test_python_that_is_not_supported(install, monkeypatch, capsys, version, wor
 
 def test_another_python_is_taken(install, monkeypatch, tmp_path):
     fake_python(tmp_path / "bin/python3.10", "3 12 1")  # lies, as the shims of version managers may
-    fake_python(tmp_path / "bin/python3.9", "3 9 18", "touch %s; exit 7" % (tmp_path / "called"))
+    fake_python(tmp_path / "bin/python3.9", "3 9 18", f"touch {tmp_path / 'called'}; exit 7")
     fake_python(tmp_path / "bin/python3.11", "", "exit 127")
     fake_python(tmp_path / "bin/python3.8", "3 8 18")
-    monkeypatch.setenv("PATH", "%s:/bin:/usr/bin" % (tmp_path / "bin"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin:/usr/bin")
     monkeypatch.setattr(sys, "version_info", (3, 12, 1))
     assert install.another_python() == str(tmp_path / "bin/python3.9")
     assert install.main(["--or-another"]) == 7
@@ -67,8 +67,8 @@ def test_another_python_is_taken(install, monkeypatch, tmp_path):
 def fake_python(path, version, otherwise="exit 0"):
     """Write an interpreter that tells its version when asked by `-c`, and else runs a line of shell."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    ask = 'echo "%s"; exit 0' % version if version else "exit 127"
-    path.write_text('#!/bin/sh\nif [ "$1" = -c ]; then %s; fi\n%s\n' % (ask, otherwise))
+    ask = f'echo "{version}"; exit 0' if version else "exit 127"
+    path.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then {ask}; fi\n{otherwise}\n')
     path.chmod(0o755)
 
 
@@ -76,7 +76,7 @@ def fake_python(path, version, otherwise="exit 0"):
 def test_python_without_venv(install, monkeypatch, capsys, module):
     monkeypatch.setitem(sys.modules, module, None)
     assert install.main([]) == 1
-    assert "apt-get install python%d.%d-venv" % sys.version_info[:2] in said(capsys)
+    assert "apt-get install python{}.{}-venv".format(*sys.version_info) in said(capsys)
 
 
 def test_no_compiler(install, monkeypatch, capsys, tmp_path):
@@ -89,7 +89,7 @@ def test_no_headers(install, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(install.shutil, "which", lambda name: "/usr/bin/" + name)
     monkeypatch.setattr(install.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     assert install.main([]) == 1
-    assert "apt-get install python%d.%d-dev" % sys.version_info[:2] in said(capsys)
+    assert "apt-get install python{}.{}-dev".format(*sys.version_info) in said(capsys)
 
 
 def test_pip_that_fails(install, monkeypatch, capsys, tmp_path):
@@ -141,7 +141,7 @@ def test_other_python_makes_another_venv(counted, monkeypatch, tmp_path):
 
 def test_venv_keeps_its_python(counted, tmp_path):
     """Without PYTHON=, a .venv made with another Python than python3 is kept and brought up to date by its own."""
-    fake_python(tmp_path / "python", "3 9 18", 'echo "$@" >> %s' % (tmp_path / "called"))
+    fake_python(tmp_path / "python", "3 9 18", f'echo "$@" >> {tmp_path / "called"}')
     (tmp_path / ".venv/bin/python").unlink()
     (tmp_path / ".venv/bin/python").symlink_to(tmp_path / "python")
     assert counted.main(["--or-another"]) == 0

@@ -22,9 +22,15 @@ ROWS = np.arange(6.0)
 def run_program(tmp_path, text, *options, **environment):
     """Run a program on its own; return what it prints."""
     (tmp_path / "program.py").write_text(textwrap.dedent(text))
-    done = subprocess.run([sys.executable, *options, "program.py"], cwd=str(tmp_path), universal_newlines=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100,
-                          env=dict(os.environ, PYTHONPATH=ROOT, **environment))
+    done = subprocess.run(
+        [sys.executable, *options, "program.py"],
+        cwd=str(tmp_path),
+        universal_newlines=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=100,
+        env=dict(os.environ, PYTHONPATH=ROOT, **environment),
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -283,12 +289,19 @@ def test_a_function_that_cannot_travel(make_world, numpy_words):
     world = make_world("threads", 3)
     x, w = numpy_words.variable("x"), numpy_words.shared(np.ones(1000), "w")
     good = synk.function([x], (numpy_words.sum(x * numpy_words.sum(w)), "sum"), updates=[(w, w + 1)])
-    bad = synk.function([x], numpy_words.sum(numpy_words.apply(lambda a, b: a, x, threading.Lock(), dtype="float64",
-                                                               ndim=1) * numpy_words.sum(w)), name="bad")
+    bad = synk.function(
+        [x],
+        numpy_words.sum(
+            numpy_words.apply(lambda a, b: a, x, threading.Lock(), dtype="float64", ndim=1) * numpy_words.sum(w)
+        ),
+        name="bad",
+    )
     used = world.session.context.pool.used
     for _ in range(3):
-        with pytest.raises(TypeError, match="function 'bad' cannot be sent to the other ranks: the constant <unlocked "
-                                            ".* does not pickle"):
+        with pytest.raises(
+            TypeError,
+            match="function 'bad' cannot be sent to the other ranks: the constant <unlocked .* does not pickle",
+        ):
             bad(ROWS)
     assert tables(world) == [(0, 0)] * 3
     assert world.session.context.pool.used <= used + 8192 + 2 * 48000  # (w itself has moved there)
@@ -310,8 +323,11 @@ def test_a_theano_function_that_cannot_travel(make_world, theano_words):
     lock = threading.Lock()
     printed = theano_words.theano.printing.Print("noisy", global_fn=lambda op, value: lock)(x * w)
     bad = theano_words.function([x], printed.sum(), name="bad")
-    with pytest.raises(TypeError, match=r"function 'bad' cannot be sent to the other ranks: the operation Print\{.* "
-                                        "does not pickle .*lock"):
+    with pytest.raises(
+        TypeError,
+        match=r"function 'bad' cannot be sent to the other ranks: the operation Print\{.* "
+        "does not pickle .*lock",
+    ):
         bad(ROWS)
     assert good(ROWS) == 30
     synk.all_reduce(w)
@@ -395,9 +411,13 @@ class Constants(Command):
     def run(self, context):
         window = context.pools._mappings[self.pool]
         begin = np.ndarray((1,), np.uint8, window).__array_interface__["data"][0]
-        return [0 <= constant.__array_interface__["data"][0] - begin < len(window)
-                for engine, compiled in context.functions.values() if engine is not None
-                for constant in engine.constants(compiled) if constant.nbytes >= 1 << 16]
+        return [
+            0 <= constant.__array_interface__["data"][0] - begin < len(window)
+            for engine, compiled in context.functions.values()
+            if engine is not None
+            for constant in engine.constants(compiled)
+            if constant.nbytes >= 1 << 16
+        ]
 
 
 @pytest.mark.parametrize("launcher", ["threads", "fork"])
@@ -412,8 +432,15 @@ def test_large_constants_are_shared_by_the_ranks(make_world, theano_words, launc
     large, small = T.constant(values), T.constant(values[:5])
     gc.collect()
     used = pool.used
-    f = theano_words.function([x], [(large[x].sum(), "sum"), (T.dot(small, large.T).sum(), "sum"),
-                                     (T.set_subtensor(large[:2], x[0]).sum(), "sum"), (large, None)])
+    f = theano_words.function(
+        [x],
+        [
+            (large[x].sum(), "sum"),
+            (T.dot(small, large.T).sum(), "sum"),
+            (T.set_subtensor(large[:2], x[0]).sum(), "sum"),
+            (large, None),
+        ],
+    )
     g = theano_words.function([x], (large[x].max(), "max"))
     rows = np.arange(0, 300, 7)  # 43 of them
     division = rows[:15], rows[15:29], rows[29:]
@@ -441,7 +468,10 @@ def test_large_constants_are_shared_by_the_ranks(make_world, theano_words, launc
 
 @pytest.mark.theano
 def test_hundreds_of_data_and_variables_with_few_descriptors(tmp_path):
-    assert run_program(tmp_path, """
+    assert (
+        run_program(
+            tmp_path,
+            """
         import resource
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         import numpy as np
@@ -459,7 +489,10 @@ def test_hundreds_of_data_and_variables_with_few_descriptors(tmp_path):
         print(float(f(*data)), float(f(*data, batch=[0, 1, 2])))
         synk.all_reduce(shareds)
         print(sum(float(w.get_value()[0]) for w in shareds))
-        """) == "179400.0 134550.0\n90000.0\n"
+        """,
+        )
+        == "179400.0 134550.0\n90000.0\n"
+    )
 
 
 # -- what the ranks must find --------------------------------------------------------------------------------------
@@ -467,7 +500,10 @@ def test_hundreds_of_data_and_variables_with_few_descriptors(tmp_path):
 
 @pytest.mark.theano
 def test_operations_defined_in_main_after_fork(tmp_path):
-    assert run_program(tmp_path, """
+    assert (
+        run_program(
+            tmp_path,
+            """
         import numpy as np
         import synkhronos as synk
         import theano, theano.tensor as T
@@ -495,7 +531,12 @@ def test_operations_defined_in_main_after_fork(tmp_path):
         mode = theano.Mode(linker="py", optimizer=None)
         f = synk.function([x], (plus(Times()(x)), "gather"), mode=mode)
         print(f([1, 2, 3, 4]).tolist())
-        """, "-m", "synkhronos") == "[6.0, 9.0, 12.0, 15.0]\n"
+        """,
+            "-m",
+            "synkhronos",
+        )
+        == "[6.0, 9.0, 12.0, 15.0]\n"
+    )
 
 
 def test_sys_path_and_working_directory_reach_the_ranks(tmp_path):
@@ -503,7 +544,9 @@ def test_sys_path_and_working_directory_reach_the_ranks(tmp_path):
     (tmp_path / "late" / "lately.py").write_text("import os\ndef here(x): return x * 0 + len(os.getcwd())\n")
     long = tmp_path / ("d" * 40)
     long.mkdir()
-    out = run_program(tmp_path, """
+    out = run_program(
+        tmp_path,
+        """
         import os, sys
         import numpy as np
         import synkhronos as synk
@@ -517,7 +560,8 @@ def test_sys_path_and_working_directory_reach_the_ranks(tmp_path):
         import lately
         f = synk.function([x], (engine.apply(lately.here, x), "gather"))
         print(f([1.0, 2.0]).tolist() == [float(len(os.getcwd()))] * 2)
-        """)
+        """,
+    )
     assert out == "True\n"
 
 

@@ -119,7 +119,7 @@ def test_ranks_do_not_meet(make_world, launcher):
 
 
 @pytest.mark.parametrize("random", ["split", "same"])
-@pytest.mark.parametrize("seed", [0, 1, 2 ** 40])
+@pytest.mark.parametrize("seed", [0, 1, 2**40])
 def test_streams_are_numbered_as_their_functions_were_built(make_world, seed, random):
     streams = [engine.random_stream(i) for i in range(4)]
     f = synk.function([], [(engine.uniform(streams[i], (3,)), "gather") for i in (1, 0)])
@@ -163,13 +163,16 @@ def test_fork_takes_seed_and_random():
             synk.close()
 
 
-@pytest.mark.parametrize("arguments, error, message", [
-    ({"seed": -1}, ValueError, "seed must not be negative, got -1"),
-    ({"seed": 1.0}, TypeError, r"seed must be an int, got 1.0 of type float"),
-    ({"seed": True}, TypeError, "seed must be an int, got True"),
-    ({"random": "other"}, ValueError, "random must be 'split' or 'same', got 'other'"),
-    ({"random": None}, ValueError, "random must be 'split' or 'same', got None"),
-])
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"seed": -1}, ValueError, "seed must not be negative, got -1"),
+        ({"seed": 1.0}, TypeError, r"seed must be an int, got 1.0 of type float"),
+        ({"seed": True}, TypeError, "seed must be an int, got True"),
+        ({"random": "other"}, ValueError, "random must be 'split' or 'same', got 'other'"),
+        ({"random": None}, ValueError, "random must be 'split' or 'same', got None"),
+    ],
+)
 def test_wrong_arguments_start_nothing(arguments, error, message):
     synk.close()
     with pytest.raises(error, match=message):
@@ -224,9 +227,13 @@ class DoesNotLoad:
         return refuse, ("here",)
 
 
-@pytest.mark.parametrize("hindrance, error, message", [
-    (threading.Lock, TypeError, "cannot be sent to the other ranks"), (DoesNotLoad, synk.WorkerError, "no loading here"),
-])
+@pytest.mark.parametrize(
+    "hindrance, error, message",
+    [
+        (threading.Lock, TypeError, "cannot be sent to the other ranks"),
+        (DoesNotLoad, synk.WorkerError, "no loading here"),
+    ],
+)
 @pytest.mark.parametrize("options", [{}, {"seed": 3}])
 def test_what_could_not_be_sent_has_changed_nothing(make_world, options, hindrance, error, message):
     world = make_world("threads", 3, 2, **options)
@@ -315,12 +322,15 @@ def test_only_that_rank_is_set(make_world):
     np.testing.assert_array_equal(f().reshape(3, 3), expected)
 
 
-@pytest.mark.parametrize("value, batch, error, message", [
-    (3, None, TypeError, "values for stream: expected a RandomState, got int"),
-    (None, None, TypeError, "values for stream: expected a RandomState, got NoneType"),
-    (np.random.RandomState(np.random.PCG64(1)), None, TypeError, "expected a RandomState over MT19937"),
-    (np.random.RandomState(1), 1, ValueError, "batch: stream is the state of a random stream, which has no rows"),
-])
+@pytest.mark.parametrize(
+    "value, batch, error, message",
+    [
+        (3, None, TypeError, "values for stream: expected a RandomState, got int"),
+        (None, None, TypeError, "values for stream: expected a RandomState, got NoneType"),
+        (np.random.RandomState(np.random.PCG64(1)), None, TypeError, "expected a RandomState over MT19937"),
+        (np.random.RandomState(1), 1, ValueError, "batch: stream is the state of a random stream, which has no rows"),
+    ],
+)
 def test_wrong_values_change_nothing(make_world, value, batch, error, message):
     make_world("threads", 2)
     stream, w = engine.random_stream(1, "stream"), engine.shared(np.zeros(2), "w")
@@ -332,9 +342,15 @@ def test_wrong_values_change_nothing(make_world, value, batch, error, message):
 
 
 COLLECTIVES = {
-    "broadcast": synk.broadcast, "gather": synk.gather, "all_gather": synk.all_gather, "reduce": synk.reduce,
-    "all_reduce": synk.all_reduce, "in_sync": synk.in_sync, "get_shapes": synk.get_shapes,
-    "get_lengths": synk.get_lengths, "scatter": lambda variables: synk.scatter(variables, [np.zeros(2)] * 2),
+    "broadcast": synk.broadcast,
+    "gather": synk.gather,
+    "all_gather": synk.all_gather,
+    "reduce": synk.reduce,
+    "all_reduce": synk.all_reduce,
+    "in_sync": synk.in_sync,
+    "get_shapes": synk.get_shapes,
+    "get_lengths": synk.get_lengths,
+    "scatter": lambda variables: synk.scatter(variables, [np.zeros(2)] * 2),
 }
 
 
@@ -373,9 +389,9 @@ def jumped(state, jumps):
     """Return a state of RandomStreams or MRG_RandomStreams (by the definition of MRG31k3p) so many 2^166 steps on."""
     if isinstance(state, np.random.RandomState):
         return jumped_random_state(state, jumps)
-    m1, m2 = 2 ** 31 - 1, 2 ** 31 - 21069
-    one = power([[0, 2 ** 22, 129], [1, 0, 0], [0, 1, 0]], jumps << 166, m1)
-    other = power([[2 ** 15, 0, 2 ** 15 + 1], [1, 0, 0], [0, 1, 0]], jumps << 166, m2)
+    m1, m2 = 2**31 - 1, 2**31 - 21069
+    one = power([[0, 2**22, 129], [1, 0, 0], [0, 1, 0]], jumps << 166, m1)
+    other = power([[2**15, 0, 2**15 + 1], [1, 0, 0], [0, 1, 0]], jumps << 166, m2)
     rows = state.astype(object)
     return np.hstack([rows[:, :3] @ one.T % m1, rows[:, 3:] @ other.T % m2]).astype("int32")
 
@@ -456,8 +472,11 @@ def test_explicit_updates_and_scan(theano_world, kind):
     streams, x = streams_of(theano_world, kind), theano_world.variable("x", 2)
     options = {"nstreams": 2} if kind == "mrg" else {}
     steps, updates = theano_world.theano.scan(
-        lambda row, total: total * 0.5 + row + streams.uniform((2,), **options), sequences=x,
-        outputs_info=theano_world.T.zeros((2,)), mode=theano_world.mode)
+        lambda row, total: total * 0.5 + row + streams.uniform((2,), **options),
+        sequences=x,
+        outputs_info=theano_world.T.zeros((2,)),
+        mode=theano_world.mode,
+    )
     assert len(updates) == 1
     assert_as_plain(theano_world, [x], steps, updates, np.ones((7, 2)))
 

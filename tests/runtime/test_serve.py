@@ -43,8 +43,9 @@ class Channel:
     """Hands out commands, and takes the answers."""
 
     def __init__(self, *commands, full=()):
-        self.payloads = [command if isinstance(command, bytes) else pickle.dumps((["thing"], command))
-                         for command in commands]
+        self.payloads = [
+            command if isinstance(command, bytes) else pickle.dumps((["thing"], command)) for command in commands
+        ]
         self.answers, self.number, self.full = [], 0, set(full)
 
     def wait(self, watch):
@@ -74,13 +75,21 @@ def test_serves_until_stop():
     assert context.log == [1, "thing", 2, "thing", 3, "thing", 4, "thing"]
 
 
-@pytest.mark.parametrize("bad, text", [
-    (Say(ValueError("in the command")), "ValueError: in the command"),
-    (Say(SystemExit(3)), "SystemExit: 3"),
-    (Say(lambda: 0), None), (UNPICKLABLE, "AttributeError"), (b"", "EOFError"), (b"garbage", "Error")],
-    ids=range(6))
+@pytest.mark.parametrize(
+    "bad, text",
+    [
+        (Say(ValueError("in the command")), "ValueError: in the command"),
+        (Say(SystemExit(3)), "SystemExit: 3"),
+        (Say(lambda: 0), None),
+        (UNPICKLABLE, "AttributeError"),
+        (b"", "EOFError"),
+        (b"garbage", "Error"),
+    ],
+    ids=range(6),
+)
 def test_answers_errors_and_goes_on(bad, text):
     if text is None:  # a result that does not pickle
+
         class Local(Say):
             pass
 
@@ -105,7 +114,7 @@ def test_no_memory_for_the_answer():
 
 
 def test_texts_are_bounded():
-    failure = Failure(ValueError("x" * 10 ** 6))
+    failure = Failure(ValueError("x" * 10**6))
     assert LONGEST_TEXT <= len(failure.text) < LONGEST_TEXT + 100 and "characters" in failure.text
     assert len(failure.summary) < LONGEST_SUMMARY + 100
     assert pickle.loads(pickle.dumps(failure)).text == failure.text

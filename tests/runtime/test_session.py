@@ -241,5 +241,5 @@ def test_profiles(tmp_path, monkeypatch, open_session):
     session.run(Start())
     synk.close()
     for rank in range(2):
-        stats = pstats.Stats("synkhronos_rank_%d.prof" % rank)
+        stats = pstats.Stats(f"synkhronos_rank_{rank}.prof")
         assert any(name == "run" and "test_session" in file for file, _, name in stats.stats)

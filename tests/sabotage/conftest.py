@@ -36,7 +36,7 @@ def nothing_more_stays(nothing_stays):
     synk.close()
     gc.collect()
     after = {fd: name for fd, name in open_files().items() if files.get(fd) != name}
-    assert not after, "open files left: %s" % after
+    assert not after, f"open files left: {after}"
     assert threading.active_count() <= threads, threading.enumerate()
 
 
@@ -53,8 +53,15 @@ class Script:
 
     def __init__(self, code, *, launch=None, stdin=None, options=(), **kwargs):
         command = launch or [sys.executable, *options, "-c", PRELUDE + textwrap.dedent(code)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        start_new_session=True, text=True, **kwargs)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+            **kwargs,
+        )
         if stdin is not None:
             self.process.stdin.write(stdin)
         self._given = stdin is not None
@@ -78,16 +85,18 @@ class Script:
             if line == text:
                 return
             if not line and self.process.poll() is not None:
-                raise AssertionError("the program ended before it printed %r: %s" % (
-                    text, self.process.stderr.read()))
+                raise AssertionError(f"the program ended before it printed {text!r}: {self.process.stderr.read()}")
 
     def others(self):
         """Return the living processes of the program's session, besides itself."""
         found = []
         for pid in psutil.pids():
             try:
-                if pid != self.pid and os.getsid(pid) == self.pid and \
-                        psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                if (
+                    pid != self.pid
+                    and os.getsid(pid) == self.pid
+                    and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+                ):
                     found.append(pid)
             except (ProcessLookupError, psutil.NoSuchProcess):
                 pass
@@ -178,4 +187,4 @@ def script():
     for program in started:
         left += program.wait_others() if program.process.poll() is not None else []
         program.end()
-    assert not left, "processes left: %s" % left
+    assert not left, f"processes left: {left}"

@@ -62,19 +62,34 @@ class Program:
         yield "call", lambda: self.call(self.x), plus_one
         yield "drop", self.drop, None
         yield "call2", self.g, lambda model: [[a, b * 2] for a, b in model]
-        yield "set_value", lambda: synk.set_value(n - 1, w, np.full(4, 9.0)), lambda model: model[:-1] + [
-            [np.full(4, 9.0), model[-1][1]]]
-        yield "all_reduce", lambda: synk.all_reduce([w, v], op="sum"), lambda model: [
-            [sum(each[i] for each in model) for i in range(2)]] * n
+        yield (
+            "set_value",
+            lambda: synk.set_value(n - 1, w, np.full(4, 9.0)),
+            lambda model: model[:-1] + [[np.full(4, 9.0), model[-1][1]]],
+        )
+        yield (
+            "all_reduce",
+            lambda: synk.all_reduce([w, v], op="sum"),
+            lambda model: [[sum(each[i] for each in model) for i in range(2)]] * n,
+        )
         yield "sliced", lambda: self.f(self.x, num_slices=2), plus_one
         yield "data growth", self.grow, plus_one
-        yield "reduce", lambda: synk.reduce(w, op="sum"), lambda model: [
-            [sum(a for a, _ in model), model[0][1]]] + model[1:]
-        yield "broadcast", lambda: synk.broadcast(w, np.full(4, 3.0)), lambda model: [
-            [np.full(4, 3.0), b] for _, b in model]
+        yield (
+            "reduce",
+            lambda: synk.reduce(w, op="sum"),
+            lambda model: [[sum(a for a, _ in model), model[0][1]]] + model[1:],
+        )
+        yield (
+            "broadcast",
+            lambda: synk.broadcast(w, np.full(4, 3.0)),
+            lambda model: [[np.full(4, 3.0), b] for _, b in model],
+        )
         yield "gather", lambda: self.expect(synk.gather(v), np.stack([v.get_value()] * n)), None
-        yield "scatter", lambda: synk.scatter(w, np.arange(2.0 * n)), lambda model: [
-            [np.arange(2.0 * n)[2 * r:2 * r + 2], b] for r, (_, b) in enumerate(model)]
+        yield (
+            "scatter",
+            lambda: synk.scatter(w, np.arange(2.0 * n)),
+            lambda model: [[np.arange(2.0 * n)[2 * r : 2 * r + 2], b] for r, (_, b) in enumerate(model)],
+        )
         yield "all_gather", lambda: synk.all_gather(w), lambda model: [[np.arange(2.0 * n), b] for _, b in model]
         yield "get_value", lambda: self.expect(synk.get_value(n - 1, w), np.arange(2.0 * n)), None
         yield "in_sync", lambda: self.expect(bool(synk.in_sync(w)), True), None
@@ -83,7 +98,7 @@ class Program:
 
     def expect(self, got, expected):
         if not np.array_equal(got, expected):
-            raise Wrong("%s: got %r, expected %r" % (self.reached, got, expected))
+            raise Wrong(f"{self.reached}: got {got!r}, expected {expected!r}")
 
     def call(self, x):
         mean, rows = self.f(x)
@@ -112,7 +127,7 @@ class Program:
     def check_master(self, what, *allowed):
         got = [self.w.get_value(), self.v.get_value()]
         if not any(same(got, model[0]) for model in allowed):
-            raise Wrong("%s: the master has %r, expected one of %r" % (what, got, [model[0] for model in allowed]))
+            raise Wrong(f"{what}: the master has {got!r}, expected one of {[model[0] for model in allowed]!r}")
 
     def run(self):
         """Run it all, comparing; return the operation in which a rank failed, the error and the moment it was raised."""
@@ -127,7 +142,7 @@ class Program:
                 if name == "look":
                     for rank, got in enumerate(self.look()):
                         if not same(got, model[rank]):
-                            raise Wrong("rank %d has %r, expected %r" % (rank, got, model[rank]))
+                            raise Wrong(f"rank {rank} has {got!r}, expected {model[rank]!r}")
                 else:
                     operation()
             except SynkhronosError as error:
@@ -145,11 +160,12 @@ class Program:
         looked = self.look()
         for rank, got in enumerate(looked):
             if not same(got, before[rank]) and not same(got, after[rank]):
-                raise Wrong("%s: rank %d has %r, expected %r or %r" % (name, rank, got, before[rank], after[rank]))
+                raise Wrong(f"{name}: rank {rank} has {got!r}, expected {before[rank]!r} or {after[rank]!r}")
         if name not in ("call", "call2", "data growth") and not (
-                all(same(got, model) for got, model in zip(looked, before))
-                or all(same(got, model) for got, model in zip(looked, after))):
-            raise Wrong("%s: some ranks have the values of before and some those of after: %r" % (name, looked))
+            all(same(got, model) for got, model in zip(looked, before))
+            or all(same(got, model) for got, model in zip(looked, after))
+        ):
+            raise Wrong(f"{name}: some ranks have the values of before and some those of after: {looked!r}")
 
     def open(self):
         """Open a session, where none is."""
@@ -165,5 +181,5 @@ class Program:
         self.call(self.x)
         for rank, got in enumerate(self.look()):
             if not same(got, [w + 1, v]):
-                raise Wrong("recovery: rank %d has %r, expected %r" % (rank, got, [w + 1, v]))
+                raise Wrong(f"recovery: rank {rank} has {got!r}, expected {[w + 1, v]!r}")
         synk.close()

@@ -24,15 +24,32 @@ from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 #: What is wrapped: a step stands before each call of these, and after those that are marked.
 WRAPPED = [
-    (keeper, "rank_main", False), (RankEnd, "wait", True), (RankEnd, "read", False), (RankEnd, "send", True),
-    (Rendezvous, "begin", False), (Rendezvous, "meet", True), (RankContext, "commit", True),
-    (RankContext, "settle", False), (RankContext, "forget", False), (Pool, "allocate", True),
-    (PoolMap, "attach", False), (NumpyEngine, "call", True), (NumpyEngine, "put", False), (NumpyEngine, "loads", True),
-    (SharedMemoryTransport, "_exchange", True), (SharedMemoryTransport, "place", False),
-    (SharedMemoryTransport, "store", True), (SharedMemoryTransport, "adopt", False), (Share, "combine", True),
+    (keeper, "rank_main", False),
+    (RankEnd, "wait", True),
+    (RankEnd, "read", False),
+    (RankEnd, "send", True),
+    (Rendezvous, "begin", False),
+    (Rendezvous, "meet", True),
+    (RankContext, "commit", True),
+    (RankContext, "settle", False),
+    (RankContext, "forget", False),
+    (Pool, "allocate", True),
+    (PoolMap, "attach", False),
+    (NumpyEngine, "call", True),
+    (NumpyEngine, "put", False),
+    (NumpyEngine, "loads", True),
+    (SharedMemoryTransport, "_exchange", True),
+    (SharedMemoryTransport, "place", False),
+    (SharedMemoryTransport, "store", True),
+    (SharedMemoryTransport, "adopt", False),
+    (Share, "combine", True),
 ]
-NAMES = ["%s.%s %s" % (owner.__name__.split(".")[-1], name, when)
-         for owner, name, after in WRAPPED for when in ("before", "after") if when == "before" or after]
+NAMES = [
+    "{}.{} {}".format(owner.__name__.split(".")[-1], name, when)
+    for owner, name, after in WRAPPED
+    for when in ("before", "after")
+    if when == "before" or after
+]
 
 #: Steps of the master alone, where it can only be late.
 OF_MASTER = [(MasterEnd, "send", False), (MasterEnd, "wait", False), (MasterEnd, "read", False)]
@@ -45,9 +62,16 @@ _RANKS = 8
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = [("rank", ctypes.c_long), ("step", ctypes.c_long), ("action", ctypes.c_long),
-                ("after", ctypes.c_double), ("when", ctypes.c_double), ("at", ctypes.c_long),
-                ("counts", ctypes.c_long * _RANKS), ("names", ctypes.c_short * _LONGEST * _RANKS)]
+    _fields_ = [
+        ("rank", ctypes.c_long),
+        ("step", ctypes.c_long),
+        ("action", ctypes.c_long),
+        ("after", ctypes.c_double),
+        ("when", ctypes.c_double),
+        ("at", ctypes.c_long),
+        ("counts", ctypes.c_long * _RANKS),
+        ("names", ctypes.c_short * _LONGEST * _RANKS),
+    ]
 
 
 class Steps:
@@ -88,7 +112,7 @@ class Steps:
 
     def names(self, rank):
         """Return the steps that the rank has taken."""
-        return [NAMES[number] for number in self.memory.names[rank][:self.memory.counts[rank]]]
+        return [NAMES[number] for number in self.memory.names[rank][: self.memory.counts[rank]]]
 
     @property
     def happened(self):
@@ -98,7 +122,7 @@ class Steps:
 
     def _wrap(self, put, owner, name, after):
         original = getattr(owner, name)
-        label = "%s.%s " % (owner.__name__.split(".")[-1], name)
+        label = "{}.{} ".format(owner.__name__.split(".")[-1], name)
         before = NAMES.index(label + "before")
         then = NAMES.index(label + "after") if after else None
 

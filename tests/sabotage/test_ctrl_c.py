@@ -107,7 +107,7 @@ say("works")
 def indented(code):
     lines = code.strip("\n").split("\n")
     margin = len(lines[0]) - len(lines[0].lstrip())
-    return "\n".join("        " + line[margin if line[:margin].isspace() or not margin else 0:] for line in lines)
+    return "\n".join("        " + line[margin if line[:margin].isspace() or not margin else 0 :] for line in lines)
 
 
 @pytest.mark.parametrize("times, to", [(1, "group"), (1, "master"), (2, "group")])
@@ -150,8 +150,11 @@ def test_ctrl_c_that_nobody_catches(situation, script):
     assert not program.wait_others()
 
 
-@pytest.mark.parametrize("situation, number", [(situation, signal.SIGKILL) for situation in SITUATIONS] + [
-    ("idle", signal.SIGTERM), ("call", signal.SIGTERM), ("call", signal.SIGSEGV)])
+@pytest.mark.parametrize(
+    "situation, number",
+    [(situation, signal.SIGKILL) for situation in SITUATIONS]
+    + [("idle", signal.SIGTERM), ("call", signal.SIGTERM), ("call", signal.SIGSEGV)],
+)
 def test_master_is_killed(situation, number, script):
     before = set(os.listdir("/dev/shm"))
     program = script(textwrap.dedent(indented(SITUATIONS[situation])))

@@ -16,7 +16,7 @@ from synkhronos.runtime.command import Command
 
 class TwoArguments(Exception):
     def __init__(self, one, two):
-        super().__init__("%s and %s" % (one, two))
+        super().__init__(f"{one} and {two}")
 
 
 class Unpicklable(Exception):
@@ -53,11 +53,18 @@ def chained():
 
 
 KINDS = [
-    (lambda: TwoArguments(1, 2), "TwoArguments: 1 and 2"), (Unpicklable, "Unpicklable: no pickle"),
-    (NoText, "NoText"), (ExitText, "ExitText"), (huge, "ValueError: xxxx"), (chained, "ValueError: outer"),
-    (lambda: SystemExit(7), "SystemExit: 7"), (lambda: KeyboardInterrupt("odd"), "KeyboardInterrupt: odd"),
-    (lambda: GeneratorExit(), "GeneratorExit"), (lambda: StopIteration(4), "StopIteration: 4"),
-    (lambda: UnicodeError("\udc80 lone"), "UnicodeError"), (MemoryError, "MemoryError"),
+    (lambda: TwoArguments(1, 2), "TwoArguments: 1 and 2"),
+    (Unpicklable, "Unpicklable: no pickle"),
+    (NoText, "NoText"),
+    (ExitText, "ExitText"),
+    (huge, "ValueError: xxxx"),
+    (chained, "ValueError: outer"),
+    (lambda: SystemExit(7), "SystemExit: 7"),
+    (lambda: KeyboardInterrupt("odd"), "KeyboardInterrupt: odd"),
+    (lambda: GeneratorExit(), "GeneratorExit"),
+    (lambda: StopIteration(4), "StopIteration: 4"),
+    (lambda: UnicodeError("\udc80 lone"), "UnicodeError"),
+    (MemoryError, "MemoryError"),
 ]
 
 
@@ -95,10 +102,10 @@ def test_every_kind_at_every_place(launcher, n, root, make_world):
                 world.session.run(Raise({rank: kind}, place))
             error = caught.value
             assert error.rank == rank and list(error.remote_tracebacks) == [rank]
-            assert str(error).startswith("rank %d raised %s" % (rank, text)) and "in sabotage" in str(error)
+            assert str(error).startswith(f"rank {rank} raised {text}") and "in sabotage" in str(error)
             assert len(str(error)) < 10000
             assert isinstance(error.__cause__, RemoteTraceback)
-            assert "Traceback of rank %d" % rank in str(error.__cause__)
+            assert f"Traceback of rank {rank}" in str(error.__cause__)
             assert "in run" in str(error.__cause__) and len(str(error.__cause__)) < 30000
     check_alive(world)
 
@@ -110,7 +117,7 @@ def test_several_ranks_are_all_told(launcher, make_world):
         world.session.run(Raise({0: 0, 2: 6, 3: 5}, 1))
     message = str(caught.value)
     # The first to fail may free another before it fails itself; where all come to it, all are told.
-    told = [rank for rank in (0, 2, 3) if "rank %d raised" % rank in message]
+    told = [rank for rank in (0, 2, 3) if f"rank {rank} raised" in message]
     assert told == sorted(caught.value.remote_tracebacks) and caught.value.rank == told[0]
     with pytest.raises(WorkerError) as caught:
         world.session.run(Raise({0: 0, 2: 6, 3: 5}, 0))

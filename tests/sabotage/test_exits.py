@@ -18,49 +18,82 @@ ROADS = {
     "os._exit": ("os._exit(4)", 4, ""),
     "abort": ("os.abort()", -6, ""),
     "exception in a call": ("f(np.zeros((2, 2)))", 1, "reshape it"),
-    "atexit": ("""
+    "atexit": (
+        """
 import atexit
-atexit.register(lambda: say(f(np.arange(6.0)), synk.size(), w.get_value()[0]))""", 0, ""),
-    "atexit that closes": ("""
+atexit.register(lambda: say(f(np.arange(6.0)), synk.size(), w.get_value()[0]))""",
+        0,
+        "",
+    ),
+    "atexit that closes": (
+        """
 import atexit
-atexit.register(synk.close)""", 0, ""),
-    "child of its own, atexit": ("""
+atexit.register(synk.close)""",
+        0,
+        "",
+    ),
+    "child of its own, atexit": (
+        """
 import atexit
 atexit.register(lambda: say(os.getpid() == MASTER and f(np.arange(6.0)), synk.is_forked()))
 if os.fork() == 0:
     sys.exit(0)
-os.wait()""", 0, ""),
-    "thread that goes on": ("""
+os.wait()""",
+        0,
+        "",
+    ),
+    "thread that goes on": (
+        """
 def work():
     time.sleep(0.2)
     say(f(np.arange(6.0)))
-threading.Thread(target=work).start()""", 0, ""),
-    "daemon thread in the middle": ("""
+threading.Thread(target=work).start()""",
+        0,
+        "",
+    ),
+    "daemon thread in the middle": (
+        """
 class Sleep(Command):
     title = "sleep"
     def run(self, context):
         time.sleep(60)
 threading.Thread(target=PROGRAM.session.run, args=(Sleep(),), daemon=True).start()
-time.sleep(0.1)""", 0, ""),
+time.sleep(0.1)""",
+        0,
+        "",
+    ),
     "broken stdout": ("sys.stdout.close()", 0, ""),
     "dead rank": ("os.kill(PROGRAM.session.launcher.pid(1), 9)", 0, ""),
     "stopped rank": ("os.kill(PROGRAM.session.launcher.pid(1), signal.SIGSTOP)", 0, ""),
     "dead keeper": ("os.kill(PROGRAM.keeper_pid, 9)", 0, ""),
-    "child of its own": ("""
+    "child of its own": (
+        """
 if os.fork() == 0:
     sys.exit(0)
 os.wait()
-say(f(np.arange(6.0)))""", 0, ""),
+say(f(np.arange(6.0)))""",
+        0,
+        "",
+    ),
     "module reference": ("kept = [synk, f, PROGRAM.session, w]; kept.append(kept)", 0, ""),
-    "garbage": ("""
+    "garbage": (
+        """
 class Last:
     def __del__(self):
         synk.close()
 last = Last()
 last.self = last
-synk.close  # loaded: at that time nothing can be imported""", 0, ""),
+synk.close  # loaded: at that time nothing can be imported""",
+        0,
+        "",
+    ),
 }
-SAYS = {"child of its own, atexit": "False False\n2.5 True\n", "atexit": "2.5 3 2.0\n", "thread that goes on": "2.5\n", "child of its own": "2.5\n"}
+SAYS = {
+    "child of its own, atexit": "False False\n2.5 True\n",
+    "atexit": "2.5 3 2.0\n",
+    "thread that goes on": "2.5\n",
+    "child of its own": "2.5\n",
+}
 
 
 @pytest.mark.parametrize("road", ROADS)
@@ -80,8 +113,11 @@ def test_ends(road, script):
 def test_launched_otherwise(how, script, prelude, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(prelude + OPEN + "works()\nsay('works')\n")
-    launch = {"file": [sys.executable, str(path)], "stdin": [sys.executable, "-"],
-              "module runner": [sys.executable, "-m", "synkhronos", str(path)]}[how]
+    launch = {
+        "file": [sys.executable, str(path)],
+        "stdin": [sys.executable, "-"],
+        "module runner": [sys.executable, "-m", "synkhronos", str(path)],
+    }[how]
     program = script(launch=launch, stdin=path.read_text() if how == "stdin" else None)
     assert program.finish() == (0, "works\n", "")
     assert not program.wait_others()
@@ -101,14 +137,14 @@ synkhronos.fork(2)
 def test_output_is_written_once(script, tmp_path):
     """What stands in buffers when processes are forked belongs to the program alone."""
     path = tmp_path / "log"
-    program = script("""
-        file = open(%r, "w")
+    program = script(f"""
+        file = open({str(path)!r}, "w")
         file.write("in the file ")
         print("on stdout", end=" ")
         sys.stderr.write("on stderr ")
         synk.fork(3)
         synk.close()
-        synk.fork(2)""" % str(path))
+        synk.fork(2)""")
     assert program.finish() == (0, "on stdout ", "on stderr ")
     assert path.read_text() == "in the file "
 

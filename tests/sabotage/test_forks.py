@@ -107,15 +107,15 @@ def test_child_that_forgets_to_close(works):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(method, script):
-    program = script("""
+    program = script(f"""
         import multiprocessing
         synk.fork(3)
         works()
-        with multiprocessing.get_context("%s").Pool(2) as pool:
+        with multiprocessing.get_context("{method}").Pool(2) as pool:
             assert pool.map(abs, range(-5, 0)) == [5, 4, 3, 2, 1]
             works()
         works()
-        say("works")""" % method)
+        say("works")""")
     assert program.finish() == (0, "works\n", "")
     assert not program.wait_others()
 

@@ -42,8 +42,7 @@ def works():
 def gone(pids, seconds=2.0):
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        alive = [pid for pid in pids if psutil.pid_exists(pid)
-                 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+        alive = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
         if not alive:
             return True
         time.sleep(0.01)
@@ -92,7 +91,7 @@ def test_stopped(pids):
     os.kill(pids[0], signal.SIGSTOP)
     os.kill(PROGRAM.keeper_pid, signal.SIGSTOP)
     began = time.monotonic()
-    with pytest.raises(synk.WorkerTimeout, match=r"rank 1 \(pid %d\): T \(stopped\)" % pids[0]):
+    with pytest.raises(synk.WorkerTimeout, match=rf"rank 1 \(pid {pids[0]}\): T \(stopped\)"):
         PROGRAM.session.run(Sleep(0), timeout=0.2)
     assert time.monotonic() - began < 6
     assert gone(pids, 0.5)
@@ -104,7 +103,7 @@ def test_timeout_shows_stacks(pids):
         PROGRAM.session.run(Sleep(20), timeout=0.3)
     message = str(caught.value)
     assert caught.value.rank == 1 and "sleep did not finish within 0.3 s" in message
-    assert "rank 1 (pid %d): S (sleeping)" % pids[0] in message
+    assert f"rank 1 (pid {pids[0]}): S (sleeping)" in message
     assert 'test_keeper_dies.py", line' in message and "in run" in message  # where it is
     assert "rank 2" not in message
     works()

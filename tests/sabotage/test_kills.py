@@ -29,7 +29,7 @@ def silent(*_):
 
 def test_kill_at_every_step(victims):
     """In pieces/kills.py, and thousands of times with `make sabotage`."""
-    row, = kills.kill(victims, 60, 1, silent)
+    (row,) = kills.kill(victims, 60, 1, silent)
     assert row.done >= 60 and len(row.seconds) > 0.8 * row.done
     assert set(+victims.hit) == set(NAMES)
     for operation in ("fork", "distribute", "call", "all_reduce", "data growth", "scatter"):
@@ -44,6 +44,7 @@ def test_other_deaths(victims):
 
 def test_changes_of_a_command_that_was_given_up_are_found(victims, monkeypatch):
     """What the campaign would not see, it would not prove."""
+
     def settle(context):
         for change in context._changes:
             change()

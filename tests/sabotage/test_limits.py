@@ -12,8 +12,13 @@ NOBODY = 65534
 
 def can_mount():
     """Tell whether a /dev/shm of our own can be had, in a mount namespace that ends with the program."""
-    return shutil.which("unshare") and subprocess.run(
-        ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"], stderr=subprocess.DEVNULL).returncode == 0
+    return (
+        shutil.which("unshare")
+        and subprocess.run(
+            ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"], stderr=subprocess.DEVNULL
+        ).returncode
+        == 0
+    )
 
 
 #: Uses more and more shared memory until there is none, and then as before.
@@ -58,8 +63,19 @@ say(os.listdir("/dev/shm"))
 @pytest.mark.parametrize("megabytes, fallback", [(1, True), (16, True), (64, True), (1, False)])
 def test_small_dev_shm(megabytes, fallback, script, prelude):
     code = FILL % (fallback, prelude)
-    program = script(launch=["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=%dm tmpfs /dev/shm && exec \"$@\"" % megabytes,
-                             "sh", sys.executable, "-c", code])
+    program = script(
+        launch=[
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            f'mount -t tmpfs -o size={megabytes}m tmpfs /dev/shm && exec "$@"',
+            "sh",
+            sys.executable,
+            "-c",
+            code,
+        ]
+    )
     status, out, err = program.finish(60)
     assert (status, err) == (0, ""), (status, out, err)
     filled, argument, names = out.splitlines()
@@ -76,9 +92,14 @@ def test_small_dev_shm(megabytes, fallback, script, prelude):
     assert not program.wait_others()
 
 
-@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="the limit does not hold for root, and only root becomes somebody else")
+@pytest.mark.skipif(
+    os.getuid() != 0 or not shutil.which("setpriv"),
+    reason="the limit does not hold for root, and only root becomes somebody else",
+)
 def test_few_processes_for_a_user(script, prelude):
-    code = prelude + """
+    code = (
+        prelude
+        + """
 import resource
 mine = sum(1 for name in os.listdir("/proc") if name.isdigit() and os.stat("/proc/" + name).st_uid == os.getuid()
            for _ in os.listdir("/proc/%s/task" % name))
@@ -94,8 +115,11 @@ for more in (0, 1, 2, 3, 30):
     synk.close()
 say(more)
 """
-    program = script(launch=["setpriv", "--reuid=%d" % NOBODY, "--clear-groups", sys.executable, "-c", code],
-                     env=dict(os.environ, OPENBLAS_NUM_THREADS="1"))
+    )
+    program = script(
+        launch=["setpriv", f"--reuid={NOBODY}", "--clear-groups", sys.executable, "-c", code],
+        env=dict(os.environ, OPENBLAS_NUM_THREADS="1"),
+    )
     status, out, err = program.finish()
     assert (status, err) == (0, "")
     lines = out.splitlines()
@@ -110,7 +134,8 @@ say(more)
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes somebody else")
 def test_a_program_that_gives_its_rights_away(script):
     """The kernel then hides /proc/self/fd from it, and from the processes that it forks."""
-    program = script("""
+    program = script(
+        """
         os.setgid(%d)
         os.setuid(%d)
         synk.fork(3)
@@ -122,6 +147,8 @@ def test_a_program_that_gives_its_rights_away(script):
         except synk.WorkerDied as error:
             say(error.rank)
         synk.fork(2)
-        works()""" % (NOBODY, NOBODY))
+        works()"""
+        % (NOBODY, NOBODY)
+    )
     assert program.finish() == (0, "1\n", "")
     assert not program.wait_others()

@@ -37,14 +37,14 @@ def group():
     if found is None:
         pytest.skip("needs a memory cgroup whose children may have limits")
     own, limit = found
-    folder = own / ("synk-test-%d" % os.getpid())
+    folder = own / (f"synk-test-{os.getpid()}")
     try:
         folder.mkdir()
         (folder / limit).write_text(str(LIMIT))
     except OSError as error:
         if folder.exists():
             folder.rmdir()
-        pytest.skip("needs the right to make a memory cgroup: %s" % error)
+        pytest.skip(f"needs the right to make a memory cgroup: {error}")
     try:
         yield folder
     finally:
@@ -53,12 +53,19 @@ def group():
 
 def run_in(group, program):
     enter = "open({!r}, 'w').write('0')\n".format(str(group / "cgroup.procs"))
-    return subprocess.run([sys.executable, "-c", enter + textwrap.dedent(program)], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, universal_newlines=True, timeout=100)
+    return subprocess.run(
+        [sys.executable, "-c", enter + textwrap.dedent(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=100,
+    )
 
 
 def test_data_beyond_the_limit_is_a_sentence(group):
-    done = run_in(group, """
+    done = run_in(
+        group,
+        """
         import numpy as np
         import synkhronos as synk
         synk.fork(2, use_gpu=False)
@@ -68,7 +75,8 @@ def test_data_beyond_the_limit_is_a_sentence(group):
         except synk.SharedMemoryError as error:
             print(error)
         print(int(small[-1]), synk.size())
-    """)
+    """,
+    )
     assert done.returncode == 0, done.stderr
     message, after = done.stdout.splitlines()
     assert "1,073,741,824" in message or "1.0 GiB" in message or "1024" in message, message
@@ -77,9 +85,11 @@ def test_data_beyond_the_limit_is_a_sentence(group):
 
 def test_a_rank_that_the_kernel_kills_for_memory(group):
     """The rank keeps 50 MB of every call until the kernel ends it; the session says so, and the next one works."""
-    done = run_in(group, """
+    done = run_in(
+        group,
+        f"""
         import sys
-        sys.path.insert(0, {tests!r})
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
         import numpy as np
         import synkhronos as synk
         from synkhronos.testing import numpy_engine as engine
@@ -96,7 +106,8 @@ def test_a_rank_that_the_kernel_kills_for_memory(group):
             print(error.rank, error.exitcode, error)
         synk.fork(2, use_gpu=False)
         print(synk.size(), float(f()))
-    """.format(tests=str(Path(__file__).parent)))
+    """,
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("1 -9 ") and "out of memory" in lines[0]

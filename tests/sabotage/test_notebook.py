@@ -22,8 +22,10 @@ x = engine.variable("x", "float64", 1)
 CELLS = [
     ("synk.fork(3)", "3"),
     ("twice = lambda x: x * 2  # after the fork", ""),
-    ('f = synk.function([x], (engine.mean(engine.apply(twice, x, dtype="float64", ndim=1)), "avg"), updates=[(w, w + 1)])',
-     ""),
+    (
+        'f = synk.function([x], (engine.mean(engine.apply(twice, x, dtype="float64", ndim=1)), "avg"), updates=[(w, w + 1)])',
+        "",
+    ),
     ("print(float(f(np.arange(5.0))))", "4.0"),
     ("slow = lambda x: (time.sleep(0 if os.getpid() == master else 20), x)[1]", ""),
     ('g = synk.function([x], (engine.mean(engine.apply(slow, x, dtype="float64", ndim=1)), "avg"))', ""),
@@ -130,9 +132,16 @@ def test_jupyter_kernel(kernel):
         said, error = finish(start(text))
         assert error is None and expected in (None, said), text
     # What ranks print stands below the cell.
-    assert finish(start("loud = lambda x: (os.getpid() == master or print('here'), x)[1]\n"
-                        'h = synk.function([x], (engine.mean(engine.apply(loud, x, dtype="float64", ndim=1)), "avg"))\n'
-                        "print(float(h(np.arange(6.0))))"))[0].split("\n")[-1] == "2.5"
+    assert (
+        finish(
+            start(
+                "loud = lambda x: (os.getpid() == master or print('here'), x)[1]\n"
+                'h = synk.function([x], (engine.mean(engine.apply(loud, x, dtype="float64", ndim=1)), "avg"))\n'
+                "print(float(h(np.arange(6.0))))"
+            )
+        )[0].split("\n")[-1]
+        == "2.5"
+    )
     family = psutil.Process(pid).children(recursive=True)
     manager.shutdown_kernel(now=True)  # kill -9
     assert not psutil.wait_procs(family, timeout=2)[1]

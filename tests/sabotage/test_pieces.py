@@ -19,7 +19,15 @@ def sabotage():
 
 
 #: (The suite is this folder, and kills are in test_kills.py.)
-SCALES = {"masters": 0.015, "objects": 0.05, "channel": 0.02, "arguments": 0.02, "theano_arguments": 0.05, "endurance": 0.001, "delays": 0.0004}
+SCALES = {
+    "masters": 0.015,
+    "objects": 0.05,
+    "channel": 0.02,
+    "arguments": 0.02,
+    "theano_arguments": 0.05,
+    "endurance": 0.001,
+    "delays": 0.0004,
+}
 
 
 @pytest.mark.parametrize("piece", SCALES)
@@ -33,7 +41,7 @@ def test_piece(piece, sabotage, tmp_path, capfd):
     result = json.loads((tmp_path / (piece + ".json")).read_text())
     assert result["rows"] and all(row["done"] > 0 for row in result["rows"])
     for row in result["rows"]:
-        assert "| %s | %s |" % (row["what"], "{:,}".format(row["done"])) in text
+        assert "| {} | {} |".format(row["what"], "{:,}".format(row["done"])) in text
     assert "Not run yet: " + ", ".join(other for other in sabotage.PIECES if other != piece) in text
 
 
@@ -42,9 +50,19 @@ def test_what_has_been_done_is_not_done_again(sabotage, tmp_path, capsys, monkey
 
     def play(piece, scale, folder):
         played.append(piece)
-        (folder / (piece + ".json")).write_text(json.dumps({
-            "piece": piece, "scale": scale, "code": sabotage.code(), "date": "today", "seconds": 1, "machine": "this",
-            "rows": [{"what": piece, "done": 5, "result": "fine", "told": [0.1, 0.2, 0.3]}]}))
+        (folder / (piece + ".json")).write_text(
+            json.dumps(
+                {
+                    "piece": piece,
+                    "scale": scale,
+                    "code": sabotage.code(),
+                    "date": "today",
+                    "seconds": 1,
+                    "machine": "this",
+                    "rows": [{"what": piece, "done": 5, "result": "fine", "told": [0.1, 0.2, 0.3]}],
+                }
+            )
+        )
         return piece != "endurance" or played.count("endurance") == 2
 
     monkeypatch.setattr(sabotage, "play", play)
@@ -70,14 +88,17 @@ def test_a_piece_that_hangs_is_ended(sabotage, tmp_path, monkeypatch, capfd):
     (pieces / "__init__.py").write_text("")
     (pieces / "report.py").write_text("Progress = str")
     (pieces / "kills.py").write_text(
-        "import os, time\ndef run(scale, progress):\n    print('begun', os.getpid(), flush=True)\n    time.sleep(60)\n")
+        "import os, time\ndef run(scale, progress):\n    print('begun', os.getpid(), flush=True)\n    time.sleep(60)\n"
+    )
     tool = tmp_path / "tool.py"
-    tool.write_text("import sys\nsys.path.insert(0, %r)\nimport runpy\nimport pieces\nsys.argv[0] = %r\n"
-                    "runpy.run_path(sys.argv[0], run_name='__main__')" % (str(tmp_path), str(ROOT / "tools" / "sabotage.py")))
+    tool.write_text(
+        "import sys\nsys.path.insert(0, {!r})\nimport runpy\nimport pieces\nsys.argv[0] = {!r}\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')".format(str(tmp_path), str(ROOT / "tools" / "sabotage.py"))
+    )
     monkeypatch.setattr(sabotage, "__file__", str(tool))
     monkeypatch.setattr(sabotage, "SILENCE", 2.0)
     assert not sabotage.play("kills", 1.0, tmp_path)
     said = capfd.readouterr()
     assert "kills HANGS" in said.out and "in run" in said.err  # its stacks
     pid = int(said.out.split()[1])
-    assert not Path("/proc/%d" % pid).exists()
+    assert not Path(f"/proc/{pid}").exists()

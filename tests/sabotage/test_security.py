@@ -27,7 +27,7 @@ PROGRAM = """
 
 def open_files(pid):
     """Return what stands behind the descriptors of a process, and the descriptors' paths."""
-    folder = "/proc/%d/fd" % pid
+    folder = f"/proc/{pid}/fd"
     found = {}
     for name in os.listdir(folder):
         try:
@@ -63,14 +63,17 @@ def program(script):
 def test_no_network_and_no_named_socket(program):
     pids, _ = program
     network = network_inodes()
-    named = {line.split()[6]: line.split()[7] for line in Path("/proc/net/unix").read_text().splitlines()[1:]
-             if len(line.split()) > 7}
+    named = {
+        line.split()[6]: line.split()[7]
+        for line in Path("/proc/net/unix").read_text().splitlines()[1:]
+        if len(line.split()) > 7
+    }
     seen = 0
     for pid in pids:
         for what in open_files(pid).values():
             if what.startswith("socket:["):
                 seen += 1
-                inode = what[len("socket:["):-1]
+                inode = what[len("socket:[") : -1]
                 assert inode not in network, network[inode]
                 assert inode not in named, named[inode]
     assert seen >= 2  # the two ends between master and keeper
@@ -83,7 +86,7 @@ def test_a_socket_of_the_network_would_be_found(program):
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(1)
-        assert open_files(os.getpid())["/proc/%d/fd/%d" % (os.getpid(), listening.fileno())][8:-1] in network_inodes()
+        assert open_files(os.getpid())[f"/proc/{os.getpid()}/fd/{listening.fileno()}"][8:-1] in network_inodes()
 
 
 def test_memory_is_the_owners_alone(program):
@@ -99,7 +102,7 @@ def test_memory_is_the_owners_alone(program):
                 assert stat.S_IMODE(mode) == 0o600, (what, oct(mode))
                 seen.add(what.split("synkhronos-")[1].split(" ")[0])
     assert {"pool", "control", "stacks", "stdout", "stderr"} <= seen
-    name = "/dev/shm/of-a-test-%d" % pids[0]
+    name = f"/dev/shm/of-a-test-{pids[0]}"
     assert stat.S_IMODE(os.stat(name).st_mode) == 0o600
 
 
@@ -122,8 +125,11 @@ def test_nothing_is_written_into_the_package(tmp_path):
     package = Path(synkhronos.__file__).parent
 
     def files():
-        return {str(path): path.stat().st_mtime_ns for path in package.rglob("*")
-                if "__pycache__" not in path.parts and path.is_file()}
+        return {
+            str(path): path.stat().st_mtime_ns
+            for path in package.rglob("*")
+            if "__pycache__" not in path.parts and path.is_file()
+        }
 
     before = files()
     code = """
@@ -134,7 +140,11 @@ f = synk.function([], engine.sum(w), updates=[(w, w + 1)])
 synk.fork(2, profile_workers=True)
 f(); synk.all_reduce(w); synk.data(np.zeros(5)); synk.close()
 """
-    subprocess.run([sys.executable, "-c", code], cwd=str(tmp_path), check=True,
-                   env=dict(os.environ, PYTHONPATH=str(package.parent)))
+    subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=str(tmp_path),
+        check=True,
+        env=dict(os.environ, PYTHONPATH=str(package.parent)),
+    )
     assert files() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["synkhronos_rank_0.prof", "synkhronos_rank_1.prof"]

@@ -29,9 +29,15 @@ def test_300_sessions():
     def measure():
         gc.collect()
         process = psutil.Process()
-        return (process.num_fds(), threading.active_count(), len(process.children(recursive=True)),
-                process.memory_info().rss, len(process.memory_maps(grouped=False)),
-                psutil.Process(PROGRAM.keeper_pid).num_fds(), PROGRAM.pool.used)
+        return (
+            process.num_fds(),
+            threading.active_count(),
+            len(process.children(recursive=True)),
+            process.memory_info().rss,
+            len(process.memory_maps(grouped=False)),
+            psutil.Process(PROGRAM.keeper_pid).num_fds(),
+            PROGRAM.pool.used,
+        )
 
     for i in range(20):
         session(i)
@@ -148,7 +154,9 @@ def limited(what, value):
 
 
 def test_few_open_files(script):
-    program = script(LIMITED + """
+    program = script(
+        LIMITED
+        + """
 limited(resource.RLIMIT_NOFILE, 64)
 synk.fork(8)
 works()
@@ -159,7 +167,8 @@ except synk.SynkhronosError as error:
     say(type(error).__name__, error)
 synk.fork(3)
 works()
-say("works")""")
+say("works")"""
+    )
     status, out, err = program.finish()
     assert (status, err) == (0, "")
     first, last = out.splitlines()
@@ -195,7 +204,7 @@ def test_few_processes(script):
     lines = out.splitlines()
     assert lines[0].startswith("SynkhronosError no process can be started for the keeper: ") and "ulimit -u" in lines[0]
     for i in range(1, 4):
-        assert lines[i].startswith("SynkhronosError rank %d of 4 could not be started: " % i), lines
+        assert lines[i].startswith(f"SynkhronosError rank {i} of 4 could not be started: "), lines
         assert "ulimit -u" in lines[i]
     assert lines[4:] == ["works"]
 
@@ -203,7 +212,9 @@ def test_few_processes(script):
 @pytest.mark.parametrize("free", [0, 20, 100, 400, 2000])
 def test_little_address_space(free, script):
     """It works, or says why not; nobody is left."""
-    program = script(LIMITED + """
+    program = script(
+        LIMITED
+        + """
 size = int(open("/proc/self/statm").read().split()[0]) * 4096
 limited(resource.RLIMIT_AS, size + (%d << 20))
 try:
@@ -218,13 +229,21 @@ synk.close()
 PROGRAM.shut_down()
 synk.fork(3)
 works()
-say("works")""" % free)
+say("works")"""
+        % free
+    )
     status, out, err = program.finish()
     assert (status, err) == (0, ""), (status, out, err)
     first, last = out.splitlines()
     assert last == "works"
-    assert first == "works" if free >= 2000 else first == "works" or first.startswith(
-        ("SynkhronosError", "SharedMemoryError", "WorkerDied", "WorkerError", "MemoryError", "OSError")), first
+    assert (
+        first == "works"
+        if free >= 2000
+        else first == "works"
+        or first.startswith(
+            ("SynkhronosError", "SharedMemoryError", "WorkerDied", "WorkerError", "MemoryError", "OSError")
+        )
+    ), first
 
 
 def test_start_that_fails_is_told_by_fork(tmp_path, monkeypatch):

@@ -43,6 +43,7 @@ def test_memory_of_a_killed_rank():
 
 def fatal(what):
     """Return an elementwise function for graphs that does something fatal on rank 1 alone, where the last row is 9."""
+
     def apply(x):
         if os.getpid() != MASTER and x[-1] == 9:
             if what == "raise":
@@ -56,6 +57,7 @@ def fatal(what):
 @pytest.fixture
 def learner(fresh_keeper):
     """A function with updates of two variables, one of them random, and that fails on rank 1."""
+
     def make(what, **options):
         w, draws = engine.shared(np.zeros(2), "w"), engine.random_stream(1, "draws")
         x = engine.variable("x", "float64", 1)
@@ -68,9 +70,14 @@ def learner(fresh_keeper):
     return make
 
 
-@pytest.mark.parametrize("what, kind, options", [
-    (signal.SIGKILL, synk.WorkerDied, {}), (signal.SIGSTOP, synk.WorkerTimeout, {"timeout": 0.3}),
-    ("raise", synk.WorkerError, {})])
+@pytest.mark.parametrize(
+    "what, kind, options",
+    [
+        (signal.SIGKILL, synk.WorkerDied, {}),
+        (signal.SIGSTOP, synk.WorkerTimeout, {"timeout": 0.3}),
+        ("raise", synk.WorkerError, {}),
+    ],
+)
 def test_variables_that_the_call_may_have_updated(what, kind, options, learner):
     f, w = learner(what, **options)
     with pytest.raises(kind) as caught:

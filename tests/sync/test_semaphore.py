@@ -112,4 +112,4 @@ def test_signal_ends_a_wait_early(memory):
 
 def test_memory_that_is_too_small():
     with pytest.raises(ValueError):
-        Semaphore(memoryview(mmap.mmap(-1, SIZE))[:SIZE - 1], create=True)
+        Semaphore(memoryview(mmap.mmap(-1, SIZE))[: SIZE - 1], create=True)

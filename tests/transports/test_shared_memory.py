@@ -36,10 +36,12 @@ def transport(make_world):
     return make_world("threads", 1).session.context.transport
 
 
-@pytest.mark.parametrize("make", [np.asarray, np.asfortranarray, lambda array: np.repeat(array, 2, axis=1)[:, ::2],
-                                  lambda array: array[::-1][::-1]])
+@pytest.mark.parametrize(
+    "make",
+    [np.asarray, np.asfortranarray, lambda array: np.repeat(array, 2, axis=1)[:, ::2], lambda array: array[::-1][::-1]],
+)
 def test_place_copies_once(transport, make):
-    value = make(np.arange(12.).reshape(3, 4))
+    value = make(np.arange(12.0).reshape(3, 4))
     placed = transport.place(KEY, value)
     assert placed is not value and placed.flags.c_contiguous
     np.testing.assert_array_equal(placed, value)
@@ -75,8 +77,8 @@ def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
     """Else the other ranks would read, or write, where an array lay before."""
     world = make_world("threads", 2)
     variable = world.shared(np.zeros(4))
-    world.set_values(variable, [[1.] * 4, [2.] * 4])
-    slot, = world.session.context.transport._slots.values()
+    world.set_values(variable, [[1.0] * 4, [2.0] * 4])
+    (slot,) = world.session.context.transport._slots.values()
     borrowed = getattr(slot.current, "array", slot.current)  # so that another array is made
     make, left = Pool.handle, [which]
 
@@ -92,16 +94,16 @@ def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
         synk.all_reduce(variable, "sum")
     del borrowed
     gc.collect()  # the frames that were interrupted refer to the array
-    for first in (1., 5.):
-        world.set_values(variable, [[first] * 4, [2.] * 4])
+    for first in (1.0, 5.0):
+        world.set_values(variable, [[first] * 4, [2.0] * 4])
         synk.all_reduce(variable, "sum")
         np.testing.assert_array_equal(world.values(variable), np.full((2, 4), first + 2))
 
 
 def test_exchange_of_notices_larger_than_their_slots(make_world):
     world = make_world("threads", 3, 1)
-    many = world.shareds([np.full(i % 5, 1.) for i in range(700)])
+    many = world.shareds([np.full(i % 5, 1.0) for i in range(700)])
     assert 700 * 2 * 13 > NOTICE_BYTES  # bytes of 700 pairs of handles, at least
     for _ in range(3):
         synk.all_reduce(many, "sum")
-    np.testing.assert_array_equal(synk.get_value(2, many[699]), np.full(4, 27.))
+    np.testing.assert_array_equal(synk.get_value(2, many[699]), np.full(4, 27.0))

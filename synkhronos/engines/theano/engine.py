@@ -131,15 +131,24 @@ class TheanoEngine(Engine):
 
     def blueprint(self, shared: Any) -> Blueprint:
         container = shared.container
-        gpu.check_context("shared variable %s" % self.label(shared), shared.type)
-        return Blueprint(type(shared), shared.type, shared.name, container.strict, container.allow_downcast,
-                         bool(getattr(shared.tag, "is_rng", False)))
+        gpu.check_context(f"shared variable {self.label(shared)}", shared.type)
+        return Blueprint(
+            type(shared),
+            shared.type,
+            shared.name,
+            container.strict,
+            container.allow_downcast,
+            bool(getattr(shared.tag, "is_rng", False)),
+        )
 
     def build(self, blueprint: Blueprint, value: Any, storage_of: Optional[Any] = None) -> Any:
         if gpu.is_type(blueprint.type) and storage_of is None:
             value = gpu.on_device(blueprint.type, value)
         container = Container(
-            blueprint.type, name=blueprint.name, strict=blueprint.strict, allow_downcast=blueprint.allow_downcast,
+            blueprint.type,
+            name=blueprint.name,
+            strict=blueprint.strict,
+            allow_downcast=blueprint.allow_downcast,
             storage=[value] if storage_of is None else storage_of.container.storage,
         )
         shared = blueprint.cls(name=blueprint.name, type=blueprint.type, value=None, strict=None, container=container)
@@ -149,8 +158,9 @@ class TheanoEngine(Engine):
 
     # -- functions -----------------------------------------------------------------------------------------------
 
-    def compile(self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any,
-                **kwargs: Any) -> Any:
+    def compile(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Any:
         for index, given in enumerate(inputs if isinstance(inputs, (list, tuple)) else ()):
             wrapped = convert_function_input(given) if isinstance(given, (list, tuple)) else given
             if isinstance(wrapped, SymbolicInput):
@@ -162,20 +172,31 @@ class TheanoEngine(Engine):
 
     def _refuse_state(self, index: int, given: SymbolicInput) -> None:
         """Raise ValueError where the input keeps a value between calls, which only shared variables do on all ranks."""
-        what = "inputs[%d] (%s): " % (index, self.label(given))
+        what = f"inputs[{index}] ({self.label(given)}): "
         if given.update is not None:
-            raise ValueError(what + "expected an input without state, got In(update=...); make it a shared variable, "
-                                    "theano.shared(value), and pass updates=[(shared, expression)]")
+            raise ValueError(
+                what + "expected an input without state, got In(update=...); make it a shared variable, "
+                "theano.shared(value), and pass updates=[(shared, expression)]"
+            )
         if given.implicit:
-            raise ValueError(what + "expected an input that the caller gives, got one bound to a shared variable "
-                                    "(implicit=True); pass givens=[(variable, shared)] instead")
+            raise ValueError(
+                what + "expected an input that the caller gives, got one bound to a shared variable "
+                "(implicit=True); pass givens=[(variable, shared)] instead"
+            )
 
     def inputs(self, compiled: Any) -> List[Input]:
         return [
-            Input(variable=given.variable, name=given.name, type=_array_type(given.variable.type),
-                  mutable=bool(given.mutable), has_default=given.value is not None,
-                  default=given.value, spec=given)
-            for given in compiled.maker.inputs if not given.implicit
+            Input(
+                variable=given.variable,
+                name=given.name,
+                type=_array_type(given.variable.type),
+                mutable=bool(given.mutable),
+                has_default=given.value is not None,
+                default=given.value,
+                spec=given,
+            )
+            for given in compiled.maker.inputs
+            if not given.implicit
         ]
 
     def outputs(self, compiled: Any) -> List[Output]:
@@ -183,9 +204,9 @@ class TheanoEngine(Engine):
         keys = maker.output_keys or [None] * len(maker.outputs)
         result = []
         for index, (key, output) in enumerate(zip(keys, maker.outputs)):
-            label = "output" if maker.unpack_single else "outputs[%r]" % (index if key is None else key)
+            label = "output" if maker.unpack_single else f"outputs[{(index if key is None else key)!r}]"
             if output.variable.name:
-                label += " (%s)" % output.variable.name
+                label += f" ({output.variable.name})"
             result.append(Output(output.variable, label, _array_type(output.variable.type), key))
         return result
 
@@ -198,25 +219,32 @@ class TheanoEngine(Engine):
     def convert(self, input: Input, value: Any, argument: str) -> Any:
         if value is None and input.type is None:
             return None  # Theano does not look at None
-        return _filter(gpu.host_type(input.variable.type), value, input.spec.strict, input.spec.allow_downcast,
-                       argument)
+        return _filter(
+            gpu.host_type(input.variable.type), value, input.spec.strict, input.spec.allow_downcast, argument
+        )
 
     def check(self, input: Input, dtype: np.dtype, shape: Tuple[int, ...], argument: str) -> None:
         # Theano decides by dtype, number of dimensions, and where lengths are 1: a small array shows the same.
         small = np.zeros([min(length, 2) for length in shape], dtype)
         try:
             gpu.host_type(input.variable.type).filter(
-                small, strict=input.spec.strict, allow_downcast=input.spec.allow_downcast)
+                small, strict=input.spec.strict, allow_downcast=input.spec.allow_downcast
+            )
         except Exception as error:
-            _refuse(argument, input.variable.type, "an array of %s with shape %s" % (dtype, shape), error,
-                    "cast or reshape it, or compile with allow_input_downcast=True where only the dtype differs")
+            _refuse(
+                argument,
+                input.variable.type,
+                f"an array of {dtype} with shape {shape}",
+                error,
+                "cast or reshape it, or compile with allow_input_downcast=True where only the dtype differs",
+            )
 
     def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
         outputs = compiled.maker.outputs
         subset = None if output_subset is None else list(map(int, output_subset))
         if subset is not None and not all(0 <= index < len(outputs) for index in subset):
             # Theano's C code would write out of bounds.
-            raise ValueError("output_subset: expected indices from 0 to %d, got %s" % (len(outputs) - 1, subset))
+            raise ValueError(f"output_subset: expected indices from 0 to {len(outputs) - 1}, got {subset}")
         if subset is None or not isinstance(compiled.fn, _LAZY):
             result = _flat(compiled, compiled(*args))
             chosen = range(len(outputs)) if subset is None else subset
@@ -229,8 +257,10 @@ class TheanoEngine(Engine):
             else:
                 by_key = compiled(*args, output_subset=[keys[index] for index in subset])
                 result = [by_key[keys[index]] for index in subset]
-        return [_own(compiled.maker.fgraph.outputs[index], outputs[index].borrow, value)
-                for index, value in zip(chosen, result)]
+        return [
+            _own(compiled.maker.fgraph.outputs[index], outputs[index].borrow, value)
+            for index, value in zip(chosen, result)
+        ]
 
     def on_ranks(self, compiled: Any) -> Any:
         changed = gpu.outputs_on_device(compiled)
@@ -255,8 +285,11 @@ class TheanoEngine(Engine):
         swap = dict(kwargs.get("swap") or {})
         for old, new in swap.items():
             if not (self.is_shared(old) and self.is_shared(new) and old.type == new.type):
-                raise TypeError("swap: expected shared variables of the same type, got %r (%s) for %r (%s)" % (
-                    new, getattr(new, "type", None), old, getattr(old, "type", None)))
+                raise TypeError(
+                    "swap: expected shared variables of the same type, got {!r} ({}) for {!r} ({})".format(
+                        new, getattr(new, "type", None), old, getattr(old, "type", None)
+                    )
+                )
         copied = compiled.copy(**kwargs)
         # Theano forgets in what form the original returns its outputs.
         for attribute in ("unpack_single", "output_keys"):
@@ -264,25 +297,41 @@ class TheanoEngine(Engine):
             setattr(copied.maker, attribute, getattr(compiled.maker, attribute))
         updates = [] if kwargs.get("delete_updates") else snapshot.updates
         expressions = [output.variable for output in snapshot.outputs] + [new for _, new in updates]
-        _, cloned, _ = rebuild_collect_shared(expressions, [given.variable for given in snapshot.inputs], swap,
-                                              copy_inputs_over=True, no_default_updates=True)
+        _, cloned, _ = rebuild_collect_shared(
+            expressions,
+            [given.variable for given in snapshot.inputs],
+            swap,
+            copy_inputs_over=True,
+            no_default_updates=True,
+        )
         n_outputs = len(snapshot.outputs)
         return copied, Snapshot(
             snapshot.inputs,
             [theano.Out(new, output.borrow) for new, output in zip(cloned, snapshot.outputs)],
             [(swap.get(target, target), new) for (target, _), new in zip(updates, cloned[n_outputs:])],
-            dict(snapshot.settings, name=copied.name, profile=copied.profile))
+            dict(snapshot.settings, name=copied.name, profile=copied.profile),
+        )
 
     def profile(self, compiled: Sequence[Any]) -> Optional[Counts]:
         profiles = {id(one.profile): one.profile for one in compiled if one.profile}  # functions may share one
         if not compiled[0].profile:
             return None
-        nodes = [[(one.profile.apply_time[node], one.profile.apply_callcount[node], one.profile.apply_cimpl[node])
-                  if one.profile and node in one.profile.apply_time else (0.0, 0, False)
-                  for node in one.maker.fgraph.toposort()] for one in compiled]
+        nodes = [
+            [
+                (one.profile.apply_time[node], one.profile.apply_callcount[node], one.profile.apply_cimpl[node])
+                if one.profile and node in one.profile.apply_time
+                else (0.0, 0, False)
+                for node in one.maker.fgraph.toposort()
+            ]
+            for one in compiled
+        ]
         stats = profiles.values()
-        return Counts(sum(each.fct_callcount for each in stats), sum(each.fct_call_time for each in stats),
-                      sum(each.vm_call_time for each in stats), nodes)
+        return Counts(
+            sum(each.fct_callcount for each in stats),
+            sum(each.fct_call_time for each in stats),
+            sum(each.vm_call_time for each in stats),
+            nodes,
+        )
 
     def merged_profile(self, compiled: Sequence[Any], counts: Sequence[Counts]) -> ProfileStats:
         merged = copy.copy(compiled[0].profile)
@@ -304,11 +353,21 @@ class TheanoEngine(Engine):
         pairs = givens.items() if isinstance(givens, dict) else givens or ()
         return [(old, new if isinstance(new, Variable) else theano.shared(new)) for old, new in pairs]
 
-    def snapshot(self, inputs: Sequence[Any], outputs: Any,  # type: ignore[override]
-                 updates: Sequence[Tuple[Any, Any]], givens: Any, mode: Any = None, name: Optional[str] = None,
-                 allow_input_downcast: Optional[bool] = None, no_default_updates: Any = False,
-                 rebuild_strict: bool = True, accept_inplace: bool = False, profile: Any = None,
-                 on_unused_input: Any = None) -> Snapshot:
+    def snapshot(
+        self,
+        inputs: Sequence[Any],
+        outputs: Any,  # type: ignore[override]
+        updates: Sequence[Tuple[Any, Any]],
+        givens: Any,
+        mode: Any = None,
+        name: Optional[str] = None,
+        allow_input_downcast: Optional[bool] = None,
+        no_default_updates: Any = False,
+        rebuild_strict: bool = True,
+        accept_inplace: bool = False,
+        profile: Any = None,
+        on_unused_input: Any = None,
+    ) -> Snapshot:
         wrapped = []
         for given in inputs:
             if isinstance(given, Variable):
@@ -320,12 +379,20 @@ class TheanoEngine(Engine):
             outputs = [] if outputs is None else [outputs]
         # As theano.function does. Inputs, constants and shared variables stay what they are, all else is copied.
         _, cloned, (_, new_values, collected, _) = rebuild_collect_shared(
-            list(outputs), [given.variable for given in wrapped], givens, list(updates or ()), rebuild_strict,
-            copy_inputs_over=True, no_default_updates=no_default_updates)
+            list(outputs),
+            [given.variable for given in wrapped],
+            givens,
+            list(updates or ()),
+            rebuild_strict,
+            copy_inputs_over=True,
+            no_default_updates=no_default_updates,
+        )
         return Snapshot(
-            wrapped, [output if isinstance(output, SymbolicOutput) else theano.Out(output) for output in cloned],
+            wrapped,
+            [output if isinstance(output, SymbolicOutput) else theano.Out(output) for output in cloned],
             [(target, new_values[target]) for target, _ in collected],
-            dict(mode=get_mode(mode), name=name or _place_of_call(), accept_inplace=accept_inplace, profile=profile))
+            dict(mode=get_mode(mode), name=name or _place_of_call(), accept_inplace=accept_inplace, profile=profile),
+        )
 
     def updated_in(self, snapshot: Snapshot) -> List[Any]:
         return [target for target, _ in snapshot.updates]
@@ -340,11 +407,18 @@ class TheanoEngine(Engine):
             outputs = [theano.Out(output.variable) for output in outputs]
             outputs += [theano.Out(new) for target, new in updates if not self.is_random(target)]
             updates = [(target, new) for target, new in updates if self.is_random(target)]
-        label = ", ".join(["sliced"] * sliced + ["%s as input" % self.label(shared) for shared in as_inputs])
+        label = ", ".join(["sliced"] * sliced + [f"{self.label(shared)} as input" for shared in as_inputs])
         name = snapshot.settings["name"]
-        settings = dict(snapshot.settings, name="%s (%s)" % (name, label) if label else name)
-        return theano.function(inputs, outputs, updates=updates, givens=replaced, no_default_updates=True,
-                               on_unused_input="ignore", **settings)
+        settings = dict(snapshot.settings, name=f"{name} ({label})" if label else name)
+        return theano.function(
+            inputs,
+            outputs,
+            updates=updates,
+            givens=replaced,
+            no_default_updates=True,
+            on_unused_input="ignore",
+            **settings,
+        )
 
     # -- random streams ------------------------------------------------------------------------------------------
 
@@ -364,10 +438,15 @@ class TheanoEngine(Engine):
     def _mrg_state(self, shared: Any, value: Any) -> np.ndarray:
         state = np.asarray(value)  # it may be on a GPU
         if state.dtype != np.int32 or state.ndim != 2 or state.shape[1] != 6:
-            raise TypeError("random state %s: expected one of MRG_RandomStreams (int32 with shape (rows, 6)) or of "
-                            "RandomStreams, got %s; use one of these, or delete its tag.is_rng"
-                            % (self.label(shared), type(value).__name__ if state.dtype == object
-                               else "an array of %s with shape %s" % (state.dtype, state.shape)))
+            raise TypeError(
+                "random state {}: expected one of MRG_RandomStreams (int32 with shape (rows, 6)) or of "
+                "RandomStreams, got {}; use one of these, or delete its tag.is_rng".format(
+                    self.label(shared),
+                    type(value).__name__
+                    if state.dtype == object
+                    else f"an array of {state.dtype} with shape {state.shape}",
+                )
+            )
         return state
 
     # -- devices -------------------------------------------------------------------------------------------------
@@ -388,13 +467,26 @@ class TheanoEngine(Engine):
 
     def constants(self, compiled: Any) -> List[np.ndarray]:
         variables = {variable for node in compiled.maker.fgraph.apply_nodes for variable in node.inputs}
-        return [variable.data for variable in variables
-                if isinstance(variable, Constant) and type(variable.data) is np.ndarray]
+        return [
+            variable.data
+            for variable in variables
+            if isinstance(variable, Constant) and type(variable.data) is np.ndarray
+        ]
 
-    def dumps(self, compiled: Sequence[Any], numbers: Mapping[Hashable, int], variables: Mapping[int, int],
-              constants: Mapping[int, Any]) -> bytes:
-        return pickling.dumps(compiled, pickling.names(numbers, variables, constants), _reduce,
-                            lambda function: "function %r" % function.name, _parts)
+    def dumps(
+        self,
+        compiled: Sequence[Any],
+        numbers: Mapping[Hashable, int],
+        variables: Mapping[int, int],
+        constants: Mapping[int, Any],
+    ) -> bytes:
+        return pickling.dumps(
+            compiled,
+            pickling.names(numbers, variables, constants),
+            _reduce,
+            lambda function: f"function {function.name!r}",
+            _parts,
+        )
 
     def loads(self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray]) -> List[Any]:
         def find(kind: str, place: Any) -> Any:
@@ -422,14 +514,14 @@ def _filter(type_: Any, value: Any, strict: bool, allow_downcast: Optional[bool]
     except Exception as error:
         got = type(value).__name__
         if isinstance(value, np.ndarray):
-            got = "an array of %s with shape %s" % (value.dtype, value.shape)
+            got = f"an array of {value.dtype} with shape {value.shape}"
         _refuse(argument, type_, got, error, " ".join(map(str, error.args)))
 
 
 def _refuse(argument: str, type_: Any, got: str, error: Exception, advice: str) -> NoReturn:
     # Text that is no number is a ValueError in Theano (it is NumPy's); the rest is as good as a TypeError.
     kind = ValueError if isinstance(error, ValueError) else TypeError
-    raise kind("%s: expected %s, got %s; %s" % (argument, type_, got, advice)) from error
+    raise kind(f"{argument}: expected {type_}, got {got}; {advice}") from error
 
 
 def _place_of_call() -> str:
@@ -437,7 +529,7 @@ def _place_of_call() -> str:
     frame: Any = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "synkhronos":
         frame = frame.f_back
-    return "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _own(output: Any, borrow: bool, value: Any) -> Any:
@@ -490,8 +582,14 @@ def _reduce(thing: Any) -> Any:
         return _new_profile, (thing.message, thing.flag_time_thunks)  # each rank counts its own calls
     if type(thing) is DebugMode:
         # Theano's own way forgets what it was told to check.
-        return _debug_mode, (thing.__getstate__(), {name: value for name, value in vars(thing).items()
-                                                    if name.split("_")[0] in ("check", "stability", "require")})
+        return _debug_mode, (
+            thing.__getstate__(),
+            {
+                name: value
+                for name, value in vars(thing).items()
+                if name.split("_")[0] in ("check", "stability", "require")
+            },
+        )
     return NotImplemented
 
 
@@ -533,17 +631,17 @@ def _restore(maker: Any, name: Optional[str], trust_input: bool) -> Any:
 
 def _parts(compiled: Any) -> Iterator[Tuple[str, Any]]:
     maker = compiled.maker
-    yield "its mode %s" % type(maker.mode).__name__, maker.mode
+    yield f"its mode {type(maker.mode).__name__}", maker.mode
     yield "its profile", maker.profile
     for given in maker.inputs:
         if not given.implicit:
             yield "the default of input %s" % (given.name or given.variable), given.value
     for node in maker.fgraph.toposort():
-        yield "the operation %s" % node.op, node.op
+        yield f"the operation {node.op}", node.op
     for node in maker.fgraph.toposort():
         for variable in node.inputs:
             if isinstance(variable, Constant):
-                yield "the constant %s" % variable, variable.data
+                yield f"the constant {variable}", variable.data
 
 
 ENGINE = TheanoEngine()

@@ -39,13 +39,17 @@ _opened: Optional[str] = None  # the device that `open_device` has opened
 
 # -- devices -----------------------------------------------------------------------------------------------------------
 
+
 def missing() -> str:
     """Return what is missing for using devices at all, with the remedy, as a sentence; "" where nothing is."""
     try:
         importlib.import_module("pygpu")
     except Exception as error:  # also where libgpuarray does not load
-        return ("pygpu cannot be imported (%s: %s): docs/installation.rst says how to install it, and tools/"
-                "install_opencl.sh does where there is no GPU" % (type(error).__name__, error))
+        return (
+            f"pygpu cannot be imported ({type(error).__name__}: {error}): docs/installation.rst says how to "
+            "install it, and tools/"
+            "install_opencl.sh does where there is no GPU"
+        )
     return ""
 
 
@@ -62,7 +66,7 @@ def foreign() -> str:
     for flag in ("device", "init_gpu_device"):
         value = str(getattr(theano.config, flag))
         if value.startswith(("cuda", "opencl")):
-            return "the import of Theano (or of Lasagne, which imports it), because its flag %s is %s" % (flag, value)
+            return f"the import of Theano (or of Lasagne, which imports it), because its flag {flag} is {value}"
     return "theano.gpuarray.use(...), called by the program or by something that it imports"
 
 
@@ -80,8 +84,10 @@ def open_device(name: str) -> Any:
     """
     global _opened
     if _opened is not None and _opened != name:
-        raise StateError("this process has opened %s at an earlier synkhronos.fork(), and Theano cannot change the "
-                         "device: give it to the master again, or start a new program" % _opened)
+        raise StateError(
+            f"this process has opened {_opened} at an earlier synkhronos.fork(), and Theano cannot change the "
+            "device: give it to the master again, or start a new program"
+        )
     gpuarray = importlib.import_module("theano.gpuarray")
     if _opened is None:
         # The master's environment, which ranks are given, says that there is a device in this process; not here.
@@ -91,7 +97,7 @@ def open_device(name: str) -> Any:
         try:
             gpuarray.use(name)
         except Exception as error:
-            raise SynkhronosError("%s could not be opened: %s" % (name, _words(error))) from error
+            raise SynkhronosError(f"{name} could not be opened: {_words(error)}") from error
         _opened = name
         if name.startswith("opencl"):
             for database in (gpuarray.opt.gpu_optimizer, gpuarray.opt.gpu_optimizer2):
@@ -112,6 +118,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
+
 
 def is_type(type_: Any) -> bool:
     """Tell whether a Theano type is that of arrays on a device."""
@@ -157,11 +164,15 @@ def _arrays() -> Any:
 def check_context(label: str, type_: Any) -> None:
     """Refuse what lives on a device of the program's own: the ranks have just one each."""
     if is_type(type_) and type_.context_name is not None:
-        raise TypeError("%s lives in the context %r, which only this process has: leave out target=, so that every "
-                        "rank has it on its own device" % (label, type_.context_name))
+        raise TypeError(
+            f"{label} lives in the context {type_.context_name!r}, which only this process has: leave out "
+            "target=, so that every "
+            "rank has it on its own device"
+        )
 
 
 # -- functions ---------------------------------------------------------------------------------------------------------
+
 
 def outputs_on_device(compiled: Any) -> Any:
     """Return the function with its outputs left where they are computed, on the device.
@@ -177,18 +188,29 @@ def outputs_on_device(compiled: Any) -> Any:
     if not any(stays):
         return compiled
     copies = clone_get_equiv(maker.fgraph.inputs, outputs)
-    new = [copies[output].owner.inputs[0] if stay else copies[output]
-           for output, stay in zip(outputs, stays + [False] * len(outputs))]
+    new = [
+        copies[output].owner.inputs[0] if stay else copies[output]
+        for output, stay in zip(outputs, stays + [False] * len(outputs))
+    ]
     fgraph = FunctionGraph([copies[variable] for variable in maker.fgraph.inputs], new, clone=False)
     fgraph.attach_feature(DestroyHandler())  # keeps what is computed in place in order
     fgraph.update_mapping = getattr(maker.fgraph, "update_mapping", None)
     fgraph.profile = getattr(maker.fgraph, "profile", None)
-    borrowing = [SymbolicOutput(spec.variable, borrow=spec.borrow and not stay)
-                 for spec, stay in zip(maker.outputs, stays)]
+    borrowing = [
+        SymbolicOutput(spec.variable, borrow=spec.borrow and not stay) for spec, stay in zip(maker.outputs, stays)
+    ]
     return FunctionMaker(
-        inputs=maker.inputs, outputs=borrowing, fgraph=fgraph, mode=maker.mode, profile=maker.profile,
-        accept_inplace=maker.accept_inplace, function_builder=maker.function_builder,
-        on_unused_input="ignore", output_keys=maker.output_keys, name=maker.name)
+        inputs=maker.inputs,
+        outputs=borrowing,
+        fgraph=fgraph,
+        mode=maker.mode,
+        profile=maker.profile,
+        accept_inplace=maker.accept_inplace,
+        function_builder=maker.function_builder,
+        on_unused_input="ignore",
+        output_keys=maker.output_keys,
+        name=maker.name,
+    )
 
 
 def _can_stay(maker: Any) -> List[bool]:
@@ -201,15 +223,23 @@ def _can_stay(maker: Any) -> List[bool]:
         return []
     outputs, n_outputs = maker.fgraph.outputs, len(maker.outputs)
     stored = {_memory_of(output)[0] for output in outputs[n_outputs:]}
-    overwriting = [(node, _memory_of(node.inputs[position])[0]) for node in maker.fgraph.apply_nodes
-                   for positions in getattr(node.op, "destroy_map", {}).values() for position in positions]
+    overwriting = [
+        (node, _memory_of(node.inputs[position])[0])
+        for node in maker.fgraph.apply_nodes
+        for positions in getattr(node.op, "destroy_map", {}).values()
+        for position in positions
+    ]
     stays = []
     for output in outputs[:n_outputs]:
         stay = output.owner is not None and isinstance(output.owner.op, basic_ops.HostFromGpu)
         if stay:
             memory, writers = _memory_of(output.owner.inputs[0])
-            stay = memory.owner is not None and not isinstance(memory, Constant) and memory not in stored and all(
-                node in writers for node, overwritten in overwriting if overwritten is memory)
+            stay = (
+                memory.owner is not None
+                and not isinstance(memory, Constant)
+                and memory not in stored
+                and all(node in writers for node, overwritten in overwriting if overwritten is memory)
+            )
         stays.append(stay)
     return stays
 

@@ -101,7 +101,7 @@ def drop_failed_import() -> None:
 def set_default_flags() -> None:
     """Add `DEFAULT_FLAGS` to ``THEANO_FLAGS``, except what the user set there or in a Theano configuration file."""
     chosen = flags_of_user()
-    ours = ["%s=%s" % (name, value) for name, value in DEFAULT_FLAGS.items() if name not in chosen]
+    ours = [f"{name}={value}" for name, value in DEFAULT_FLAGS.items() if name not in chosen]
     theirs = os.environ.get("THEANO_FLAGS", "")
     if ours:
         os.environ["THEANO_FLAGS"] = ",".join(([theirs] if theirs else []) + ours)

@@ -217,14 +217,18 @@ def _check_apply(param_updates, params, momentum):
     """Return what `apply_momentum` is given, checked: a dict of its own, a list, and a scalar."""
     (momentum,) = check_scalars(momentum=momentum)
     is_pairs = isinstance(param_updates, (list, tuple)) and all(
-        isinstance(entry, (list, tuple)) and len(entry) == 2 for entry in param_updates)
+        isinstance(entry, (list, tuple)) and len(entry) == 2 for entry in param_updates
+    )
     if not is_pairs and not isinstance(param_updates, Mapping):
-        raise TypeError("param_updates: expected a dict or a list of (shared variable, expression), such as the second "
-                        "of the three things that a rule returns, got %r" % (param_updates,))
+        raise TypeError(
+            "param_updates: expected a dict or a list of (shared variable, expression), such as the second "
+            f"of the three things that a rule returns, got {param_updates!r}"
+        )
     updates = OrderedDict(param_updates)
     params = check_params(updates if params is None else params)
     for i, param in enumerate(params):
         if param not in updates:
-            raise ValueError("%s has no update in param_updates; give the params that the rule was given" % (
-                label(i, param)))
+            raise ValueError(
+                f"{label(i, param)} has no update in param_updates; give the params that the rule was given"
+            )
     return updates, params, momentum

@@ -111,7 +111,8 @@ def sgd_nonflat(loss_or_grads, params, learning_rate):
     (rate,) = check_scalars(learning_rate=learning_rate)
     params = check_params(params)
     grad_updates = OrderedDict(
-        (state_like(param, "gradient"), grad) for param, grad in zip(params, gradients_of(loss_or_grads, params)))
+        (state_like(param, "gradient"), grad) for param, grad in zip(params, gradients_of(loss_or_grads, params))
+    )
     return grad_updates, _descend(zip(params, grad_updates), rate), list(grad_updates)
 
 

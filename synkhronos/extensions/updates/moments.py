@@ -125,7 +125,7 @@ def adamax(loss_or_grads, params, learning_rate=0.002, beta1=0.9, beta2=0.999, e
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
     steps, t = _count_steps(pairs)
     a_t, b1_t = cast(steps, rate, beta1)
-    rate = a_t / (1 - b1_t ** t)
+    rate = a_t / (1 - b1_t**t)
     param_updates = OrderedDict([(steps, t)])
     for param, grad in pairs:
         a, b1, b1_rest, b2, e = cast(param, rate, beta1, 1 - beta1, beta2, epsilon)
@@ -199,7 +199,7 @@ def _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_larg
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
     steps, t = _count_steps(pairs)
     a_t, b1_t, b2_t = cast(steps, rate, beta1, beta2)
-    rate = a_t * T.sqrt(1 - b2_t ** t) / (1 - b1_t ** t)
+    rate = a_t * T.sqrt(1 - b2_t**t) / (1 - b1_t**t)
     param_updates = OrderedDict([(steps, t)])
     for param, grad in pairs:
         a, b1, b1_rest, b2, b2_rest, e = cast(param, rate, beta1, 1 - beta1, beta2, 1 - beta2, epsilon)

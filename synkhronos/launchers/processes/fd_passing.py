@@ -34,10 +34,13 @@ def send(sock: socket.socket, message: Any, fds: Sequence[int] = ()) -> None:
             stream.write(payload)
         everything = [file, *fds]
         for begin in range(0, len(everything), MOST):
-            some = array.array("i", everything[begin:begin + MOST])
+            some = array.array("i", everything[begin : begin + MOST])
             # Not with SIGPIPE, which programs may set to end them.
-            sock.sendmsg([b"%d %d" % (begin, len(everything))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, some)],
-                         socket.MSG_NOSIGNAL)
+            sock.sendmsg(
+                [b"%d %d" % (begin, len(everything))],
+                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, some)],
+                socket.MSG_NOSIGNAL,
+            )
     finally:
         os.close(file)
 
@@ -57,13 +60,14 @@ def receive(sock: socket.socket) -> Tuple[Any, List[int]]:
         expected = 1
         while len(fds) < expected:
             some = array.array("i")
-            head, ancillary, flags, _ = sock.recvmsg(64, socket.CMSG_SPACE(MOST * some.itemsize),
-                                                     socket.MSG_CMSG_CLOEXEC)
+            head, ancillary, flags, _ = sock.recvmsg(
+                64, socket.CMSG_SPACE(MOST * some.itemsize), socket.MSG_CMSG_CLOEXEC
+            )
             if not head:
                 raise EOFError
             for level, kind, content in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    some.frombytes(content[:len(content) - len(content) % some.itemsize])
+                    some.frombytes(content[: len(content) - len(content) % some.itemsize])
             begin, total = map(int, head.split())
             if begin == 0:
                 _close(fds)  # of a message that broke off
@@ -73,8 +77,9 @@ def receive(sock: socket.socket) -> Tuple[Any, List[int]]:
             expected = total
             fds.extend(some)
             if flags & socket.MSG_CTRUNC or len(fds) != min(begin + MOST, expected):
-                raise OSError("file descriptors could not be received: the limit of open files is too low "
-                              "(see ulimit -n)")
+                raise OSError(
+                    "file descriptors could not be received: the limit of open files is too low (see ulimit -n)"
+                )
         with open(fds.pop(0), "rb") as stream:
             stream.seek(0)  # the position is the sender's, too
             message = pickle.load(stream)

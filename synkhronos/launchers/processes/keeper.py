@@ -58,7 +58,7 @@ class Keeper:
             except OSError as error:
                 ours.close()
                 theirs.close()
-                raise SynkhronosError("no process can be started for the keeper: %s; see ulimit -u" % error) from error
+                raise SynkhronosError(f"no process can be started for the keeper: {error}; see ulimit -u") from error
             if self.pid == 0:
                 status = 1
                 try:
@@ -75,13 +75,15 @@ class Keeper:
             self._status: Optional[int] = None
 
     def __repr__(self) -> str:
-        return "Keeper(pid=%d, %s)" % (self.pid, "alive" if self.alive() else "ended")
+        return f"Keeper(pid={self.pid}, {('alive' if self.alive() else 'ended')})"
 
-    def spawn(self, configs: List[RankConfig], block: ControlBlock, stacks: int, streams: List[int],
-              pools: Dict[int, int]) -> List[int]:
+    def spawn(
+        self, configs: List[RankConfig], block: ControlBlock, stacks: int, streams: List[int], pools: Dict[int, int]
+    ) -> List[int]:
         """Fork one rank per config; return their process ids."""
-        answer = self._ask(("spawn", configs, block.size, list(pools)), [block.fd, stacks, *streams, *pools.values()],
-                           PATIENCE_TO_FORK)
+        answer = self._ask(
+            ("spawn", configs, block.size, list(pools)), [block.fd, stacks, *streams, *pools.values()], PATIENCE_TO_FORK
+        )
         if isinstance(answer, str):
             raise SynkhronosError(answer)
         return answer
@@ -102,11 +104,12 @@ class Keeper:
                 return fd_passing.receive(self._socket)[0]
             except socket.timeout as error:
                 self.end()
-                raise SynkhronosError("the keeper process (pid %d) did not answer within %g s and was ended" % (
-                    self.pid, seconds)) from error
+                raise SynkhronosError(
+                    f"the keeper process (pid {self.pid}) did not answer within {seconds:g} s and was ended"
+                ) from error
             except (OSError, EOFError) as error:
                 self.end()
-                raise SynkhronosError("the keeper process (pid %d) is gone: %s" % (self.pid, self.epitaph())) from error
+                raise SynkhronosError(f"the keeper process (pid {self.pid}) is gone: {self.epitaph()}") from error
 
     def alive(self) -> bool:
         """Tell whether the process still runs."""
@@ -125,7 +128,7 @@ class Keeper:
         if self.alive():
             return "it does not answer"
         if self._status is not None and self._status >= 0 and os.WIFSIGNALED(self._status):
-            return "killed by signal %d" % os.WTERMSIG(self._status)
+            return f"killed by signal {os.WTERMSIG(self._status)}"
         return "it ended"
 
     def end(self) -> None:
@@ -188,12 +191,12 @@ class _Watch:
         try:
             message, fds = fd_passing.receive(self.socket)
         except OSError as error:
-            return "the ranks could not be started: %s" % error
+            return f"the ranks could not be started: {error}"
         try:
             return getattr(self, message[0])(fds, *message[1:])
         except (OSError, MemoryError) as error:  # no processes, no memory, no descriptors
             self.kill([])
-            return "the ranks could not be started: %s; see ulimit -a" % error
+            return f"the ranks could not be started: {error}; see ulimit -a"
         finally:
             for fd in fds:
                 os.close(fd)
@@ -203,20 +206,27 @@ class _Watch:
         self.kill([])
         block = self.block = ControlBlock(size, fds[0])
         block.fd = -1  # it is closed with the others that came
-        streams, pools = fds[2:2 + 2 * len(configs)], fds[2 + 2 * len(configs):]
+        streams, pools = fds[2 : 2 + 2 * len(configs)], fds[2 + 2 * len(configs) :]
         for i, config in enumerate(configs):
             try:
                 pid = os.fork()
             except OSError as error:
                 self.kill([])
-                return "rank %d of %d could not be started: %s; see ulimit -u" % (config.rank, size, error)
+                return f"rank {config.rank} of {size} could not be started: {error}; see ulimit -u"
             if pid == 0:
                 self._become(config, block, fds[1], streams, i, dict(zip(idents, pools)))
             self.ranks[pid] = config.rank
         return list(self.ranks)
 
-    def _become(self, config: RankConfig, block: ControlBlock, stacks: int, streams: List[int], position: int,
-                pools: Dict[int, int]) -> None:
+    def _become(
+        self,
+        config: RankConfig,
+        block: ControlBlock,
+        stacks: int,
+        streams: List[int],
+        position: int,
+        pools: Dict[int, int],
+    ) -> None:
         """Be a rank, and never return."""
         status = FAILED
         try:
@@ -226,7 +236,7 @@ class _Watch:
             signal.signal(signal.SIGINT, lambda *_: None)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.socket.close()
-            redirect(streams[2 * position:2 * position + 2])
+            redirect(streams[2 * position : 2 * position + 2])
             for fd in streams:
                 os.close(fd)
             rank_main(config, block, stacks, pools, self.pid)
@@ -254,8 +264,12 @@ class _Watch:
                 return
             rank = self.ranks.pop(pid, None)
             if rank is not None and self.block is not None:
-                bury(self.block, rank, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
-                     usage.ru_maxrss << 10)
+                bury(
+                    self.block,
+                    rank,
+                    -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
+                    usage.ru_maxrss << 10,
+                )
 
 
 def _drop_descriptors(keep: int) -> None:

@@ -33,8 +33,13 @@ class ForkLauncher(Launcher):
             self._stacks = nameless_file("stacks", 0)
             try:
                 self._streams = Streams(config.rank for config in configs)
-                pids = self.keeper.spawn(configs, block, self._stacks, self._streams.fds(), {
-                    ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()})
+                pids = self.keeper.spawn(
+                    configs,
+                    block,
+                    self._stacks,
+                    self._streams.fds(),
+                    {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()},
+                )
             except BaseException:
                 self._tidy()
                 raise
@@ -42,9 +47,13 @@ class ForkLauncher(Launcher):
 
     def check(self) -> None:
         if self._stacks >= 0 and not self.keeper.alive():
-            raise SynkhronosError("the keeper process (pid %d), which watches over the ranks, is gone: %s; the session "
-                                  "is closed, synkhronos.fork() starts a new one" % (
-                                      self.keeper.pid, self.keeper.epitaph()))
+            raise SynkhronosError(
+                (
+                    f"the keeper process (pid {self.keeper.pid}), which watches over the ranks, is gone: "
+                    f"{self.keeper.epitaph()}; the session "
+                    "is closed, synkhronos.fork() starts a new one"
+                )
+            )
 
     def pid(self, rank: int) -> int:
         return self._pids[rank]

@@ -102,7 +102,7 @@ def _write(key: Tuple[int, str], lines: bytes) -> None:
     stream = getattr(sys, name)
     if stream is None:  # under pythonw, say
         return
-    text = "".join("[rank %d] %s\n" % (rank, line) for line in lines.decode("utf-8", "replace").split("\n"))
+    text = "".join(f"[rank {rank}] {line}\n" for line in lines.decode("utf-8", "replace").split("\n"))
     try:
         stream.write(text)
         stream.flush()
@@ -115,13 +115,15 @@ def redirect(fds: Iterable[int]) -> None:
     replaced = {}
     for number, (name, fd) in enumerate(zip(_NAMES, fds), 1):
         os.dup2(fd, number)
-        stream = io.TextIOWrapper(io.FileIO(number, "w", closefd=False), encoding="utf-8", errors="backslashreplace",
-                                  write_through=True)
-        for attribute in (name, "__%s__" % name):
+        stream = io.TextIOWrapper(
+            io.FileIO(number, "w", closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True
+        )
+        for attribute in (name, f"__{name}__"):
             replaced[id(getattr(sys, attribute))] = stream
             setattr(sys, attribute, stream)
-    loggers = [logging.root] + [logger for logger in logging.Logger.manager.loggerDict.values()
-                                if isinstance(logger, logging.Logger)]
+    loggers = [logging.root] + [
+        logger for logger in logging.Logger.manager.loggerDict.values() if isinstance(logger, logging.Logger)
+    ]
     for logger in loggers:
         for handler in logger.handlers:
             if isinstance(handler, logging.StreamHandler) and id(handler.stream) in replaced:

@@ -52,7 +52,7 @@ def take_default_signals() -> None:
 def leave_last_words(block: ControlBlock, rank: int, error: BaseException) -> None:
     """Leave what a rank died of, other than a command's error, where `last_words` finds it."""
     words = Failure(error).text.encode("utf-8", "replace").replace(b"\0", b"?")[-WORDS_BYTES:]
-    block.last_words[rank][:len(words)] = words
+    block.last_words[rank][: len(words)] = words
 
 
 def last_words(block: ControlBlock, rank: int) -> str:

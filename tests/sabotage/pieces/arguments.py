@@ -23,7 +23,7 @@ from synkhronos.testing import numpy_engine as engine
 CASES = 90000
 
 #: A name in /dev/shm that is this program's alone: several campaigns may run at a time.
-SHARED_AS = "/odd-arguments-%d" % os.getpid()
+SHARED_AS = f"/odd-arguments-{os.getpid()}"
 
 #: Seconds after which a call counts as a hang.
 HANG = 20
@@ -67,8 +67,13 @@ class Bench:
     def __init__(self) -> None:
         self.w, self.c = engine.shared(np.zeros(4), "w"), engine.shared(np.zeros((), "int64"), "c")
         x, b = engine.variable("x", "float64", 1), engine.variable("b", "float64", 0)
-        self.f = synk.function([x], [(engine.mean(x), "avg"), (x * 2, "gather")], bcast_inputs=[b],
-                               updates=[(self.w, self.w + b)], name="f")
+        self.f = synk.function(
+            [x],
+            [(engine.mean(x), "avg"), (x * 2, "gather")],
+            bcast_inputs=[b],
+            updates=[(self.w, self.w + b)],
+            name="f",
+        )
         self.s = synk.function([], [(engine.sum(self.w), "sum"), (self.c, None)], sliceable_shareds=[self.w], name="s")
         self.base = [[np.arange(4.0) + 10 * rank, np.array(rank)] for rank in range(N)]
         self.draw = random.Random(0)
@@ -102,7 +107,7 @@ class Bench:
                     result = getattr(data, method)(**given)
                 except BaseException:
                     if not np.array_equal(np.array(data), before):
-                        raise Wrong("Data.%s changed it and raised" % method) from None
+                        raise Wrong(f"Data.{method} changed it and raised") from None
                     raise
                 assert data.shape == np.array(data.data).shape if method != "free_memory" else True
                 return result
@@ -120,7 +125,7 @@ class Bench:
             except Exception as error:
                 got = type(error)
             if not (got is expected if isinstance(expected, type) else np.array_equal(got, expected, equal_nan=False)):
-                raise Wrong("Data[%r]: %r, NumPy's: %r" % (rows, got, expected))
+                raise Wrong(f"Data[{rows!r}]: {got!r}, NumPy's: {expected!r}")
             try:
                 array[rows] = values
             except Exception as error:
@@ -132,7 +137,7 @@ class Bench:
                     raise
                 return
             if not np.array_equal(data, array, equal_nan=True):
-                raise Wrong("Data[%r] = %r: %r, NumPy's: %r" % (rows, values, np.array(data), array))
+                raise Wrong(f"Data[{rows!r}] = {values!r}: {np.array(data)!r}, NumPy's: {array!r}")
 
         def build(**given: Any) -> Any:
             function = synk.function(**given)
@@ -150,50 +155,144 @@ class Bench:
 
         x = engine.variable("x", "float64", 1)
         return [
-            Call("f()", call_f, lambda: dict(
-                args=[np.arange(draw.randrange(2, 9) * 1.0), draw.random()], batch=draw.choice([None, 2, slice(0, 2)]),
-                num_slices=draw.choice([1, 2]), output_subset=draw.choice([None, [0], [1, 0]]), timeout=30,
-                batch_s=None), self.truth_of_f),
+            Call(
+                "f()",
+                call_f,
+                lambda: dict(
+                    args=[np.arange(draw.randrange(2, 9) * 1.0), draw.random()],
+                    batch=draw.choice([None, 2, slice(0, 2)]),
+                    num_slices=draw.choice([1, 2]),
+                    output_subset=draw.choice([None, [0], [1, 0]]),
+                    timeout=30,
+                    batch_s=None,
+                ),
+                self.truth_of_f,
+            ),
             Call("f(kw)", lambda **given: self.f(**given), lambda: dict(x=np.arange(5.0), b=1.0)),
             Call("s()", lambda **given: self.s(**given), lambda: dict(batch_s=[0, 1], num_slices=1)),
-            Call("as_theano", lambda **given: self.f.as_theano(*given["args"]), lambda: dict(args=[np.arange(3.0), 0.0])),
-            Call("build_inputs", self.f.build_inputs, lambda: dict(
-                x=np.arange(3.0), b=1.0, force_cast=False, oversize=1.0, minibatch=False)),
+            Call(
+                "as_theano", lambda **given: self.f.as_theano(*given["args"]), lambda: dict(args=[np.arange(3.0), 0.0])
+            ),
+            Call(
+                "build_inputs",
+                self.f.build_inputs,
+                lambda: dict(x=np.arange(3.0), b=1.0, force_cast=False, oversize=1.0, minibatch=False),
+            ),
             Call("copy", self.f.copy, lambda: dict(share_memory=False, name=None)),
-            Call("function", build, lambda: dict(
-                inputs=[x], outputs=[(engine.mean(x), "avg")], bcast_inputs=None, updates=[(w, w + 1)], givens=None,
-                sliceable_shareds=None, name=None)),
-            Call("data", synk.data, lambda: draw.choice([
-                dict(value=np.arange(4.0), var=None, dtype=None, ndim=None, minibatch=False, force_cast=False, oversize=1,
-                     name=None), dict(dtype="float32", ndim=1), dict(dtype="float32", shape=(2, 3)),
-                dict(value=[1, 2], share_as=SHARED_AS)]), self.truth_of_data),
-            Call("Data.set_value", on_data("set_value"), lambda: dict(value=np.ones((2, 2)), force_cast=False, oversize=1)),
+            Call(
+                "function",
+                build,
+                lambda: dict(
+                    inputs=[x],
+                    outputs=[(engine.mean(x), "avg")],
+                    bcast_inputs=None,
+                    updates=[(w, w + 1)],
+                    givens=None,
+                    sliceable_shareds=None,
+                    name=None,
+                ),
+            ),
+            Call(
+                "data",
+                synk.data,
+                lambda: draw.choice(
+                    [
+                        dict(
+                            value=np.arange(4.0),
+                            var=None,
+                            dtype=None,
+                            ndim=None,
+                            minibatch=False,
+                            force_cast=False,
+                            oversize=1,
+                            name=None,
+                        ),
+                        dict(dtype="float32", ndim=1),
+                        dict(dtype="float32", shape=(2, 3)),
+                        dict(value=[1, 2], share_as=SHARED_AS),
+                    ]
+                ),
+                self.truth_of_data,
+            ),
+            Call(
+                "Data.set_value",
+                on_data("set_value"),
+                lambda: dict(value=np.ones((2, 2)), force_cast=False, oversize=1),
+            ),
             Call("Data.set_length", on_data("set_length"), lambda: dict(n=5, oversize=1.5)),
             Call("Data.set_shape", on_data("set_shape"), lambda: dict(shape=(4, 4), oversize=1)),
-            Call("Data.condition_data", on_data("condition_data"), lambda: dict(value=np.ones((2, 2)), force_cast=True)),
+            Call(
+                "Data.condition_data", on_data("condition_data"), lambda: dict(value=np.ones((2, 2)), force_cast=True)
+            ),
             Call("Data[]", index_data, lambda: dict(rows=slice(0, 2), values=1.0)),
-            Call("broadcast", synk.broadcast, lambda: dict(shared_vars=w, values=np.arange(3.0), nccl=True),
-                 self.truth_of_broadcast),
-            Call("scatter", synk.scatter, lambda: dict(shared_vars=w, values=np.arange(7.0), batch=None),
-                 self.truth_of_scatter),
-            Call("gather", synk.gather, lambda: dict(shared_vars=w, nd_up=draw.choice([0, 1]), nccl=True),
-                 self.truth_of_gather),
+            Call(
+                "broadcast",
+                synk.broadcast,
+                lambda: dict(shared_vars=w, values=np.arange(3.0), nccl=True),
+                self.truth_of_broadcast,
+            ),
+            Call(
+                "scatter",
+                synk.scatter,
+                lambda: dict(shared_vars=w, values=np.arange(7.0), batch=None),
+                self.truth_of_scatter,
+            ),
+            Call(
+                "gather",
+                synk.gather,
+                lambda: dict(shared_vars=w, nd_up=draw.choice([0, 1]), nccl=True),
+                self.truth_of_gather,
+            ),
             Call("all_gather", synk.all_gather, lambda: dict(shared_vars=w, nccl=True), self.truth_of_all_gather),
-            Call("reduce", synk.reduce, lambda: dict(shared_vars=w, op="sum", in_place=True, nccl=True),
-                 self.truth_of_reduce),
-            Call("all_reduce", synk.all_reduce, lambda: dict(
-                shared_vars=w, op=draw.choice(["avg", "sum"]), nccl=True, weights=None), self.truth_of_all_reduce),
+            Call(
+                "reduce",
+                synk.reduce,
+                lambda: dict(shared_vars=w, op="sum", in_place=True, nccl=True),
+                self.truth_of_reduce,
+            ),
+            Call(
+                "all_reduce",
+                synk.all_reduce,
+                lambda: dict(shared_vars=w, op=draw.choice(["avg", "sum"]), nccl=True, weights=None),
+                self.truth_of_all_reduce,
+            ),
             Call("set_value", synk.set_value, lambda: dict(rank=1, shared_vars=w, values=np.ones(2), batch=None)),
             Call("get_value", synk.get_value, lambda: dict(rank=1, shared_vars=w), self.truth_of_get_value),
-            Call("get_lengths", synk.get_lengths, lambda: dict(shared_vars=w), lambda given, before: (
-                before, [4] * N) if given["shared_vars"] is w else None),
-            Call("get_shapes", synk.get_shapes, lambda: dict(shared_vars=w), lambda given, before: (
-                before, [(4,)] * N) if given["shared_vars"] is w else None),
-            Call("in_sync", lambda **given: bool(synk.in_sync(**given)), lambda: dict(shared_vars=w), lambda given, before: (
-                before, False) if given["shared_vars"] is w else None),
-            Call("fork", fork, lambda: dict(
-                n_parallel=2, use_gpu=None, master_rank=0, profile_workers=False, max_n_var=None, max_dim=None, seed=None,
-                random="split", timeout=None, pin=False, threads=None)),
+            Call(
+                "get_lengths",
+                synk.get_lengths,
+                lambda: dict(shared_vars=w),
+                lambda given, before: (before, [4] * N) if given["shared_vars"] is w else None,
+            ),
+            Call(
+                "get_shapes",
+                synk.get_shapes,
+                lambda: dict(shared_vars=w),
+                lambda given, before: (before, [(4,)] * N) if given["shared_vars"] is w else None,
+            ),
+            Call(
+                "in_sync",
+                lambda **given: bool(synk.in_sync(**given)),
+                lambda: dict(shared_vars=w),
+                lambda given, before: (before, False) if given["shared_vars"] is w else None,
+            ),
+            Call(
+                "fork",
+                fork,
+                lambda: dict(
+                    n_parallel=2,
+                    use_gpu=None,
+                    master_rank=0,
+                    profile_workers=False,
+                    max_n_var=None,
+                    max_dim=None,
+                    seed=None,
+                    random="split",
+                    timeout=None,
+                    pin=False,
+                    threads=None,
+                ),
+            ),
         ]
 
     # -- truth, from NumPy -----------------------------------------------------------------------------------------
@@ -209,7 +308,7 @@ class Bench:
             if isinstance(batch, (slice, list, tuple, range)) or isinstance(batch, np.ndarray) and batch.ndim:
                 rows = rows[batch if isinstance(batch, slice) else np.asarray(batch, int)]
             else:
-                rows = rows[:int(batch)]
+                rows = rows[: int(batch)]
         results: List[Any] = [np.mean(rows, dtype=float) if len(rows) else np.nan, rows * 2.0]
         subset = given["output_subset"]
         if subset is not None:
@@ -310,14 +409,18 @@ def play(bench: Bench, call: Call, given: Dict[str, Any]) -> str:
     try:
         result = call.function(**given)
     except TYPED as error:
-        if isinstance(error, (synk.WorkerDied, synk.WorkerTimeout)) or PROGRAM.session is None or PROGRAM.session.closed:
-            raise Wrong("the session died: %s" % error) from error
+        if (
+            isinstance(error, (synk.WorkerDied, synk.WorkerTimeout))
+            or PROGRAM.session is None
+            or PROGRAM.session.closed
+        ):
+            raise Wrong(f"the session died: {error}") from error
         if not isinstance(error, (Evil, MemoryError)) and not str(error):
-            raise Wrong("an error without a word: %r" % error) from error
+            raise Wrong(f"an error without a word: {error!r}") from error
         if not isinstance(error, synk.WorkerError):
             after = [[bench.w.get_value(), bench.c.get_value()]]
             if not all(same(a, b) for a, b in zip(after, before)):
-                raise Wrong("the error left other values: %s" % error) from error
+                raise Wrong(f"the error left other values: {error}") from error
         else:
             bench.reset()
         return type(error).__name__
@@ -326,9 +429,9 @@ def play(bench: Bench, call: Call, given: Dict[str, Any]) -> str:
         values, expected = truth
         after = bench.look()
         if not all(close_enough(list(a), list(b)) for a, b in zip(after, values)):
-            raise Wrong("the values are %r, expected %r" % (after, values))
+            raise Wrong(f"the values are {after!r}, expected {values!r}")
         if not close_enough(result, expected):
-            raise Wrong("the result is %r, expected %r" % (result, expected))
+            raise Wrong(f"the result is {result!r}, expected {expected!r}")
     bench.reset()
     return "right" if truth is not None else "done"
 
@@ -340,7 +443,7 @@ def run(scale: float, progress: Any, seed: int = 1, first: int = 0) -> List[Row]
     calls = bench.calls()
     signal.signal(signal.SIGALRM, hangs)
     for i in range(first, cases):
-        draw = bench.draw = random.Random("%d %d" % (seed, i))
+        draw = bench.draw = random.Random(f"{seed} {i}")
         call = draw.choice(calls[:-1]) if draw.random() > 0.01 else calls[-1]
         given = distort(draw, call.right(), bench)
         signal.alarm(HANG)
@@ -348,20 +451,20 @@ def run(scale: float, progress: Any, seed: int = 1, first: int = 0) -> List[Row]
             outcomes[play(bench, call, given)] += 1
         except BaseException as error:
             signal.alarm(0)
-            raise Wrong("case %d: %s(%s): %s: %s" % (i, call.name, describe(given), type(error).__name__, error)) from error
+            raise Wrong(f"case {i}: {call.name}({describe(given)}): {type(error).__name__}: {error}") from error
         signal.alarm(0)
         del given
         if i % 20 == 0:  # on all ranks, too
             for rank, got in enumerate(bench.look()):
                 if not same(got, bench.base[rank]):
-                    raise Wrong("case %d: rank %d has %r" % (i, rank, got))
+                    raise Wrong(f"case {i}: rank {rank} has {got!r}")
         progress("arguments", i + 1, cases)
     synk.close()
     assert not os.path.exists("/dev/shm" + SHARED_AS)
     check_nothing_left()
     PROGRAM.shut_down()
-    told = ", ".join("%s %s" % (name, "{:,}".format(number)) for name, number in outcomes.most_common())
-    return [Row("odd arguments of the published interface (%d calls, 2 ranks)" % len(calls), cases, clean([told]))]
+    told = ", ".join("{} {}".format(name, f"{number:,}") for name, number in outcomes.most_common())
+    return [Row(f"odd arguments of the published interface ({len(calls)} calls, 2 ranks)", cases, clean([told]))]
 
 
 def describe(given: Dict[str, Any]) -> str:
@@ -369,7 +472,7 @@ def describe(given: Dict[str, Any]) -> str:
     parts = []
     for name, value in given.items():
         try:
-            parts.append("%s=%.300r" % (name, value))
+            parts.append(f"{name}={value!r:.300}")
         except BaseException as error:
-            parts.append("%s=<%s whose repr raises %s>" % (name, type(value).__name__, type(error).__name__))
+            parts.append(f"{name}=<{type(value).__name__} whose repr raises {type(error).__name__}>")
     return ", ".join(parts)

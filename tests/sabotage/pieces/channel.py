@@ -43,7 +43,7 @@ class Play(Command):
         seen = []
         for i, (what, size) in enumerate(self.script):
             if self.fails.get(context.rank) == i:
-                raise LookupError("sabotage at %d" % i)
+                raise LookupError(f"sabotage at {i}")
             if what == "meet":
                 context.rendezvous.meet()
             elif what == "exchange":
@@ -108,7 +108,7 @@ def broken(draw: random.Random, payload: bytes) -> bytes:
     while True:
         kind = draw.randrange(4)
         if kind == 0:
-            result = payload[:draw.randrange(len(payload))]
+            result = payload[: draw.randrange(len(payload))]
         elif kind == 1:  # (no opcodes that call anything, but for what the length of random bytes makes improbable)
             result = bytes([0x80, 4]) + bytes(draw.randrange(0x20) for _ in range(draw.randrange(200)))
         elif kind == 2:
@@ -129,8 +129,11 @@ def play(draw: random.Random, breaker: Breaker, n: int) -> str:
     script = [(draw.choice(("meet", "exchange", "place")), odd_size(draw)) for _ in range(draw.randrange(6))]
     ranks = list(range(n))
     kind = draw.choice(("right", "right", "fails", "command", "answer"))
-    fails = {rank: draw.randrange(len(script)) for rank in draw.sample(ranks, draw.randrange(1, n + 1))} \
-        if kind == "fails" and script else {}
+    fails = (
+        {rank: draw.randrange(len(script)) for rank in draw.sample(ranks, draw.randrange(1, n + 1))}
+        if kind == "fails" and script
+        else {}
+    )
     command = Play(script, fails, {rank: value(draw) for rank in ranks}, bytes(odd_size(draw)))
     if kind == "command":
         breaker.command = draw
@@ -144,19 +147,19 @@ def play(draw: random.Random, breaker: Breaker, n: int) -> str:
     finally:
         victim, breaker.command, breaker.words[0] = breaker.words[0], None, -1
     if session.closed:
-        raise Wrong("%s: the session is closed: %s" % (kind, error))
+        raise Wrong(f"{kind}: the session is closed: {error}")
     if kind == "right" or (kind == "fails" and not fails):
         expected = [(truth(script, n), command.answers[rank], len(command.filling)) for rank in ranks]
         if error is not None or results != expected:
-            raise Wrong("%s: %r" % (kind, error or "other results"))
+            raise Wrong("{}: {!r}".format(kind, error or "other results"))
     elif kind == "fails":
         if not isinstance(error, LookupError if 0 in fails and not isinstance(error, WorkerError) else WorkerError):
-            raise Wrong("fails on %s: %r" % (sorted(fails), error))
+            raise Wrong(f"fails on {sorted(fails)}: {error!r}")
     elif kind == "command":
         if not isinstance(error, WorkerError) or sorted(error.remote_tracebacks) != ranks[1:]:
-            raise Wrong("a broken command: %r, %r" % (error, results))
+            raise Wrong(f"a broken command: {error!r}, {results!r}")
     elif not isinstance(error, WorkerError) or sorted(error.remote_tracebacks) != [victim]:
-        raise Wrong("a broken answer of rank %d: %r, %r" % (victim, error, results))
+        raise Wrong(f"a broken answer of rank {victim}: {error!r}, {results!r}")
     return kind
 
 
@@ -170,7 +173,7 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     signal.signal(signal.SIGALRM, hangs)
     n = 0
     for i in range(cases):
-        draw = random.Random("%d %d" % (seed, i))
+        draw = random.Random(f"{seed} {i}")
         if i % SESSION == 0:
             synk.close()
             n = 2 + i // SESSION % 3
@@ -181,7 +184,7 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
             kinds[play(draw, breaker, n)] += 1
         except BaseException as error:
             signal.alarm(0)
-            raise Wrong("case %d: %s: %s" % (i, type(error).__name__, error)) from error
+            raise Wrong(f"case {i}: {type(error).__name__}: {error}") from error
         signal.alarm(0)
         progress("channel", i + 1, cases)
     if len(os.listdir("/proc/self/fd")) > files + 4:
@@ -189,6 +192,15 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     synk.close()
     check_nothing_left()
     PROGRAM.shut_down()
-    return [Row("commands of all sizes that meet, exchange, allocate and fail, and broken messages (2 to 4 ranks)", cases,
-                clean([", ".join("%s %s" % (name, "{:,}".format(number)) for name, number in kinds.most_common()),
-                       "no session ended"]))]
+    return [
+        Row(
+            "commands of all sizes that meet, exchange, allocate and fail, and broken messages (2 to 4 ranks)",
+            cases,
+            clean(
+                [
+                    ", ".join("{} {}".format(name, f"{number:,}") for name, number in kinds.most_common()),
+                    "no session ended",
+                ]
+            ),
+        )
+    ]

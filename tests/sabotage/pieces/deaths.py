@@ -17,8 +17,13 @@ from synkhronos.program.program import PROGRAM
 OTHERS, STOPS = 100, 60
 
 #: How ranks end otherwise: what they do, and how that reads.
-DEATHS = [(signal.SIGSEGV, "SIGSEGV"), (signal.SIGABRT, "SIGABRT"), (signal.SIGTERM, "SIGTERM"),
-          (OS_EXIT, "os._exit(0)"), (SYS_EXIT, "sys.exit")]
+DEATHS = [
+    (signal.SIGSEGV, "SIGSEGV"),
+    (signal.SIGABRT, "SIGABRT"),
+    (signal.SIGTERM, "SIGTERM"),
+    (OS_EXIT, "os._exit(0)"),
+    (SYS_EXIT, "sys.exit"),
+]
 
 #: Of the sessions whose ranks stop.
 TIMEOUT = 0.5
@@ -34,7 +39,7 @@ def die_otherwise(victims: Victims, count: int, progress) -> List[Row]:
             rank = victims.rank
             operation, step, error, told = victims.run()
             if step is None:
-                raise Wrong("%s did not come to its step" % label)
+                raise Wrong(f"{label} did not come to its step")
             if isinstance(error, WorkerError) and action == SYS_EXIT and error.rank == rank:
                 raised += 1  # inside a command, it is an exception as any other
                 if "SystemExit: sabotage" not in str(error):
@@ -47,8 +52,8 @@ def die_otherwise(victims: Victims, count: int, progress) -> List[Row]:
             del error
             victims.recover(died)
             progress(label, i + 1, count)
-        more = ["%d as WorkerError, after which the session went on" % raised] if raised else []
-        rows.append(Row("%s on a rank" % label, count, clean(more), seconds))
+        more = [f"{raised} as WorkerError, after which the session went on"] if raised else []
+        rows.append(Row(f"{label} on a rank", count, clean(more), seconds))
     return rows
 
 
@@ -63,8 +68,8 @@ def stop(victims: Victims, count: int, progress) -> List[Row]:
         rank = victims.rank
         operation, step, error, told = victims.run()
         if error is not None:
-            if not isinstance(error, WorkerTimeout) or "rank %d (pid" % rank not in str(error):
-                raise Wrong("expected a timeout of rank %d, got %r" % (rank, error))
+            if not isinstance(error, WorkerTimeout) or f"rank {rank} (pid" not in str(error):
+                raise Wrong(f"expected a timeout of rank {rank}, got {error!r}")
             if "T (stopped)" not in str(error):
                 raise Wrong(str(error))
             told_where += 1
@@ -72,8 +77,14 @@ def stop(victims: Victims, count: int, progress) -> List[Row]:
         del error
         victims.recover()
         progress("SIGSTOP", i + 1, count)
-    return [Row("SIGSTOP of a rank, fork(timeout=%.1f)" % TIMEOUT, count, clean(
-        ["the error shows the stopped rank's state %d times; the others were in close()" % told_where]), seconds)]
+    return [
+        Row(
+            f"SIGSTOP of a rank, fork(timeout={TIMEOUT:.1f})",
+            count,
+            clean([f"the error shows the stopped rank's state {told_where} times; the others were in close()"]),
+            seconds,
+        )
+    ]
 
 
 def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:

@@ -37,7 +37,7 @@ def play(number: int) -> int:
     _here["steps"].plan()
     operation, error, _ = _here["programs"][n].run()
     if error is not None:
-        raise Wrong("run %d of %d ranks failed in %s" % (number, n, operation)) from error
+        raise Wrong(f"run {number} of {n} ranks failed in {operation}") from error
     return sum(len(_here["steps"].names(rank)) for rank in range(1, n))
 
 
@@ -54,7 +54,7 @@ def play_many(what: str, runs: int, at_a_time: int, late: float, cores: Any, pro
             raise
     left = [name for name in os.listdir("/dev/shm") if "synkhronos" in name]
     if left:
-        raise Wrong("left in /dev/shm: %s" % left)
+        raise Wrong(f"left in /dev/shm: {left}")
     return steps
 
 
@@ -62,8 +62,13 @@ def run(scale: float, progress: Any) -> List[Row]:
     """Run the piece."""
     runs = scaled(RUNS, scale)
     steps = play_many("late by 0-100 ms, one step in five", runs, min(runs, AT_A_TIME), LATE, None, progress)
-    rows = [Row("programs of 17 operations, each process late by 0-100 ms at one step in five (2 to 4 ranks)", runs,
-                clean(["%s steps of ranks; %d programs at a time" % ("{:,}".format(steps), min(runs, AT_A_TIME))]))]
+    rows = [
+        Row(
+            "programs of 17 operations, each process late by 0-100 ms at one step in five (2 to 4 ranks)",
+            runs,
+            clean([f"{(f'{steps:,}')} steps of ranks; {min(runs, AT_A_TIME)} programs at a time"]),
+        )
+    ]
     core = {min(os.sched_getaffinity(0))}
     runs = scaled(ON_ONE_CORE, scale)
     play_many("all ranks on one core", runs, 1, 0.0, core, progress)

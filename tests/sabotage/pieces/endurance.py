@@ -40,19 +40,27 @@ class Memory(Command):
 
 def measure(pid: int) -> Dict[str, int]:
     """Return what a process holds."""
-    with open("/proc/%d/statm" % pid) as file:
+    with open(f"/proc/{pid}/statm") as file:
         resident = int(file.read().split()[1]) * _PAGE
-    with open("/proc/%d/maps" % pid) as file:
+    with open(f"/proc/{pid}/maps") as file:
         maps = sum(1 for _ in file)
-    return {"bytes": resident, "files": len(os.listdir("/proc/%d/fd" % pid)), "maps": maps,
-            "threads": len(os.listdir("/proc/%d/task" % pid))}
+    return {
+        "bytes": resident,
+        "files": len(os.listdir(f"/proc/{pid}/fd")),
+        "maps": maps,
+        "threads": len(os.listdir(f"/proc/{pid}/task")),
+    }
 
 
 def check_same(what: str, before: Dict[str, int], after: Dict[str, int]) -> None:
     """Raise where something has grown."""
-    if after["files"] != before["files"] or after["threads"] != before["threads"] \
-            or after["bytes"] > before["bytes"] + SLACK or after["maps"] > before["maps"] + 4:
-        raise Wrong("%s: before %s, after %s" % (what, before, after))
+    if (
+        after["files"] != before["files"]
+        or after["threads"] != before["threads"]
+        or after["bytes"] > before["bytes"] + SLACK
+        or after["maps"] > before["maps"] + 4
+    ):
+        raise Wrong(f"{what}: before {before}, after {after}")
 
 
 def sessions(count: int, progress: Any) -> Row:
@@ -61,32 +69,42 @@ def sessions(count: int, progress: Any) -> Row:
 
     def everything() -> List[Any]:
         gc.collect()
-        return [measure(os.getpid()), measure(PROGRAM.keeper_pid), PROGRAM.pool.used, threading.active_count(),
-                len([name for name in os.listdir("/dev/shm") if "synkhronos" in name]),
-                len([pid for pid, stat in processes() if stat[1] in (str(os.getpid()), str(PROGRAM.keeper_pid))])]
+        return [
+            measure(os.getpid()),
+            measure(PROGRAM.keeper_pid),
+            PROGRAM.pool.used,
+            threading.active_count(),
+            len([name for name in os.listdir("/dev/shm") if "synkhronos" in name]),
+            len([pid for pid, stat in processes() if stat[1] in (str(os.getpid()), str(PROGRAM.keeper_pid))]),
+        ]
 
     for i in range(max(4, min(20, count))):
         programs[i % 2].run()
     before = middle = everything()
     for i in range(count):
         if programs[i % 2].run() != (None, None, None):
-            raise Wrong("session %d" % i)
+            raise Wrong(f"session {i}")
         progress("sessions", i + 1, count)
         if i + 1 == count // 2:
             middle = everything()
     after = everything()
     grown = after[0]["bytes"] - middle[0]["bytes"]
     if count >= 1000 and grown > PER_SESSION * (count - count // 2) + SLACK // 16:
-        raise Wrong("the master has grown by %d bytes in the second half of %d sessions" % (grown, count))
-    check_same("the master after %d sessions" % count, before[0], after[0])
-    check_same("the keeper after %d sessions" % count, before[1], after[1])
+        raise Wrong(f"the master has grown by {grown} bytes in the second half of {count} sessions")
+    check_same(f"the master after {count} sessions", before[0], after[0])
+    check_same(f"the keeper after {count} sessions", before[1], after[1])
     if after[2:] != before[2:]:
-        raise Wrong("memory of the pool, threads, names, processes: before %s, after %s" % (before[2:], after[2:]))
+        raise Wrong(f"memory of the pool, threads, names, processes: before {before[2:]}, after {after[2:]}")
     check_nothing_left()
-    return Row("sessions one after another in one process, with every operation in each", count, clean([
-        "open files %d, threads %d, processes and names the same; memory of the master %+.1f MB, of the keeper %+.1f MB" % (
-            after[0]["files"], after[3], (after[0]["bytes"] - before[0]["bytes"]) / 2 ** 20,
-            (after[1]["bytes"] - before[1]["bytes"]) / 2 ** 20)]))
+    return Row(
+        "sessions one after another in one process, with every operation in each",
+        count,
+        clean(
+            [
+                f"open files {after[0]['files']}, threads {after[3]}, processes and names the same; memory of the master {(after[0]['bytes'] - before[0]['bytes']) / 2**20:+.1f} MB, of the keeper {(after[1]['bytes'] - before[1]['bytes']) / 2**20:+.1f} MB"
+            ]
+        ),
+    )
 
 
 def soak(count: int, progress: Any) -> Row:
@@ -100,7 +118,7 @@ def soak(count: int, progress: Any) -> Row:
     def call(i: int) -> None:
         got = f(data) if i % 2 else f(plain)
         if got != (49.5 if i % 2 else 24.5):
-            raise Wrong("call %d returned %r" % (i, got))
+            raise Wrong(f"call {i} returned {got!r}")
         if i % 100 == 0:
             synk.all_reduce(w, op="max")
 
@@ -119,18 +137,25 @@ def soak(count: int, progress: Any) -> Row:
     gc.collect()
     for rank, (before, after) in enumerate(zip(begin, PROGRAM.session.run(Memory()))):
         after["bytes"] -= seconds.nbytes if rank == 0 else 0
-        check_same("rank %d after %d calls" % (rank, count), before, after)
+        check_same(f"rank {rank} after {count} calls", before, after)
     if not np.array_equal(w.get_value(), np.full(100, base + count)):
-        raise Wrong("the updates of some calls are missing: %r" % w.get_value())
+        raise Wrong(f"the updates of some calls are missing: {w.get_value()!r}")
     # Of tenths of all calls: one disturbance of the machine must not look like a trend.
     parts = np.array_split(seconds, min(10, count))
     p99 = [float(np.percentile(part, 99)) * 1e6 for part in parts]
     if np.median(p99[-3:]) > 3 * np.median(p99[:3]) + 100:
-        raise Wrong("calls get slower: 99 of 100 take at most %s us" % p99)
+        raise Wrong(f"calls get slower: 99 of 100 take at most {p99} us")
     synk.close()
-    return Row("calls in one session (2 ranks), of plain arrays and Data, with an all_reduce every 100", count, clean([
-        "memory, files and threads of both ranks the same; p50 %.0f us, p99 %.0f us in the first three tenths and %.0f us "
-        "in the last three" % (np.median(seconds) * 1e6, np.median(p99[:3]), np.median(p99[-3:]))]))
+    return Row(
+        "calls in one session (2 ranks), of plain arrays and Data, with an all_reduce every 100",
+        count,
+        clean(
+            [
+                f"memory, files and threads of both ranks the same; p50 {np.median(seconds) * 1e6:.0f} us, p99 {np.median(p99[:3]):.0f} us in the first three tenths and {np.median(p99[-3:]):.0f} us "
+                "in the last three"
+            ]
+        ),
+    )
 
 
 def run(scale: float, progress: Any) -> List[Row]:

@@ -33,7 +33,7 @@ class Victims:
             for _ in range(2):  # in the first, memory is fresh
                 self.steps.plan()
                 if program.run() != (None, None, None):
-                    raise Wrong("without sabotage, %d ranks" % n)
+                    raise Wrong(f"without sabotage, {n} ranks")
             for rank in range(1, n):
                 self.taken[n, rank] = self.steps.names(rank)
         self.hit = Counter({name: 0 for names in self.taken.values() for name in names})
@@ -79,11 +79,11 @@ class Victims:
 def check_death(error, rank: int, status: int, seconds: float) -> None:
     """Raise where a death was not told as it should be."""
     if not isinstance(error, WorkerDied) or (error.rank, error.exitcode) != (rank, status):
-        raise Wrong("expected the death of rank %d (%d), got %r" % (rank, status, error))
-    if "rank %d (pid %d) " % (rank, error.pid) not in str(error) or not error.memory:
+        raise Wrong(f"expected the death of rank {rank} ({status}), got {error!r}")
+    if f"rank {rank} (pid {error.pid}) " not in str(error) or not error.memory:
         raise Wrong(str(error))
     if seconds > TOLD:
-        raise Wrong("told after %.3f s: %s" % (seconds, error))
+        raise Wrong(f"told after {seconds:.3f} s: {error}")
 
 
 def kill(victims: Victims, count: int, least: int, progress) -> List[Row]:
@@ -109,11 +109,23 @@ def kill(victims: Victims, count: int, least: int, progress) -> List[Row]:
         victims.recover()
         progress("kill -9 of a rank", done, count)
     least_hit = min(victims.hit, key=lambda name: victims.hit[name])
-    spread = ", ".join("%s %d" % item for item in sorted(operations.items(), key=lambda item: -item[1]))
-    return [Row("kill -9 of a rank (2, 3 and 4 ranks)", done, clean([
-        "%d protocol steps, each hit %d times or more (least: %s); %d pairs of operation and step; %d at a random moment; "
-        "%d too late to matter to close()" % (
-            len(victims.hit), victims.hit[least_hit], least_hit, len(pairs), moments, silent), spread]), seconds)]
+    spread = ", ".join(f"{name} {count}" for name, count in sorted(operations.items(), key=lambda item: -item[1]))
+    return [
+        Row(
+            "kill -9 of a rank (2, 3 and 4 ranks)",
+            done,
+            clean(
+                [
+                    (
+                        f"{len(victims.hit)} protocol steps, each hit {victims.hit[least_hit]} times or more (least: {least_hit}); {len(pairs)} pairs of operation and step; {moments} at a random moment; "
+                        f"{silent} too late to matter to close()"
+                    ),
+                    spread,
+                ]
+            ),
+            seconds,
+        )
+    ]
 
 
 def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
@@ -121,7 +133,7 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     victims = Victims(seed)
     absent = sorted(set(NAMES) - set(victims.hit))
     if absent:
-        raise Wrong("steps that no rank takes: %s" % absent)
+        raise Wrong(f"steps that no rank takes: {absent}")
     rows = kill(victims, scaled(KILLS, scale), int(LEAST * scale), progress)
     PROGRAM.shut_down()
     return rows

@@ -34,8 +34,12 @@ AT_A_TIME = 6
 class Shared(ctypes.Structure):
     """What the program tells the harness."""
 
-    _fields_ = [("ready", ctypes.c_int), ("caught", ctypes.c_double), ("works", ctypes.c_int),
-                ("text", ctypes.c_char * 4000)]
+    _fields_ = [
+        ("ready", ctypes.c_int),
+        ("caught", ctypes.c_double),
+        ("works", ctypes.c_int),
+        ("text", ctypes.c_char * 4000),
+    ]
 
 
 class Stuck(Command):
@@ -90,6 +94,7 @@ class Case(NamedTuple):
 
 def program(case: Case, shared: Shared) -> None:
     """Be the program: run until interrupted, then see that it goes on working."""
+
     def swallowed(what: Any) -> None:  # Python itself drops what is raised in callbacks of weak references: once more,
         if what.exc_type is KeyboardInterrupt:
             signal.setitimer(signal.ITIMER_REAL, 0.002)  # but not in here, where it would be dropped again
@@ -147,7 +152,7 @@ def play(case: Case) -> float:
         finally:
             os._exit(status)
     try:
-        wait_until(lambda: shared.ready, 30, "it did not come so far: %s" % (case,))
+        wait_until(lambda: shared.ready, 30, f"it did not come so far: {case}")
         time.sleep(case.delay)
         sent = time.monotonic()
         for i in range(case.signals):
@@ -155,20 +160,23 @@ def play(case: Case) -> float:
             (os.killpg if case.to_group else os.kill)(pid, case.number)
         if case.number == signal.SIGKILL:
             os.waitpid(pid, 0)
-            wait_until(lambda: not living(pid), GONE, "left behind: %s" % (case,))
+            wait_until(lambda: not living(pid), GONE, f"left behind: {case}")
             seconds = time.monotonic() - sent
         else:
-            ended = wait_until(lambda: os.waitpid(pid, os.WNOHANG)[1:] if shared.works or shared.text or gone(pid)
-                               else None, 60, "it hangs: %s" % (case,))
+            ended = wait_until(
+                lambda: os.waitpid(pid, os.WNOHANG)[1:] if shared.works or shared.text or gone(pid) else None,
+                60,
+                f"it hangs: {case}",
+            )
             if not shared.works:
-                raise Wrong("%s: status %s, %s" % (case, ended, shared.text.decode()))
+                raise Wrong(f"{case}: status {ended}, {shared.text.decode()}")
             seconds = shared.caught - sent
             if seconds > INTERRUPTED:
-                raise Wrong("%s: told after %.3f s" % (case, seconds))
-            wait_until(lambda: not living(pid), 2.0, "left behind: %s" % (case,))
+                raise Wrong(f"{case}: told after {seconds:.3f} s")
+            wait_until(lambda: not living(pid), 2.0, f"left behind: {case}")
         text = os.pread(said, 100000, 0).decode()
         if text:
-            raise Wrong("%s: it said %s" % (case, text))
+            raise Wrong(f"{case}: it said {text}")
         return seconds
     finally:
         for other in living(pid) + [pid]:
@@ -219,11 +227,11 @@ def kill_keeper(count: int, progress: Any, seed: int = 1) -> Row:
         while error is None and PROGRAM.keeper_pid == keeper:  # where no session is open, the next fork() replaces it
             operation, error, moment = here.run()
         if error is not None:
-            if "keeper process (pid %d)" % keeper not in str(error):
+            if f"keeper process (pid {keeper})" not in str(error):
                 raise error
             seconds.append(moment - np.frombuffer(killed[:])[0])
             if seconds[-1] > 1.0:
-                raise Wrong("told after %.3f s: %s" % (seconds[-1], error))
+                raise Wrong(f"told after {seconds[-1]:.3f} s: {error}")
         os.waitpid(killer, 0)
         del error
         if synk.is_forked():
@@ -232,17 +240,28 @@ def kill_keeper(count: int, progress: Any, seed: int = 1) -> Row:
         check_nothing_left()
         progress("kill -9 of the keeper", i + 1, count)
     PROGRAM.shut_down()
-    return Row("kill -9 of the keeper", count, clean(["told %d times, the others while nothing was open" % len(seconds)]),
-               seconds)
+    return Row(
+        "kill -9 of the keeper",
+        count,
+        clean([f"told {len(seconds)} times, the others while nothing was open"]),
+        seconds,
+    )
 
 
 def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     """Run the piece."""
     count = scaled(TIMES, scale)
-    kinds = [("kill -9 of the master; times until its ranks are gone", dict(
-        signals=1, to_group=False, number=signal.SIGKILL))]
-    kinds += [("Ctrl-C to %s, %s" % (where, times), dict(signals=number, to_group=where == "the group"))
-              for where in ("the group", "the master alone") for number, times in ((1, "once"), (2, "twice"))]
+    kinds = [
+        (
+            "kill -9 of the master; times until its ranks are gone",
+            dict(signals=1, to_group=False, number=signal.SIGKILL),
+        )
+    ]
+    kinds += [
+        (f"Ctrl-C to {where}, {times}", dict(signals=number, to_group=where == "the group"))
+        for where in ("the group", "the master alone")
+        for number, times in ((1, "once"), (2, "twice"))
+    ]
     rows = []
     with ProcessPoolExecutor(AT_A_TIME, multiprocessing.get_context("fork")) as pool:
         for k, (what, kwargs) in enumerate(kinds):
@@ -253,5 +272,5 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
             rows.append(Row(what, count, clean(), seconds))
     left = [name for name in os.listdir("/dev/shm") if "synkhronos" in name]
     if left:
-        raise Wrong("left in /dev/shm: %s" % left)
+        raise Wrong(f"left in /dev/shm: {left}")
     return rows + [kill_keeper(count, progress, seed)]

@@ -131,16 +131,20 @@ def play(program: Program, where: str, how: str, who: str) -> Optional[float]:
     took = time.monotonic() - began
     allowed = expected(where, how, ranks)
     if not isinstance(error, allowed) if allowed else error is not None:
-        raise Wrong("%s, %s, %s: got %r, expected %s" % (where, how, who, error, allowed))
+        raise Wrong(f"{where}, {how}, {who}: got {error!r}, expected {allowed}")
     if isinstance(error, WorkerError) and "sabotage" not in str(error):
-        raise Wrong("%s, %s, %s: %s" % (where, how, who, error))
+        raise Wrong(f"{where}, {how}, {who}: {error}")
     # (Where several fail at once, the first may free another before that comes so far.)
-    if isinstance(error, WorkerError) and where != "unpickling the result" and not set(error.remote_tracebacks) <= set(ranks):
-        raise Wrong("%s, %s, %s: told of ranks %s" % (where, how, who, sorted(error.remote_tracebacks)))
+    if (
+        isinstance(error, WorkerError)
+        and where != "unpickling the result"
+        and not set(error.remote_tracebacks) <= set(ranks)
+    ):
+        raise Wrong(f"{where}, {how}, {who}: told of ranks {sorted(error.remote_tracebacks)}")
     if isinstance(error, WorkerDied) and (error.rank not in ranks or error.exitcode not in (3, -signal.SIGSEGV)):
-        raise Wrong("%s, %s, %s: %s" % (where, how, who, error))
+        raise Wrong(f"{where}, {how}, {who}: {error}")
     if (PROGRAM.session.closed is not None) != deadly:
-        raise Wrong("%s, %s, %s: the session is %s" % (where, how, who, PROGRAM.session))
+        raise Wrong(f"{where}, {how}, {who}: the session is {PROGRAM.session}")
     told = None if error is None else took
     del error, session
     if deadly:
@@ -154,9 +158,12 @@ def run(scale: float, progress: Any) -> List[Row]:
     program = Program(N)
     program.run()
     rounds = scaled(ROUNDS, scale)
-    cases = [(where, how, who) for where, how, who in itertools.product(WHERE, HOW, WHO)
-             # What happens on the master alone can only raise: else it is the master that dies.
-             if where not in ("pickling", "unpickling the result") or (how in HOW[:2] and who == WHO[0])]
+    cases = [
+        (where, how, who)
+        for where, how, who in itertools.product(WHERE, HOW, WHO)
+        # What happens on the master alone can only raise: else it is the master that dies.
+        if where not in ("pickling", "unpickling the result") or (how in HOW[:2] and who == WHO[0])
+    ]
     seconds = []
     for i in range(rounds):
         for j, case in enumerate(cases):
@@ -166,5 +173,11 @@ def run(scale: float, progress: Any) -> List[Row]:
             progress("objects", i * len(cases) + j + 1, rounds * len(cases))
     check_nothing_left()
     PROGRAM.shut_down()
-    return [Row("objects that raise, exit or crash", rounds * len(cases), clean([
-        "%d ways: %s" % (len(cases), ", ".join(WHERE))]), seconds)]
+    return [
+        Row(
+            "objects that raise, exit or crash",
+            rounds * len(cases),
+            clean([f"{len(cases)} ways: {', '.join(WHERE)}"]),
+            seconds,
+        )
+    ]

@@ -23,7 +23,9 @@ class Row(NamedTuple):
     def to_json(self) -> Dict[str, Any]:
         """Return it with the times summed up."""
         times = sorted(self.seconds)
-        told = [] if not times else [times[len(times) // 2], times[min(len(times) - 1, len(times) * 99 // 100)], times[-1]]
+        told = (
+            [] if not times else [times[len(times) // 2], times[min(len(times) - 1, len(times) * 99 // 100)], times[-1]]
+        )
         return {"what": self.what, "done": self.done, "result": self.result, "told": told}
 
 
@@ -38,8 +40,9 @@ class Progress:
         now = time.monotonic()
         if now - self._said > self.every or done == of:
             self._said = now
-            print("%-10s%-42s%9s of %s%8.0f s" % (self.piece, what, "{:,}".format(done), "{:,}".format(of),
-                                                  now - self._begun), flush=True)
+            print(
+                f"{self.piece:<10}{what:<42}{(f'{done:,}'):>9} of {(f'{of:,}')}{now - self._begun:8.0f} s", flush=True
+            )
 
 
 def scaled(number: int, scale: float) -> int:
@@ -62,10 +65,10 @@ def check_nothing_left() -> None:
     """Raise where a process of ours, a name in shared memory or a thread is there without a session."""
     assert not synk.is_forked()
     parents = [str(os.getpid()), str(PROGRAM.keeper_pid)]
-    left = ["process %d" % pid for pid, stat in processes() if stat[1] in parents and pid != PROGRAM.keeper_pid]
+    left = [f"process {pid}" for pid, stat in processes() if stat[1] in parents and pid != PROGRAM.keeper_pid]
     left += ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synkhronos" in name]
     left += [thread.name for thread in threading.enumerate() if thread.name.startswith("synkhronos")]
-    assert not left, "left behind: %s" % left
+    assert not left, f"left behind: {left}"
 
 
 def clean(what: Sequence[str] = ()) -> str:

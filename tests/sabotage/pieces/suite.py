@@ -22,9 +22,22 @@ def run(scale: float, progress: Any) -> List[Row]:
     rounds, passed, skipped = scaled(ROUNDS, scale), 0, 0
     for i in range(rounds):
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--deselect", str(FOLDER / "test_pieces.py"),
-             str(FOLDER)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
-            cwd=str(FOLDER.parents[1]))
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "--deselect",
+                str(FOLDER / "test_pieces.py"),
+                str(FOLDER),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            universal_newlines=True,
+            cwd=str(FOLDER.parents[1]),
+        )
         lines = []
         for line in process.stdout:
             lines.append(line)
@@ -34,6 +47,14 @@ def run(scale: float, progress: Any) -> List[Row]:
         counts = dict((word, int(number)) for number, word in re.findall(r"(\d+) (passed|skipped)", lines[-1]))
         passed, skipped = passed + counts["passed"], skipped + counts.get("skipped", 0)
         progress("tests/sabotage", i + 1, rounds)
-    more = "; %d were skipped" % skipped if skipped else ""
-    return [Row("tests/sabotage, %d times: exits by every road, forks and threads of the user's own, Ctrl-C in scripts and "
-                "consoles, limits, security" % rounds, passed, "all passed" + more)]
+    more = f"; {skipped} were skipped" if skipped else ""
+    return [
+        Row(
+            (
+                f"tests/sabotage, {rounds} times: exits by every road, forks and threads of the user's own, Ctrl-C in scripts and "
+                "consoles, limits, security"
+            ),
+            passed,
+            "all passed" + more,
+        )
+    ]

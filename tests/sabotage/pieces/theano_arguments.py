@@ -30,8 +30,18 @@ N = 2
 #: Python code alone: nothing is given to the C compiler.
 MODE = theano.Mode(linker="py", optimizer=None)
 
-RULES = ("sgd", "momentum", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam", "adamax", "amsgrad",
-         "sgd_nonflat")
+RULES = (
+    "sgd",
+    "momentum",
+    "nesterov_momentum",
+    "adagrad",
+    "rmsprop",
+    "adadelta",
+    "adam",
+    "adamax",
+    "amsgrad",
+    "sgd_nonflat",
+)
 
 
 class Bench:
@@ -41,7 +51,9 @@ class Bench:
         self.w, self.c = theano.shared(np.arange(4.0), "w"), theano.shared(np.int64(3), "c")
         self.rows = theano.shared(np.arange(6.0), "rows")
         self.x, self.b = T.dvector("x"), T.dscalar("b")
-        self.probe = synk.function([self.x], [(self.x * 2, "gather"), self.x.mean()], updates=[(self.w, self.w + 1)], mode=MODE)
+        self.probe = synk.function(
+            [self.x], [(self.x * 2, "gather"), self.x.mean()], updates=[(self.w, self.w + 1)], mode=MODE
+        )
         PROGRAM.open(N, 0, pin=False)
         self.check()
 
@@ -49,25 +61,58 @@ class Bench:
         """Raise where the session is not in order."""
         rows, mean = self.probe(np.arange(5.0))
         if not np.array_equal(rows, 2 * np.arange(5.0)) or mean != 2.0:
-            raise Wrong("the session: %r, %r" % (rows, mean))
+            raise Wrong(f"the session: {rows!r}, {mean!r}")
 
     def right(self, draw: random.Random) -> Dict[str, Any]:
         """Return arguments of `function` that are right."""
         x, w = self.x, self.w
-        return dict(inputs=[x], outputs=draw.choice([x.sum(), [(x.mean(), "avg"), (x, "gather")], {"a": x.max()}]),
-                    bcast_inputs=draw.choice([None, [self.b]]), updates=draw.choice([None, [(w, w * 2)], {w: w + 1}]),
-                    givens=draw.choice([None, [], {}]), sliceable_shareds=draw.choice([None, []]), mode=MODE,
-                    on_unused_input="ignore", name=draw.choice([None, "named"]), allow_input_downcast=None,
-                    no_default_updates=False, profile=None)
+        return dict(
+            inputs=[x],
+            outputs=draw.choice([x.sum(), [(x.mean(), "avg"), (x, "gather")], {"a": x.max()}]),
+            bcast_inputs=draw.choice([None, [self.b]]),
+            updates=draw.choice([None, [(w, w * 2)], {w: w + 1}]),
+            givens=draw.choice([None, [], {}]),
+            sliceable_shareds=draw.choice([None, []]),
+            mode=MODE,
+            on_unused_input="ignore",
+            name=draw.choice([None, "named"]),
+            allow_input_downcast=None,
+            no_default_updates=False,
+            profile=None,
+        )
 
     def odd(self, draw: random.Random) -> Any:
         """Return something odd, or something that is right elsewhere."""
-        return draw.choice([lambda: odd(draw)] * 3 + [lambda: draw.choice([
-            self.x, [self.x, self.x], [self.w], self.w, [self.rows], [(self.w, self.x)], {self.w: self.x},
-            [(self.w, self.w + 1, "sum"), (self.c, self.c + 1)], [(self.c, self.c * 2, "avg")], [(self.w, 1)],
-            [(self.x, "nonsense")], [(self.x, "sum", 3)], (self.x, "min"), (self.c + 1), [self.c + 1],
-            [T.dvector("batch")], [theano.In(self.x, value=1)], [theano.In(self.b, update=self.b)], [T.dvector()] * 2,
-            {self.x: self.w}, [(self.w, self.rows)]])])()
+        return draw.choice(
+            [lambda: odd(draw)] * 3
+            + [
+                lambda: draw.choice(
+                    [
+                        self.x,
+                        [self.x, self.x],
+                        [self.w],
+                        self.w,
+                        [self.rows],
+                        [(self.w, self.x)],
+                        {self.w: self.x},
+                        [(self.w, self.w + 1, "sum"), (self.c, self.c + 1)],
+                        [(self.c, self.c * 2, "avg")],
+                        [(self.w, 1)],
+                        [(self.x, "nonsense")],
+                        [(self.x, "sum", 3)],
+                        (self.x, "min"),
+                        (self.c + 1),
+                        [self.c + 1],
+                        [T.dvector("batch")],
+                        [theano.In(self.x, value=1)],
+                        [theano.In(self.b, update=self.b)],
+                        [T.dvector()] * 2,
+                        {self.x: self.w},
+                        [(self.w, self.rows)],
+                    ]
+                )
+            ]
+        )()
 
     def build(self, given: Dict[str, Any]) -> str:
         """Build a function, and call it on numbers where it has one input."""
@@ -78,8 +123,9 @@ class Bench:
     def rule(self, draw: random.Random) -> str:
         """Build the updates of a rule from one or two odd arguments."""
         rule = getattr(updates, draw.choice(RULES))
-        given: Dict[str, Any] = dict(loss_or_grads=T.sum(self.w ** 2) + T.sum(self.rows), params=[self.w, self.rows],
-                                     learning_rate=0.1)
+        given: Dict[str, Any] = dict(
+            loss_or_grads=T.sum(self.w**2) + T.sum(self.rows), params=[self.w, self.rows], learning_rate=0.1
+        )
         for _ in range(draw.choice((0, 1, 1, 2))):
             given[draw.choice(list(given) + ["epsilon", "momentum", "beta1"])] = self.odd(draw)
         rule(**given)
@@ -99,7 +145,7 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     bench, outcomes, cases = Bench(), Counter(), scaled(CASES, scale)
     signal.signal(signal.SIGALRM, hangs)
     for i in range(cases):
-        draw = random.Random("%d %d" % (seed, i))
+        draw = random.Random(f"{seed} {i}")
         given: Dict[str, Any] = {}
         signal.alarm(HANG)
         try:
@@ -113,10 +159,10 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
         except TYPED as error:
             outcomes[type(error).__name__] += 1
             if not synk.is_forked():
-                raise Wrong("case %d: the session ended" % i) from error
+                raise Wrong(f"case {i}: the session ended") from error
         except BaseException as error:
             if not is_theanos_own(error):
-                raise Wrong("case %d: %s: %s: %s" % (i, describe(given), type(error).__name__, error)) from error
+                raise Wrong(f"case {i}: {describe(given)}: {type(error).__name__}: {error}") from error
             outcomes["Theano's " + type(error).__name__] += 1
         finally:
             signal.alarm(0)
@@ -127,5 +173,5 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     synk.close()
     check_nothing_left()
     PROGRAM.shut_down()
-    told = ", ".join("%s %s" % (name, "{:,}".format(number)) for name, number in outcomes.most_common())
+    told = ", ".join("{} {}".format(name, f"{number:,}") for name, number in outcomes.most_common())
     return [Row("odd arguments of function() and of the update rules, with Theano", cases, clean([told]))]
