@@ -13,7 +13,7 @@ import numpy as np
 from .errors import StateError
 from .memory import mapped_file
 from .memory.mapped_file import FileHandle
-from .memory.pool import MOST_SIZES, Handle, Pool, as_shape
+from .memory.pool import MAX_NDIM, Handle, Pool, as_shape
 from .memory.posix_names import NamedMemory, NameHandle
 from .program.program import PROGRAM
 
@@ -521,8 +521,8 @@ def _declared(var: Any, dtype: Any, ndim: Optional[int]) -> Tuple[Optional[np.dt
             raise TypeError(f"ndim must be an integer, got {ndim!r}") from None
         if ndim < 0:
             raise ValueError(f"ndim must not be negative, got {ndim}")
-        if ndim > MOST_SIZES:
-            raise ValueError(f"ndim must be at most {MOST_SIZES}, got {ndim}")
+        if ndim > MAX_NDIM:
+            raise ValueError(f"ndim must be at most {MAX_NDIM}, got {ndim}")
     if var is None:
         return dtype, ndim
     if not isinstance(getattr(var, "ndim", None), int) or getattr(var, "dtype", None) is None:

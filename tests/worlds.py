@@ -43,7 +43,7 @@ class Poke(Command):
 
     def run(self, context):
         engine, variable = context.shareds[self.number]
-        engine.put(variable, engine.hold(variable, np.array(self.values[context.rank])))
+        engine.put(variable, engine.to_device(variable, np.array(self.values[context.rank])))
 
 
 class Tables(Command):

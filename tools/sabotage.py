@@ -156,7 +156,9 @@ def document(results: Dict[str, Any], scale: float) -> str:
             )
     lines += [
         "",
-        "Pieces: " + "; ".join(f"{result['piece']} {result['date']}, {result['seconds']:.0f} s" for result in shown) + ".",
+        "Pieces: "
+        + "; ".join(f"{result['piece']} {result['date']}, {result['seconds']:.0f} s" for result in shown)
+        + ".",
     ]
     absent = [piece for piece in PIECES if piece not in results or results[piece]["scale"] != scale]
     old = [result["piece"] for result in shown if result["code"] != code()]

@@ -40,7 +40,7 @@ def measure(peer, what, nbytes, pause, repeats, warm=0):
     times = []
     for _ in range(warm + repeats):
         if not pause:
-            peer.meet()
+            peer.wait()
         elif peer.rank == 0:
             time.sleep(pause)
         begin = time.perf_counter()

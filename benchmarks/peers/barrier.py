@@ -12,7 +12,7 @@ class Barrier(Forked):
         super().__init__(size)
         self.barrier = multiprocessing.get_context("fork").Barrier(size)
 
-    def meet(self):
+    def wait(self):
         """The pair itself is in step."""
 
     def prepare(self, what, mine):

@@ -30,7 +30,7 @@ class Collective:
         def timed():
             run(mine, result)
             if what in self.LEAVES_EARLY:
-                self.meet()
+                self.wait()
 
         expected = {"broadcast": 1, "scatter": 1}.get(what, size)  # the largest of 1, ..., size, or the last one's
         if what in ("reduce", "gather") and self.rank:

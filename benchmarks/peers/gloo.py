@@ -25,7 +25,7 @@ class Gloo(Collective, Forked):
             "gloo", init_method="file://" + self._file, rank=self.rank, world_size=self.size
         )
 
-    def meet(self):
+    def wait(self):
         """Wait for all."""
         self.distributed.barrier()
 

@@ -17,7 +17,7 @@ class Mpi(Collective):
         self.comm, self.op = MPI.COMM_WORLD, MPI.MAX
         self.rank, self.size = self.comm.rank, self.comm.size
 
-    def meet(self):
+    def wait(self):
         """Wait for all."""
         self.comm.Barrier()
 

@@ -21,7 +21,7 @@ class Pipes(Forked):
         else:
             self.down = [ours for ours, _ in self.pipes]
 
-    def meet(self):
+    def wait(self):
         """A word from everybody, and one to everybody."""
         if self.rank:
             self.up.send_bytes(b"x")

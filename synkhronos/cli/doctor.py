@@ -28,7 +28,7 @@ WARN = "warn"  # not there, and the library runs without
 MISSING = "missing"  # not there, and needed
 
 # Seconds that a program tried in a process of its own may take; Theano's first import compiles for a while.
-PATIENCE = 300
+CHECK_TIMEOUT_S = 300
 # Room that the fallback for nameless memory should have: containers get 64 MB of /dev/shm unless told otherwise.
 ENOUGH_SHM = 1 << 30
 
@@ -379,7 +379,7 @@ def try_command(*command: str) -> Tuple[int, str]:
             stderr=subprocess.PIPE,
             universal_newlines=True,
             env=environment,
-            timeout=PATIENCE,
+            timeout=CHECK_TIMEOUT_S,
         )
     except (OSError, subprocess.SubprocessError) as error:
         return 1, str(error)

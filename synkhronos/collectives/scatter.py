@@ -24,7 +24,7 @@ class Scatter(Command):
         results = []
         for number, (handle, selection, bounds) in zip(self.numbers, self.divisions):
             values, rows = context.pools.attach(handle), selection.part(*bounds[context.rank])
-            result = context.transport.prepare(("shared", number), (len(rows),) + values.shape[1:], values.dtype)
+            result = context.transport.allocate(("shared", number), (len(rows),) + values.shape[1:], values.dtype)
             results.append(rows.take(values, out=result))
         keep(context, self.numbers, results)
 

@@ -40,7 +40,7 @@ class SetValue(Command):
                 if selection is None:
                     results[i] = context.transport.store(key, values)
                 else:
-                    result = context.transport.prepare(key, (len(selection),) + values.shape[1:], values.dtype)
+                    result = context.transport.allocate(key, (len(selection),) + values.shape[1:], values.dtype)
                     results[i] = selection.take(values, out=result)
         keep(context, self.numbers, results)
 

@@ -17,7 +17,7 @@ from ..selection import Rows, Selection
 from ..shared_data import Data
 
 #: Sets of variables that are remembered as checked.
-MOST = 64
+MAX_CHECKED_LISTS = 64
 
 #: The ops by which values of shared variables can be reduced.
 OPS = ("avg", "sum", "prod", "min", "max")
@@ -138,7 +138,7 @@ class Variables:
             checked = catalogue.checked.get((states, *map(id, self.variables)))
             if checked is None or not checked.holds(self.variables):
                 checked = Checked(catalogue, self.variables, states)
-                if len(catalogue.checked) >= MOST:
+                if len(catalogue.checked) >= MAX_CHECKED_LISTS:
                     catalogue.checked.clear()
                 catalogue.checked[(states, *map(id, self.variables))] = checked
         self.engine, self.names, self.types = checked.engine, checked.names, checked.types
@@ -202,7 +202,7 @@ class Variables:
             if random and batch is not None:
                 raise ValueError(f"batch: {name} is the state of a random stream, which has no rows; leave out batch")
             array = np.asarray(value.data) if isinstance(value, Data) else value  # without the class np.memmap
-            arrays.append((array, self.engine.conform(variable, array, f"values for {name}")))
+            arrays.append((array, self.engine.coerce(variable, array, f"values for {name}")))
         chosen = None if batch is None else self._select(values, [conformed for _, conformed in arrays], batch)
         staged = []
         for variable, value, (array, conformed), random in zip(self.variables, values, arrays, self.random):
@@ -268,7 +268,7 @@ def keys_and_arrays(context: RankContext, numbers: Sequence[int]) -> Tuple[List[
     """
     keys = [("shared", number) for number in numbers]
     arrays = []
-    place = context.transport.place
+    place = context.transport.bind
     for key in keys:
         engine, variable = context.shareds[key[1]]
         value = engine.get(variable)
@@ -286,7 +286,7 @@ def keep(context: RankContext, numbers: Sequence[int], results: Sequence[Optiona
     transports have just returned.
     """
     held = [
-        None if result is None else context.shareds[number][0].hold(context.shareds[number][1], result)
+        None if result is None else context.shareds[number][0].to_device(context.shareds[number][1], result)
         for number, result in zip(numbers, results)
     ]
 
@@ -294,7 +294,7 @@ def keep(context: RankContext, numbers: Sequence[int], results: Sequence[Optiona
         for number, result in zip(numbers, held):
             if result is not None:
                 engine, variable = context.shareds[number]
-                context.transport.adopt(("shared", number), result)
+                context.transport.swap_in(("shared", number), result)
                 engine.put(variable, result)
 
     context.commit(change)

@@ -91,7 +91,7 @@ class Engine(ABC):
         """Make the variable's storage refer to ``value`` itself: no copy, no check."""
 
     @abstractmethod
-    def conform(self, shared: Any, value: Any, argument: str) -> np.ndarray:
+    def coerce(self, shared: Any, value: Any, argument: str) -> np.ndarray:
         """Return ``value`` as the array that the variable would hold after ``set_value(value)``.
 
         Raises
@@ -100,7 +100,7 @@ class Engine(ABC):
             Where the variable would refuse it (dtype, dimensions, broadcastable pattern).
         """
 
-    def hold(self, shared: Any, value: Any) -> Any:
+    def to_device(self, shared: Any, value: Any) -> Any:
         """Return an array that the variable may hold where its storage refers to it: on the host, or on the device.
 
         Not a copy, unless it has to be brought there.

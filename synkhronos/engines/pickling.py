@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, Seque
 import cloudpickle
 
 from ..errors import SynkhronosError
-from ..host.signals import Undisturbed
+from ..host.signals import DeferredSignals
 
 #: C stack for a graph that is thousands of operations deep: pickling goes one level down per operation, and what it
 #: does not touch of this costs address space only. Smaller where the address space is limited.
@@ -42,7 +42,7 @@ def deep(function: Callable, *args: Any) -> Any:
 
     # The limit must not fall while the thread is deep (that is a fatal error of the interpreter), so Ctrl-C is taken up
     # only when the thread is done.
-    with Undisturbed(), _one_at_a_time:
+    with DeferredSignals(), _one_at_a_time:
         limit = sys.getrecursionlimit()
         try:
             _start(work).join()
@@ -160,7 +160,7 @@ def dumps(
                 return f"{label(function)} cannot be sent to the other ranks: it does not pickle"
         return "the functions {} cannot be sent to the other ranks together".format(", ".join(map(label, functions)))
 
-    with Undisturbed():  # so that what is raised here is raised by pickling
+    with DeferredSignals():  # so that what is raised here is raised by pickling
         try:
             return deep(dump, list(functions))
         except MemoryError:

@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     labels : list of str
         How messages call them.
     in_answers : bool
-        Whether all outputs are so small that they travel with the ranks' answers, which saves them a rendezvous.
+        Whether all outputs are so small that they travel with the ranks' answers, which saves them a barrier.
     sliceable : list of int
         The shared variables whose rows are further inputs.
     updates : list of (int, ReduceOp or None)
@@ -171,9 +171,9 @@ class CallFunction(Command):
             engine.accumulator,
         )
         for i, (target, new) in enumerate(zip(targets, news)):
-            news[i] = engine.hold(target, new)
+            news[i] = engine.to_device(target, new)
             if isinstance(news[i], np.ndarray):  # what is on the device is as the graph has it, which is as it must be
-                news[i] = engine.conform(target, news[i], f"the update of {engine.label(target)}")
+                news[i] = engine.coerce(target, news[i], f"the update of {engine.label(target)}")
         return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, news)]
 
 
@@ -277,7 +277,7 @@ class Prepared:
         taken = []
         for i, ((kind, sent, mutable), value) in enumerate(zip(self.plan.arguments, values)):
             if kind == "selected" and part is not None:
-                given = part.take(value, None if part.is_view else self._room(context, i, len(part), value))
+                given = part.take(value, None if part.is_view else self._row_buffer(context, i, len(part), value))
             elif kind in ("selected", "batch"):
                 given = value[begin:end]
             else:
@@ -294,14 +294,14 @@ class Prepared:
                 taken.append(engine.take(engine.get(shared), shared_rows))
         return taken
 
-    def _room(self, context: RankContext, i: int, n_rows: int, array: np.ndarray) -> np.ndarray:
+    def _row_buffer(self, context: RankContext, i: int, n_rows: int, array: np.ndarray) -> np.ndarray:
         """Return memory for rows of the i-th argument, the same for every call: fresh memory takes twice the time."""
         shape = (n_rows,) + array.shape[1:]
         nbytes = array.itemsize * math.prod(shape)
-        room = context.rooms.get((self.plan.number, i))
+        room = context.row_buffers.get((self.plan.number, i))
         if room is None or room.nbytes < nbytes:
-            context.rooms.pop((self.plan.number, i), None)  # given back before the new one is taken
-            room = context.rooms[self.plan.number, i] = np.empty(nbytes, np.uint8)
+            context.row_buffers.pop((self.plan.number, i), None)  # given back before the new one is taken
+            room = context.row_buffers[self.plan.number, i] = np.empty(nbytes, np.uint8)
         return np.ndarray(shape, array.dtype, room)
 
 
@@ -344,8 +344,8 @@ class FreeFunction(Command):
         for number in self.numbers:
             _, compiled = context.functions[number]
             compiled.free()
-            for place in [place for place in context.rooms if place[0] == number]:
-                del context.rooms[place]
+            for place in [place for place in context.row_buffers if place[0] == number]:
+                del context.row_buffers[place]
 
 
 class Profile(Command):

@@ -420,7 +420,7 @@ class Function:
         outputs = self.engine.outputs(self.compiled)
         wanted = outputs if subset is None else [outputs[i] for i in subset]
         types = [output.type for output in wanted]
-        # In slices, what is gathered grows, and updates are applied at a rendezvous anyway.
+        # In slices, what is gathered grows, and updates are applied at a barrier anyway.
         in_answers = division.num_slices == 1 and all(
             op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types)
         )

@@ -9,7 +9,7 @@ from ..runtime.session import Session
 from .call import Plan
 
 #: Plans of one function that the ranks keep at a time: the batches of an epoch, and the shorter one at its end.
-MOST = 8
+MAX_PLANS = 8
 
 
 class Kept:
@@ -51,7 +51,7 @@ class Plans:
         if any(argument.kind == "value" for argument in plan.arguments):
             return Kept(key, plan, None, self._session)  # of any size, and rarely the same again
         kept = Kept(key, plan, (plan.number, self._next), self._session)
-        self._next = (self._next + 1) % MOST
+        self._next = (self._next + 1) % MAX_PLANS
         self._kept = [other for other in self._kept if other.place[1] != kept.place[1]]  # type: ignore[index]
         self._kept.append(kept)
         return kept

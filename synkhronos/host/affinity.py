@@ -117,7 +117,7 @@ class _Library:
                     self.set_num_threads = getattr(controller.dynlib, form % "set")
 
 
-class MasterPlacement:
+class MasterAffinity:
     """Confines the master to its cores and threads while it executes a command, and only then.
 
     A context manager; the user's own work between commands has all cores and threads.

@@ -10,10 +10,10 @@ from __future__ import annotations
 import ctypes
 
 #: Bytes from which on a piece is taken from the kernel by itself and given back at once: the most that glibc takes.
-PIECE = 32 << 20
+MMAP_THRESHOLD_BYTES = 32 << 20
 
 #: Bytes at the end of the heap that stay while nobody uses them.
-KEPT = 512 << 20
+TRIM_THRESHOLD_BYTES = 512 << 20
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
@@ -30,4 +30,4 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # not glibc
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, PIECE) and mallopt(_M_TRIM_THRESHOLD, KEPT))
+    return bool(mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES) and mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES))

@@ -13,7 +13,7 @@ import threading
 from typing import Any, Dict, List, Tuple
 
 
-class Undisturbed:
+class DeferredSignals:
     """A context in which signal handlers of the program wait; those of signals that came are called at its end.
 
     For short work whose time is bounded. May be nested.
@@ -21,7 +21,7 @@ class Undisturbed:
     Examples
     --------
     >>> before = signal.signal(signal.SIGALRM, lambda *_: print("called"))
-    >>> with Undisturbed():
+    >>> with DeferredSignals():
     ...     signal.raise_signal(signal.SIGALRM)
     ...     print("still undisturbed")
     still undisturbed

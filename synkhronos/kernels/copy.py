@@ -22,7 +22,7 @@ except ImportError:
     pass
 
 #: Bytes of the largest cache. What does not fit into it goes past it.
-CACHE = cache_size()
+CACHE_BYTES = cache_size()
 
 
 def copy_into(target: np.ndarray, source: np.ndarray) -> None:
@@ -38,7 +38,7 @@ def copy_into(target: np.ndarray, source: np.ndarray) -> None:
     # Source and target take half of the cache then, and other ranks copy at the same time.
     if (
         kernels is not None
-        and 4 * target.nbytes >= CACHE
+        and 4 * target.nbytes >= CACHE_BYTES
         and target.dtype == source.dtype
         and target.shape == source.shape
         and target.flags.c_contiguous

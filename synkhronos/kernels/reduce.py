@@ -15,10 +15,10 @@ from ..reductions import ReduceOp, combine_pieces, counting, narrowed
 from . import copy as streaming
 
 #: Bytes of every rank's array that NumPy reduces at a time.
-BLOCK = 1 << 19
+BLOCK_BYTES = 1 << 19
 
 #: Ranks whose values the kernel takes together.
-MOST = 64
+MAX_PARTS = 64
 
 Piece = Tuple[List[Optional[np.ndarray]], List[np.ndarray]]  # parts of a block, and targets of what they combine to
 _SUM, _MIDPOINT, _MEAN = range(3)  # what the kernel calls them
@@ -70,7 +70,7 @@ class Share:
         nbytes = sum(
             sum(array.nbytes for array in of_array if array is not None) for of_array in self._parts + self._targets
         )
-        self._stream = nbytes >= streaming.CACHE
+        self._stream = nbytes >= streaming.CACHE_BYTES
         self._tables: Optional[List[Table]] = None
         self._pieces: Dict[bool, List[Piece]] = {}
 
@@ -115,7 +115,7 @@ class Share:
             parts, targets = self._parts[i], self._targets[i]
             if by_kernel and for_kernel(parts):
                 continue
-            step = max(1, BLOCK // targets[0].itemsize)
+            step = max(1, BLOCK_BYTES // targets[0].itemsize)
             for low in range(begin, end, step):
                 high = min(low + step, end)
                 pieces.append(
@@ -167,7 +167,7 @@ class Table:
 def for_kernel(parts: Sequence[Optional[np.ndarray]]) -> bool:
     """Tell whether the kernel can combine these parts of one shape and dtype."""
     there = [part for part in parts if part is not None]
-    return 0 < len(there) <= MOST and there[0].dtype in (np.float32, np.float64) and there[0].dtype.isnative
+    return 0 < len(there) <= MAX_PARTS and there[0].dtype in (np.float32, np.float64) and there[0].dtype.isnative
 
 
 def recipe_of(op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype) -> Recipe:

@@ -1,7 +1,7 @@
 """Ranks as threads of this process: for tests, which run by the thousand with it, and for nothing else.
 
 Everything is the same as with processes, shared memory included, except that
-a thread cannot be killed: `Vanish`, raised inside a rank, plays its death.
+a thread cannot be killed: `SimulatedDeath`, raised inside a rank, plays its death.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ..runtime.channel import RankEnd
 from ..runtime.context import RankContext
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.serve import serve
-from ..sync.barrier import Patience, Rendezvous
+from ..sync.barrier import Barrier, WaitPolicy
 from ..sync.control_block import ControlBlock
 from ..transports.shared_memory import SharedMemoryTransport
-from .processes.keeper import bury
-from .processes.rank_main import FAILED
+from .processes.keeper import record_exit
+from .processes.rank_main import EXIT_CODE_FAILED
 
 
-class Vanish(BaseException):
+class SimulatedDeath(BaseException):
     """Ends a rank without an answer, as a signal ends a process."""
 
 
-class ThreadsLauncher(Launcher):
+class LocalLauncher(Launcher):
     """Runs every rank in a thread."""
 
     def __init__(self) -> None:
@@ -47,29 +47,29 @@ class ThreadsLauncher(Launcher):
             thread.start()
 
     def _live(self, config: RankConfig, block: ControlBlock, pools: Dict[int, Pool]) -> None:
-        status = FAILED
+        status = EXIT_CODE_FAILED
         try:
             mapped = PoolMap()
             for ident, pool in pools.items():
                 mapped.add(ident, pool)
             pool = pools[config.rank]
-            rendezvous = Rendezvous(block, config.rank, config.root, self._watch, Patience.of_threads())
+            barrier = Barrier(block, config.rank, config.root, self._watch, WaitPolicy.of_threads())
             context = self.contexts[config.rank] = RankContext(
-                rendezvous, pool, mapped, SharedMemoryTransport(rendezvous, pool, mapped)
+                barrier, pool, mapped, SharedMemoryTransport(barrier, pool, mapped)
             )
-            serve(context, RankEnd(block, config.rank, pool, mapped, Patience.of_threads()), self._watch)
+            serve(context, RankEnd(block, config.rank, pool, mapped, WaitPolicy.of_threads()), self._watch)
             status = 0
-        except Vanish:
+        except SimulatedDeath:
             status = -9
         except BaseException:
             self._words[config.rank] = traceback.format_exc()
         finally:
             self.contexts.pop(config.rank, None)
-            bury(block, config.rank, status)
+            record_exit(block, config.rank, status)
 
     def _watch(self) -> None:
         if self._over:
-            raise Vanish
+            raise SimulatedDeath
 
     def check(self) -> None:
         pass
@@ -77,7 +77,7 @@ class ThreadsLauncher(Launcher):
     def pid(self, rank: int) -> int:
         return self._threads[rank].native_id or 0
 
-    def last_words(self, rank: int) -> str:
+    def fatal_error(self, rank: int) -> str:
         return self._words.get(rank, "")
 
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:

@@ -29,15 +29,17 @@ from .posix_names import NamedMemory, NameHandle
 from .reservation import in_words, reserve
 
 #: Dimensions that NumPy's arrays can have.
-MOST_SIZES = 32
+MAX_NDIM = 32
 
-WINDOW = 1 << 40
-_LEAST_WINDOW = 64 << 20
-_PEER_WINDOW = 1 << 30  # a peer's pool is mapped as far as its arrays reach, so that 200 pools fit into one process
+WINDOW_BYTES = 1 << 40
+_MIN_WINDOW_BYTES = 64 << 20
+_PEER_WINDOW_BYTES = (
+    1 << 30
+)  # a peer's pool is mapped as far as its arrays reach, so that 200 pools fit into one process
 _ALIGNMENT = 64
-_CHECK = 1 << 20  # look at the machine's memory once in so many bytes
-_RELEASE = 64 << 10  # a freed range of this size goes back at once, smaller ones together
-_FILES = 16  # mapped at a time; each costs a descriptor
+_CHECK_EVERY_BYTES = 1 << 20  # look at the machine's memory once in so many bytes
+_RELEASE_FROM_BYTES = 64 << 10  # a freed range of this size goes back at once, smaller ones together
+_MAX_FILES = 16  # mapped at a time; each costs a descriptor
 
 
 class Handle(NamedTuple):
@@ -90,7 +92,7 @@ class Pool:
     6.0
     """
 
-    def __init__(self, ident: int, window: int = WINDOW, fd: Optional[int] = None) -> None:
+    def __init__(self, ident: int, window: int = WINDOW_BYTES, fd: Optional[int] = None) -> None:
         self.ident = ident
         self._owner = os.getpid()
         self._fd = nameless_file("pool", 0) if fd is None else fd
@@ -229,11 +231,11 @@ class Pool:
             )
         try:
             self._unchecked += size
-            reserve(self._fd, start, size, check=self._unchecked >= _CHECK)
+            reserve(self._fd, start, size, check=self._unchecked >= _CHECK_EVERY_BYTES)
         except BaseException:
             self._let_go(start, size)
             raise
-        if self._unchecked >= _CHECK:
+        if self._unchecked >= _CHECK_EVERY_BYTES:
             self._unchecked = 0
         return start
 
@@ -251,11 +253,11 @@ class Pool:
                     start, size = self._freed.popleft()
                     self._used -= size
                     low, high = self._free.give(start, size)
-                    if size >= _RELEASE:
+                    if size >= _RELEASE_FROM_BYTES:
                         self._release(start, start + size, low, high)
                     else:
                         self._kept += size
-                if self._kept >= _CHECK:
+                if self._kept >= _CHECK_EVERY_BYTES:
                     self._kept = 0
                     for low, high in self._free:
                         self._release(low, min(high, self._top), low, high)
@@ -358,7 +360,7 @@ class PoolMap:
                     else posix_names.open_mapping(handle)
                 )
                 self._others[key] = mapping
-                if len(self._others) > _FILES:
+                if len(self._others) > _MAX_FILES:
                     self._others.popitem(last=False)
             self._others.move_to_end(key)
             try:
@@ -378,7 +380,7 @@ class _Peer:
     def map(self, stop: int) -> mmap.mmap:
         """Map at least the first `stop` bytes; more, so that this is rare."""
         whole = os.fstat(self._fd).st_size  # the owner has settled it before its first array
-        size = min(whole, max(_PEER_WINDOW, 1 << stop.bit_length()))
+        size = min(whole, max(_PEER_WINDOW_BYTES, 1 << stop.bit_length()))
         if stop > whole:
             raise ValueError(f"handle ends at byte {stop} of a pool of {whole} bytes")
         while True:
@@ -396,13 +398,13 @@ class _Peer:
 def _map_window(fd: int, window: int) -> mmap.mmap:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:  # the program and the pools of the peers need some of it too
-        window = max(_LEAST_WINDOW, min(window, limit // 4 // mmap.PAGESIZE * mmap.PAGESIZE))
+        window = max(_MIN_WINDOW_BYTES, min(window, limit // 4 // mmap.PAGESIZE * mmap.PAGESIZE))
     while True:
         try:
             os.ftruncate(fd, window)
             return mmap.mmap(fd, window)
         except (OSError, OverflowError) as error:
-            if window // 2 < _LEAST_WINDOW:
+            if window // 2 < _MIN_WINDOW_BYTES:
                 raise SharedMemoryError(
                     f"shared memory: needed a window of at least {in_words(window)}, which cannot be mapped ({error}): "
                     "raise the limits of this process (ulimit -v, ulimit -f)"
@@ -420,7 +422,7 @@ def as_shape(shape: Union[int, Sequence[int]]) -> Tuple[int, ...]:
     """
     try:
         # (not all of them, where they are very many, or have no end)
-        sizes = tuple(index(size) for size in islice(shape, MOST_SIZES + 1))  # type: ignore[arg-type]
+        sizes = tuple(index(size) for size in islice(shape, MAX_NDIM + 1))  # type: ignore[arg-type]
     except TypeError:
         try:
             sizes = (index(shape),)  # type: ignore[arg-type]
@@ -428,8 +430,8 @@ def as_shape(shape: Union[int, Sequence[int]]) -> Tuple[int, ...]:
             raise TypeError(f"shape must be an integer or a sequence of integers, got {shape!r}") from None
     if any(size < 0 for size in sizes):
         raise ValueError(f"shape must not have negative sizes, got {sizes}")
-    if len(sizes) > MOST_SIZES:
-        raise ValueError(f"shape must have at most {MOST_SIZES} sizes, got {shape!r}")
+    if len(sizes) > MAX_NDIM:
+        raise ValueError(f"shape must have at most {MAX_NDIM} sizes, got {shape!r}")
     if max(sizes, default=0) > sys.maxsize or math.prod(sizes) > 1 << 500:
         # (Less than that is refused as too much memory; here it is about numbers that no float can tell.)
         raise ValueError(f"shape has more elements than an array can have: {sizes}")

@@ -13,10 +13,10 @@ from typing import Any, List, Sequence
 import numpy as np
 
 #: Bytes below which the C library keeps memory by itself.
-LEAST = 1 << 20
+MIN_BYTES = 1 << 20
 
 #: Bytes that are kept, at most, while nobody uses them.
-MOST = 256 << 20
+MAX_IDLE_BYTES = 256 << 20
 
 
 class Recycler:
@@ -42,7 +42,7 @@ class Recycler:
         """Make an array, as `np.empty` does; the memory is its own as long as it, or a view of it, lives."""
         dtype = np.dtype(dtype)
         nbytes = dtype.itemsize * math.prod(shape)
-        if nbytes < LEAST or dtype.hasobject:
+        if nbytes < MIN_BYTES or dtype.hasobject:
             return np.empty(shape, dtype)
         try:
             memory = self._take(nbytes)
@@ -69,5 +69,5 @@ class Recycler:
         return memory
 
     def _give(self, memory: mmap.mmap) -> None:
-        if len(memory) <= MOST:
+        if len(memory) <= MAX_IDLE_BYTES:
             self._idle[:] = [memory]

@@ -36,7 +36,7 @@ class OpenDevices(Command):
         opened = None
         if context.rank != context.root:
             opened = _open(engine, context.rank, name)
-        context.rendezvous.meet()
+        context.barrier.wait()
         if context.rank == context.root:
             opened = _open(engine, context.rank, name)
         # pygpu is there now, which that module needs.

@@ -15,7 +15,7 @@ from .devices import ENGINE, place
 from .program import PROGRAM
 
 #: Threads per rank that may be asked for: BLAS libraries crash at absurd numbers.
-MOST_THREADS = 4096
+MAX_THREADS = 4096
 
 logger = logging.getLogger("synkhronos")
 
@@ -129,8 +129,8 @@ def fork(
         seed = _integer("seed", seed)
         if seed < 0:
             raise ValueError(f"seed must not be negative, got {seed}")
-    if threads is not None and _positive("threads", threads) > MOST_THREADS:
-        raise ValueError(f"threads must be at most {MOST_THREADS}, got {threads}")
+    if threads is not None and _positive("threads", threads) > MAX_THREADS:
+        raise ValueError(f"threads must be at most {MAX_THREADS}, got {threads}")
     options: Dict[str, Any] = dict(
         timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers), seed=seed, random=random
     )

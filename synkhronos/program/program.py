@@ -16,26 +16,26 @@ from typing import Any, Dict, List, Optional
 from .. import engines
 from ..errors import StateError, SynkhronosError
 from ..host import machine
-from ..host.affinity import CoreClaims, MasterPlacement
+from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
-from ..host.signals import Undisturbed
-from ..launchers.local import ThreadsLauncher
+from ..host.signals import DeferredSignals
+from ..launchers.local import LocalLauncher
 from ..launchers.processes.keeper import Keeper
-from ..launchers.processes.launcher import ForkLauncher
+from ..launchers.processes.launcher import ProcessLauncher
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.serve import Start
-from ..runtime.session import GRACE, Session
-from ..sync.barrier import Patience
+from ..runtime.session import GRACE_S, Session
+from ..sync.barrier import WaitPolicy
 from ..sync.control_block import ControlBlock
 from .devices import OpenDevices
 
 #: Seconds in which the ranks must be ready.
-START = 60.0
+START_TIMEOUT_S = 60.0
 
 #: Seconds in which they must have opened their devices; Theano may compile a while for that.
-START_OF_DEVICES = 600.0
+DEVICES_TIMEOUT_S = 600.0
 
 
 class Program:
@@ -113,7 +113,7 @@ class Program:
             self._check_device(devices is not None)
             session = None
             try:
-                with Undisturbed():  # or a process could be left that nobody knows of
+                with DeferredSignals():  # or a process could be left that nobody knows of
                     session = self._start(
                         size,
                         root,
@@ -126,9 +126,9 @@ class Program:
                         random,
                         devices is not None,
                     )
-                session.run(Start(), START)
+                session.run(Start(), START_TIMEOUT_S)
                 if devices is not None:
-                    session.run(OpenDevices(devices), START_OF_DEVICES)
+                    session.run(OpenDevices(devices), DEVICES_TIMEOUT_S)
             except BaseException:
                 if session is not None:
                     session.close("it could not be started")
@@ -180,7 +180,7 @@ class Program:
         threads = threads or max(1, budget // size)
         block: Optional[ControlBlock] = None
         pools: Dict[int, Any] = {}
-        starter: Launcher = ThreadsLauncher()
+        starter: Launcher = LocalLauncher()
         try:
             block = ControlBlock(size)
             if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
@@ -192,7 +192,7 @@ class Program:
                     self._keeper = None
                 if self._keeper is None:
                     self._keeper = Keeper(self._enter_rank)
-                starter = ForkLauncher(self._keeper)
+                starter = ProcessLauncher(self._keeper)
             for rank in range(size):
                 if rank != root:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
@@ -215,8 +215,8 @@ class Program:
                 if rank != root
             ]
             starter.start(configs, block, pools)
-            patience = Patience.of_processes(size, budget, bool(groups[root])) if processes else Patience.of_threads()
-            placement = MasterPlacement(groups[root], threads if processes and size > 1 else None, claims)
+            policy = WaitPolicy.of_processes(size, budget, bool(groups[root])) if processes else WaitPolicy.of_threads()
+            affinity = MasterAffinity(groups[root], threads if processes and size > 1 else None, claims)
             return Session(
                 size,
                 root,
@@ -224,8 +224,8 @@ class Program:
                 block,
                 self.pool,
                 pools,
-                patience,
-                placement,
+                policy,
+                affinity,
                 timeout,
                 _profile_path(root) if profile else None,
                 seed,
@@ -246,15 +246,15 @@ class Program:
                 if isinstance(each, int):
                     os.close(each)
 
-    def close(self, patience: float = -1) -> None:
+    def close(self, wait_s: float = -1) -> None:
         """Close the session, if one is open, and take back the names of shared Data; the keeper stays for the next.
 
-        For ``patience`` see `Session.close`.
+        For ``wait_s`` see `Session.close`.
         """
         session = self.session
         try:
             if session is not None:
-                session.close(patience=patience)
+                session.close(wait_s=wait_s)
                 self.session = None
         finally:
             if self._pool is not None:
@@ -263,18 +263,18 @@ class Program:
     def shut_down(self) -> None:
         """Close the session and end the keeper: nothing of ours runs any more."""
         try:
-            self.close(GRACE)
+            self.close(GRACE_S)
         finally:
             if self._keeper is not None:
                 self._keeper.end()
                 self._keeper = None
 
-    def disown(self) -> None:
+    def detach_after_fork(self) -> None:
         """In a process that the user forked: what runs belongs to the parent."""
         if self._keeper is not None:
-            self._keeper.disown()
+            self._keeper.detach_after_fork()
         if self.session is not None:
-            self.session.placement.release()
+            self.session.affinity.release()
         if self._pool is not None:
             self._inherited.append(self._pool)
         self._keeper, self.session, self._pool = None, None, None
@@ -289,4 +289,4 @@ def _profile_path(rank: int) -> str:
 
 
 PROGRAM = Program()
-os.register_at_fork(after_in_child=PROGRAM.disown)
+os.register_at_fork(after_in_child=PROGRAM.detach_after_fork)

@@ -22,7 +22,7 @@ from ..runtime.session import Session
 from .random_streams import RandomStreams
 
 #: Bytes from which on a function's constant is shared by all ranks instead of copied to each.
-LARGE = 1 << 16
+SHARED_CONSTANT_BYTES = 1 << 16
 
 
 class Variable(NamedTuple):
@@ -61,7 +61,7 @@ class Distribute(Command):
             engine = engines.get(variable.engine)
             value = variable.value
             if variable.handle is not None:
-                value = context.transport.place(("shared", variable.number), context.pools.attach(variable.handle))
+                value = context.transport.bind(("shared", variable.number), context.pools.attach(variable.handle))
             storage_of = None if variable.storage_of is None else {**context.shareds, **made}[variable.storage_of][1]
             replica = engine.build(variable.blueprint, value, storage_of)
             if variable.begins is not None:
@@ -260,7 +260,7 @@ class Catalogue:
             for number in numbers:
                 self._constants.pop(number, None)
             raise
-        self.session.placement.look()
+        self.session.affinity.look()
         context = self.session.context
         for entry in added:
             entry.before = None
@@ -278,7 +278,11 @@ class Catalogue:
         shared = {id(constant): copy for pairs in self._constants.values() for constant, copy in pairs}
         pairs = self._constants[number] = []
         for constant in function.engine.constants(function.on_ranks):
-            if constant.nbytes >= LARGE and constant.flags.c_contiguous and not constant.dtype.hasobject:
+            if (
+                constant.nbytes >= SHARED_CONSTANT_BYTES
+                and constant.flags.c_contiguous
+                and not constant.dtype.hasobject
+            ):
                 copy = shared.get(id(constant))
                 if copy is None:
                     copy = pool.allocate(constant.shape, constant.dtype)
@@ -325,9 +329,9 @@ class Catalogue:
                     value if begins is None else jumped_from(begins, engine, shared, value, context.rank, context.size),
                 )
             elif engine.shared_type(shared) is not None and value is not None:
-                placed = context.transport.place(("shared", number), value)
+                placed = context.transport.bind(("shared", number), value)
                 engine.put(shared, placed)
-                handle, value = context.pool.handle(context.transport.expose(("shared", number), placed)), None
+                handle, value = context.pool.handle(context.transport.to_host(("shared", number), placed)), None
         return Variable(number, engine.name, engine.blueprint(shared), handle, value, base and base.number, begins)
 
     def _leave(self, entry: Entry) -> None:

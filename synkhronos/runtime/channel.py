@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable
 
 from ..memory import messages
 from ..memory.pool import Pool, PoolMap
-from ..sync.barrier import Patience, wait
+from ..sync.barrier import WaitPolicy, wait
 from ..sync.control_block import ControlBlock
 
 
@@ -20,9 +20,9 @@ class MasterEnd:
     """The master's end: sends every command to all other ranks, and receives their answers."""
 
     def __init__(
-        self, block: ControlBlock, ranks: Iterable[int], pool: Pool, pools: PoolMap, patience: Patience
+        self, block: ControlBlock, ranks: Iterable[int], pool: Pool, pools: PoolMap, policy: WaitPolicy
     ) -> None:
-        self.block, self.ranks, self.pool, self.pools, self.patience = block, list(ranks), pool, pools, patience
+        self.block, self.ranks, self.pool, self.pools, self.policy = block, list(ranks), pool, pools, policy
         self._keep: Any = None
 
     def send(self, number: int, payload: bytes) -> None:
@@ -37,28 +37,28 @@ class MasterEnd:
         """Wait until the rank has answered the command of that number."""
         block = self.block
         while block.finished[rank] < number:  # the semaphore may also be a call for attention
-            wait(block.acks[rank], watch, *self.patience)
+            wait(block.answers[rank], watch, *self.policy)
             if block.finished[rank] < number:
                 watch()
 
     def read(self, rank: int) -> Any:
         """Return the rank's answer to the last command; whatever unpickling it raises comes out."""
         block = self.block
-        return pickle.loads(messages.get(block.ack_length[rank], block.ack_slots[rank], self.pools))
+        return pickle.loads(messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools))
 
 
 class RankEnd:
     """Another rank's end: receives commands, and answers them."""
 
-    def __init__(self, block: ControlBlock, rank: int, pool: Pool, pools: PoolMap, patience: Patience) -> None:
-        self.block, self.rank, self.pool, self.pools, self.patience = block, rank, pool, pools, patience
+    def __init__(self, block: ControlBlock, rank: int, pool: Pool, pools: PoolMap, policy: WaitPolicy) -> None:
+        self.block, self.rank, self.pool, self.pools, self.policy = block, rank, pool, pools, policy
         self._keep: Any = None
 
     def wait(self, watch: Callable[[], object]) -> int:
         """Wait for the next command; return its number."""
         block = self.block
         while block.command_number <= block.finished[self.rank]:
-            wait(block.commands[self.rank], watch, *self.patience)
+            wait(block.commands[self.rank], watch, *self.policy)
         self._keep = None
         return block.command_number
 
@@ -69,6 +69,6 @@ class RankEnd:
     def send(self, number: int, payload: bytes) -> None:
         """Answer the command of that number. Where this raises SharedMemoryError, nothing was sent."""
         block = self.block
-        block.ack_length[self.rank], self._keep = messages.put(payload, block.ack_slots[self.rank], self.pool)
+        block.answer_length[self.rank], self._keep = messages.put(payload, block.answer_slots[self.rank], self.pool)
         block.finished[self.rank] = number
-        block.acks[self.rank].release()
+        block.answers[self.rank].release()

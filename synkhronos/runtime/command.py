@@ -34,7 +34,7 @@ class Command(ABC):
         """
 
 
-class Ack:
+class Answer:
     """A rank's answer to a command: its result, its error, or that it was told to give up."""
 
     __slots__ = ("rank", "result", "error", "aborted")
@@ -46,22 +46,22 @@ class Ack:
 
     def __repr__(self) -> str:
         what = "aborted" if self.aborted else f"error={self.error!r}" if self.error else f"result={self.result!r}"
-        return f"Ack(rank={self.rank}, {what})"
+        return f"Answer(rank={self.rank}, {what})"
 
 
-def execute(command: Command, context: RankContext) -> Ack:
+def execute(command: Command, context: RankContext) -> Answer:
     """Run the command on this rank; never raises.
 
     Whatever goes wrong, KeyboardInterrupt and SystemExit included, is in the
     answer, and the peers that wait for this rank are freed.
     """
     try:
-        return Ack(context.rank, command.run(context))
+        return Answer(context.rank, command.run(context))
     except Aborted:
         context.abort()
-        return Ack(context.rank, aborted=True)
+        return Answer(context.rank, aborted=True)
     except BaseException as error:
         context.abort()
-        return Ack(context.rank, error=error)
+        return Answer(context.rank, error=error)
     finally:
         context.settle()

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..memory.pool import Pool, PoolMap
 from ..memory.recycled import Recycler
-from ..sync.barrier import Rendezvous
+from ..sync.barrier import Barrier
 from ..transports.base import Transport
 
 
@@ -20,7 +20,7 @@ class RankContext:
     ----------
     rank, size, root : int
         This rank, the number of ranks, and the rank of the master.
-    rendezvous : Rendezvous
+    barrier : Barrier
         Where the ranks meet.
     pool : Pool
         The shared memory that this rank hands out; the others read it through their ``pools``.
@@ -39,14 +39,14 @@ class RankContext:
         Memory for what the user gets.
     """
 
-    def __init__(self, rendezvous: Rendezvous, pool: Pool, pools: PoolMap, transport: Transport) -> None:
-        self.rank, self.root = rendezvous.rank, rendezvous.root
-        self.size = rendezvous.block.size
-        self.rendezvous, self.pool, self.pools, self.transport = rendezvous, pool, pools, transport
+    def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport) -> None:
+        self.rank, self.root = barrier.rank, barrier.root
+        self.size = barrier.block.size
+        self.barrier, self.pool, self.pools, self.transport = barrier, pool, pools, transport
         self.functions: MutableMapping[int, Any] = {}
         self.shareds: MutableMapping[int, Any] = {}
         self.plans: Dict[Tuple[int, int], Any] = {}
-        self.rooms: Dict[Tuple[int, int], np.ndarray] = {}
+        self.row_buffers: Dict[Tuple[int, int], np.ndarray] = {}
         self.results = Recycler()
         self._changes: List[Callable[[], object]] = []
         self._commitment: Optional[int] = None
@@ -60,7 +60,7 @@ class RankContext:
     def commit(self, *changes: Callable[[], object]) -> None:
         """Make the changes if every rank comes to its commit, and none of them on any rank otherwise.
 
-        This is the last rendezvous of a command that changes values. Up to it a rank prepares what it will change,
+        This is the last barrier of a command that changes values. Up to it a rank prepares what it will change,
         beside what stands; the changes themselves only make that current.
 
         Parameters
@@ -69,14 +69,14 @@ class RankContext:
             Must not fail, and may be called twice (where the master is interrupted in the middle).
         """
         self._changes = list(changes)
-        self._commitment = self.rendezvous.current + 1
-        self.rendezvous.meet()
+        self._commitment = self.barrier.current + 1
+        self.barrier.wait()
         self.settle()
 
     def settle(self) -> None:
         """Make the changes of a commit that took place, and forget those of one that did not."""
         if self._commitment is not None:
-            if self.rendezvous.took_place(self._commitment):
+            if self.barrier.is_complete(self._commitment):
                 for change in self._changes:
                     change()
             self._commitment, self._changes = None, []
@@ -87,7 +87,7 @@ class RankContext:
         for kind, number in things:
             if kind == "function":
                 self.functions.pop(number, None)
-                for table in (self.plans, self.rooms):
+                for table in (self.plans, self.row_buffers):
                     for place in [place for place in table if place[0] == number]:
                         del table[place]
             else:
@@ -98,4 +98,4 @@ class RankContext:
 
     def abort(self) -> None:
         """Free the peers that wait for this rank."""
-        self.rendezvous.abort()
+        self.barrier.abort()

@@ -41,7 +41,7 @@ class Launcher(ABC):
         """Return the process id of a rank."""
 
     @abstractmethod
-    def last_words(self, rank: int) -> str:
+    def fatal_error(self, rank: int) -> str:
         """Return the traceback of a rank that ended because it could not start or broke; else nothing."""
 
     @abstractmethod

@@ -8,11 +8,11 @@ from typing import Any, Callable
 
 from ..errors import SharedMemoryError
 from .channel import RankEnd
-from .command import Ack, Command, execute
+from .command import Answer, Command, execute
 from .context import RankContext
 
 #: Characters of a traceback, and of its last line, that travel. Mostly they fit into the slot of an answer.
-LONGEST_TEXT, LONGEST_SUMMARY = 10000, 2000
+MAX_TEXT_CHARS, MAX_SUMMARY_CHARS = 10000, 2000
 
 
 class Start(Command):
@@ -49,11 +49,11 @@ def _text(error: BaseException) -> str:
             "".join(traceback.format_tb(error.__traceback__))
             + f"{type(error).__name__} (its text could not be made: {type(second).__name__})\n"
         )
-    if len(text) > LONGEST_TEXT:
+    if len(text) > MAX_TEXT_CHARS:
         text = (
-            text[: LONGEST_TEXT // 2]
-            + f"\n[... {len(text) - LONGEST_TEXT} characters ...]\n"
-            + text[-LONGEST_TEXT // 2 :]
+            text[: MAX_TEXT_CHARS // 2]
+            + f"\n[... {len(text) - MAX_TEXT_CHARS} characters ...]\n"
+            + text[-MAX_TEXT_CHARS // 2 :]
         )
     return text
 
@@ -63,23 +63,23 @@ def _summary(error: BaseException) -> str:
         text = f"{type(error).__name__}: {error}"
     except BaseException:
         return type(error).__name__
-    return text if len(text) <= LONGEST_SUMMARY else text[:LONGEST_SUMMARY] + " [...]"
+    return text if len(text) <= MAX_SUMMARY_CHARS else text[:MAX_SUMMARY_CHARS] + " [...]"
 
 
-def encode(ack: Ack) -> bytes:
+def encode(answer: Answer) -> bytes:
     """Pickle an answer; where its result cannot be, the answer is that error."""
-    if ack.error is not None:
-        ack = Ack(ack.rank, error=Failure(ack.error))  # type: ignore[arg-type]
+    if answer.error is not None:
+        answer = Answer(answer.rank, error=Failure(answer.error))  # type: ignore[arg-type]
     try:
-        return pickle.dumps((ack.rank, ack.result, ack.error, ack.aborted), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((answer.rank, answer.result, answer.error, answer.aborted), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
-        return encode(Ack(ack.rank, error=error))
+        return encode(Answer(answer.rank, error=error))
 
 
-def decode(message: Any) -> Ack:
+def decode(message: Any) -> Answer:
     """Return the answer that `encode` pickled; its ``error`` is a `Failure`."""
     rank, result, error, aborted = message
-    return Ack(rank, result, error, aborted)
+    return Answer(rank, result, error, aborted)
 
 
 def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -> None:
@@ -96,7 +96,7 @@ def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -
     """
     while True:
         number = channel.wait(watch)
-        context.rendezvous.begin(number)
+        context.barrier.begin(number)
         stop = False
         try:
             forget, command = channel.read()
@@ -104,15 +104,15 @@ def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -
                 context.forget(forget)
         except BaseException as error:  # anything can be raised by unpickling a user's objects
             context.abort()
-            ack = Ack(context.rank, error=error)
+            answer = Answer(context.rank, error=error)
         else:
-            ack = execute(command, context)
+            answer = execute(command, context)
             stop = isinstance(command, Stop)
             del command
         try:
-            channel.send(number, encode(ack))
+            channel.send(number, encode(answer))
         except SharedMemoryError as error:
-            channel.send(number, encode(Ack(context.rank, error=error)))
-        del ack  # and what it keeps alive, an error's frames included
+            channel.send(number, encode(Answer(context.rank, error=error)))
+        del answer  # and what it keeps alive, an error's frames included
         if stop:
             return

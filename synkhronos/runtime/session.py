@@ -10,14 +10,14 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..errors import Aborted, RemoteTraceback, StateError, SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
-from ..host.affinity import MasterPlacement
-from ..host.signals import Undisturbed
+from ..host.affinity import MasterAffinity
+from ..host.signals import DeferredSignals
 from ..memory.pool import Pool, PoolMap
-from ..sync.barrier import Patience, Rendezvous
+from ..sync.barrier import Barrier, WaitPolicy
 from ..sync.control_block import ControlBlock
 from ..transports.shared_memory import SharedMemoryTransport
 from .channel import MasterEnd
-from .command import Ack, Command, execute
+from .command import Answer, Command, execute
 from .context import RankContext
 from .exit_status import describe_end
 from .launcher import Launcher
@@ -26,13 +26,13 @@ from .serve import Failure, Stop, decode
 logger = logging.getLogger("synkhronos")
 
 #: Seconds that the ranks are given to answer after an interrupt, and to end after `close`, before they are killed.
-GRACE = 2.5
+GRACE_S = 2.5
 
 #: Seconds that stuck ranks are given to tell where they are.
-TELL = 0.5
+STACKS_TIMEOUT_S = 0.5
 
 #: Seconds of waiting after which a line in the log says who is waited for.
-WARN_AFTER = 60.0
+WARN_AFTER_S = 60.0
 
 
 class Session:
@@ -50,9 +50,9 @@ class Session:
         The master's memory.
     pools : dict of int to Pool or descriptor
         The memory of every rank, by the pools' idents.
-    patience : Patience
+    policy : WaitPolicy
         How ranks wait for each other.
-    placement : MasterPlacement
+    affinity : MasterAffinity
         Confines the master while it executes.
     timeout : float, optional
         Seconds that a command may take.
@@ -70,25 +70,25 @@ class Session:
         block: ControlBlock,
         pool: Pool,
         pools: Dict[int, Any],
-        patience: Patience,
-        placement: MasterPlacement,
+        policy: WaitPolicy,
+        affinity: MasterAffinity,
         timeout: Optional[float] = None,
         profile: Optional[str] = None,
         seed: Optional[int] = None,
         random: str = "split",
     ) -> None:
         self.size, self.root, self.launcher, self.block = size, root, launcher, block
-        self.timeout, self.placement = timeout, placement
+        self.timeout, self.affinity = timeout, affinity
         self.seed, self.random = seed, random
         self.others = [rank for rank in range(size) if rank != root]
         self.pool, self.pools = pool, PoolMap()
         for ident, each in pools.items():
             self.pools.add(ident, each)
-        rendezvous = Rendezvous(block, root, root, self._watch_meeting, patience)
+        barrier = Barrier(block, root, root, self._watch_meeting, policy)
         self.context = RankContext(
-            rendezvous, self.pool, self.pools, SharedMemoryTransport(rendezvous, self.pool, self.pools)
+            barrier, self.pool, self.pools, SharedMemoryTransport(barrier, self.pool, self.pools)
         )
-        self.channel = MasterEnd(block, self.others, self.pool, self.pools, patience)
+        self.channel = MasterEnd(block, self.others, self.pool, self.pools, policy)
         self.catalogue: Any = None  # what the ranks hold; see functions.distribute
         self.closed: Optional[str] = None  # why, once it is
         #: Held while a command runs; hold it to prepare one in memory that calls have in common.
@@ -164,13 +164,13 @@ class Session:
         self._title, self._number = command.title, number
         self._began = time.monotonic()
         self._deadline = float("inf") if timeout is None else self._began + timeout
-        self._warn = self._began + WARN_AFTER
+        self._warn = self._began + WARN_AFTER_S
         self._trouble = own = None
         try:
             self._check_idle()
-            self.context.rendezvous.begin(number)
+            self.context.barrier.begin(number)
             self.channel.send(number, payload)
-            with self.placement:  # takes a while, in which the others begin, and finish
+            with self.affinity:  # takes a while, in which the others begin, and finish
                 if self._forget:
                     self.context.forget(self._forget)
                     self._forget = []
@@ -179,7 +179,7 @@ class Session:
                 raise own.error  # an interrupt: the others may be far from done
             for rank in self.others:
                 self.channel.wait(rank, number, self._watch_answers)
-            acks = [own if rank == self.root else self._read(rank) for rank in range(self.size)]
+            answers = [own if rank == self.root else self._read(rank) for rank in range(self.size)]
         except _Trouble as trouble:
             self._note_others(trouble.error, own)
             self._end(str(trouble.error))
@@ -188,28 +188,28 @@ class Session:
         except BaseException:
             self._recover(number)
             raise
-        if any([ack.aborted or ack.error is not None for ack in acks]):
-            self.context.rendezvous.clear()
-            self._raise(command, own, [ack for ack in acks if ack is not own and ack.error is not None])
-        return [ack.result for ack in acks]
+        if any([answer.aborted or answer.error is not None for answer in answers]):
+            self.context.barrier.clear()
+            self._raise(command, own, [answer for answer in answers if answer is not own and answer.error is not None])
+        return [answer.result for answer in answers]
 
-    def _execute(self, command: Command) -> Ack:
+    def _execute(self, command: Command) -> Answer:
         if self._profile is None:
             return execute(command, self.context)
         return self._profile.runcall(execute, command, self.context)
 
-    def _read(self, rank: int) -> Ack:
+    def _read(self, rank: int) -> Answer:
         try:
             return decode(self.channel.read(rank))
         except Exception:  # out of unpickling a user's object, or out of a signal handler
-            with Undisturbed():
+            with DeferredSignals():
                 try:
                     decode(self.channel.read(rank))
                 except Exception as error:
-                    return Ack(rank, error=Failure(error))  # type: ignore[arg-type]
+                    return Answer(rank, error=Failure(error))  # type: ignore[arg-type]
             raise
 
-    def _note_others(self, error: SynkhronosError, own: Optional[Ack]) -> None:
+    def _note_others(self, error: SynkhronosError, own: Optional[Answer]) -> None:
         """Add to the error that ends the session what else went wrong in the command."""
         if own is not None and own.error is not None:
             _add_note(error, f"the master raised, too: {Failure(own.error).summary}")
@@ -219,9 +219,9 @@ class Session:
                 if failure is not None:
                     _add_note(error, f"rank {rank} raised, too: {failure.summary}")  # type: ignore[attr-defined]
 
-    def _raise(self, command: Command, own: Ack, failed: Sequence[Ack]) -> None:
+    def _raise(self, command: Command, own: Answer, failed: Sequence[Answer]) -> None:
         """Raise what went wrong: the master's own exception, or the first other rank's as a `WorkerError`."""
-        failures: Dict[int, Failure] = {ack.rank: ack.error for ack in failed}  # type: ignore[misc]
+        failures: Dict[int, Failure] = {answer.rank: answer.error for answer in failed}  # type: ignore[misc]
         if own.error is not None:
             summary = Failure(own.error).summary
             for rank, failure in failures.items():
@@ -268,7 +268,7 @@ class Session:
             if now > self._deadline:
                 self._trouble = self._late()
             elif now > self._warn:
-                self._warn = now + WARN_AFTER
+                self._warn = now + WARN_AFTER_S
                 logger.warning(
                     "waiting for rank(s) %s in %s, since %.0f s",
                     ", ".join(map(str, self._missing())),
@@ -279,7 +279,7 @@ class Session:
 
     def _missing(self) -> List[int]:
         """Return the ranks that have neither answered nor arrived where the master waits."""
-        here = self.context.rendezvous.current
+        here = self.context.barrier.current
         missing = [rank for rank in self.others if self.block.finished[rank] < self._number]
         return [rank for rank in missing if self.block.arrived[rank] < here] or missing
 
@@ -291,7 +291,7 @@ class Session:
         trouble = self._look()
         if trouble is not None:
             raise _Trouble(trouble)
-        if any(self.block.arrived[rank] > self.context.rendezvous.current for rank in self.others):
+        if any(self.block.arrived[rank] > self.context.barrier.current for rank in self.others):
             self.context.abort()  # it waits for the master, which is done
 
     def _check_idle(self) -> None:
@@ -315,14 +315,14 @@ class Session:
             memory,
             updates,
         )
-        words = self.launcher.last_words(rank)
+        words = self.launcher.fatal_error(rank)
         if words:
             error.__cause__ = RemoteTraceback(f"Traceback of rank {rank}:\n{words}")
         return error
 
     def _late(self) -> WorkerTimeout:
         missing = self._missing()
-        doing = self.launcher.inspect(missing, TELL)
+        doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
         return WorkerTimeout(
             "{} did not finish within {:.6g} s; the session is closed, synkhronos.fork() starts a new "
             "one. Not there:\n{}".format(
@@ -342,13 +342,13 @@ class Session:
         try:
             if self.block.command_number >= number:  # else it was not sent
                 self.context.abort()
-                self._trouble, self._deadline = None, time.monotonic() + GRACE
+                self._trouble, self._deadline = None, time.monotonic() + GRACE_S
                 for rank in self.others:
                     self.block.commands[rank].release()  # the interrupt may have come before this rank was told
                 for rank in self.others:
                     self.channel.wait(rank, number, self._watch_answers)
                 self.context.settle()
-                self.context.rendezvous.clear()
+                self.context.barrier.clear()
             done = True
         except _Trouble:
             pass
@@ -358,35 +358,35 @@ class Session:
 
     def _end(self, why: str) -> None:
         """End the session at once."""
-        with Undisturbed():
+        with DeferredSignals():
             self.closed = self.closed or why.split(";")[0]
             self.context.abort()
             self.context.settle()
             self.launcher.kill()
             self._tidy()
 
-    def close(self, why: str = "synkhronos.close() was called", patience: float = -1) -> None:
+    def close(self, why: str = "synkhronos.close() was called", wait_s: float = -1) -> None:
         """Tell the ranks to stop; kill those that do not. May be called twice.
 
         Parameters
         ----------
         why : str
             What is said to who uses the session later.
-        patience : float
+        wait_s : float
             Seconds to wait for a command in progress in another thread, before the ranks are killed in the middle of
             it; without end by default.
         """
-        mine = self.lock.acquire(timeout=patience)
+        mine = self.lock.acquire(timeout=wait_s)
         try:
             if self.closed:
                 return
             if mine and not self._running:
                 try:
-                    self.run(Stop(), GRACE)
+                    self.run(Stop(), GRACE_S)
                 except SynkhronosError as error:
                     logger.debug("while closing: %s", error)
                 else:
-                    self.launcher.join(GRACE)
+                    self.launcher.join(GRACE_S)
         finally:
             self._end(why)
             if mine:
@@ -396,9 +396,9 @@ class Session:
         for rank in self.others:
             self.pools.remove(rank)
         self.block.close()
-        self.placement.release()
+        self.affinity.release()
         # Without these circles the memory, and the descriptors that its mappings keep, go with the last reference.
-        self.context.rendezvous.watch = _over
+        self.context.barrier.watch = _over
         self.catalogue = None
         profile, self._profile = self._profile, None
         if profile is not None and self._profile_path is not None:

@@ -3,7 +3,7 @@
 A small nameless file that every rank, the master and the keeper map: words
 that say who has arrived where, semaphores to wait on, and slots for the
 command in progress, the ranks' answers, their notices to each other and their last words. It has no logic; what the
-words mean stands with those who use them (`rendezvous`, `launchers.channel`).
+words mean stands with those who use them (`barrier`, `launchers.channel`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .semaphore import Semaphore
 #: Bytes of a command that travel in the block itself; longer ones go through the master's pool.
 COMMAND_BYTES = 1 << 16
 #: Bytes of an answer, and of a notice, likewise.
-ACK_BYTES = NOTICE_BYTES = 1 << 14
+ANSWER_BYTES = NOTICE_BYTES = 1 << 14
 #: Bytes of what a rank can leave when it ends.
-WORDS_BYTES = 1 << 14
+FATAL_ERROR_BYTES = 1 << 14
 
 _LINE = 8  # words in a cache line: every rank writes its own words to a line of its own
 
@@ -65,9 +65,9 @@ class ControlBlock:
     """
 
     # Words of the session. Each has one writer, except `requested`, into which all write the same.
-    decided = _word(0)  # the last rendezvous that the root let pass
-    requested = _word(1)  # the last command that some rank asked to give up
-    refused = _word(2)  # the last command that the root gave up
+    decided = _word(0)  # the last barrier that the root let pass
+    abort_requested = _word(1)  # the last command that some rank asked to give up
+    aborted = _word(2)  # the last command that the root gave up
     command_number = _word(3)
     command_length = _word(4)
     deaths = _word(5)  # whether the keeper has seen any rank end
@@ -79,9 +79,9 @@ class ControlBlock:
         begin_semaphores = -(-n_words * 8 // semaphore.SIZE) * semaphore.SIZE
         begin_command = begin_semaphores + n_semaphores * semaphore.SIZE
         begin_acks = begin_command + COMMAND_BYTES
-        begin_notices = begin_acks + size * ACK_BYTES
+        begin_notices = begin_acks + size * ANSWER_BYTES
         begin_last = begin_notices + 2 * size * NOTICE_BYTES
-        total = begin_last + size * WORDS_BYTES
+        total = begin_last + size * FATAL_ERROR_BYTES
         self.size = size
         self.fd = nameless_file("control", total) if create else fd
         if create:
@@ -92,10 +92,10 @@ class ControlBlock:
         # Words of the ranks.
         self.ended = _RankWord(self.words, 0)  # whether the keeper has seen the process end
         self.status = _RankWord(self.words, 1)  # and how: its exit code, or minus the signal's number
-        self.arrived = _RankWord(self.words, 2)  # the rendezvous that it has reached
+        self.arrived = _RankWord(self.words, 2)  # the barrier that it has reached
         self.memory = _RankWord(self.words, 3)  # and the bytes it held at most, by then
         self.finished = _RankWord(self.words, 4)  # the command that it has answered
-        self.ack_length = _RankWord(self.words, 5)  # of its answer in the slot
+        self.answer_length = _RankWord(self.words, 5)  # of its answer in the slot
         self.notice_length = (_RankWord(self.words, 6), _RankWord(self.words, 7))  # of its notices to the other ranks
 
         def semaphore_at(index: int) -> Semaphore:
@@ -103,22 +103,22 @@ class ControlBlock:
             return Semaphore(memory[begin : begin + semaphore.SIZE], create)
 
         self.arrivals = semaphore_at(0)  # counts the ranks that have arrived, for the root
-        self.gates = [semaphore_at(1 + rank) for rank in range(size)]  # the root lets the rank pass
+        self.releases = [semaphore_at(1 + rank) for rank in range(size)]  # the root lets the rank pass
         self.commands = [semaphore_at(1 + size + rank) for rank in range(size)]  # there is a command for the rank
-        self.acks = [semaphore_at(1 + 2 * size + rank) for rank in range(size)]  # there is the rank's answer
+        self.answers = [semaphore_at(1 + 2 * size + rank) for rank in range(size)]  # there is the rank's answer
         self.command_slot = memory[begin_command:begin_acks]
 
         def slots(begin: int, length: int) -> List[memoryview]:
             return [memory[begin + rank * length : begin + (rank + 1) * length] for rank in range(size)]
 
-        self.ack_slots = slots(begin_acks, ACK_BYTES)
+        self.answer_slots = slots(begin_acks, ANSWER_BYTES)
         # Two per rank, used in turn: one may still be read while the next is written.
         self.notice_slots = (
             slots(begin_notices, NOTICE_BYTES),
             slots(begin_notices + size * NOTICE_BYTES, NOTICE_BYTES),
         )
         # Apart from the answers: a rank can end while its last answer waits to be read.
-        self.last_words = slots(begin_last, WORDS_BYTES)
+        self.fatal_error = slots(begin_last, FATAL_ERROR_BYTES)
 
     def close(self) -> None:
         """Close the descriptor; the memory lives as long as this object."""

@@ -380,7 +380,7 @@ class NumpyEngine(Engine):
     def put(self, shared: Any, value: Any) -> None:
         shared.storage[0] = value
 
-    def conform(self, shared: Any, value: Any, argument: str) -> np.ndarray:
+    def coerce(self, shared: Any, value: Any, argument: str) -> np.ndarray:
         if self.is_random(shared) and not isinstance(value, np.random.RandomState):
             raise TypeError(f"{argument}: expected a RandomState, got {type(value).__name__}")
         return _convert(shared.type, value, argument)

@@ -104,25 +104,25 @@ class Transport(ABC):
         """Return, on every rank, the arrays of the root. Those of the others may have any shape."""
 
     @abstractmethod
-    def place(self, key: Key, value: np.ndarray) -> np.ndarray:
+    def bind(self, key: Key, value: np.ndarray) -> np.ndarray:
         """Return the key's current array, holding ``value``; not a copy where it is there already. Local."""
 
-    def expose(self, key: Key, array: Any) -> np.ndarray:
+    def to_host(self, key: Key, array: Any) -> np.ndarray:
         """Return the key's current array as one in shared memory: itself, or a copy of what lies elsewhere. Local."""
         return array
 
     @abstractmethod
-    def prepare(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return an array to be filled and then adopted as a result; its contents are undefined. Local."""
 
     def store(self, key: Key, value: np.ndarray) -> np.ndarray:
         """Return a copy of ``value`` that can be adopted as a result. Local."""
-        copy = self.prepare(key, value.shape, value.dtype)
+        copy = self.allocate(key, value.shape, value.dtype)
         copy_into(copy, value)
         return copy
 
     @abstractmethod
-    def adopt(self, key: Key, result: np.ndarray) -> None:
+    def swap_in(self, key: Key, result: np.ndarray) -> None:
         """Make a result of this transport the current array of its key. Local."""
 
     @abstractmethod

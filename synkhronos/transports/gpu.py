@@ -53,28 +53,28 @@ class GpuTransport(Transport):
     def exchange(self, notice: Any) -> List[Any]:
         return self.host.exchange(notice)
 
-    def place(self, key: Key, value: Any) -> Any:
-        return contiguous(value) if is_on_device(value) else self.host.place(key, value)
+    def bind(self, key: Key, value: Any) -> Any:
+        return contiguous(value) if is_on_device(value) else self.host.bind(key, value)
 
-    def expose(self, key: Key, array: Any) -> np.ndarray:
+    def to_host(self, key: Key, array: Any) -> np.ndarray:
         if not is_on_device(array):
             return array
-        staged = download(array, self.host.prepare(key, array.shape, array.dtype))
-        self.host.adopt(key, staged)
+        staged = download(array, self.host.allocate(key, array.shape, array.dtype))
+        self.host.swap_in(key, staged)
         return staged
 
-    def prepare(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        return self.host.prepare(key, shape, dtype)
+    def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return self.host.allocate(key, shape, dtype)
 
-    def adopt(self, key: Key, result: Any) -> None:
+    def swap_in(self, key: Key, result: Any) -> None:
         if not is_on_device(result):
-            self.host.adopt(key, result)
+            self.host.swap_in(key, result)
 
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         self.host.forget(prefix)
 
     def _exposed(self, keys: Sequence[Key], arrays: Sequence[Any]) -> List[Any]:
-        return [None if array is None else self.expose(key, array) for key, array in zip(keys, arrays)]
+        return [None if array is None else self.to_host(key, array) for key, array in zip(keys, arrays)]
 
     # -- which way -----------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class GpuTransport(Transport):
                 mine, self._exposed(mine, [arrays[i] for i in staged]), op, weights, lambda j: describe(staged[j])
             )
             if any(is_on_device(arrays[i]) for i in staged):
-                self.host.rendezvous.meet()  # the others' shares of the results are complete
+                self.host.barrier.wait()  # the others' shares of the results are complete
             for i, result in zip(staged, reduced):
                 results[i] = upload(result, self.context) if is_on_device(arrays[i]) else result
         for i, of_ranks in enumerate(metas):
@@ -156,7 +156,7 @@ class GpuTransport(Transport):
                 in_place,
             )
             if in_place and any(is_on_device(arrays[i]) for i in staged):
-                self.host.rendezvous.meet()  # the others' shares of the results are complete
+                self.host.barrier.wait()  # the others' shares of the results are complete
             results.update(zip(staged, reduced or [None] * len(staged)))
         for i, of_ranks in enumerate(metas):
             if of_ranks:

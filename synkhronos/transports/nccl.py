@@ -36,7 +36,7 @@ MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
 EAGER, PAUSE = 0.001, 0.0002
 
 #: What cuEventQuery answers while the device works.
-NOT_READY = 600
+READY_TIMEOUT_S = 600
 
 #: What changes nothing when it is combined.
 _NEUTRAL = {"avg": 0, "sum": 0, "prod": 1}
@@ -95,7 +95,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
     for rank, theirs in enumerate(host.exchange(trouble)):
         if theirs:
             return None, f"rank {rank}, {devices[rank]}: {theirs}"
-    return Clique(comm, context, host.rank, host.size, host.root, progress, host.rendezvous.look), ""
+    return Clique(comm, context, host.rank, host.size, host.root, progress, host.barrier.look), ""
 
 
 class Progress(ABC):
@@ -141,7 +141,7 @@ class Cuda(Progress):
     def is_done(self) -> bool:
         with self._context:
             status = self._cuda.cuEventQuery(self._event)
-        if status != NOT_READY:
+        if status != READY_TIMEOUT_S:
             _check(status)
             return True
         error = ctypes.c_int()

@@ -24,15 +24,15 @@ from ..kernels.reduce import Share
 from ..memory import messages
 from ..memory.pool import Handle, Pool, PoolMap
 from ..reductions import ReduceOp, reduce_outputs
-from ..sync.barrier import Rendezvous
+from ..sync.barrier import Barrier
 from .base import Describe, Key, Transport
 
-#: Up to so many bytes the root reduces alone: sharing the work would cost another rendezvous.
-ALONE = 1 << 16
+#: Up to so many bytes the root reduces alone: sharing the work would cost another barrier.
+ROOT_REDUCES_BELOW_BYTES = 1 << 16
 
 #: What ranks have told each other is kept for so many collectives: two for each of different variables, whose current
 #: and spare arrays change places.
-KEPT = 64
+MAX_LAYOUTS = 64
 
 
 class Placed(NamedTuple):
@@ -99,9 +99,9 @@ class Layout:
 class SharedMemoryTransport(Transport):
     """Collectives over the pools of the ranks; see the module."""
 
-    def __init__(self, rendezvous: Rendezvous, pool: Pool, pools: PoolMap) -> None:
-        self.rendezvous, self.pool, self.pools = rendezvous, pool, pools
-        self.rank, self.root, self.size = rendezvous.rank, rendezvous.root, rendezvous.block.size
+    def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap) -> None:
+        self.barrier, self.pool, self.pools = barrier, pool, pools
+        self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
         self._slots: Dict[Key, Slot] = {}
         self._keep: List[Any] = [None, None]
         # What was told last, by the identities of the handles, which are kept for that: pickled.
@@ -116,26 +116,26 @@ class SharedMemoryTransport(Transport):
             slot = self._slots[key] = Slot()
         return slot
 
-    def place(self, key: Key, value: np.ndarray) -> np.ndarray:
+    def bind(self, key: Key, value: np.ndarray) -> np.ndarray:
         slot = self._slot(key)
         if slot.current is not None and _same_memory(value, slot.current.array):
             return slot.current.array
         if not slot.fits("current", value.shape, value.dtype):
-            slot.current = self._allocate(value.shape, value.dtype)
+            slot.current = self._placed_array(value.shape, value.dtype)
         copy_into(slot.current.array, value)  # type: ignore[union-attr]
         return slot.current.array  # type: ignore[union-attr]
 
-    def prepare(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         slot = self._slot(key)
         if not slot.fits("spare", shape, dtype):
-            slot.spare = self._allocate(shape, dtype)
+            slot.spare = self._placed_array(shape, dtype)
         return slot.spare.array  # type: ignore[union-attr]
 
-    def _allocate(self, shape: Tuple[int, ...], dtype: np.dtype) -> Placed:
+    def _placed_array(self, shape: Tuple[int, ...], dtype: np.dtype) -> Placed:
         array = self.pool.allocate(shape, dtype)
         return Placed(array, self.pool.handle(array))
 
-    def adopt(self, key: Key, result: np.ndarray) -> None:
+    def swap_in(self, key: Key, result: np.ndarray) -> None:
         slot = self._slot(key)
         if slot.spare is not None and result is slot.spare.array:
             before, after = slot.current, slot.spare
@@ -154,14 +154,14 @@ class SharedMemoryTransport(Transport):
         return [notice if rank == self.rank else pickle.loads(each) for rank, each in enumerate(told)]
 
     def _exchange(self, notice: bytes) -> Tuple[bytes, ...]:
-        block = self.rendezvous.block
-        # Two slots in turn, by the number of the rendezvous: that is the same on all ranks, even after a command that
+        block = self.barrier.block
+        # Two slots in turn, by the number of the barrier: that is the same on all ranks, even after a command that
         # some of them gave up earlier than others.
-        turn = (self.rendezvous.current + 1) % 2
+        turn = (self.barrier.current + 1) % 2
         slots, length = block.notice_slots[turn], block.notice_length[turn]
-        # The slot was read for the last time before the rendezvous in between.
+        # The slot was read for the last time before the barrier in between.
         length[self.rank], self._keep[turn] = messages.put(notice, slots[self.rank], self.pool)
-        self.rendezvous.meet()
+        self.barrier.wait()
         return tuple(
             notice if rank == self.rank else bytes(messages.get(length[rank], slots[rank], self.pools))
             for rank in range(self.size)
@@ -192,7 +192,7 @@ class SharedMemoryTransport(Transport):
             if array is None:
                 handles.append(None)
             else:
-                self.place(key, array)
+                self.bind(key, array)
                 handles.append(self._slots[key].current.handle)  # type: ignore[union-attr]
         return handles
 
@@ -224,7 +224,7 @@ class SharedMemoryTransport(Transport):
         n = len(keys)
         told, results = self._placed(keys, arrays), []
         if self.rank in takers:
-            results = [self.prepare(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
+            results = [self.allocate(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
             told = told + [self._spare_handle(key) for key in keys]
         layout = self._share(told)
         share = layout.known.get(takers)
@@ -234,7 +234,7 @@ class SharedMemoryTransport(Transport):
             targets = [[self.pools.attach(layout.handles[taker][n + i]) for taker in takers] for i in range(n)]
             share = layout.known[takers] = Share([layout.arrays(i) for i in range(n)], targets, self.rank, self.size)
         share.combine(op, weights)
-        # The others' shares are complete at the next rendezvous.
+        # The others' shares are complete at the next barrier.
         return results
 
     def reduce(
@@ -267,13 +267,13 @@ class SharedMemoryTransport(Transport):
             spares: List[Optional[Handle]] = [None] * len(shared_out)
             if self.rank == self.root:
                 for j, i in enumerate(shared_out):
-                    self.prepare(keys[i], *_shape_of(layout.of_ranks(i)))
+                    self.allocate(keys[i], *_shape_of(layout.of_ranks(i)))
                     spares[j] = self._spare_handle(keys[i])
             targets = self._share(spares)
             for j, i in enumerate(shared_out):
                 results[i] = targets.arrays(j)[self.root]
                 Share([layout.arrays(i)], [[results[i]]], self.rank, self.size).combine(ops[i], weights)
-            self.rendezvous.meet()
+            self.barrier.wait()
         if self.rank != self.root:
             return None
         out = []
@@ -289,7 +289,7 @@ class SharedMemoryTransport(Transport):
         if name in (None, "gather") or self.size == 1:
             return False
         shape, dtype = _shape_of(handles)
-        return dtype.itemsize * math.prod(shape) > ALONE and dtype != np.bool_
+        return dtype.itemsize * math.prod(shape) > ROOT_REDUCES_BELOW_BYTES and dtype != np.bool_
 
     def gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray]) -> Optional[List[List[np.ndarray]]]:
         layout = self._share(self._placed(keys, arrays))
@@ -304,7 +304,7 @@ class SharedMemoryTransport(Transport):
             of_ranks = layout.of_ranks(i)
             check_same(of_ranks, describe, i, but_lengths=True)
             length = sum(handle.shape[0] for handle in of_ranks)
-            spare = self.prepare(key, (length,) + of_ranks[0].shape[1:], of_ranks[0].dtype)
+            spare = self.allocate(key, (length,) + of_ranks[0].shape[1:], of_ranks[0].dtype)
             join_into(spare, layout.arrays(i))
             results.append(spare)
         return results
@@ -337,7 +337,7 @@ def _shape_of(handles: Sequence[Optional[Handle]]) -> Tuple[Tuple[int, ...], np.
 def _remember(known: OrderedDict, key: Any, value: Any) -> None:
     """Add to what is known, and forget the oldest where that is too much."""
     known[key] = value
-    if len(known) > KEPT:
+    if len(known) > MAX_LAYOUTS:
         known.popitem(last=False)
 
 

@@ -72,7 +72,7 @@ class Fake:
 
     def theano_that_hangs(self):
         self.module("theano", "import time; time.sleep(60)")
-        self.set(doctor, "PATIENCE", 1)
+        self.set(doctor, "CHECK_TIMEOUT_S", 1)
 
     def theano_that_crashes(self):
         self.module("theano", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")

@@ -107,7 +107,7 @@ def test_a_rank_raises_at_any_rendezvous(three, name):
     counts = []
     for rank in range(3):
         case.reset()
-        with Trap(context_of(three, rank).rendezvous, "meet") as trap:
+        with Trap(context_of(three, rank).barrier, "wait") as trap:
             call(case.both)
         counts.append(trap.calls)
     assert len(set(counts)) == 1 and counts[0] >= 1  # all ranks meet equally often
@@ -116,19 +116,19 @@ def test_a_rank_raises_at_any_rendezvous(three, name):
         for rank in range(3):
             for after in (False, True):
                 case.reset()
-                with pytest.raises(Exception) as caught, Trap(context_of(three, rank).rendezvous, "meet", step, after):
+                with pytest.raises(Exception) as caught, Trap(context_of(three, rank).barrier, "wait", step, after):
                     call(case.both)
                 assert_told(three, caught, rank)
-                # After the last rendezvous it has taken place for all, also for the one that raises then.
+                # After the last barrier it has taken place for all, also for the one that raises then.
                 done = changes and step == counts[0] and after
                 case.assert_is(new if done else case.parts)
                 case.assert_correct_calls_work()
 
 
-@pytest.mark.parametrize("method", ["place", "prepare", "_exchange"])
+@pytest.mark.parametrize("method", ["bind", "allocate", "_exchange"])
 @each_collective
 def test_a_rank_raises_in_its_transport(three, name, method):
-    """Between the rendezvous: the others may already have got further than the one that fails."""
+    """Between the barrier: the others may already have got further than the one that fails."""
     call, _ = COLLECTIVES[name]
     case = Case(three)
     for rank in range(3):

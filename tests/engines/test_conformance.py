@@ -82,7 +82,7 @@ def test_get_and_put_do_not_copy(language):
 )
 def test_conform_is_what_set_value_stores(language, value):
     w = language.shared(np.zeros(2), "w")
-    conformed = language.engine.conform(w, value, "values")
+    conformed = language.engine.coerce(w, value, "values")
     np.testing.assert_array_equal(w.get_value(), [0, 0])
     w.set_value(value)
     assert type(conformed) is np.ndarray and conformed.dtype == np.float64
@@ -93,7 +93,7 @@ def test_conform_is_what_set_value_stores(language, value):
 def test_conform_refuses_what_set_value_refuses(language, value):
     w = language.shared(np.zeros(2), "w")
     with pytest.raises(TypeError, match="^values: expected .*got "):
-        language.engine.conform(w, value, "values")
+        language.engine.coerce(w, value, "values")
     np.testing.assert_array_equal(w.get_value(), [0, 0])
 
 

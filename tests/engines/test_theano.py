@@ -221,9 +221,9 @@ def test_conform_follows_the_flags_of_the_variable():
                 w.set_value(value)
             except Exception:
                 with pytest.raises((TypeError, ValueError), match="^value: expected "):
-                    ENGINE.conform(w, value, "value")
+                    ENGINE.coerce(w, value, "value")
             else:
-                conformed = ENGINE.conform(w, value, "value")
+                conformed = ENGINE.coerce(w, value, "value")
                 assert conformed.dtype == "float32"
                 np.testing.assert_array_equal(conformed, w.get_value())
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos.functions.plans import MOST
+from synkhronos.functions.plans import MAX_PLANS
 from synkhronos.program.program import PROGRAM
 
 
@@ -35,7 +35,7 @@ def test_plans_are_replaced_and_sent_again(sent):
     x = theano.tensor.dvector("x")
     f = synk.function([x], (x.sum(), "sum"))
     data = synk.data(np.arange(100.0))
-    for n in list(range(1, MOST + 4)) * 2:  # every length is another plan
+    for n in list(range(1, MAX_PLANS + 4)) * 2:  # every length is another plan
         assert f(data, batch=n) == np.arange(float(n)).sum()
     data.set_value(np.ones(7))  # another handle under the same name
     assert f(data) == 7

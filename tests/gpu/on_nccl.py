@@ -92,7 +92,7 @@ class Join(Command):
             context.size,
             context.root,
             Slow(),
-            transport.host.rendezvous.look,
+            transport.host.barrier.look,
         )
 
 

@@ -10,7 +10,7 @@ import threadpoolctl
 
 import synkhronos as synk
 from synkhronos.host import affinity as placement
-from synkhronos.host.affinity import CoreClaims, MasterPlacement, _siblings_last, confine
+from synkhronos.host.affinity import CoreClaims, MasterAffinity, _siblings_last, confine
 from synkhronos.host.machine import core_budget, usable_cores
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
@@ -194,7 +194,7 @@ def test_one_rank_is_not_limited():
     outside = os.sched_getaffinity(0), threads_now()
     synk.fork(1)
     assert PROGRAM.session.run(Look()) == [outside]
-    assert PROGRAM.session.placement.cores == set()
+    assert PROGRAM.session.affinity.cores == set()
 
 
 def test_users_own_affinity_is_kept(free_cores):
@@ -237,7 +237,7 @@ class Calls(list):
 @pytest.mark.parametrize("at", range(1, 10))
 def test_interrupted_at_every_step(at):
     calls = Calls()
-    confined = MasterPlacement([], 1)
+    confined = MasterAffinity([], 1)
     confined._libraries = [Library(calls, 4), Library(calls, 6)]
     calls.at = at
     try:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from synkhronos.host.signals import Undisturbed
+from synkhronos.host.signals import DeferredSignals
 
 
 class Rung(Exception):
@@ -33,7 +33,7 @@ def ring():
 def test_handlers_wait_and_are_called_once_each(alarm):
     calls = []
     signal.signal(signal.SIGALRM, lambda number, frame: calls.append((number, frame.f_code.co_name)))
-    with Undisturbed():
+    with DeferredSignals():
         ring()
         ring()
         assert not calls
@@ -45,7 +45,7 @@ def test_handlers_wait_and_are_called_once_each(alarm):
 def test_exception_comes_at_the_end(alarm):
     steps = []
     with pytest.raises(Rung):
-        with Undisturbed():
+        with DeferredSignals():
             ring()
             steps.append("done")
     assert steps == ["done"] and signal.getsignal(signal.SIGALRM) is alarm
@@ -53,7 +53,7 @@ def test_exception_comes_at_the_end(alarm):
 
 def test_ctrl_c():
     with pytest.raises(KeyboardInterrupt):
-        with Undisturbed():
+        with DeferredSignals():
             signal.raise_signal(signal.SIGINT)
             time.sleep(0)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -61,7 +61,7 @@ def test_ctrl_c():
 
 def test_own_exception_and_a_signal(alarm):
     with pytest.raises(Rung) as caught:
-        with Undisturbed():
+        with DeferredSignals():
             ring()
             raise KeyError
     assert isinstance(caught.value.__context__, KeyError)
@@ -70,8 +70,8 @@ def test_own_exception_and_a_signal(alarm):
 def test_nested(alarm):
     steps = []
     with pytest.raises(Rung):
-        with Undisturbed():
-            with Undisturbed():
+        with DeferredSignals():
+            with DeferredSignals():
                 ring()
                 steps.append("inner")
             steps.append("outer")
@@ -81,7 +81,7 @@ def test_nested(alarm):
 def test_signals_without_a_handler_stay_as_they_are(alarm):
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
     default = signal.getsignal(signal.SIGTERM)
-    with Undisturbed():
+    with DeferredSignals():
         ring()
         assert signal.getsignal(signal.SIGALRM) == signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) == default
@@ -91,7 +91,7 @@ def test_in_another_thread_nothing_changes(alarm):
     handlers = []
 
     def work():
-        with Undisturbed():
+        with DeferredSignals():
             handlers.append(signal.getsignal(signal.SIGALRM))
 
     thread = threading.Thread(target=work)

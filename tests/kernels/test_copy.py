@@ -14,7 +14,7 @@ def way(request, monkeypatch):
     if request.param == "past the caches":
         if kernels is None:
             pytest.skip("needs the kernels in C")
-        monkeypatch.setattr(streaming, "CACHE", 0)
+        monkeypatch.setattr(streaming, "CACHE_BYTES", 0)
     elif request.param == "through NumPy":
         monkeypatch.setattr(streaming, "kernels", None)
 

@@ -18,7 +18,7 @@ def way(request, monkeypatch):
     elif streaming.kernels is None:
         pytest.skip("needs the kernels in C: make install, with a compiler")
     else:
-        monkeypatch.setattr(streaming, "CACHE", 0 if "past" in request.param else 1 << 50)
+        monkeypatch.setattr(streaming, "CACHE_BYTES", 0 if "past" in request.param else 1 << 50)
     return request.param
 
 

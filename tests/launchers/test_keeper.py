@@ -10,7 +10,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.errors import SynkhronosError
 from synkhronos.launchers.processes.keeper import Keeper
-from synkhronos.launchers.processes.launcher import ForkLauncher
+from synkhronos.launchers.processes.launcher import ProcessLauncher
 from synkhronos.memory.memfd import nameless_file
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.launcher import RankConfig
@@ -28,7 +28,7 @@ def keeper():
 
 def start(keeper, size, root=0):
     """Start ranks that wait for a command; return the launcher and the block."""
-    launcher, block = ForkLauncher(keeper), ControlBlock(size)
+    launcher, block = ProcessLauncher(keeper), ControlBlock(size)
     pools = {rank: nameless_file("pool", 0) for rank in range(size)}
     configs = [
         RankConfig(rank, size, root, [], 1, 1, [], os.getcwd(), dict(os.environ), None)
@@ -69,7 +69,7 @@ def test_says_how_a_rank_ended_and_wakes_who_waits(keeper, number):
     launcher, block = start(keeper, 3)
     assert not block.deaths
     os.kill(launcher.pid(2), number)
-    assert block.acks[2].acquire(10) and block.arrivals.acquire(10)
+    assert block.answers[2].acquire(10) and block.arrivals.acquire(10)
     assert block.deaths == 1 and (block.ended[2], block.status[2]) == (1, -number) and not block.ended[1]
     launcher.kill()
 
@@ -94,12 +94,12 @@ def test_a_new_session_ends_the_ranks_of_one_that_was_given_up(keeper):
 
 
 def test_rank_that_cannot_start_leaves_its_words(keeper):
-    launcher, block = ForkLauncher(keeper), ControlBlock(2)
+    launcher, block = ProcessLauncher(keeper), ControlBlock(2)
     pool = nameless_file("pool", 0)
     launcher.start([RankConfig(1, 2, 0, [], 1, 1, [], "/nowhere/at/all", {}, None)], block, {1: pool})
     wait_for(lambda: block.ended[1])
     assert block.status[1] == 70
-    assert "FileNotFoundError" in launcher.last_words(1) and "/nowhere/at/all" in launcher.last_words(1)
+    assert "FileNotFoundError" in launcher.fatal_error(1) and "/nowhere/at/all" in launcher.fatal_error(1)
     launcher.kill()
     os.close(pool)
     block.close()
@@ -136,7 +136,7 @@ def test_a_keeper_that_is_gone(keeper):
 
 
 def test_keeper_that_does_not_answer_is_ended(keeper, monkeypatch):
-    monkeypatch.setattr("synkhronos.launchers.processes.keeper.PATIENCE", 0.2)
+    monkeypatch.setattr("synkhronos.launchers.processes.keeper.KILL_TIMEOUT_S", 0.2)
     launcher, block = start(keeper, 2)
     os.kill(keeper.pid, signal.SIGSTOP)
     launcher.kill()
@@ -144,7 +144,7 @@ def test_keeper_that_does_not_answer_is_ended(keeper, monkeypatch):
 
 
 def test_keeper_that_does_not_fork_is_ended(keeper, monkeypatch):
-    monkeypatch.setattr("synkhronos.launchers.processes.keeper.PATIENCE_TO_FORK", 0.2)
+    monkeypatch.setattr("synkhronos.launchers.processes.keeper.FORK_TIMEOUT_S", 0.2)
     os.kill(keeper.pid, signal.SIGSTOP)
     with pytest.raises(SynkhronosError, match=rf"keeper process \(pid {keeper.pid}\) did not answer within 0.2 s"):
         start(keeper, 2)

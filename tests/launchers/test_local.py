@@ -6,7 +6,7 @@ import time
 import pytest
 
 import synkhronos as synk
-from synkhronos.launchers.local import Vanish
+from synkhronos.launchers.local import SimulatedDeath
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command, execute
 from synkhronos.runtime.serve import Start
@@ -21,9 +21,9 @@ class Act(Command):
     def run(self, context):
         if context.rank == self.rank:
             if self.what == "vanish":
-                raise Vanish
+                raise SimulatedDeath
             time.sleep(self.what)
-        context.rendezvous.meet()
+        context.barrier.wait()
         return threading.current_thread().name
 
 
@@ -45,7 +45,7 @@ def test_every_rank_has_a_thread(session):
 def test_vanishing_is_dying(session, monkeypatch):
     def mortal(command, context):
         ack = execute(command, context)
-        if isinstance(ack.error, Vanish):
+        if isinstance(ack.error, SimulatedDeath):
             raise ack.error
         return ack
 

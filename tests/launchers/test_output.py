@@ -10,7 +10,7 @@ import pytest
 from worlds import World
 
 import synkhronos as synk
-from synkhronos.launchers.processes.output import EMPTY_AFTER, Streams
+from synkhronos.launchers.processes.output import EMPTY_AFTER_BYTES, Streams
 from synkhronos.testing import numpy_engine as engine
 
 ROOT = Path(__file__).parents[2]
@@ -48,11 +48,11 @@ def test_a_line_without_an_end_comes_at_the_end_of_the_command(capsys):
 def test_what_was_read_is_given_back(streams, capsys):
     fd = streams.fds()[0]
     for _ in range(3):
-        os.write(fd, b"x" * EMPTY_AFTER + b"\n")
+        os.write(fd, b"x" * EMPTY_AFTER_BYTES + b"\n")
         streams.forward()
-        assert os.fstat(fd).st_size > EMPTY_AFTER
+        assert os.fstat(fd).st_size > EMPTY_AFTER_BYTES
         streams.forward(idle=True)
-        assert len(capsys.readouterr().out) == len("[rank 1] \n") + EMPTY_AFTER
+        assert len(capsys.readouterr().out) == len("[rank 1] \n") + EMPTY_AFTER_BYTES
         os.write(fd, b"more\n")
         streams.forward(idle=True)
         assert capsys.readouterr().out == "[rank 1] more\n"

@@ -10,13 +10,13 @@ import pytest
 import synkhronos as synk
 from synkhronos.launchers.processes.rank_main import (
     die_with_parent,
-    last_words,
-    leave_last_words,
+    fatal_error,
+    record_fatal_error,
     take_default_signals,
 )
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
-from synkhronos.sync.control_block import WORDS_BYTES, ControlBlock
+from synkhronos.sync.control_block import FATAL_ERROR_BYTES, ControlBlock
 
 
 class Look(Command):
@@ -141,9 +141,9 @@ def test_default_signals():
 @pytest.mark.parametrize("text", ["short", "x" * 10**6, "\u00fc" * 10**5, "\udc80", "a\0b"])
 def test_last_words(text):
     block = ControlBlock(2)
-    assert last_words(block, 1) == ""
-    leave_last_words(block, 1, ValueError(text))
-    words = last_words(block, 1)
-    assert words.rstrip().endswith(text[-1:] if text != "\udc80" else "?") and len(words.encode()) <= WORDS_BYTES
-    assert last_words(block, 0) == ""
+    assert fatal_error(block, 1) == ""
+    record_fatal_error(block, 1, ValueError(text))
+    words = fatal_error(block, 1)
+    assert words.rstrip().endswith(text[-1:] if text != "\udc80" else "?") and len(words.encode()) <= FATAL_ERROR_BYTES
+    assert fatal_error(block, 0) == ""
     block.close()

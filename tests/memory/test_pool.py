@@ -181,7 +181,7 @@ def test_attach_own_pool_is_the_same_memory(pool):
 
 
 def test_peer_maps_more_as_arrays_reach_further(monkeypatch):
-    monkeypatch.setattr(shared_array, "_PEER_WINDOW", MIB)
+    monkeypatch.setattr(shared_array, "_PEER_WINDOW_BYTES", MIB)
     pool = Pool(0)
     peer = peer_of(pool)
     arrays = [pool.allocate(300_000, "u1") for _ in range(40)]
@@ -345,7 +345,7 @@ def test_arrays_that_die_in_cycles_and_threads():
     gc.collect()
     assert failures == []
     assert pool.used == 0
-    assert list(pool._free) == [(0, shared_array.WINDOW)]
+    assert list(pool._free) == [(0, shared_array.WINDOW_BYTES)]
 
 
 def test_array_that_dies_while_its_own_thread_holds_the_lock():
@@ -359,7 +359,7 @@ def test_array_that_dies_while_its_own_thread_holds_the_lock():
     other = pool.allocate(100_000, "f8")
     assert pool.used == 800_000
     del other
-    assert list(pool._free) == [(0, shared_array.WINDOW)]
+    assert list(pool._free) == [(0, shared_array.WINDOW_BYTES)]
 
 
 # --- limits ---

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from synkhronos.memory import recycled
-from synkhronos.memory.recycled import LEAST, Recycler
+from synkhronos.memory.recycled import MIN_BYTES, Recycler
 
 
 def address(array):
@@ -19,12 +19,12 @@ def recycler():
 
 
 def test_dead_memory_is_taken_again(recycler):
-    array = recycler.empty((LEAST,), "uint8")
+    array = recycler.empty((MIN_BYTES,), "uint8")
     where = address(array)
     del array
-    again = recycler.empty((LEAST // 4,), "float32")
+    again = recycler.empty((MIN_BYTES // 4,), "float32")
     assert address(again) == where and again.dtype == np.float32
-    assert address(recycler.empty((LEAST,), "uint8")) != where
+    assert address(recycler.empty((MIN_BYTES,), "uint8")) != where
 
 
 @pytest.mark.parametrize(
@@ -38,18 +38,18 @@ def test_dead_memory_is_taken_again(recycler):
     ],
 )
 def test_a_view_keeps_it(recycler, view):
-    array = recycler.empty((2 * LEAST,), "uint8")
+    array = recycler.empty((2 * MIN_BYTES,), "uint8")
     array[:] = 7
     kept = view(array)
     del array
     gc.collect()
-    other = recycler.empty((2 * LEAST,), "uint8")
+    other = recycler.empty((2 * MIN_BYTES,), "uint8")
     other[:] = 9
     assert np.all(np.asarray(kept) == 7)
 
 
 @pytest.mark.parametrize(
-    "shape, dtype", [((), "float64"), ((0, 5), "float32"), ((LEAST - 1,), "uint8"), ((1 << 18,), object)]
+    "shape, dtype", [((), "float64"), ((0, 5), "float32"), ((MIN_BYTES - 1,), "uint8"), ((1 << 18,), object)]
 )
 def test_small_arrays_and_objects_are_numpys(recycler, shape, dtype):
     array = recycler.empty(shape, dtype)
@@ -57,12 +57,12 @@ def test_small_arrays_and_objects_are_numpys(recycler, shape, dtype):
 
 
 def test_like_an_array_of_numpys(recycler):
-    array = recycler.empty((3, LEAST), "float32")
+    array = recycler.empty((3, MIN_BYTES), "float32")
     assert array.flags.c_contiguous and array.flags.writeable and array.flags.aligned
     assert type(array) is np.ndarray and address(array) % 64 == 0
 
 
-@pytest.mark.parametrize("first, second", [(LEAST, 2 * LEAST), (4 * LEAST, LEAST)])
+@pytest.mark.parametrize("first, second", [(MIN_BYTES, 2 * MIN_BYTES), (4 * MIN_BYTES, MIN_BYTES)])
 def test_memory_that_does_not_fit_is_given_back(recycler, first, second):
     del_me = recycler.empty((first,), "uint8")
     del del_me
@@ -72,17 +72,17 @@ def test_memory_that_does_not_fit_is_given_back(recycler, first, second):
 
 
 def test_little_is_kept(recycler, monkeypatch):
-    arrays = [recycler.empty((size * LEAST,), "uint8") for size in (1, 2, 3)]
+    arrays = [recycler.empty((size * MIN_BYTES,), "uint8") for size in (1, 2, 3)]
     del arrays
-    assert recycler._idle and sum(map(len, recycler._idle)) <= 3 * LEAST
-    monkeypatch.setattr(recycled, "MOST", 4 * LEAST)
-    large = recycler.empty((5 * LEAST,), "uint8")
+    assert recycler._idle and sum(map(len, recycler._idle)) <= 3 * MIN_BYTES
+    monkeypatch.setattr(recycled, "MAX_IDLE_BYTES", 4 * MIN_BYTES)
+    large = recycler.empty((5 * MIN_BYTES,), "uint8")
     del large
-    assert sum(map(len, recycler._idle)) <= 4 * LEAST
+    assert sum(map(len, recycler._idle)) <= 4 * MIN_BYTES
 
 
 def test_array_outlives_its_recycler(recycler):
-    array = recycler.empty((LEAST,), "uint8")
+    array = recycler.empty((MIN_BYTES,), "uint8")
     del recycler
     gc.collect()
     array[:] = 3

@@ -51,7 +51,7 @@ def test_keywords():
         )
         == 2
     )
-    assert PROGRAM.session.timeout == 20 and PROGRAM.session.placement.cores == set()
+    assert PROGRAM.session.timeout == 20 and PROGRAM.session.affinity.cores == set()
 
 
 @pytest.mark.parametrize(

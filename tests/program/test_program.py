@@ -87,7 +87,7 @@ def test_failed_start_leaves_nothing(monkeypatch):
     from synkhronos.program import program
 
     before = len(os.listdir("/proc/self/fd"))
-    for name in ("Session", "MasterPlacement", "RankConfig", "nameless_file"):
+    for name in ("Session", "MasterAffinity", "RankConfig", "nameless_file"):
         with monkeypatch.context() as patch:
             patch.setattr(program, name, lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
@@ -113,7 +113,7 @@ def test_disown_gives_up_the_cores_in_the_child_only():
     """The child holds no claim on the parent's cores, so that the parent can give them back."""
     program = Program()
     program.session = Mock()
-    placement = program.session.placement
-    program.disown()
+    placement = program.session.affinity
+    program.detach_after_fork()
     placement.release.assert_called_once_with()
     assert program.session is None

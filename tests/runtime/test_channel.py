@@ -7,11 +7,11 @@ import time
 import pytest
 
 from synkhronos.errors import SharedMemoryError
-from synkhronos.launchers.processes.rank_main import last_words, leave_last_words
+from synkhronos.launchers.processes.rank_main import fatal_error, record_fatal_error
 from synkhronos.memory.pool import Pool, PoolMap
 from synkhronos.runtime.channel import MasterEnd, RankEnd
-from synkhronos.sync.barrier import Patience
-from synkhronos.sync.control_block import ACK_BYTES, COMMAND_BYTES, ControlBlock
+from synkhronos.sync.barrier import WaitPolicy
+from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, ControlBlock
 
 
 class Channel:
@@ -24,9 +24,9 @@ class Channel:
         maps = PoolMap()
         for rank, pool in pools.items():
             maps.add(rank, pool.fileno())
-        patience = Patience.of_threads()
-        self.master = MasterEnd(self.block, [0, 2], pools[1], maps, patience)
-        self.ends = {rank: RankEnd(self.block, rank, pools[rank], maps, patience) for rank in (0, 2)}
+        policy = WaitPolicy.of_threads()
+        self.master = MasterEnd(self.block, [0, 2], pools[1], maps, policy)
+        self.ends = {rank: RankEnd(self.block, rank, pools[rank], maps, policy) for rank in (0, 2)}
         self.pools = pools
 
 
@@ -39,7 +39,7 @@ def never():
     raise AssertionError("waits too long")
 
 
-@pytest.mark.parametrize("length", [0, 10, ACK_BYTES, COMMAND_BYTES - 50, COMMAND_BYTES, 1 << 20])
+@pytest.mark.parametrize("length", [0, 10, ANSWER_BYTES, COMMAND_BYTES - 50, COMMAND_BYTES, 1 << 20])
 def test_there_and_back(channel, length):
     for number in (1, 2, 9):
         channel.master.send(number, pickle.dumps(("command", b"c" * length)))
@@ -66,7 +66,7 @@ def test_waits_for_the_command(channel):
 
 def test_calls_for_attention_are_no_messages(channel):
     channel.block.commands[0].release()
-    channel.block.acks[0].release()
+    channel.block.answers[0].release()
     calls = []
 
     def watch():
@@ -122,7 +122,7 @@ def test_a_dead_rank_is_noticed_by_the_watch(channel):
     def die():
         time.sleep(0.05)
         channel.block.ended[2] = 1
-        channel.block.acks[2].release()
+        channel.block.answers[2].release()
 
     thread = threading.Thread(target=die)
     thread.start()
@@ -133,12 +133,12 @@ def test_a_dead_rank_is_noticed_by_the_watch(channel):
     thread.join()
 
 
-@pytest.mark.parametrize("length", [10, ACK_BYTES, 5 * ACK_BYTES])
+@pytest.mark.parametrize("length", [10, ANSWER_BYTES, 5 * ANSWER_BYTES])
 def test_last_words_leave_the_answer_that_waits(channel, length):
     """A rank may end between its answer and the next command, before the master has read."""
     answer = b"a" * length
     channel.ends[2].send(1, pickle.dumps(answer))
-    leave_last_words(channel.block, 2, MemoryError("no memory for the next command"))
+    record_fatal_error(channel.block, 2, MemoryError("no memory for the next command"))
     channel.master.wait(2, 1, never)
     assert channel.master.read(2) == answer
-    assert "no memory for the next command" in last_words(channel.block, 2)
+    assert "no memory for the next command" in fatal_error(channel.block, 2)

@@ -3,7 +3,7 @@
 import pytest
 
 from synkhronos.errors import Aborted
-from synkhronos.runtime.command import Ack, Command, execute
+from synkhronos.runtime.command import Answer, Command, execute
 
 
 class Context:
@@ -33,23 +33,23 @@ class Do(Command):
 
 def test_result():
     context = Context()
-    ack = execute(Do(5), context)
-    assert (ack.rank, ack.result, ack.error, ack.aborted) == (3, 5, None, False)
+    answer = execute(Do(5), context)
+    assert (answer.rank, answer.result, answer.error, answer.aborted) == (3, 5, None, False)
     assert context.calls == ["settle"]
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError])
 def test_error(kind):
     context = Context()
-    ack = execute(Do(kind), context)
-    assert type(ack.error) is kind and ack.rank == 3 and not ack.aborted and ack.result is None
+    answer = execute(Do(kind), context)
+    assert type(answer.error) is kind and answer.rank == 3 and not answer.aborted and answer.result is None
     assert context.calls == ["abort", "settle"]
 
 
 def test_aborted_is_no_error():
     context = Context()
-    ack = execute(Do(Aborted), context)
-    assert ack.aborted and ack.error is None
+    answer = execute(Do(Aborted), context)
+    assert answer.aborted and answer.error is None
     assert context.calls == ["abort", "settle"]
 
 
@@ -58,9 +58,9 @@ def test_title():
 
 
 def test_repr():
-    assert repr(Ack(1, 5)) == "Ack(rank=1, result=5)"
-    assert repr(Ack(1, error=ValueError("x"))) == "Ack(rank=1, error=ValueError('x'))"
-    assert repr(Ack(1, aborted=True)) == "Ack(rank=1, aborted)"
+    assert repr(Answer(1, 5)) == "Answer(rank=1, result=5)"
+    assert repr(Answer(1, error=ValueError("x"))) == "Answer(rank=1, error=ValueError('x'))"
+    assert repr(Answer(1, aborted=True)) == "Answer(rank=1, aborted)"
 
 
 def test_a_command_must_say_what_it_does():

@@ -4,7 +4,7 @@ import pytest
 
 from synkhronos.errors import Aborted
 from synkhronos.runtime.context import RankContext
-from synkhronos.sync.barrier import Patience, Rendezvous
+from synkhronos.sync.barrier import Barrier, WaitPolicy
 from synkhronos.sync.control_block import ControlBlock
 
 
@@ -19,8 +19,8 @@ class Transport:
 def make(rank=0, size=1, root=0, block=None):
     block = block or ControlBlock(size)
     block.close()
-    context = RankContext(Rendezvous(block, rank, root, lambda: None, Patience.of_threads()), None, None, Transport())
-    context.rendezvous.begin(1)
+    context = RankContext(Barrier(block, rank, root, lambda: None, WaitPolicy.of_threads()), None, None, Transport())
+    context.barrier.begin(1)
     return context
 
 
@@ -38,7 +38,7 @@ def test_nothing_is_changed_before_all_have_come():
     def abort():
         raise Aborted
 
-    context.rendezvous.watch = abort
+    context.barrier.watch = abort
     with pytest.raises(Aborted):
         context.commit(lambda: done.append(1))
     context.settle()
@@ -49,15 +49,15 @@ def test_nothing_is_changed_before_all_have_come():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_decided_but_interrupted_before_the_changes(rank):
-    """Where the rendezvous took place the changes are made, however late; once."""
+    """Where the barrier took place the changes are made, however late; once."""
     context, done = make(rank, 2), []
 
     def interrupted():
-        context.rendezvous.current += 1
-        context.rendezvous.block.decided = context.rendezvous.current  # as the root does
+        context.barrier.current += 1
+        context.barrier.block.decided = context.barrier.current  # as the root does
         raise KeyboardInterrupt
 
-    context.rendezvous.meet = interrupted
+    context.barrier.wait = interrupted
     with pytest.raises(KeyboardInterrupt):
         context.commit(lambda: done.append(1))
     assert not done
@@ -86,15 +86,15 @@ def test_an_old_commit_is_not_made_by_a_later_rendezvous():
     context, done = make(size=1), []
 
     def refuse():
-        context.rendezvous.current += 1
+        context.barrier.current += 1
         raise Aborted
 
-    meet, context.rendezvous.meet = context.rendezvous.meet, refuse
+    meet, context.barrier.wait = context.barrier.wait, refuse
     with pytest.raises(Aborted):
         context.commit(lambda: done.append("old"))
     context.settle()
-    context.rendezvous.meet = meet
-    context.rendezvous.begin(2)
+    context.barrier.wait = meet
+    context.barrier.begin(2)
     context.commit(lambda: done.append("new"))
     assert done == ["new"]
 

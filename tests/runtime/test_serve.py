@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from synkhronos.errors import SharedMemoryError
-from synkhronos.runtime.command import Ack, Command
-from synkhronos.runtime.serve import LONGEST_SUMMARY, LONGEST_TEXT, Failure, Start, Stop, decode, encode, serve
+from synkhronos.runtime.command import Answer, Command
+from synkhronos.runtime.serve import MAX_SUMMARY_CHARS, MAX_TEXT_CHARS, Failure, Start, Stop, decode, encode, serve
 
 
 class Say(Command):
@@ -21,10 +21,10 @@ class Say(Command):
 
 
 class Context:
-    rank, rendezvous, functions = 1, None, ()
+    rank, barrier, functions = 1, None, ()
 
     def __init__(self):
-        self.rendezvous, self.log = self, []
+        self.barrier, self.log = self, []
 
     def begin(self, number):
         self.log.append(number)
@@ -69,7 +69,7 @@ UNPICKLABLE = pickle.dumps((["thing"], Say(1))).replace(b"Say", b"Gon")
 def test_serves_until_stop():
     channel, context = Channel(Say(5), Start(), Say(np.arange(3)), Stop(), Say(6)), Context()
     serve(context, channel, None)
-    assert [ack.rank for ack in channel.answers] == [1] * 4
+    assert [answer.rank for answer in channel.answers] == [1] * 4
     assert channel.answers[0].result == 5 and channel.answers[1].result is None
     assert np.array_equal(channel.answers[2].result, np.arange(3))
     assert context.log == [1, "thing", 2, "thing", 3, "thing", 4, "thing"]
@@ -115,18 +115,18 @@ def test_no_memory_for_the_answer():
 
 def test_texts_are_bounded():
     failure = Failure(ValueError("x" * 10**6))
-    assert LONGEST_TEXT <= len(failure.text) < LONGEST_TEXT + 100 and "characters" in failure.text
-    assert len(failure.summary) < LONGEST_SUMMARY + 100
+    assert MAX_TEXT_CHARS <= len(failure.text) < MAX_TEXT_CHARS + 100 and "characters" in failure.text
+    assert len(failure.summary) < MAX_SUMMARY_CHARS + 100
     assert pickle.loads(pickle.dumps(failure)).text == failure.text
 
 
 def test_encode_keeps_everything():
-    ack = decode(pickle.loads(encode(Ack(2, result=(1, "two")))))
-    assert (ack.rank, ack.result, ack.error, ack.aborted) == (2, (1, "two"), None, False)
-    ack = decode(pickle.loads(encode(Ack(2, aborted=True))))
-    assert ack.aborted and ack.error is None
+    answer = decode(pickle.loads(encode(Answer(2, result=(1, "two")))))
+    assert (answer.rank, answer.result, answer.error, answer.aborted) == (2, (1, "two"), None, False)
+    answer = decode(pickle.loads(encode(Answer(2, aborted=True))))
+    assert answer.aborted and answer.error is None
     try:
         raise KeyError("where")
     except KeyError as error:
-        ack = decode(pickle.loads(encode(Ack(2, error=error))))
-    assert ack.error.summary == "KeyError: 'where'" and "test_serve.py" in ack.error.text
+        answer = decode(pickle.loads(encode(Answer(2, error=error))))
+    assert answer.error.summary == "KeyError: 'where'" and "test_serve.py" in answer.error.text

@@ -37,7 +37,7 @@ class Sleep(Command):
         if context.rank == self.rank:
             time.sleep(self.seconds)
         if self.meet:
-            context.rendezvous.meet()
+            context.barrier.wait()
 
 
 class Forget(Command):
@@ -128,7 +128,7 @@ def test_a_rank_that_answers_just_after_the_deadline(open_session):
 
 @both
 def test_warns_who_is_waited_for(launcher, open_session, monkeypatch, caplog):
-    monkeypatch.setattr(session_module, "WARN_AFTER", 0.15)
+    monkeypatch.setattr(session_module, "WARN_AFTER_S", 0.15)
     session = open_session(launcher)
     began = time.monotonic()
     with caplog.at_level(logging.WARNING, "synkhronos"):
@@ -204,7 +204,7 @@ def test_close_that_does_not_wait(open_session):
     thread.start()
     time.sleep(0.1)
     began = time.monotonic()
-    session.close("enough", patience=0.1)
+    session.close("enough", wait_s=0.1)
     thread.join()
     assert time.monotonic() - began < 2
     assert "enough" in str(errors[0]) and "in the middle of sleep" in str(errors[0])

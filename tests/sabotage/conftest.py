@@ -140,7 +140,7 @@ import synkhronos as synk
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.program.program import PROGRAM
-from synkhronos.sync.barrier import Rendezvous
+from synkhronos.sync.barrier import Barrier
 
 MASTER = os.getpid()
 flag = mmap.mmap(-1, 1)  # that the ranks see, too

@@ -18,7 +18,7 @@ from synkhronos.launchers.processes import keeper
 from synkhronos.memory.pool import Pool, PoolMap
 from synkhronos.runtime.channel import MasterEnd, RankEnd
 from synkhronos.runtime.context import RankContext
-from synkhronos.sync.barrier import Rendezvous
+from synkhronos.sync.barrier import Barrier
 from synkhronos.testing.numpy_engine import NumpyEngine
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
@@ -28,8 +28,8 @@ WRAPPED = [
     (RankEnd, "wait", True),
     (RankEnd, "read", False),
     (RankEnd, "send", True),
-    (Rendezvous, "begin", False),
-    (Rendezvous, "meet", True),
+    (Barrier, "begin", False),
+    (Barrier, "wait", True),
     (RankContext, "commit", True),
     (RankContext, "settle", False),
     (RankContext, "forget", False),
@@ -39,9 +39,9 @@ WRAPPED = [
     (NumpyEngine, "put", False),
     (NumpyEngine, "loads", True),
     (SharedMemoryTransport, "_exchange", True),
-    (SharedMemoryTransport, "place", False),
+    (SharedMemoryTransport, "bind", False),
     (SharedMemoryTransport, "store", True),
-    (SharedMemoryTransport, "adopt", False),
+    (SharedMemoryTransport, "swap_in", False),
     (Share, "combine", True),
 ]
 NAMES = [

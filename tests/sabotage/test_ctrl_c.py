@@ -32,12 +32,12 @@ SITUATIONS = {
         say('now')
         f(np.arange(6.0))""",
     "collective": """
-        meet = Rendezvous.meet
+        meet = Barrier.wait
         def late(self):
             if self.rank == 2 and flag[0]:
                 time.sleep(30)
             meet(self)
-        Rendezvous.meet = late
+        Barrier.wait = late
         f = build()
         synk.fork(3)
         synk.distribute()

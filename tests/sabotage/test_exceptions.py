@@ -69,7 +69,7 @@ KINDS = [
 
 
 class Raise(Command):
-    """Fail on some ranks, before, between or after two rendezvous."""
+    """Fail on some ranks, before, between or after two barrier."""
 
     title = "sabotage"
 
@@ -81,7 +81,7 @@ class Raise(Command):
             if place == self.place and context.rank in self.kinds:
                 raise KINDS[self.kinds[context.rank]][0]()
             if place < 2:
-                context.rendezvous.meet()
+                context.barrier.wait()
         return context.rank
 
 
@@ -182,7 +182,7 @@ class Return(Command):
         self.ranks, self.where, self.how = ranks, where, how
 
     def run(self, context):
-        context.rendezvous.meet()
+        context.barrier.wait()
         if context.rank in self.ranks:
             return Result(self.where, self.how)
         return context.rank
@@ -195,7 +195,7 @@ class Carry(Command):
         self.thing = thing
 
     def run(self, context):
-        context.rendezvous.meet()
+        context.barrier.wait()
 
 
 @pytest.mark.parametrize("launcher", ["threads", "fork"])
@@ -282,7 +282,7 @@ class Uneven(Command):
 
     def run(self, context):
         if context.rank in self.ranks:
-            context.rendezvous.meet()
+            context.barrier.wait()
 
 
 @pytest.mark.parametrize("launcher", ["threads", "fork"])

@@ -23,7 +23,7 @@ class Sleep(Command):
     def run(self, context):
         if context.rank == 1:
             time.sleep(self.seconds)
-        context.rendezvous.meet()
+        context.barrier.wait()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pieces.report import check_nothing_left
 
 import synkhronos as synk
 from synkhronos.errors import WorkerDied, WorkerTimeout
-from synkhronos.launchers.processes.launcher import ForkLauncher
+from synkhronos.launchers.processes.launcher import ProcessLauncher
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.context import RankContext
 
@@ -61,8 +61,8 @@ def test_changes_of_a_command_that_was_given_up_are_found(victims, monkeypatch):
 
 
 def test_ranks_that_stay_are_found(victims, monkeypatch):
-    kill = ForkLauncher.kill
-    monkeypatch.setattr(ForkLauncher, "kill", lambda launcher: None)
+    kill = ProcessLauncher.kill
+    monkeypatch.setattr(ProcessLauncher, "kill", lambda launcher: None)
     victims.n, victims.rank = 3, 1
     victims.steps.plan(1, victims.taken[3, 1].index("NumpyEngine.call before"))
     assert victims.run()[0] == "call"

@@ -129,7 +129,7 @@ def test_two_programs_at_a_time(script):
     code = """
         for i in range(5):
             synk.fork(2)
-            say(sorted(PROGRAM.session.placement.cores))
+            say(sorted(PROGRAM.session.affinity.cores))
             assert sys.stdin.readline()
             works()
             synk.close()

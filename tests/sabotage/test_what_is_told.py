@@ -27,7 +27,7 @@ class Grow(Command):
             kept = np.ones(self.megabytes << 20, np.uint8)
             os.kill(os.getpid(), signal.SIGKILL)
             kept[0] = 0
-        context.rendezvous.meet()
+        context.barrier.wait()
 
 
 def test_memory_of_a_killed_rank():

@@ -1,4 +1,4 @@
-"""The rendezvous, with threads as ranks."""
+"""The barrier, with threads as ranks."""
 
 import random
 import threading
@@ -7,7 +7,7 @@ import time
 import pytest
 
 from synkhronos.errors import Aborted
-from synkhronos.sync.barrier import MANY, Patience, Rendezvous, wait
+from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier, WaitPolicy, wait
 from synkhronos.sync.control_block import ControlBlock
 
 
@@ -22,21 +22,21 @@ class Ranks:
         self.block = ControlBlock(n)
         self.block.close()
         self.deadline = time.monotonic() + 30
-        self.ranks = [Rendezvous(self.block, rank, root, self.watch, Patience.of_threads()) for rank in range(n)]
+        self.ranks = [Barrier(self.block, rank, root, self.watch, WaitPolicy.of_threads()) for rank in range(n)]
         self.root = root
 
     def watch(self):
         assert time.monotonic() < self.deadline, "hangs"
 
     def run(self, command, work):
-        """Have every rank do ``work(rendezvous)`` for the command; return results or exceptions."""
+        """Have every rank do ``work(barrier)`` for the command; return results or exceptions."""
         results = [None] * len(self.ranks)
 
         def live(rank):
-            rendezvous = self.ranks[rank]
-            rendezvous.begin(command)
+            barrier = self.ranks[rank]
+            barrier.begin(command)
             try:
-                results[rank] = work(rendezvous)
+                results[rank] = work(barrier)
             except (Aborted, Died, AssertionError) as error:
                 results[rank] = error
                 if isinstance(error, AssertionError):
@@ -56,21 +56,21 @@ def test_nobody_passes_before_all_have_arrived(n, root):
     ranks = Ranks(n, root % n)
     counts = [0] * n
 
-    def work(rendezvous):
+    def work(barrier):
         for i in range(50):
-            counts[rendezvous.rank] += 1
-            rendezvous.meet()
+            counts[barrier.rank] += 1
+            barrier.wait()
             assert min(counts) >= i + 1
-            rendezvous.meet()
+            barrier.wait()
             assert max(counts) <= i + 2  # the fastest may be on its way again
         return "done"
 
     for command in (1, 2, 7):
         counts[:] = [0] * n
         assert ranks.run(command, work) == ["done"] * n
-        assert ranks.block.decided == command * MANY + 100
+        assert ranks.block.decided == command * BARRIERS_PER_COMMAND + 100
     assert not ranks.block.arrivals.try_acquire()
-    assert not any(gate.try_acquire() for gate in ranks.block.gates)
+    assert not any(gate.try_acquire() for gate in ranks.block.releases)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -82,17 +82,17 @@ def test_abort_frees_everybody(n, failing, place, root):
     failing %= n
     passed = [0] * n
 
-    def work(rendezvous):
+    def work(barrier):
         for i in range(4):
-            if rendezvous.rank == failing and i == place:
-                rendezvous.abort()
+            if barrier.rank == failing and i == place:
+                barrier.abort()
                 return "failed"
             try:
-                rendezvous.meet()
+                barrier.wait()
             except Aborted:
-                rendezvous.abort()  # as `execute` does
+                barrier.abort()  # as `execute` does
                 raise
-            passed[rendezvous.rank] += 1
+            passed[barrier.rank] += 1
 
     for command in (1, 3, 5):
         passed[:] = [0] * n
@@ -102,7 +102,7 @@ def test_abort_frees_everybody(n, failing, place, root):
         assert passed == [place] * n
         ranks.ranks[root].clear()
         # The next command starts clean.
-        assert ranks.run(command + 1, lambda rendezvous: [rendezvous.meet() for _ in range(3)]) == [[None] * 3] * n
+        assert ranks.run(command + 1, lambda barrier: [barrier.wait() for _ in range(3)]) == [[None] * 3] * n
 
 
 def test_tokens_of_the_past_never_count():
@@ -110,15 +110,15 @@ def test_tokens_of_the_past_never_count():
     ranks = Ranks(3)
     for _ in range(7):
         ranks.block.arrivals.release()
-        for gate in ranks.block.gates:
+        for gate in ranks.block.releases:
             gate.release()
     counts = [0, 0, 0]
 
-    def work(rendezvous):
+    def work(barrier):
         for i in range(20):
             time.sleep(random.random() * 0.003)
-            counts[rendezvous.rank] += 1
-            rendezvous.meet()
+            counts[barrier.rank] += 1
+            barrier.wait()
             assert min(counts) >= i + 1, "passed alone"
         return "done"
 
@@ -129,22 +129,22 @@ def test_words_of_the_past_never_count():
     """An abort of an earlier command does not touch a later one, also where nobody cleared it."""
     ranks = Ranks(2)
 
-    def fail(rendezvous):
-        if rendezvous.rank == 1:
-            rendezvous.abort()
+    def fail(barrier):
+        if barrier.rank == 1:
+            barrier.abort()
         else:
-            rendezvous.meet()
+            barrier.wait()
 
     assert isinstance(ranks.run(1, fail)[0], Aborted)
     ranks.ranks[0].abort()
-    assert ranks.run(2, lambda rendezvous: rendezvous.meet()) == [None, None]
+    assert ranks.run(2, lambda barrier: barrier.wait()) == [None, None]
 
 
 def test_root_that_could_not_wake_everybody():
-    """Interrupted between its decision and the gates, the root wakes them by giving up; the decision stands."""
+    """Interrupted between its decision and the releases, the root wakes them by giving up; the decision stands."""
     ranks = Ranks(3)
     ranks.deadline = time.monotonic() + 5
-    original = ranks.block.gates
+    original = ranks.block.releases
 
     class Interrupting(list):
         def __getitem__(self, rank):
@@ -152,19 +152,19 @@ def test_root_that_could_not_wake_everybody():
                 raise Died
             return original[rank]
 
-    def work(rendezvous):
-        if rendezvous.rank == 0:
+    def work(barrier):
+        if barrier.rank == 0:
             threading.current_thread().name = "root"
-            ranks.block.gates = Interrupting(original)
+            ranks.block.releases = Interrupting(original)
             try:
-                rendezvous.meet()
+                barrier.wait()
             except Died:
-                ranks.block.gates = original
-                rendezvous.abort()
+                ranks.block.releases = original
+                barrier.abort()
                 return "interrupted"
-        rendezvous.meet()
+        barrier.wait()
         try:
-            rendezvous.meet()
+            barrier.wait()
         except Aborted:
             return "passed the first"
 
@@ -174,16 +174,16 @@ def test_root_that_could_not_wake_everybody():
 def test_death_is_noticed_by_the_root():
     ranks = Ranks(3)
 
-    def work(rendezvous):
-        if rendezvous.rank == 2:
+    def work(barrier):
+        if barrier.rank == 2:
             time.sleep(0.02)
             ranks.block.deaths = 1
             ranks.block.arrivals.release()
             raise Died
         try:
-            rendezvous.meet()
+            barrier.wait()
         except Aborted:
-            rendezvous.abort()
+            barrier.abort()
             raise
 
     results = ranks.run(1, work)
@@ -192,7 +192,7 @@ def test_death_is_noticed_by_the_root():
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_survivors_agree_on_what_took_place(n):
-    """Ranks that abort, die or dawdle anywhere: those that live agree on how many rendezvous there were."""
+    """Ranks that abort, die or dawdle anywhere: those that live agree on how many barrier there were."""
     rng = random.Random(n)
     ranks = Ranks(n, root=n - 1)
     for command in range(1, 120):
@@ -201,8 +201,8 @@ def test_survivors_agree_on_what_took_place(n):
         delays = [[rng.random() * 0.001 * (rng.random() < 0.3) for _ in range(5)] for _ in range(n)]
         passed = [0] * n
 
-        def work(rendezvous, plans=plans, delays=delays, passed=passed):
-            rank, (what, place) = rendezvous.rank, plans[rendezvous.rank]
+        def work(barrier, plans=plans, delays=delays, passed=passed):
+            rank, (what, place) = barrier.rank, plans[barrier.rank]
             try:
                 for i in range(5):
                     time.sleep(delays[rank][i])
@@ -212,20 +212,20 @@ def test_survivors_agree_on_what_took_place(n):
                         raise Died
                     if i == place and what == "abort":
                         raise Aborted
-                    rendezvous.meet()
+                    barrier.wait()
                     passed[rank] += 1
             except Aborted:
-                rendezvous.abort()
+                barrier.abort()
                 raise
 
         results = ranks.run(command, work)
         assert not any(isinstance(result, AssertionError) for result in results), results
         survivors = [rank for rank in range(n) if not isinstance(results[rank], Died)]
-        decided = max(0, ranks.block.decided - command * MANY)
+        decided = max(0, ranks.block.decided - command * BARRIERS_PER_COMMAND)
         for rank in survivors:
             assert passed[rank] == decided, (plans, passed, decided)
-            assert ranks.ranks[rank].took_place(command * MANY + passed[rank]) == (decided > 0)
-            assert not ranks.ranks[rank].took_place(command * MANY + passed[rank] + 1)
+            assert ranks.ranks[rank].is_complete(command * BARRIERS_PER_COMMAND + passed[rank]) == (decided > 0)
+            assert not ranks.ranks[rank].is_complete(command * BARRIERS_PER_COMMAND + passed[rank] + 1)
         earliest = min([place for what, place in plans if what != "fine"], default=5)
         assert decided == earliest
         ranks.block.deaths = 0
@@ -241,9 +241,9 @@ class TestWait:
         wait(self.semaphore, lambda: 1 / 0, tries=3)
         assert not self.semaphore.try_acquire()
 
-    def test_polite(self):
+    def test_yields(self):
         self.semaphore.release()
-        wait(self.semaphore, lambda: 1 / 0, tries=3, polite=True)
+        wait(self.semaphore, lambda: 1 / 0, tries=3, yields=True)
 
     def test_watch_ends_it(self):
         began = time.monotonic()
@@ -257,7 +257,11 @@ class TestWait:
         assert len(calls) == 2 and not self.semaphore.try_acquire()
 
 
-def test_patience():
-    assert Patience.of_processes(2, 2, pinned=True) == Patience(600, False)
+def test_wait_policy():
+    assert WaitPolicy.of_processes(2, 2, pinned=True) == WaitPolicy(600, False)
     # Yield where the peer may need the core.
-    assert Patience.of_processes(3, 2, pinned=False) == Patience.of_processes(2, 2, pinned=False) == Patience(60, True)
+    assert (
+        WaitPolicy.of_processes(3, 2, pinned=False)
+        == WaitPolicy.of_processes(2, 2, pinned=False)
+        == WaitPolicy(60, True)
+    )

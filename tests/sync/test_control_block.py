@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from synkhronos.sync.control_block import ACK_BYTES, COMMAND_BYTES, NOTICE_BYTES, WORDS_BYTES, ControlBlock
+from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, FATAL_ERROR_BYTES, NOTICE_BYTES, ControlBlock
 
-SESSION_WORDS = ["decided", "requested", "refused", "command_number", "command_length", "deaths"]
-RANK_WORDS = ["ended", "status", "memory", "arrived", "finished", "ack_length"]
+SESSION_WORDS = ["decided", "abort_requested", "aborted", "command_number", "command_length", "deaths"]
+RANK_WORDS = ["ended", "status", "memory", "arrived", "finished", "answer_length"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 200])
@@ -24,24 +24,24 @@ def test_nothing_overlaps(size):
             getattr(ours, name)[rank] = 1000 * rank + number
         for turn in range(2):
             ours.notice_length[turn][rank] = 1000 * rank + 100 + turn
-        ours.ack_slots[rank][:] = bytes([rank % 256]) * ACK_BYTES
-        ours.last_words[rank][:] = bytes([(rank + 3) % 256]) * WORDS_BYTES
+        ours.answer_slots[rank][:] = bytes([rank % 256]) * ANSWER_BYTES
+        ours.fatal_error[rank][:] = bytes([(rank + 3) % 256]) * FATAL_ERROR_BYTES
         for turn in range(2):
             ours.notice_slots[turn][rank][:] = bytes([(rank + 7 * turn + 1) % 256]) * NOTICE_BYTES
     ours.command_slot[:] = b"c" * COMMAND_BYTES
-    for semaphore in [ours.arrivals] + ours.gates + ours.commands + ours.acks:
+    for semaphore in [ours.arrivals] + ours.releases + ours.commands + ours.answers:
         semaphore.release()
 
     assert {name: getattr(theirs, name) for name in SESSION_WORDS} == expected
     for rank in range(size):
         assert [getattr(theirs, name)[rank] for name in RANK_WORDS] == [1000 * rank + i for i in range(len(RANK_WORDS))]
         assert [theirs.notice_length[turn][rank] for turn in range(2)] == [1000 * rank + 100, 1000 * rank + 101]
-        assert bytes(theirs.ack_slots[rank]) == bytes([rank % 256]) * ACK_BYTES
-        assert bytes(theirs.last_words[rank]) == bytes([(rank + 3) % 256]) * WORDS_BYTES
+        assert bytes(theirs.answer_slots[rank]) == bytes([rank % 256]) * ANSWER_BYTES
+        assert bytes(theirs.fatal_error[rank]) == bytes([(rank + 3) % 256]) * FATAL_ERROR_BYTES
         for turn in range(2):
             assert bytes(theirs.notice_slots[turn][rank]) == bytes([(rank + 7 * turn + 1) % 256]) * NOTICE_BYTES
     assert bytes(theirs.command_slot) == b"c" * COMMAND_BYTES
-    semaphores = [theirs.arrivals] + theirs.gates + theirs.commands + theirs.acks
+    semaphores = [theirs.arrivals] + theirs.releases + theirs.commands + theirs.answers
     assert len(semaphores) == 1 + 3 * size
     assert [semaphore.try_acquire() for semaphore in semaphores] == [True] * len(semaphores)
     assert not any(semaphore.try_acquire() for semaphore in semaphores)

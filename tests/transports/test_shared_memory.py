@@ -42,34 +42,34 @@ def transport(make_world):
 )
 def test_place_copies_once(transport, make):
     value = make(np.arange(12.0).reshape(3, 4))
-    placed = transport.place(KEY, value)
+    placed = transport.bind(KEY, value)
     assert placed is not value and placed.flags.c_contiguous
     np.testing.assert_array_equal(placed, value)
-    assert transport.place(KEY, placed) is placed
-    assert transport.place(KEY, placed[:]) is placed  # the same memory, too
-    assert transport.place(KEY, placed[::-1]) is not placed
+    assert transport.bind(KEY, placed) is placed
+    assert transport.bind(KEY, placed[:]) is placed  # the same memory, too
+    assert transport.bind(KEY, placed[::-1]) is not placed
 
 
 def test_place_leaves_alone_what_others_refer_to(transport):
-    first = transport.place(KEY, np.zeros(3))
+    first = transport.bind(KEY, np.zeros(3))
     view = first[1:]
     del first
-    second = transport.place(KEY, np.ones(3))
+    second = transport.bind(KEY, np.ones(3))
     assert not np.shares_memory(view, second) and not view.any()
     address = second.__array_interface__["data"]
     del second
-    assert transport.place(KEY, np.zeros(3)).__array_interface__["data"] == address  # nobody did: used again
+    assert transport.bind(KEY, np.zeros(3)).__array_interface__["data"] == address  # nobody did: used again
 
 
 def test_results_stand_beside_the_current_array_until_they_are_adopted(transport):
-    current = transport.place(KEY, np.zeros(3))
+    current = transport.bind(KEY, np.zeros(3))
     result = transport.store(KEY, np.ones(3))
     assert not np.shares_memory(current, result) and not current.any()
-    transport.adopt(KEY, result)
-    transport.adopt(KEY, result)  # after an interrupt it may come twice
-    assert transport.place(KEY, result) is result
+    transport.swap_in(KEY, result)
+    transport.swap_in(KEY, result)  # after an interrupt it may come twice
+    assert transport.bind(KEY, result) is result
     transport.forget(("shared",))
-    assert transport.place(KEY, result) is not result
+    assert transport.bind(KEY, result) is not result
 
 
 @pytest.mark.parametrize("which", [1, 2])  # the handle of the current array, or of the spare one

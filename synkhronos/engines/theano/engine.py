@@ -112,7 +112,7 @@ class TheanoEngine(Engine):
     def put(self, shared: Any, value: Any) -> None:
         shared.container.storage[0] = value
 
-    def conform(self, shared: Any, value: Any, argument: str) -> np.ndarray:
+    def coerce(self, shared: Any, value: Any, argument: str) -> np.ndarray:
         container = shared.container
         if not gpu.is_type(container.type):
             return _filter(container.type, value, container.strict, container.allow_downcast, argument)
@@ -120,7 +120,7 @@ class TheanoEngine(Engine):
             value = np.asarray(value)
         return _filter(gpu.host_type(container.type), value, False, container.allow_downcast, argument)
 
-    def hold(self, shared: Any, value: Any) -> Any:
+    def to_device(self, shared: Any, value: Any) -> Any:
         if gpu.is_type(shared.type):
             return gpu.on_device(shared.type, value)
         return np.asarray(value) if gpu.is_array(value) else value

@@ -17,7 +17,7 @@ from typing import Any, List, Sequence, Tuple
 from ...memory.memfd import nameless_file
 
 #: The kernel takes at most 253 descriptors with one packet.
-MOST = 250
+MAX_FDS_PER_PACKET = 250
 
 
 def pair() -> Tuple[socket.socket, socket.socket]:
@@ -33,8 +33,8 @@ def send(sock: socket.socket, message: Any, fds: Sequence[int] = ()) -> None:
         with open(file, "wb", closefd=False) as stream:
             stream.write(payload)
         everything = [file, *fds]
-        for begin in range(0, len(everything), MOST):
-            some = array.array("i", everything[begin : begin + MOST])
+        for begin in range(0, len(everything), MAX_FDS_PER_PACKET):
+            some = array.array("i", everything[begin : begin + MAX_FDS_PER_PACKET])
             # Not with SIGPIPE, which programs may set to end them.
             sock.sendmsg(
                 [b"%d %d" % (begin, len(everything))],
@@ -61,7 +61,7 @@ def receive(sock: socket.socket) -> Tuple[Any, List[int]]:
         while len(fds) < expected:
             some = array.array("i")
             head, ancillary, flags, _ = sock.recvmsg(
-                64, socket.CMSG_SPACE(MOST * some.itemsize), socket.MSG_CMSG_CLOEXEC
+                64, socket.CMSG_SPACE(MAX_FDS_PER_PACKET * some.itemsize), socket.MSG_CMSG_CLOEXEC
             )
             if not head:
                 raise EOFError
@@ -76,7 +76,7 @@ def receive(sock: socket.socket) -> Tuple[Any, List[int]]:
                 continue
             expected = total
             fds.extend(some)
-            if flags & socket.MSG_CTRUNC or len(fds) != min(begin + MOST, expected):
+            if flags & socket.MSG_CTRUNC or len(fds) != min(begin + MAX_FDS_PER_PACKET, expected):
                 raise OSError(
                     "file descriptors could not be received: the limit of open files is too low (see ulimit -n)"
                 )

@@ -22,17 +22,17 @@ import traceback
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ...errors import SynkhronosError
-from ...host.signals import Undisturbed
+from ...host.signals import DeferredSignals
 from ...runtime.launcher import RankConfig
-from ...sync.barrier import STEP
+from ...sync.barrier import POLL_INTERVAL_S
 from ...sync.control_block import ControlBlock
 from . import fd_passing
 from .output import redirect
-from .rank_main import FAILED, die_with_parent, leave_last_words, rank_main, take_default_signals
+from .rank_main import EXIT_CODE_FAILED, die_with_parent, rank_main, record_fatal_error, take_default_signals
 
 #: Seconds in which the keeper must have killed and buried all ranks; and those in which it must have forked one, which
 #: take a moment, but for machines with a hundred programs on each core.
-PATIENCE, PATIENCE_TO_FORK = 3.0, 30.0
+KILL_TIMEOUT_S, FORK_TIMEOUT_S = 3.0, 30.0
 
 
 class Keeper:
@@ -52,7 +52,7 @@ class Keeper:
             except Exception:  # closed or replaced by the user
                 pass
         master = os.getpid()
-        with Undisturbed():
+        with DeferredSignals():
             try:
                 self.pid = os.fork()
             except OSError as error:
@@ -82,7 +82,7 @@ class Keeper:
     ) -> List[int]:
         """Fork one rank per config; return their process ids."""
         answer = self._ask(
-            ("spawn", configs, block.size, list(pools)), [block.fd, stacks, *streams, *pools.values()], PATIENCE_TO_FORK
+            ("spawn", configs, block.size, list(pools)), [block.fd, stacks, *streams, *pools.values()], FORK_TIMEOUT_S
         )
         if isinstance(answer, str):
             raise SynkhronosError(answer)
@@ -91,13 +91,13 @@ class Keeper:
     def kill(self) -> None:
         """Kill every rank and wait until all are gone; where the keeper does not do it, it dies, and they with it."""
         try:
-            self._ask(("kill",), (), PATIENCE)
+            self._ask(("kill",), (), KILL_TIMEOUT_S)
         except SynkhronosError:
             pass
 
     def _ask(self, message: Any, fds: Sequence[int], seconds: float) -> Any:
         """Send a message and return the answer. Where none comes, the keeper is ended."""
-        with Undisturbed():  # or an answer could be taken for the next one's
+        with DeferredSignals():  # or an answer could be taken for the next one's
             try:
                 self._socket.settimeout(seconds)
                 fd_passing.send(self._socket, message, fds)
@@ -109,7 +109,7 @@ class Keeper:
                 ) from error
             except (OSError, EOFError) as error:
                 self.end()
-                raise SynkhronosError(f"the keeper process (pid {self.pid}) is gone: {self.epitaph()}") from error
+                raise SynkhronosError(f"the keeper process (pid {self.pid}) is gone: {self.exit_reason()}") from error
 
     def alive(self) -> bool:
         """Tell whether the process still runs."""
@@ -123,7 +123,7 @@ class Keeper:
                     self._status = status
         return self._status is None
 
-    def epitaph(self) -> str:
+    def exit_reason(self) -> str:
         """Tell how the process ended."""
         if self.alive():
             return "it does not answer"
@@ -141,7 +141,7 @@ class Keeper:
             except ChildProcessError:
                 self._status = -1
 
-    def disown(self) -> None:
+    def detach_after_fork(self) -> None:
         """Let go of the keeper in a process that the user forked: it belongs to the parent."""
         self._socket.close()
         self._status = -1
@@ -172,7 +172,7 @@ class _Watch:
         poll.register(wake_read, select.POLLIN)
         try:
             while os.getppid() == self.master:
-                ready = [fd for fd, _ in poll.poll(STEP * 5000)]
+                ready = [fd for fd, _ in poll.poll(POLL_INTERVAL_S * 5000)]
                 if wake_read in ready:
                     try:
                         os.read(wake_read, 4096)
@@ -228,7 +228,7 @@ class _Watch:
         pools: Dict[int, int],
     ) -> None:
         """Be a rank, and never return."""
-        status = FAILED
+        status = EXIT_CODE_FAILED
         try:
             die_with_parent(self.pid)
             signal.set_wakeup_fd(-1)
@@ -242,7 +242,7 @@ class _Watch:
             rank_main(config, block, stacks, pools, self.pid)
             status = 0
         except BaseException as error:
-            leave_last_words(block, config.rank, error)
+            record_fatal_error(block, config.rank, error)
         finally:
             os._exit(status)
 
@@ -264,7 +264,7 @@ class _Watch:
                 return
             rank = self.ranks.pop(pid, None)
             if rank is not None and self.block is not None:
-                bury(
+                record_exit(
                     self.block,
                     rank,
                     -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
@@ -289,10 +289,10 @@ def _drop_descriptors(keep: int) -> None:
     os.close(nothing)
 
 
-def bury(block: ControlBlock, rank: int, status: int, memory: int = 0) -> None:
+def record_exit(block: ControlBlock, rank: int, status: int, memory: int = 0) -> None:
     """Write down that a rank has ended, and wake everybody who may wait for it."""
     block.status[rank], block.memory[rank] = status, memory
     block.ended[rank] = 1
     block.deaths = 1
     block.arrivals.release()
-    block.acks[rank].release()
+    block.answers[rank].release()

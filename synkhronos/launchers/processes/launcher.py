@@ -14,10 +14,10 @@ from ...runtime.launcher import Launcher, RankConfig
 from ...sync.control_block import ControlBlock
 from .keeper import Keeper
 from .output import Streams
-from .rank_main import ASK_FOR_STACKS, last_words
+from .rank_main import ASK_FOR_STACKS, fatal_error
 
 
-class ForkLauncher(Launcher):
+class ProcessLauncher(Launcher):
     """Has the keeper fork the ranks."""
 
     def __init__(self, keeper: Keeper) -> None:
@@ -50,7 +50,7 @@ class ForkLauncher(Launcher):
             raise SynkhronosError(
                 (
                     f"the keeper process (pid {self.keeper.pid}), which watches over the ranks, is gone: "
-                    f"{self.keeper.epitaph()}; the session "
+                    f"{self.keeper.exit_reason()}; the session "
                     "is closed, synkhronos.fork() starts a new one"
                 )
             )
@@ -58,8 +58,8 @@ class ForkLauncher(Launcher):
     def pid(self, rank: int) -> int:
         return self._pids[rank]
 
-    def last_words(self, rank: int) -> str:
-        return last_words(self._block, rank)
+    def fatal_error(self, rank: int) -> str:
+        return fatal_error(self._block, rank)
 
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
         until = time.monotonic() + seconds

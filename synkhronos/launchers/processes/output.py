@@ -19,7 +19,7 @@ from typing import Dict, Iterable, List, Tuple
 from ...memory.memfd import nameless_file
 
 #: Bytes after which a file that has been read is emptied.
-EMPTY_AFTER = 1 << 20
+EMPTY_AFTER_BYTES = 1 << 20
 
 _NAMES = ("stdout", "stderr")
 
@@ -81,7 +81,7 @@ class Streams:
             if lines or not rest:
                 _write(key, lines)
             self._read[key] = size
-            if idle and size > EMPTY_AFTER:
+            if idle and size > EMPTY_AFTER_BYTES:
                 os.ftruncate(fd, 0)
                 self._read[key] = 0
         if (idle or last) and key in self._begun:

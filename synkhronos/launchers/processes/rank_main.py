@@ -16,14 +16,14 @@ from ...runtime.channel import RankEnd
 from ...runtime.context import RankContext
 from ...runtime.launcher import RankConfig
 from ...runtime.serve import Failure, serve
-from ...sync.barrier import Patience, Rendezvous
-from ...sync.control_block import WORDS_BYTES, ControlBlock
+from ...sync.barrier import Barrier, WaitPolicy
+from ...sync.control_block import FATAL_ERROR_BYTES, ControlBlock
 from ...transports.shared_memory import SharedMemoryTransport
 
 _PR_SET_PDEATHSIG = 1
 
 #: Exit code of a rank that could not start or broke; what BSD calls an internal software error.
-FAILED = 70
+EXIT_CODE_FAILED = 70
 
 #: The signal that has a rank write its stacks; one that nobody else uses.
 ASK_FOR_STACKS = signal.SIGRTMIN + 5
@@ -49,15 +49,15 @@ def take_default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def leave_last_words(block: ControlBlock, rank: int, error: BaseException) -> None:
-    """Leave what a rank died of, other than a command's error, where `last_words` finds it."""
-    words = Failure(error).text.encode("utf-8", "replace").replace(b"\0", b"?")[-WORDS_BYTES:]
-    block.last_words[rank][: len(words)] = words
+def record_fatal_error(block: ControlBlock, rank: int, error: BaseException) -> None:
+    """Leave what a rank died of, other than a command's error, where `fatal_error` finds it."""
+    words = Failure(error).text.encode("utf-8", "replace").replace(b"\0", b"?")[-FATAL_ERROR_BYTES:]
+    block.fatal_error[rank][: len(words)] = words
 
 
-def last_words(block: ControlBlock, rank: int) -> str:
+def fatal_error(block: ControlBlock, rank: int) -> str:
     """Return what a rank left that ended by an exception; "" where it ended otherwise."""
-    return bytes(block.last_words[rank]).rstrip(b"\0").decode("utf-8", "ignore")
+    return bytes(block.fatal_error[rank]).rstrip(b"\0").decode("utf-8", "ignore")
 
 
 def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[int, int], keeper: int) -> None:
@@ -93,16 +93,16 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if os.getppid() != keeper:
             os._exit(0)
 
-    patience = Patience.of_processes(config.size, config.budget, bool(config.cores))
+    policy = WaitPolicy.of_processes(config.size, config.budget, bool(config.cores))
     pool = Pool(config.rank, fd=fds.pop(config.rank))
     pools = PoolMap()
     pools.add(config.rank, pool)
     for ident, fd in fds.items():
         pools.add(ident, fd)
         os.close(fd)  # the map has its own
-    rendezvous = Rendezvous(block, config.rank, config.root, watch, patience)
-    context = RankContext(rendezvous, pool, pools, SharedMemoryTransport(rendezvous, pool, pools))
-    channel = RankEnd(block, config.rank, pool, pools, patience)
+    barrier = Barrier(block, config.rank, config.root, watch, policy)
+    context = RankContext(barrier, pool, pools, SharedMemoryTransport(barrier, pool, pools))
+    channel = RankEnd(block, config.rank, pool, pools, policy)
     _profiled(config, lambda: serve(context, channel, watch))
     for stream in (sys.stdout, sys.stderr):
         try:

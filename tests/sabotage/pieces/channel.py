@@ -20,7 +20,7 @@ from synkhronos.errors import WorkerError
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.channel import MasterEnd, RankEnd
 from synkhronos.runtime.command import Command
-from synkhronos.sync.control_block import ACK_BYTES, COMMAND_BYTES, NOTICE_BYTES
+from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, NOTICE_BYTES
 
 CASES = 10000
 
@@ -28,7 +28,7 @@ CASES = 10000
 HANG, SESSION = 20, 500
 
 #: Sizes around which messages change their way.
-BORDERS = (0, NOTICE_BYTES, ACK_BYTES, COMMAND_BYTES, 1 << 20)
+BORDERS = (0, NOTICE_BYTES, ANSWER_BYTES, COMMAND_BYTES, 1 << 20)
 
 
 class Play(Command):
@@ -44,15 +44,15 @@ class Play(Command):
         for i, (what, size) in enumerate(self.script):
             if self.fails.get(context.rank) == i:
                 raise LookupError(f"sabotage at {i}")
-            if what == "meet":
-                context.rendezvous.meet()
+            if what == "wait":
+                context.barrier.wait()
             elif what == "exchange":
                 seen.append([len(each) for each in context.transport.exchange(bytes(size + 100 * context.rank))])
             elif what == "place":
-                placed = context.transport.place(("play", i), np.full(size, float(context.rank)))
+                placed = context.transport.bind(("play", i), np.full(size, float(context.rank)))
                 handles = context.transport.exchange(context.pool.handle(placed))
                 seen.append([float(context.pools.attach(handle).sum()) for handle in handles])
-                context.rendezvous.meet()  # so that nobody forgets it before
+                context.barrier.wait()  # so that nobody forgets it before
                 context.transport.forget(("play",))
         return seen, self.answers.get(context.rank), len(self.filling)
 
@@ -126,7 +126,7 @@ def broken(draw: random.Random, payload: bytes) -> bytes:
 def play(draw: random.Random, breaker: Breaker, n: int) -> str:
     """Run one command; return what kind of case it was."""
     session = PROGRAM.session
-    script = [(draw.choice(("meet", "exchange", "place")), odd_size(draw)) for _ in range(draw.randrange(6))]
+    script = [(draw.choice(("wait", "exchange", "place")), odd_size(draw)) for _ in range(draw.randrange(6))]
     ranks = list(range(n))
     kind = draw.choice(("right", "right", "fails", "command", "answer"))
     fails = (

@@ -53,7 +53,7 @@ class Stuck(Command):
     def run(self, context: Any) -> None:
         if context.rank == self.who:
             time.sleep(30)
-        context.rendezvous.meet()
+        context.barrier.wait()
 
 
 def everyday(shared: Shared) -> None:

@@ -91,9 +91,9 @@ class Carry(Command):
         self.thing, self.back = thing, back
 
     def run(self, context: Any) -> Any:
-        context.rendezvous.meet()
+        context.barrier.wait()
         self.thing.here("the call")
-        context.rendezvous.meet()
+        context.barrier.wait()
         return Thing(self.thing.where, self.thing.how, self.thing.ranks) if self.back else None
 
 
