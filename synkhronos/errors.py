@@ -1,13 +1,53 @@
-"""The exceptions that the library raises besides ``TypeError`` and ``ValueError``.
+"""The exceptions that the library raises.
 
-Arguments that are wrong raise ``TypeError`` or ``ValueError``; what is right
-but comes at the wrong time raises `StateError`; what goes wrong on another
-rank raises one of the other three.
+An argument that is wrong raises a ``TypeError`` or a ``ValueError`` that carries what is wrong as fields
+(`ArgumentError`). A call that is right in itself but comes at the wrong time raises `StateError`, and what goes wrong
+on another rank raises one of the `RankFailure`.
 """
 
 from __future__ import annotations
 
-from typing import Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
+
+
+class ArgumentError(Exception):
+    """An argument is wrong; raised before anything has changed.
+
+    Always one of its two subclasses, which are a ``TypeError`` and a ``ValueError``.
+
+    Parameters
+    ----------
+    argument : str
+        Which argument, as the caller knows it: ``"batch"``, ``"updates[2]"``, ``"input 'x' (argument 0)"``.
+    expected : str
+        What it must be.
+    got : str
+        What it is.
+    hint : str, optional
+        What to do about it.
+
+    Examples
+    --------
+    >>> raise ArgumentValueError("num_slices", "at least 1", "0", "leave it out to call each rank once")
+    Traceback (most recent call last):
+        ...
+    synkhronos.errors.ArgumentValueError: num_slices: expected at least 1, got 0; leave it out to call each rank once
+    """
+
+    def __init__(self, argument: str, expected: str, got: str, hint: Optional[str] = None) -> None:
+        super().__init__(f"{argument}: expected {expected}, got {got}" + (f"; {hint}" if hint else ""))
+        self.argument, self.expected, self.got, self.hint = argument, expected, got, hint
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.argument, self.expected, self.got, self.hint)
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument has a type that cannot be used."""
+
+
+class ArgumentValueError(ArgumentError, ValueError):
+    """An argument has the right type but a value that cannot be used."""
 
 
 class SynkhronosError(RuntimeError):
