@@ -54,7 +54,7 @@ def test_visible_devices_count(monkeypatch, tmp_path):
 @pytest.mark.theano
 def test_use_gpu_says_what_is_missing(monkeypatch, caplog):
     """Of a machine with GPUs, where pygpu is not there; then of one without."""
-    theano_gpu = pytest.importorskip("synkhronos.engines.theano.engine.gpu")
+    theano_gpu = pytest.importorskip("synkhronos.engines.theano.gpu")
     monkeypatch.setattr(theano_gpu, "missing", lambda: "pygpu cannot be imported (no such thing)")
     monkeypatch.setattr(machine, "count_gpus", lambda: 2)
     with pytest.raises(synk.SynkhronosError, match="use_gpu=True: pygpu cannot be imported"):
@@ -78,7 +78,7 @@ def test_use_gpu_says_what_is_missing(monkeypatch, caplog):
 @pytest.mark.theano
 def test_more_ranks_than_gpus(monkeypatch, caplog):
     """By default that is a reason for CPU processes; where GPUs are asked for, an error."""
-    theano_gpu = pytest.importorskip("synkhronos.engines.theano.engine.gpu")
+    theano_gpu = pytest.importorskip("synkhronos.engines.theano.gpu")
     monkeypatch.setattr(theano_gpu, "missing", lambda: "")
     monkeypatch.setattr(machine, "count_gpus", lambda: 1)
     with pytest.raises(ValueError, match="2 ranks, but there are 1 GPUs"):
