@@ -12,7 +12,8 @@ import time
 import traceback
 from typing import Dict, Iterable, List
 
-from ..memory.pool import Pool, PoolMap
+from ..memory.attach import PoolMap
+from ..memory.pool import Pool
 from ..runtime.channel import RankEnd
 from ..runtime.context import RankContext
 from ..runtime.launcher import Launcher, RankConfig

@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Optional
 
 import numpy as np
 
-
-class FileHandle(NamedTuple):
-    """Where an array lies in a file; travels in commands.
-
-    `identity` is device and inode, so that a file put in its place later is not taken for it; `length` is that of the
-    file, for to touch what was cut off since would end the process.
-    """
-
-    path: str
-    offset: int
-    shape: Tuple[int, ...]
-    strides: Optional[Tuple[int, ...]]
-    dtype: np.dtype[Any]
-    mode: str
-    identity: Tuple[int, int]
-    length: int
+from .handles import FileHandle, address
 
 
 def is_mapped(array: np.ndarray) -> bool:
@@ -59,13 +44,13 @@ def describe(array: np.ndarray) -> FileHandle:
             "open it with mode 'r' or 'r+', or pass np.array(value), which copies it"
         )
     path = "" if root.filename is None else os.path.abspath(os.fspath(root.filename))
-    if not os.path.exists(path) or _deleted(_address(root), path):
+    if not os.path.exists(path) or _deleted(address(root), path):
         raise ValueError(
             f"value is a np.memmap of a file that is no longer to be found ({root.filename}): "
             "the ranks cannot map it; keep the file, or pass np.array(value), which copies it"
         )
     # The offset attribute of a view is the one of the array it was taken from, so that only addresses tell.
-    offset = root.offset + _address(array) - _address(root)
+    offset = root.offset + address(array) - address(root)
     strides = None if array.flags.c_contiguous else array.strides
     mode = "r+" if array.flags.writeable else "r"
     stat = os.stat(path)
@@ -124,12 +109,7 @@ def _root(array: np.ndarray) -> Optional[np.memmap]:
     return array if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) else None
 
 
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
-def _deleted(address: int, path: str) -> bool:
+def _deleted(position: int, path: str) -> bool:
     """Tell whether the file mapped at an address has lost its name, as the kernel has it (False where it does not say).
 
     A look at the path is not enough: another file may stand there now.
@@ -141,7 +121,7 @@ def _deleted(address: int, path: str) -> bool:
         with open("/proc/self/maps", errors="replace") as lines:
             for line in lines:
                 start, _, stop = line.split(" ", 1)[0].partition("-")
-                if int(start, 16) <= address < int(stop, 16):
+                if int(start, 16) <= position < int(stop, 16):
                     return line.rstrip("\n").endswith(mark)
     except OSError:
         pass

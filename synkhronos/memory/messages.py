@@ -7,7 +7,8 @@ from typing import Any, Tuple
 
 import numpy as np
 
-from .pool import Pool, PoolMap
+from .attach import PoolMap
+from .pool import Pool
 
 
 def put(payload: bytes, slot: memoryview, pool: Pool) -> Tuple[int, Any]:

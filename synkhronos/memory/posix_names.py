@@ -6,24 +6,13 @@ import mmap
 import os
 import re
 import weakref
-from typing import Any, NamedTuple, Tuple
+from typing import Tuple
 
 import numpy as np
 import posix_ipc
 
-from .reservation import reserve
-
-
-class NameHandle(NamedTuple):
-    """A C-contiguous array at the start of a named segment; travels in commands.
-
-    `identity` is device and inode, so that a segment made later under the same name is not taken for it.
-    """
-
-    name: str
-    shape: Tuple[int, ...]
-    dtype: np.dtype[Any]
-    identity: Tuple[int, int]
+from .handles import NameHandle
+from .memfd import reserve
 
 
 class NamedMemory:

@@ -11,7 +11,8 @@ import pickle
 from typing import Any, Callable, Iterable
 
 from ..memory import messages
-from ..memory.pool import Pool, PoolMap
+from ..memory.attach import PoolMap
+from ..memory.pool import Pool
 from ..sync.barrier import WaitPolicy, wait
 from ..sync.control_block import ControlBlock
 

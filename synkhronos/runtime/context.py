@@ -7,7 +7,8 @@ from typing import Any, Callable, Dict, Iterable, List, MutableMapping, Optional
 
 import numpy as np
 
-from ..memory.pool import Pool, PoolMap
+from ..memory.attach import PoolMap
+from ..memory.pool import Pool
 from ..memory.recycled import Recycler
 from ..sync.barrier import Barrier
 from ..transports.base import Transport

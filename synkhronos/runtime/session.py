@@ -12,7 +12,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from ..errors import Aborted, RemoteTraceback, StateError, SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
 from ..host.affinity import MasterAffinity
 from ..host.signals import DeferredSignals
-from ..memory.pool import Pool, PoolMap
+from ..memory.attach import PoolMap
+from ..memory.pool import Pool
 from ..sync.barrier import Barrier, WaitPolicy
 from ..sync.control_block import ControlBlock
 from ..transports.shared_memory import SharedMemoryTransport

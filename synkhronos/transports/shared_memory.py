@@ -22,7 +22,9 @@ import numpy as np
 from ..kernels.copy import copy_into, join_into
 from ..kernels.reduce import Share
 from ..memory import messages
-from ..memory.pool import Handle, Pool, PoolMap
+from ..memory.attach import PoolMap
+from ..memory.handles import Handle
+from ..memory.pool import Pool
 from ..reductions import ReduceOp, reduce_outputs
 from ..sync.barrier import Barrier
 from .base import Describe, Key, Transport

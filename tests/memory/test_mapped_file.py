@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from synkhronos.memory import mapped_file
+from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.mapped_file import describe, is_mapped
-from synkhronos.memory.pool import PoolMap
 
 VIEWS = {
     "whole": lambda m: m,

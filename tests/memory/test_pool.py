@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import mmap
 import os
 import pickle
 import random
@@ -17,9 +18,10 @@ import pytest
 
 from synkhronos.errors import SharedMemoryError, StateError
 from synkhronos.host import machine
-from synkhronos.memory import pool as shared_array
-from synkhronos.memory import reservation
-from synkhronos.memory.pool import Handle, Pool, PoolMap
+from synkhronos.memory import attach, memfd
+from synkhronos.memory.attach import PoolMap
+from synkhronos.memory.handles import Handle
+from synkhronos.memory.pool import WINDOW_BYTES, Pool
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -181,7 +183,7 @@ def test_attach_own_pool_is_the_same_memory(pool):
 
 
 def test_peer_maps_more_as_arrays_reach_further(monkeypatch):
-    monkeypatch.setattr(shared_array, "_PEER_WINDOW_BYTES", MIB)
+    monkeypatch.setattr(attach, "_PEER_WINDOW_BYTES", MIB)
     pool = Pool(0)
     peer = peer_of(pool)
     arrays = [pool.allocate(300_000, "u1") for _ in range(40)]
@@ -345,7 +347,7 @@ def test_arrays_that_die_in_cycles_and_threads():
     gc.collect()
     assert failures == []
     assert pool.used == 0
-    assert list(pool._free) == [(0, shared_array.WINDOW_BYTES)]
+    assert list(pool._free) == [(0, WINDOW_BYTES)]
 
 
 def test_array_that_dies_while_its_own_thread_holds_the_lock():
@@ -359,7 +361,7 @@ def test_array_that_dies_while_its_own_thread_holds_the_lock():
     other = pool.allocate(100_000, "f8")
     assert pool.used == 800_000
     del other
-    assert list(pool._free) == [(0, shared_array.WINDOW_BYTES)]
+    assert list(pool._free) == [(0, WINDOW_BYTES)]
 
 
 # --- limits ---
@@ -505,7 +507,7 @@ def test_more_than_2_gib():
 
 
 def test_release_without_madvise_is_harmless(monkeypatch):
-    monkeypatch.delattr(shared_array.mmap, "MADV_REMOVE")
+    monkeypatch.delattr(mmap, "MADV_REMOVE")
     pool = Pool(0)
     pool.allocate(MIB, "u1")[:] = 1
     assert pool.used == 0
@@ -518,7 +520,8 @@ def test_release_without_madvise_is_harmless(monkeypatch):
 def test_processes_see_each_others_writes_and_free_only_their_own():
     printed = run("""if True:
         import gc, os, socket, array, pickle
-        from synkhronos.memory.pool import Pool, PoolMap
+        from synkhronos.memory.attach import PoolMap
+        from synkhronos.memory.pool import Pool
         from synkhronos.errors import StateError
         pool = Pool(0)
         x = pool.allocate(100_000, 'f8')
@@ -560,7 +563,8 @@ def test_processes_see_each_others_writes_and_free_only_their_own():
 def test_hundreds_of_arrays_with_few_descriptors():
     printed = run("""if True:
         import os, resource
-        from synkhronos.memory.pool import Pool, PoolMap
+        from synkhronos.memory.attach import PoolMap
+        from synkhronos.memory.pool import Pool
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         before = len(os.listdir('/proc/self/fd'))
         pools = [Pool(n) for n in range(3)]
@@ -605,7 +609,8 @@ def test_kill_leaves_nothing(fallback):
 def test_limit_of_address_space():
     printed = run("""if True:
         import resource, numpy as np
-        from synkhronos.memory.pool import Pool, PoolMap
+        from synkhronos.memory.attach import PoolMap
+        from synkhronos.memory.pool import Pool
         from synkhronos.errors import SharedMemoryError
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
         pools = [Pool(n) for n in range(3)]           # each leaves room for the others
@@ -626,14 +631,14 @@ def test_limit_of_address_space():
 
 
 def test_window_is_halved_until_it_can_be_had(monkeypatch):
-    real = shared_array.mmap.mmap
+    real = mmap.mmap
 
     def small(fd, size, *args, **kwargs):
         if size > 1 << 28:
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         return real(fd, size, *args, **kwargs)
 
-    monkeypatch.setattr(shared_array.mmap, "mmap", small)
+    monkeypatch.setattr(mmap, "mmap", small)
     pool = Pool(0)
     assert pool._window == 1 << 28
     x = pool.allocate(1 << 27, "u1")
@@ -641,7 +646,7 @@ def test_window_is_halved_until_it_can_be_had(monkeypatch):
     seen[-1] = 1
     assert x[-1] == 1
     peer = peer_of(pool)
-    monkeypatch.setattr(shared_array.mmap, "mmap", lambda *args: small(0, 1 << 30))
+    monkeypatch.setattr(mmap, "mmap", lambda *args: small(0, 1 << 30))
     with pytest.raises(SharedMemoryError, match=r"cannot map 128.0 MiB.*ulimit -v"):
         peer.attach(pool.handle(x))
     with pytest.raises(SharedMemoryError, match="window of at least 64.0 MiB"):
@@ -699,4 +704,4 @@ def test_repr(pool):
 
 
 def test_piece_is_a_multiple_of_the_page():
-    assert reservation._PIECE % os.sysconf("SC_PAGE_SIZE") == 0
+    assert memfd._PIECE % os.sysconf("SC_PAGE_SIZE") == 0

@@ -13,8 +13,10 @@ import pytest
 
 from synkhronos.errors import SharedMemoryError
 from synkhronos.host import machine
-from synkhronos.memory.pool import Pool, PoolMap
-from synkhronos.memory.posix_names import NamedMemory, NameHandle
+from synkhronos.memory.attach import PoolMap
+from synkhronos.memory.handles import NameHandle
+from synkhronos.memory.pool import Pool
+from synkhronos.memory.posix_names import NamedMemory
 
 ROOT = Path(__file__).parents[2]
 

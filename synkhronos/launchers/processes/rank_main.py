@@ -9,9 +9,11 @@ import signal
 import sys
 from typing import Callable, Dict
 
-from ...host.affinity import confine, limit_threads
+from ...host.affinity import confine
 from ...host.heap import keep_freed_memory
-from ...memory.pool import Pool, PoolMap
+from ...host.threads import limit_threads
+from ...memory.attach import PoolMap
+from ...memory.pool import Pool
 from ...runtime.channel import RankEnd
 from ...runtime.context import RankContext
 from ...runtime.launcher import RankConfig
