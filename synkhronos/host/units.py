@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def readable_bytes(nbytes: int) -> str:
-    """Return a number of bytes for people.
+    """Return a number of bytes as people read it.
 
     Examples
     --------

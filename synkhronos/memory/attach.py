@@ -32,13 +32,13 @@ class PoolMap:
         return f"<PoolMap: pools {self._known()}, {len(self._others)} files>"
 
     def add(self, ident: int, pool: Union[int, Pool]) -> None:
-        """Make a pool known, in the place of an earlier one of that number.
+        """Make a pool known, in place of an earlier one of that number.
 
         Parameters
         ----------
         ident : int
         pool : int or Pool
-            A descriptor of it (the caller may close it afterwards), or this process's own.
+            Its descriptor (the caller may close it afterwards), or this process's own pool.
         """
         self.remove(ident)
         if isinstance(pool, Pool):
@@ -47,7 +47,7 @@ class PoolMap:
             self._peers[ident] = _Peer(pool)
 
     def remove(self, ident: int) -> None:
-        """Forget a pool; arrays that are attached live on. No harm if it is unknown."""
+        """Forget a pool, if it is known; arrays that are attached live on."""
         self._mappings.pop(ident, None)
         self._peers.pop(ident, None)
 
@@ -60,7 +60,8 @@ class PoolMap:
     def attach(self, handle: Union[Handle, FileHandle, NameHandle]) -> np.ndarray:
         """Return the array of a handle, without a copy.
 
-        It keeps the memory mapped, but not its range taken: that is up to the owner of the pool.
+        The array keeps the memory mapped, but does not keep its range from being used again: the owner of the pool
+        decides about that.
 
         Raises
         ------
@@ -122,8 +123,8 @@ class _Peer:
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def map(self, stop: int) -> mmap.mmap:
-        """Map at least the first `stop` bytes; more, so that this is rare."""
-        whole = os.fstat(self._fd).st_size  # the owner has settled it before its first array
+        """Map at least the first `stop` bytes, and more, so that this is rarely needed."""
+        whole = os.fstat(self._fd).st_size  # the owner sets it before its first array
         size = min(whole, max(_PEER_WINDOW_BYTES, 1 << stop.bit_length()))
         if stop > whole:
             raise ValueError(f"handle ends at byte {stop} of a pool of {whole} bytes")

@@ -8,7 +8,19 @@ import numpy as np
 
 
 class Handle(NamedTuple):
-    """Where an array lies in a pool; `strides` is None for a C-contiguous one."""
+    """Where an array lies in a pool.
+
+    Attributes
+    ----------
+    pool : int
+        The pool's number.
+    offset : int
+        Of the first element, in bytes from the start of the pool.
+    shape : tuple of int
+    strides : tuple of int or None
+        In bytes; None if the array is C-contiguous.
+    dtype : dtype
+    """
 
     pool: int
     offset: int
@@ -27,10 +39,20 @@ def _handle(pool: int, offset: int, shape: Tuple[int, ...], strides: Optional[Tu
 
 
 class FileHandle(NamedTuple):
-    """Where an array lies in a file; travels in commands.
+    """Where an array lies in a file.
 
-    `identity` is device and inode, so that a file put in its place later is not taken for it; `length` is that of the
-    file, for to touch what was cut off since would end the process.
+    Attributes
+    ----------
+    path : str
+        Absolute.
+    offset, shape, strides, dtype
+        As in a `Handle`; the offset is from the start of the file.
+    mode : {"r", "r+"}
+        How to open the file.
+    identity : (int, int)
+        Device and inode, so that a file put in its place later is not taken for it.
+    length : int
+        Of the file, in bytes: touching what was cut off since would end the process.
     """
 
     path: str
@@ -44,9 +66,15 @@ class FileHandle(NamedTuple):
 
 
 class NameHandle(NamedTuple):
-    """A C-contiguous array at the start of a named segment; travels in commands.
+    """A C-contiguous array at the start of shared memory with a POSIX name.
 
-    `identity` is device and inode, so that a segment made later under the same name is not taken for it.
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    dtype : dtype
+    identity : (int, int)
+        Device and inode, so that memory made later under the same name is not taken for it.
     """
 
     name: str
@@ -62,7 +90,15 @@ def address(array: np.ndarray) -> int:
 
 
 def extent(shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]], itemsize: int) -> Tuple[int, int]:
-    """Return where the memory of an array starts and stops, in bytes from its first element."""
+    """Return where the memory of an array starts and stops, in bytes from its first element.
+
+    Examples
+    --------
+    >>> extent((2, 3), None, 4)
+    (0, 24)
+    >>> extent((3,), (-8,), 8)     # backwards: x[::-1]
+    (-16, 8)
+    """
     low, high = 0, itemsize
     if strides is None:
         for size in shape:

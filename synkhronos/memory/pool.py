@@ -1,8 +1,4 @@
-"""OS shared memory as NumPy arrays.
-
-Every process owns one `Pool` and sees those of its peers through a `PoolMap`;
-a `Handle` says where an array lies and travels in commands by value.
-"""
+"""The pool: one process's shared memory, handed out as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from typing import Any, Deque, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from ..errors import SharedMemoryError, StateError
+from ..errors import ArgumentTypeError, ArgumentValueError, SharedMemoryError, StateError
 from ..host.units import readable_bytes
 from .free_list import FreeList
 from .handles import Handle, address, extent
@@ -30,9 +26,10 @@ from .posix_names import NamedMemory
 #: Dimensions that NumPy's arrays can have.
 MAX_NDIM = 32
 
+#: Address space of a pool, if it can be had; pages count only once they are reserved.
 WINDOW_BYTES = 1 << 40
 _MIN_WINDOW_BYTES = 64 << 20
-_ALIGNMENT = 64
+_ALIGNMENT_BYTES = 64
 _CHECK_EVERY_BYTES = 1 << 20  # look at the machine's memory once in so many bytes
 _RELEASE_FROM_BYTES = 64 << 10  # a freed range of this size goes back at once, smaller ones together
 
@@ -46,11 +43,11 @@ class Pool:
     Parameters
     ----------
     ident : int
-        Names the pool in handles.
+        The pool's number in handles.
     window : int
-        Address space to take, in bytes; less is taken where less can be had (``ulimit -v``).
+        Address space to take, in bytes; less is taken if less can be had (``ulimit -v``).
     fd : int, optional
-        Descriptor of an empty `nameless_file` that peers know already; a new one is made without.
+        Descriptor of an empty `nameless_file` that peers know already; by default a new one is made.
 
     Raises
     ------
@@ -81,12 +78,12 @@ class Pool:
         self._address = address(np.ndarray((1,), np.uint8, self._mapping))
         self._named: weakref.WeakSet[NamedMemory] = weakref.WeakSet()
         # The lock guards what follows. A dying array may meet it locked by its own thread (garbage is collected
-        # anywhere), so its range waits in `_freed` for whoever holds the lock.
+        # anywhere), so its range waits in `_freed` for the holder of the lock.
         self._lock = threading.Lock()
         self._freed: Deque[Tuple[int, int]] = deque()
         self._free = FreeList(self._window)
         self._used = 0
-        self._top = 0  # no page was ever reserved above
+        self._top = 0  # no page above was ever reserved
         self._kept = 0  # bytes of small freed ranges whose pages are still reserved
         self._unchecked = 0  # bytes reserved since the machine's memory was looked at
 
@@ -106,7 +103,7 @@ class Pool:
         return self._fd
 
     def close(self) -> None:
-        """Close the descriptor. The arrays live on; no harm twice."""
+        """Close the descriptor. The arrays live on. May be called again."""
         self._close()
 
     def allocate(self, shape: Union[int, Sequence[int]], dtype: Any, order: Any = "C") -> np.ndarray:
@@ -116,7 +113,7 @@ class Pool:
         ----------
         shape : int or sequence of int
         dtype : dtype
-            Any but those that hold Python objects.
+            Any that holds no Python objects.
         order : {"C", "F"}
 
         Returns
@@ -126,28 +123,28 @@ class Pool:
 
         Raises
         ------
-        TypeError, ValueError
-            No such array can be.
+        ArgumentTypeError, ArgumentValueError
+            There cannot be such an array.
         SharedMemoryError
             The memory cannot be had; nothing was changed.
         StateError
-            The pool is closed, or is another process's.
+            The pool is closed, or belongs to another process.
         """
         self._check_open()
         if os.getpid() != self._owner:
-            raise StateError(f"pool {self.ident} is of process {self._owner}: a forked child cannot allocate in it")
-        # NumPy's own reading of both: flexible dtypes get a length, those with a shape of their own lend it.
+            raise StateError(f"pool {self.ident} belongs to process {self._owner}: a forked child cannot allocate")
+        # As NumPy reads both: flexible dtypes get a length, and a dtype with a shape of its own adds it.
         model = np.empty((0,), dtype)
         if model.dtype.hasobject:
-            raise TypeError(f"dtype must be one that lies flat in memory, got {model.dtype}: it holds Python objects")
+            raise ArgumentTypeError("dtype", "one without Python objects", str(model.dtype))
         sizes = as_shape(shape) + model.shape[1:]
         nbytes = model.dtype.itemsize
         for size in sizes:
             nbytes *= size
-        taken = max(_ALIGNMENT, -(-nbytes // _ALIGNMENT) * _ALIGNMENT)
+        taken = max(_ALIGNMENT_BYTES, -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
         start = self._take(taken)
         try:
-            # All views have this array as their base, for NumPy keeps the last array before the mapping.
+            # Every view has this array as its base, because NumPy keeps the last array before the mapping.
             block: np.ndarray = np.ndarray((taken,), np.uint8, self._mapping, start)
             finalizer = weakref.finalize(block, self._let_go, start, taken)
         except BaseException:
@@ -157,7 +154,7 @@ class Pool:
         return np.ndarray(sizes, model.dtype, block, order=order)
 
     def owns(self, array: np.ndarray) -> bool:
-        """Tell whether an array lies in this pool (as one without elements does in any)."""
+        """Return whether an array lies in this pool (one without elements lies in every pool)."""
         return array.size == 0 or 0 <= address(array) - self._address < self._window
 
     def handle(self, array: np.ndarray) -> Handle:
@@ -166,7 +163,7 @@ class Pool:
         Raises
         ------
         ValueError
-            It does not.
+            It does not lie in this pool.
         """
         if array.size == 0:
             return Handle(self.ident, 0, array.shape, None, array.dtype)
@@ -225,7 +222,7 @@ class Pool:
             self._settle()
 
     def _settle(self) -> None:
-        """Take in the freed ranges, unless the lock is held: then its holder calls this after its release."""
+        """Take the freed ranges back, unless the lock is held: then its holder calls this after its release."""
         while self._freed and self._lock.acquire(blocking=False):
             try:
                 while self._freed:
@@ -281,18 +278,18 @@ def as_shape(shape: Union[int, Sequence[int]]) -> Tuple[int, ...]:
     ((3,), (2, 0))
     """
     try:
-        # (not all of them, where they are very many, or have no end)
+        # (not all of them, if they are very many, or have no end)
         sizes = tuple(index(size) for size in islice(shape, MAX_NDIM + 1))  # type: ignore[arg-type]
     except TypeError:
         try:
             sizes = (index(shape),)  # type: ignore[arg-type]
         except TypeError:
-            raise TypeError(f"shape must be an integer or a sequence of integers, got {shape!r}") from None
+            raise ArgumentTypeError("shape", "an integer or a sequence of integers", repr(shape)) from None
     if any(size < 0 for size in sizes):
-        raise ValueError(f"shape must not have negative sizes, got {sizes}")
+        raise ArgumentValueError("shape", "no negative sizes", str(sizes))
     if len(sizes) > MAX_NDIM:
-        raise ValueError(f"shape must have at most {MAX_NDIM} sizes, got {shape!r}")
+        raise ArgumentValueError("shape", f"at most {MAX_NDIM} sizes", repr(shape))
     if max(sizes, default=0) > sys.maxsize or math.prod(sizes) > 1 << 500:
-        # (Less than that is refused as too much memory; here it is about numbers that no float can tell.)
-        raise ValueError(f"shape has more elements than an array can have: {sizes}")
+        # (Less than that is refused as too much memory; these are numbers that no float can hold.)
+        raise ArgumentValueError("shape", "no more elements than an array can have", str(sizes))
     return sizes
