@@ -12,9 +12,9 @@ import numpy as np
 
 from .errors import StateError
 from .memory import mapped_file
-from .memory.mapped_file import FileHandle
-from .memory.pool import MAX_NDIM, Handle, Pool, as_shape
-from .memory.posix_names import NamedMemory, NameHandle
+from .memory.handles import FileHandle, Handle, NameHandle
+from .memory.pool import MAX_NDIM, Pool, as_shape
+from .memory.posix_names import NamedMemory
 from .program.program import PROGRAM
 
 

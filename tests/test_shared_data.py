@@ -16,8 +16,9 @@ import pytest
 import synkhronos as synk
 from synkhronos.errors import SharedMemoryError, StateError
 from synkhronos.host import machine
-from synkhronos.memory.pool import Handle, Pool, PoolMap
-from synkhronos.memory.posix_names import NameHandle
+from synkhronos.memory.attach import PoolMap
+from synkhronos.memory.handles import Handle, NameHandle
+from synkhronos.memory.pool import Pool
 from synkhronos.shared_data import Data
 
 MIB = 1 << 20

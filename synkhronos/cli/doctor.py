@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from synkhronos.host import machine
+from synkhronos.host import gpus, machine
 from synkhronos.kernels import copy as streaming
 
 OK = "ok"  # there
@@ -188,7 +188,7 @@ def check_shared_memory(shm: str = "/dev/shm") -> Finding:
 
 def check_gpus() -> Finding:
     """Count the GPUs that CUDA would show this process."""
-    count = machine.count_gpus()
+    count = gpus.count_gpus()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     limited = "" if visible is None else f" with CUDA_VISIBLE_DEVICES={visible}"
     if not count:
@@ -208,7 +208,7 @@ def check_pygpu() -> Finding:
 
 def check_cuda() -> Finding:
     """Load what libgpuarray loads, by the names that it looks up, and open the first GPU."""
-    if not machine.count_gpus():
+    if not gpus.count_gpus():
         return Finding("CUDA", WARN, "not tried, since there is no GPU")
     for library in ("libcuda.so", "libnvrtc.so", "libcublas.so"):
         try:
@@ -263,12 +263,12 @@ def check_nccl() -> Finding:
 
 def check_fork() -> Finding:
     """Say what ``synkhronos.fork()`` without arguments would start."""
-    cores, gpus = machine.core_budget(), machine.count_gpus()
-    if gpus and check_cuda().status == OK:
-        return Finding("fork()", OK, f"would use {gpus} GPU{('' if gpus == 1 else 's')}, one process each")
+    cores, n_gpus = machine.core_budget(), gpus.count_gpus()
+    if n_gpus and check_cuda().status == OK:
+        return Finding("fork()", OK, f"would use {n_gpus} GPU{('' if n_gpus == 1 else 's')}, one process each")
     text = f"would use {cores} CPU process{('' if cores == 1 else 'es, one per core')}"
-    if gpus:
-        text += f"; the {gpus} GPU{('' if gpus == 1 else 's')} cannot be used yet, see above"
+    if n_gpus:
+        text += f"; the {n_gpus} GPU{('' if n_gpus == 1 else 's')} cannot be used yet, see above"
     return Finding("fork()", OK, text)
 
 

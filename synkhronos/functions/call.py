@@ -9,7 +9,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 import cloudpickle
 import numpy as np
 
-from ..memory.pool import Handle
+from ..memory.handles import Handle
 from ..reductions import ReduceOp, reduce_outputs
 from ..runtime.command import Command
 from ..runtime.context import RankContext

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import Any, Collection, Dict, List, Optional, Sequence, Set, Tuple
-
-import threadpoolctl
+from typing import Collection, Dict, List, Optional, Sequence, Set, Tuple
 
 from .machine import usable_cores
+from .threads import Library, loaded_libraries
 
 _CORE = "/sys/devices/system/cpu/cpu%d"
 
@@ -90,33 +89,6 @@ def confine(cores: Collection[int]) -> None:
             pass
 
 
-def limit_threads(threads: int) -> None:
-    """Limit the threads of BLAS and OpenMP in this process, for libraries loaded now or later."""
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(threads)
-    threadpoolctl.threadpool_limits(threads)
-
-
-class _Library:
-    """The number of threads of one BLAS or OpenMP library; OpenBLAS without threadpoolctl's detours.
-
-    They take longer than all else that surrounds a command: 5 instead of 1 microseconds for two libraries.
-    """
-
-    def __init__(self, controller: Any) -> None:
-        self.get_num_threads, self.set_num_threads = controller.get_num_threads, controller.set_num_threads
-        if controller.internal_api == "openblas":
-            for form in (
-                "openblas_%s_num_threads",
-                "openblas_%s_num_threads64_",
-                "scipy_openblas_%s_num_threads",
-                "scipy_openblas_%s_num_threads64_",
-            ):
-                if hasattr(controller.dynlib, form % "set"):
-                    self.get_num_threads = getattr(controller.dynlib, form % "get")
-                    self.set_num_threads = getattr(controller.dynlib, form % "set")
-
-
 class MasterAffinity:
     """Confines the master to its cores and threads while it executes a command, and only then.
 
@@ -134,15 +106,15 @@ class MasterAffinity:
 
     def __init__(self, cores: List[int], threads: Optional[int], claims: Optional[CoreClaims] = None) -> None:
         self.cores, self.threads, self._claims = set(cores), threads, claims
-        self._libraries: List[Any] = []
-        self._before: List[Tuple[Any, int]] = []  # what to restore
+        self._libraries: List[Library] = []
+        self._before: List[Tuple[Library, int]] = []  # what to restore
         self._affinity: Optional[Set[int]] = None
         self.look()
 
     def look(self) -> None:
         """Find the BLAS and OpenMP libraries, again after more have been loaded."""
         if self.threads is not None:
-            self._libraries = [_Library(each) for each in threadpoolctl.ThreadpoolController().lib_controllers]
+            self._libraries = loaded_libraries()
 
     def release(self) -> None:
         """Let other programs have the cores. May be called again."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import subprocess
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple
 
@@ -120,46 +119,6 @@ def cache_size(root: str = "/") -> int:
         if found:
             sizes.append(int(found.group(1)) * units[found.group(2)])
     return max(sizes, default=32 << 20)
-
-
-def count_gpus(root: str = "/") -> int:
-    """Count the NVIDIA GPUs that CUDA would show to this process, without touching CUDA.
-
-    ``CUDA_VISIBLE_DEVICES`` is read as CUDA reads it: devices are taken in order up to the first that does not
-    exist.
-
-    Examples
-    --------
-    >>> count_gpus() >= 0
-    True
-    """
-    devices = Path(root, "dev")
-    present = sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
-    if not present:
-        present = _gpus_of_nvidia_smi()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or not present:
-        return present
-    count = 0
-    for device in visible.split(","):
-        device = device.strip()
-        by_number = device.isdigit() and int(device) < present
-        by_uuid = device.startswith(("GPU-", "MIG-"))
-        if not (by_number or by_uuid):
-            break
-        count += 1
-    return count
-
-
-def _gpus_of_nvidia_smi() -> int:
-    """Count the GPUs that ``nvidia-smi`` lists: under WSL there are no device files."""
-    try:
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True, timeout=20
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    return len(re.findall(r"^GPU \d+:", listing, flags=re.MULTILINE))
 
 
 def _kernel_available(root: str) -> int:

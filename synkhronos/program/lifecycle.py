@@ -9,9 +9,9 @@ import numpy as np
 
 from .. import engines
 from ..errors import StateError, SynkhronosError
-from ..host import machine
+from ..host import gpus, machine
 from ..runtime.session import check_timeout
-from .devices import ENGINE, place
+from .devices import ENGINE
 from .program import PROGRAM
 
 #: Threads per rank that may be asked for: BLAS libraries crash at absurd numbers.
@@ -151,7 +151,7 @@ def _devices(
     devices: Optional[Sequence[str]], use_gpu: Optional[bool], n_parallel: Optional[int]
 ) -> Optional[List[str]]:
     """Return the device of every rank, or None where they are to be CPU processes."""
-    if devices is None and not use_gpu and (use_gpu is not None or not machine.count_gpus()):
+    if devices is None and not use_gpu and (use_gpu is not None or not gpus.count_gpus()):
         return None
     if use_gpu is not None and not use_gpu:
         raise ValueError("devices were named, but use_gpu is False: leave out one of them")
@@ -160,11 +160,11 @@ def _devices(
     except ImportError as error:
         missing = f"Theano cannot be imported ({error}): pip install 'synkhronos[theano]'"
     names: List[str] = []
-    if devices is None and not machine.count_gpus():
+    if devices is None and not gpus.count_gpus():
         missing = missing or "there is no GPU on this machine that CUDA would show: see python -m synkhronos doctor"
     elif devices is not None or use_gpu or not missing:
         try:
-            names = place(devices, n_parallel, machine.count_gpus())
+            names = gpus.place(devices, n_parallel, gpus.count_gpus())
         except ValueError as error:
             if devices is not None or use_gpu:
                 raise
@@ -172,7 +172,7 @@ def _devices(
     if missing and devices is None and use_gpu is None:
         logger.warning(
             "the %d GPUs of this machine are not used, CPU processes take their place: %s",
-            machine.count_gpus(),
+            gpus.count_gpus(),
             missing,
         )
         return None
@@ -246,7 +246,7 @@ def get_n_gpu() -> int:
     >>> synk.get_n_gpu() >= 0
     True
     """
-    return machine.count_gpus()
+    return gpus.count_gpus()
 
 
 def _integer(argument: str, value: Any) -> int:

@@ -13,7 +13,8 @@ import pickle
 from typing import Any, Callable, Iterable
 
 from ..memory import messages
-from ..memory.pool import Pool, PoolMap
+from ..memory.attach import PoolMap
+from ..memory.pool import Pool
 from ..sync.control_block import COMMAND_LENGTH, COMMAND_NUMBER, ControlBlock
 from ..sync.semaphore import WaitPolicy
 from .command import Answer, Envelope

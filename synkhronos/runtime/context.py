@@ -8,7 +8,8 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import numpy as np
 
 from ..errors import Aborted
-from ..memory.pool import Pool, PoolMap
+from ..memory.attach import PoolMap
+from ..memory.pool import Pool
 from ..sync.barrier import Barrier, WaitPolicy
 from ..sync.control_block import ControlBlock
 from ..transports.base import Key, Pending, Transport

@@ -79,8 +79,6 @@ class ControlBlock:
         total = begin_last + size * FATAL_ERROR_BYTES
         self.size = size
         self.fd = nameless_file("control", total) if create else fd
-        if create:
-            os.posix_fallocate(self.fd, 0, total)
         memory = memoryview(mmap.mmap(self.fd, total))
         self.words = memory[: n_words * 8].cast("q")
 

@@ -24,7 +24,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..memory.pool import Handle, PoolMap
+from ..memory.attach import PoolMap
+from ..memory.handles import Handle
 
 #: Layouts that are kept: two for each set of variables that a program reduces, as arrays change places.
 MAX_LAYOUTS = 64

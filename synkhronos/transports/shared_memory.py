@@ -24,7 +24,9 @@ import numpy as np
 from ..errors import ArgumentValueError
 from ..kernels.copy import copy_into, join_into
 from ..kernels.reduce import Share
-from ..memory.pool import Handle, Pool, PoolMap
+from ..memory.attach import PoolMap
+from ..memory.handles import Handle
+from ..memory.pool import Pool
 from ..reductions import ReduceOp, reduce_outputs
 from ..sync.barrier import Barrier
 from .base import Key, NameOf, Pending, Transport

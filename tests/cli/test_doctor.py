@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from synkhronos.cli import doctor
-from synkhronos.host import machine
+from synkhronos.host import gpus, machine
 from synkhronos.kernels import copy as streaming
 
 ROOT = str(Path(__file__).parents[2])
@@ -123,7 +123,7 @@ class Fake:
         self.set(streaming, "kernels", None)
 
     def no_gpus(self):
-        self.set(machine, "count_gpus", lambda: 0)
+        self.set(gpus, "count_gpus", lambda: 0)
         self.eight_cores()
 
     def gpus_hidden(self):
@@ -131,7 +131,7 @@ class Fake:
         self.monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     def two_gpus(self):
-        self.set(machine, "count_gpus", lambda: 2)
+        self.set(gpus, "count_gpus", lambda: 2)
         self.monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def one_core_no_gpu(self):

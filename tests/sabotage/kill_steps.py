@@ -15,7 +15,8 @@ import time
 
 from synkhronos.kernels.reduce import Share
 from synkhronos.launchers.processes import keeper
-from synkhronos.memory.pool import Pool, PoolMap
+from synkhronos.memory.attach import PoolMap
+from synkhronos.memory.pool import Pool
 from synkhronos.runtime.channel import MasterEnd, RankEnd
 from synkhronos.runtime.context import RankContext
 from synkhronos.sync.barrier import Barrier

@@ -9,8 +9,9 @@ import signal
 import sys
 from typing import Callable, Dict
 
-from ...host.affinity import confine, limit_threads
+from ...host.affinity import confine
 from ...host.heap import keep_freed_memory
+from ...host.threads import limit_threads
 from ...memory.pool import Pool
 from ...runtime.channel import RankEnd
 from ...runtime.context import RankContext
