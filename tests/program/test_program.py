@@ -77,7 +77,7 @@ def test_ranks_do_not_depend_on_the_thread_that_forked():
     thread = threading.Thread(target=PROGRAM.open, args=(3, 0))
     thread.start()
     thread.join()
-    from synkhronos.runtime.serve import Start
+    from synkhronos.runtime.command import Start
 
     for _ in range(3):
         assert PROGRAM.session.run(Start()) == [None] * 3

@@ -7,8 +7,9 @@ import time
 import pytest
 
 from synkhronos.errors import Aborted
-from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier, WaitPolicy, wait
+from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
 from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.semaphore import WaitPolicy
 
 
 class Died(Exception):
@@ -238,22 +239,22 @@ class TestWait:
 
     def test_takes_one(self):
         self.semaphore.release()
-        wait(self.semaphore, lambda: 1 / 0, tries=3)
+        self.semaphore.wait(lambda: 1 / 0, WaitPolicy(3, False))
         assert not self.semaphore.try_acquire()
 
     def test_yields(self):
         self.semaphore.release()
-        wait(self.semaphore, lambda: 1 / 0, tries=3, yields=True)
+        self.semaphore.wait(lambda: 1 / 0, WaitPolicy(3, True))
 
     def test_watch_ends_it(self):
         began = time.monotonic()
         with pytest.raises(ZeroDivisionError):
-            wait(self.semaphore, lambda: 1 / 0, tries=3)
+            self.semaphore.wait(lambda: 1 / 0, WaitPolicy(3, False))
         assert 0.09 < time.monotonic() - began < 2
 
     def test_watch_that_returns_true_ends_it_without_a_token(self):
         calls = []
-        wait(self.semaphore, lambda: calls.append(1) or len(calls) == 2)
+        self.semaphore.wait(lambda: calls.append(1) or len(calls) == 2, WaitPolicy(0, False))
         assert len(calls) == 2 and not self.semaphore.try_acquire()
 
 
