@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
+from ..errors import ArgumentValueError
 from ..kernels.copy import join_into
 from ..runtime.context import RankContext
 from .arguments import checked
@@ -89,7 +90,7 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
     array([0., 0., 2., 6.])
     """
     if isinstance(nd_up, bool) or nd_up not in (0, 1):
-        raise ValueError(f"nd_up must be 1 (stack) or 0 (concatenate), got {nd_up!r}")
+        raise ArgumentValueError("nd_up", "1 (stack) or 0 (concatenate)", repr(nd_up))
     variables = checked(shared_vars)
     session = variables.session
     return variables.one_or_list(session.run(Gather(variables.numbers, nd_up)))

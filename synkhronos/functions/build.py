@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, List, Optional, Sequence
 
 from .. import engines
+from ..errors import ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM
 from ..reductions import MISSING, ReduceOp, check_dtype
 from . import signature
@@ -78,13 +79,14 @@ def function(
     """
     inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
     if not isinstance(kwargs.get("name"), (str, type(None))):  # it travels with every call
-        raise TypeError("name must be a str, got {!r} of type {}".format(kwargs["name"], type(kwargs["name"]).__name__))
+        got = f"{kwargs['name']!r} of type {type(kwargs['name']).__name__}"
+        raise ArgumentTypeError("name", "a str", got)
     parsed = signature.parse_outputs(outputs)
     engine = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
     pairs, update_ops = signature.parse_updates(updates, engine.label)
     for shared, _ in pairs:
         if not engine.is_shared(shared):
-            raise TypeError(f"updates: expected a shared variable to update, got {shared!r}")
+            raise ArgumentTypeError("updates", "shared variables to update", repr(shared))
     ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
     update_ops = [
         op if op is MISSING else ReduceOp.parse(op, f"the op of the update of {engine.label(shared)}", UPDATE_OPS)
@@ -95,9 +97,11 @@ def function(
     compiled = engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
     for given in engine.inputs(compiled):
         if given.name in signature.RESERVED:
-            raise ValueError(
-                "an input is called {!r}, which is a keyword of the call itself (reserved: {}): give it "
-                "another name".format(given.name, ", ".join(signature.RESERVED))
+            raise ArgumentValueError(
+                "inputs",
+                f"names other than the keywords of a call ({', '.join(signature.RESERVED)})",
+                f"an input called {given.name!r}",
+                "give it another name",
             )
     output_ops = [_output_op(op, output) for op, output in zip(ops, engine.outputs(compiled))]
     given_updates = [(shared, _update_op(op, shared, engine)) for op, (shared, _) in zip(update_ops, pairs)]
@@ -121,20 +125,20 @@ def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
     found = list(_as_list(shareds, "sliceable_shareds"))
     for i, shared in enumerate(found):
         if not engine.is_shared(shared):
-            raise TypeError(f"sliceable_shareds: expected shared variables, got {shared!r}")
+            raise ArgumentTypeError("sliceable_shareds", "shared variables", repr(shared))
         label, type_ = engine.label(shared), engine.shared_type(shared)
         if type_ is None or engine.is_random(shared):
-            raise TypeError(f"sliceable_shareds: {label} is no dense array of data, so it has no rows to select")
+            got = f"{label}, which is not a dense array of data"
+            raise ArgumentTypeError("sliceable_shareds", "shared variables with rows to select", got)
         if type_.ndim == 0 or type_.broadcastable[0]:
-            raise ValueError(
-                "sliceable_shareds: expected rows to select, but {} has {}".format(
-                    label, "0 dimensions" if type_.ndim == 0 else "broadcastable rows"
-                )
-            )
+            got = f"{label} with {'0 dimensions' if type_.ndim == 0 else 'broadcastable rows'}"
+            raise ArgumentValueError("sliceable_shareds", "shared variables with rows to select", got)
         if not any(shared is other for other in used):  # (a clone with the same storage would not be replaced)
-            raise ValueError(f"sliceable_shareds: the function does not use {label}")
+            got = f"{label}, which it does not use"
+            raise ArgumentValueError("sliceable_shareds", "shared variables that the function uses", got)
         if any(shared is other for other in found[:i]):
-            raise ValueError(f"sliceable_shareds: {label} stands twice")
+            got = f"{label}, which is listed twice"
+            raise ArgumentValueError("sliceable_shareds", "different shared variables", got)
     return found
 
 
@@ -142,7 +146,7 @@ def _as_list(variables: Any, argument: str) -> Sequence[Any]:
     if variables is None:
         return []
     if not isinstance(variables, (list, tuple)):
-        raise TypeError(f"{argument} must be a list of variables, got {type(variables).__name__}")
+        raise ArgumentTypeError(argument, "a list of variables", type(variables).__name__)
     return variables
 
 
@@ -162,20 +166,24 @@ def _variables(
 def _output_op(op: Any, output: Any) -> ReduceOp:
     if output.type is None:
         if op is MISSING or op.name is not None:
-            raise TypeError(
-                f"{output.label} is no dense array, so it cannot be reduced: give it as (variable, None) to have the "
-                "master's own"
+            raise ArgumentTypeError(
+                output.label,
+                "a dense array, which can be reduced",
+                "an output that is not one",
+                "give it as (variable, None) to have the master's own",
             )
         return op
     return ReduceOp.for_output(op, output.type.dtype, output.label)
 
 
 def _update_op(op: Any, shared: Any, engine: Any) -> Any:
-    """Check the op of an update; integers and what is no array have none by default: slices must agree."""
+    """Check the op of an update; integers, and what is not an array, have none by default: slices must agree."""
     type_ = engine.shared_type(shared)
     if type_ is None:
         if op is not MISSING:
-            raise TypeError(f"the update of {engine.label(shared)} can have no op: it is no dense array")
+            raise ArgumentTypeError(
+                f"the update of {engine.label(shared)}", "no op, because it is not a dense array", f"op {str(op)!r}"
+            )
         return op
     if op is MISSING:
         return ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING

@@ -6,6 +6,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..errors import ArgumentTypeError, ArgumentValueError
 from ..partition import split_rows, split_slices
 from ..selection import Selection, parse_per_rank
 
@@ -16,9 +17,9 @@ class Division(NamedTuple):
     Attributes
     ----------
     bounds : sequence of (begin, end), optional
-        Every rank's part of the (selected) rows of the scattered inputs; None where there are none.
+        Every rank's part of the (selected) rows of the scattered inputs; None if there are none.
     shared_rows : list of Selection, optional
-        The rows that every rank takes of its sliceable shared variables; None where they are used as they are. While
+        The rows that every rank takes of its sliceable shared variables; None if they are used as they are. While
         it travels, a handle may stand for a long list of indices.
     shared_counts : list of int, optional
         How many these are.
@@ -51,7 +52,7 @@ class Division(NamedTuple):
         return self.weights is not None and not any(self.weights)
 
     def takes_part(self, rank: int) -> bool:
-        """Tell whether a rank makes the call: one without rows does not, while others have some."""
+        """Return whether a rank makes the call: one without rows does not, while others have some."""
         return self.weights is None or self.is_empty or self.weights[rank] > 0
 
     def pieces(self, rank: int) -> List[Tuple[int, Tuple[int, int], Tuple[int, int]]]:
@@ -86,16 +87,16 @@ def divide(
     size, root : int
         Number of ranks, and the master's.
     n_rows : int, optional
-        Rows of the scattered inputs, after ``batch`` has selected; None where no input is scattered.
+        Rows of the scattered inputs, after ``batch`` has selected; None if no input is scattered.
     lengths : sequence of sequence of int, optional
-        For every rank, the length of each of its sliceable shared variables; None where the function has none.
+        For every rank, the length of each of its sliceable shared variables; None if the function has none.
     batch_s, num_slices
         As the user gave them.
 
     Raises
     ------
     TypeError, ValueError
-        Where ``batch_s`` or ``num_slices`` is wrong.
+        If ``batch_s`` or ``num_slices`` is wrong.
 
     Examples
     --------
@@ -105,11 +106,12 @@ def divide(
     [2, 1]
     """
     if isinstance(num_slices, (bool, np.bool_)) or not isinstance(num_slices, (int, np.integer)):
-        raise TypeError(f"num_slices must be an int, got {num_slices!r} of type {type(num_slices).__name__}")
+        raise ArgumentTypeError("num_slices", "an int", f"{num_slices!r} of type {type(num_slices).__name__}")
     if num_slices < 1:
-        raise ValueError(f"num_slices must be at least 1, got {num_slices}")
+        raise ArgumentValueError("num_slices", "at least 1", str(num_slices))
     if batch_s is not None and lengths is None:
-        raise ValueError("batch_s was given, but the function has no sliceable_shareds to select from")
+        expected = "None, because the function has no sliceable_shareds to select from"
+        raise ArgumentValueError("batch_s", expected, repr(batch_s))
     bounds = None if n_rows is None else split_rows(n_rows, size, root)
     rows = None if bounds is None else [end - begin for begin, end in bounds]
     selections, counts = None, None
@@ -119,24 +121,19 @@ def divide(
         if num_slices > 1 and batch_s is None:
             for rank, of_rank in enumerate(lengths):
                 if len(set(of_rank)) > 1:
-                    raise ValueError(
-                        (
-                            "num_slices: sliceable shared variables that are sliced together must have the "
-                            f"same length, got {list(of_rank)} on rank {rank}; select rows with batch_s"
-                        )
+                    raise ArgumentValueError(
+                        "num_slices",
+                        "the same length of all sliceable shared variables, which are sliced together",
+                        f"{list(of_rank)} on rank {rank}",
+                        "select rows with batch_s",
                     )
     weights = counts if rows is None else rows
     if num_slices > 1:
         if weights is None:
-            raise ValueError(
-                (
-                    f"num_slices is {num_slices}, but there is nothing to slice: no input of the function is "
-                    "scattered, "
-                    "and it has no sliceable_shareds"
-                )
-            )
+            expected = "1, because there is nothing to slice: no input is scattered, and there are no sliceable_shareds"
+            raise ArgumentValueError("num_slices", expected, str(num_slices))
         if num_slices > sum(weights):
-            raise ValueError(f"num_slices is {num_slices}, but there are only {sum(weights)} rows")
+            raise ArgumentValueError("num_slices", f"at most {sum(weights)}, the number of rows", str(num_slices))
     selected = batch_s is not None or num_slices > 1
     return Division(
         bounds,

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
+from ..errors import ArgumentTypeError, ArgumentValueError
 from ..reductions import MISSING, ReduceOp
 
 #: Names that a call keeps for itself.
@@ -29,7 +30,7 @@ class Outputs(NamedTuple):
     """The outputs without their ops, and the ops, flat."""
 
     variables: Any  # what the engine's own function takes
-    ops: List[Any]  # one per output, in the order of the engine; MISSING where none was given
+    ops: List[Any]  # one per output, in the order of the engine; MISSING if none was given
     form: Form
 
 
@@ -39,14 +40,14 @@ def parse_outputs(outputs: Any) -> Outputs:
     Raises
     ------
     TypeError
-        Where a tuple is no ``(variable, op)``, or a key no string.
+        If a tuple is not ``(variable, op)``, or a key is not a string.
     """
     if outputs is None:
         return Outputs(None, [], Form())
     if isinstance(outputs, dict):
         for key in outputs:
             if not isinstance(key, str):
-                raise TypeError(f"outputs: the keys of a dict must be strings, got {key!r}")
+                raise ArgumentTypeError("outputs", "strings as the keys of a dict", repr(key))
         keys = sorted(outputs)
         pairs = [_split(outputs[key], key) for key in keys]
         return Outputs({key: variable for key, (variable, _) in zip(keys, pairs)}, [op for _, op in pairs], Form(keys))
@@ -58,7 +59,7 @@ def parse_outputs(outputs: Any) -> Outputs:
 
 
 def _is_pair(thing: Any) -> bool:
-    """Tell whether a tuple is ``(variable, op)``; it may also be a tuple of outputs."""
+    """Return whether a tuple is ``(variable, op)``; it may also be a tuple of outputs."""
     return isinstance(thing, tuple) and len(thing) == 2 and (thing[1] is None or isinstance(thing[1], (str, ReduceOp)))
 
 
@@ -66,7 +67,7 @@ def _split(output: Any, position: Any) -> Tuple[Any, Any]:
     if not isinstance(output, tuple):
         return output, MISSING
     if len(output) != 2:
-        raise TypeError(f"outputs[{position!r}] must be a variable or (variable, op), got {output!r}")
+        raise ArgumentTypeError(f"outputs[{position!r}]", "a variable or (variable, op)", repr(output))
     return output
 
 
@@ -77,7 +78,14 @@ def parse_updates(updates: Any, label: Callable[[Any], str]) -> Tuple[List[Tuple
     -------
     pairs : list of (shared, expression)
     ops : list
-        MISSING where none was given.
+        MISSING if none was given.
+
+    Raises
+    ------
+    TypeError
+        If it has another form.
+    ValueError
+        If a shared variable is listed twice.
     """
     if updates is None:
         return [], []
@@ -89,18 +97,19 @@ def parse_updates(updates: Any, label: Callable[[Any], str]) -> Tuple[List[Tuple
     elif isinstance(updates, (list, tuple)):
         entries = updates
     else:
-        raise TypeError(
-            "updates must be a dict or a list of (shared, expression) or (shared, expression, op), got "
-            f"{type(updates).__name__}"
+        raise ArgumentTypeError(
+            "updates",
+            "a dict or a list of (shared, expression) or (shared, expression, op)",
+            type(updates).__name__,
         )
     pairs, ops, seen = [], [], set()
     for position, entry in enumerate(entries):
         if not isinstance(entry, (list, tuple)) or len(entry) not in (2, 3):
-            raise TypeError(
-                f"updates[{position}] must be (shared, expression) or (shared, expression, op), got {entry!r}"
-            )
+            expected = "(shared, expression) or (shared, expression, op)"
+            raise ArgumentTypeError(f"updates[{position}]", expected, repr(entry))
         if id(entry[0]) in seen:
-            raise ValueError(f"updates[{position}]: {label(entry[0])} is updated twice")
+            got = f"{label(entry[0])}, which is listed twice"
+            raise ArgumentValueError(f"updates[{position}]", "one update of each shared variable", got)
         seen.add(id(entry[0]))
         pairs.append((entry[0], entry[1]))
         ops.append(entry[2] if len(entry) == 3 else MISSING)
@@ -108,21 +117,25 @@ def parse_updates(updates: Any, label: Callable[[Any], str]) -> Tuple[List[Tuple
 
 
 def output_indices(subset: Any, keys: Optional[Sequence[str]], n: int) -> Optional[List[int]]:
-    """Return the positions that ``output_subset`` names: integers, or keys where the outputs are a dict."""
+    """Return the positions that ``output_subset`` names: integers, or keys if the outputs are a dict.
+
+    Raises
+    ------
+    TypeError
+        If it is not a list.
+    ValueError
+        If there is no such output.
+    """
     if subset is None:
         return None
     if not isinstance(subset, (list, tuple)):
-        raise TypeError(
-            "output_subset must be a list of {}, got {}".format("keys" if keys else "positions", type(subset).__name__)
-        )
+        expected = f"a list of {'keys' if keys else 'positions'}"
+        raise ArgumentTypeError("output_subset", expected, type(subset).__name__)
     positions: Dict[Any, int] = {key: i for i, key in enumerate(keys)} if keys else {i: i for i in range(n)}
     for entry in subset:
         if isinstance(entry, bool) or not isinstance(entry, (str, int, np.integer)) or entry not in positions:
-            raise ValueError(
-                "output_subset names {!r}, but the outputs are {}".format(
-                    entry, ", ".join(map(repr, positions)) or "none"
-                )
-            )
+            expected = f"some of {', '.join(map(repr, positions))}" if positions else "no outputs, for there are none"
+            raise ArgumentValueError("output_subset", expected, repr(entry))
     return [positions[entry] for entry in subset]
 
 
@@ -134,30 +147,30 @@ def bind(
     Raises
     ------
     TypeError
-        Where there are too many, one is given twice or is missing, or a name is unknown.
+        If there are too many, one is given twice or is missing, or a name is not known.
     """
     if len(args) == len(inputs) and not kwargs:
         return list(args)
     call = f"function {name}" if name else "the function"
     if len(args) > len(inputs):
-        raise TypeError(f"{call} takes at most {len(inputs)} inputs, got {len(args)}")
+        raise ArgumentTypeError(call, f"at most {len(inputs)} inputs", str(len(args)))
     values: Dict[int, Any] = dict(enumerate(args))
     for key, value in kwargs.items():
         positions = [i for i, given in enumerate(inputs) if given.name == key]
         if not positions:
-            raise TypeError(
-                "{} has no input called {!r} (inputs: {})".format(
-                    call, key, ", ".join(repr(given.name) for given in inputs if given.name) or "none has a name"
-                )
-            )
+            names = ", ".join(repr(given.name) for given in inputs if given.name)
+            expected = f"inputs called {names}" if names else "inputs by position, because none has a name"
+            raise ArgumentTypeError(call, expected, repr(key))
         if len(positions) > 1:
-            raise TypeError(f"{call} has several inputs called {key!r}: give them by position")
+            got = f"{key!r}, which is the name of {len(positions)} inputs"
+            raise ArgumentTypeError(call, "names that one input has", got, "give them by position")
         if positions[0] in values:
-            raise TypeError(f"{call}: {labels[positions[0]]} is given twice, by position and by name")
+            got = f"{labels[positions[0]]} by position and by name"
+            raise ArgumentTypeError(call, "each input once", got)
         values[positions[0]] = value
     for i, given in enumerate(inputs):
         if i not in values:
             if not given.has_default:
-                raise TypeError(f"{call}: {labels[i]} is missing")
+                raise ArgumentTypeError(call, f"a value for {labels[i]}", "none")
             values[i] = given.default
     return [values[i] for i in range(len(inputs))]

@@ -22,7 +22,7 @@ class Agreement:
         Raises
         ------
         ValueError
-            Where they differ.
+            If they differ.
         """
         if self._value is None:
             self._value = np.array(value)
@@ -55,7 +55,7 @@ def in_slices(
     outputs : sequence of (name, ReduceOp)
         How messages name every output, and its op.
     updates : sequence of (name, ReduceOp or None)
-        The same of every updated variable; slices must agree where the op is None.
+        The same of every updated variable; slices must agree if the op is None.
     accumulator : callable
         Makes what accumulates the values of one output or update; see `Accumulator`.
 
@@ -67,7 +67,7 @@ def in_slices(
     Raises
     ------
     ValueError
-        Where what slices give cannot be combined; names the output or variable.
+        If the results of slices cannot be combined; names the output or variable.
     """
     names = [name for name, _ in outputs] + ["the update of " + name for name, _ in updates]
     accumulators: List[Any] = [accumulator(op) for _, op in outputs]
@@ -82,7 +82,7 @@ def in_slices(
 
 
 def _add(names: Sequence[str], accumulators: Sequence[Any], values: Sequence[Any], weight: int) -> None:
-    """Add the values of a slice. When this returns nobody refers to them: the next slice needs the memory."""
+    """Add the values of a slice. When this returns nothing refers to them: the next slice needs the memory."""
     for name, accumulator, value in zip(names, accumulators, values):
         with _named(name):
             accumulator.add(value, weight)

@@ -2,6 +2,7 @@
 
 import pytest
 import table
+from refusals import is_local
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentError
@@ -36,14 +37,21 @@ def differing():
 
 @pytest.fixture
 def refused():
-    """Return a function that checks an error and that a correct call works right after it."""
+    """Return a function that checks an error and that a correct call works right after it.
 
-    def check(world, error, words, call):
+    Each field given is text, or several texts, that the error's field of that name must contain; the sentence must if
+    the error has no fields (`StateError`, and what engines and ops raise).
+    """
+
+    def check(world, error, call, **fields):
         with pytest.raises(error) as caught:
             call()
-        assert isinstance(caught.value, ArgumentError), f"{caught.value!r} has no fields"
-        for word in words if isinstance(words, (list, tuple)) else [words]:
-            assert word in str(caught.value), str(caught.value)
+        raised = caught.value
+        assert is_local(raised, error)
+        for name, wanted in fields.items():
+            text = (getattr(raised, name) or "") if isinstance(raised, ArgumentError) else str(raised)
+            for words in [wanted] if isinstance(wanted, str) else wanted:
+                assert words in text, f"{name}: {text!r} lacks {words!r}"
         probe = world.shared(table.value("float64", (3,)), "probe")
         parts = [table.value("float64", (3,), rank, seed=7) for rank in range(world.n)]
         world.set_values(probe, parts)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import table
+from refusals import refuses
 
 import synkhronos as synk
 
@@ -176,7 +177,7 @@ def test_shapes_that_differ_many_times_over(make_world, n, root):
         world.set_values(bad, parts)
         world.set_values(good, [np.full(2, float(rank)) for rank in range(n)])
         for call in (synk.all_reduce, synk.reduce, lambda both: synk.reduce(both, "sum", in_place=False)):
-            with pytest.raises(ValueError, match=rf"bad differs between ranks.*float64 \(2,\) on rank {turn % n}"):
+            with refuses(ValueError, "bad", got=f"float64 (2,) on rank {turn % n}"):
                 call([good, bad])
         for rank in range(n):
             table.assert_same_bits([world.values(bad)[rank]], parts[rank])

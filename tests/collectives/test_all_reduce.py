@@ -1,3 +1,4 @@
+import functools
 import warnings
 
 import numpy as np
@@ -235,12 +236,8 @@ def test_weights_of_a_function_do_not_outlive_the_session(make_world, refused):
     step = synk.function([x], updates=[(total, engine.mean(x))])
     for _ in range(2):
         world = make_world("threads", 2)
-        refused(
-            world,
-            ValueError,
-            "weights: the function has not been called in this session",
-            lambda: synk.all_reduce(total, weights=step),
-        )
+        call = functools.partial(synk.all_reduce, total, weights=step)
+        refused(world, ValueError, call, argument="weights", got="one that has not been called", hint="call it first")
         step(np.arange(4.0))
         synk.all_reduce(total, weights=step)
 
@@ -249,36 +246,36 @@ def test_weights_of_a_function_do_not_outlive_the_session(make_world, refused):
 
 
 @pytest.mark.parametrize(
-    "weights, error, words",
+    "weights, error, argument, expected, got",
     [
-        ([1, 2], ValueError, ["weights", "expected 3", "got 2"]),
-        ([1, 2, 3, 4], ValueError, ["weights", "expected 3", "got 4"]),
-        ([1, -1, 1], ValueError, ["weights[1]", "not negative", "-1"]),
-        ([1, 1, np.nan], ValueError, ["weights[2]", "finite", "nan"]),
-        ([np.inf, 1, 1], ValueError, ["weights[0]", "finite", "inf"]),
-        ([10**400, 1, 1], ValueError, ["weights[0]", "finite"]),
-        ([0, 0, 0], ValueError, ["weights", "at least one must be positive"]),
-        ([1, True, 1], TypeError, ["weights[1]", "number", "bool"]),
-        ([1, "2", 1], TypeError, ["weights[1]", "number", "'2'"]),
-        ([1, None, 1], TypeError, ["weights[1]", "number", "None"]),
-        ([[1], [1, 2], 1], TypeError, ["weights[0]", "number", "list"]),
-        (np.ones((3, 1)), TypeError, ["weights", "one number per rank"]),
-        (3, TypeError, ["weights", "one number per rank", "3"]),
-        (np.array(3.0), TypeError, ["weights", "one number per rank"]),
-        ({0: 1}, TypeError, ["weights", "one number per rank"]),
+        ([1, 2], ValueError, "weights", "3, one per rank", "2"),
+        ([1, 2, 3, 4], ValueError, "weights", "3, one per rank", "4"),
+        ([1, -1, 1], ValueError, "weights[1]", "not negative", "-1"),
+        ([1, 1, np.nan], ValueError, "weights[2]", "finite", "nan"),
+        ([np.inf, 1, 1], ValueError, "weights[0]", "finite", "inf"),
+        ([10**400, 1, 1], ValueError, "weights[0]", "finite", "1000"),
+        ([0, 0, 0], ValueError, "weights", "at least one positive", "[0, 0, 0]"),
+        ([1, True, 1], TypeError, "weights[1]", "a number", "True of type bool"),
+        ([1, "2", 1], TypeError, "weights[1]", "a number", "'2' of type str"),
+        ([1, None, 1], TypeError, "weights[1]", "a number", "None"),
+        ([[1], [1, 2], 1], TypeError, "weights[0]", "a number", "list"),
+        (np.ones((3, 1)), TypeError, "weights", "one number per rank", "array"),
+        (3, TypeError, "weights", "one number per rank", "3"),
+        (np.array(3.0), TypeError, "weights", "one number per rank", "array(3.)"),
+        ({0: 1}, TypeError, "weights", "one number per rank", "{0: 1}"),
     ],
 )
-def test_wrong_weights(three, refused, weights, error, words):
+def test_wrong_weights(three, refused, weights, error, argument, expected, got):
     variable = three.shared(np.zeros(2), "W")
-    refused(three, error, words, lambda: synk.all_reduce(variable, weights=weights))
+    call = functools.partial(synk.all_reduce, variable, weights=weights)
+    refused(three, error, call, argument=argument, expected=expected, got=got)
 
 
 @pytest.mark.parametrize("op", ["sum", "c_max"])
 def test_weights_with_another_op_than_avg(three, refused, op):
     variable = three.shared(np.zeros(2), "W")
-    refused(
-        three, ValueError, ["weights", "only op 'avg'", op], lambda: synk.all_reduce(variable, op, weights=[1, 1, 1])
-    )
+    call = functools.partial(synk.all_reduce, variable, op, weights=[1, 1, 1])
+    refused(three, ValueError, call, argument="weights", expected="op 'avg'", got=f"op {op!r}")
 
 
 @pytest.mark.parametrize(
@@ -295,9 +292,7 @@ def test_weights_with_another_op_than_avg(three, refused, op):
 )
 def test_unknown_op(three, refused, op, error):
     variable = three.shared(np.zeros(2), "W")
-    refused(
-        three, error, ["op must be 'avg', 'sum', 'prod', 'min', 'max'", "got"], lambda: synk.all_reduce(variable, op)
-    )
+    refused(three, error, lambda: synk.all_reduce(variable, op), argument="op", got=repr(op))
 
 
 @pytest.mark.parametrize("shapes", [[(2, 3), (2, 3), (3, 2)], [(2, 3), (6, 1), (6, 1)], [(0, 3), (1, 3), (1, 3)]])
@@ -306,8 +301,8 @@ def test_shapes_that_differ_between_ranks(three, refused, shapes):
     three.set_values(good, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
     parts = [table.value("float64", shape, rank) for rank, shape in enumerate(shapes)]
     three.set_values(bad, parts)
-    words = ["bad differs between ranks"] + [f"float64 {shape} on rank {rank}" for rank, shape in enumerate(shapes)]
-    refused(three, ValueError, words, lambda: synk.all_reduce([good, bad], "sum"))
+    got = [f"float64 {shape} on rank {rank}" for rank, shape in enumerate(shapes)]
+    refused(three, ValueError, lambda: synk.all_reduce([good, bad], "sum"), argument="bad", got=got)
     for rank in range(3):
         table.assert_same_bits([three.values(bad)[rank]], parts[rank])
         table.assert_same_bits([three.values(good)[rank]], np.full(2, rank + 1.0))
@@ -316,7 +311,7 @@ def test_shapes_that_differ_between_ranks(three, refused, shapes):
 def test_dtypes_that_differ_between_ranks(three, refused):
     variable = three.shared(np.zeros(2), "W")
     three.set_values(variable, [np.zeros(2), np.zeros(2), np.zeros(2, "float32")])
-    refused(three, ValueError, ["W differs between ranks", "float32 (2,) on rank 2"], lambda: synk.all_reduce(variable))
+    refused(three, ValueError, lambda: synk.all_reduce(variable), argument="W", got="float32 (2,) on rank 2")
 
 
 def test_error_that_all_ranks_see_is_told_once(three):

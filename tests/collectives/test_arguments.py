@@ -63,23 +63,23 @@ def test_what_is_no_variable_of_the_ranks(three, refused, call):
     function = synk.function([], [(state, None)])
     alias = W.clone()
     users = synk.function([], [(alias, None)])
-    for variables, error, words in [
-        ([], ValueError, ["shared_vars", "empty list"]),
-        ((), ValueError, ["shared_vars", "empty list"]),
-        (3, TypeError, ["shared_vars", "expected shared variables", "got 3 of type int"]),
-        (None, TypeError, ["shared_vars", "expected shared variables", "None"]),
-        ([W, "V"], TypeError, ["shared_vars", "expected shared variables", "'V' of type str"]),
-        (np.zeros((4, 2)), TypeError, ["shared_vars", "expected shared variables", "ndarray"]),
-        ([W, engine.variable("x", "float64", 2)], TypeError, ["shared_vars", "expected shared variables", "x"]),
-        ([[W], [V]], TypeError, ["shared_vars", "expected shared variables", "list"]),
-        ({W: 1}, TypeError, ["shared_vars", "expected shared variables", "dict"]),
-        ([W, state], TypeError, ["shared_vars", "state is no dense array but dict"]),
-        (state, TypeError, ["shared_vars", "state is no dense array but dict"]),
-        ([W, V, W], ValueError, ["shared_vars", "W stands twice"]),
-        ([W, alias], ValueError, ["shared_vars", "W stands twice"]),
-        (engine.shared(np.zeros((4, 2)), "lonely"), ValueError, ["no synkhronos function uses lonely", "function"]),
+    for variables, error, argument, got in [
+        ([], ValueError, "shared_vars", "an empty list"),
+        ((), ValueError, "shared_vars", "an empty list"),
+        (3, TypeError, "shared_vars", "3 of type int"),
+        (None, TypeError, "shared_vars", "None of type NoneType"),
+        ([W, "V"], TypeError, "shared_vars[1]", "'V' of type str"),
+        (np.zeros((4, 2)), TypeError, "shared_vars", "of type ndarray"),
+        ([W, engine.variable("x", "float64", 2)], TypeError, "shared_vars[1]", "x"),
+        ([[W], [V]], TypeError, "shared_vars[0]", "of type list"),
+        ({W: 1}, TypeError, "shared_vars", "of type dict"),
+        ([W, state], TypeError, "shared_vars", "state, which is not a dense array but dict"),
+        (state, TypeError, "shared_vars", "state, which is not a dense array but dict"),
+        ([W, V, W], ValueError, "shared_vars", "W, which is listed twice"),
+        ([W, alias], ValueError, "shared_vars", "W, which is listed twice (its value is that of W)"),
+        (engine.shared(np.zeros((4, 2)), "lonely"), ValueError, "shared_vars", "lonely, which no such function uses"),
     ]:
-        refused(three, error, words, lambda variables=variables: call(variables))
+        refused(three, error, lambda variables=variables: call(variables), argument=argument, got=got)
     del function, users
 
 
@@ -96,22 +96,16 @@ def test_sparse_and_random_variables_are_refused_by_name(make_world, refused, ca
     state = theano.shared(np.random.RandomState(0), name="stream")
     function = synk.function([], [(matrix, None)], updates=[(state, state)], mode="FAST_COMPILE")
     assert RandomStreams  # registers the type of random states
-    refused(world, TypeError, ["matrix is no dense array but csr_matrix"], lambda: call(matrix))
+    refused(world, TypeError, lambda: call(matrix), got="matrix, which is not a dense array but csr_matrix")
     mrg = MRG_RandomStreams(1)
     numbers = mrg.uniform((2,), nstreams=4)
     mrg_state = mrg.state_updates[0][0]
     mrg_state.name = "mrg"
     another = synk.function([], (numbers, None), mode="FAST_COMPILE")
     if call not in (CALLS["get_value"], CALLS["set_value"]):  # of one rank; see functions/test_random_streams.py
-        refused(
-            world,
-            TypeError,
-            ["stream is the state of a random stream (RandomState)", "get_value"],
-            lambda: call([state]),
-        )
-        refused(
-            world, TypeError, ["mrg is the state of a random stream (ndarray)", "get_value"], lambda: call(mrg_state)
-        )
+        for given, name, kind in (([state], "stream", "RandomState"), (mrg_state, "mrg", "ndarray")):
+            got = f"{name}, which is the state of a random stream ({kind})"
+            refused(world, TypeError, lambda given=given: call(given), got=got, hint="get_value")
     del function, another
 
 
@@ -120,7 +114,7 @@ def test_no_engine_is_imported_to_refuse_what_is_no_variable(make_world, monkeyp
     from synkhronos import engines
 
     monkeypatch.setattr(engines, "KNOWN", {"numpy": engines.KNOWN["numpy"]})
-    refused(world, TypeError, "got 3 of type int", lambda: synk.all_reduce(3))
+    refused(world, TypeError, lambda: synk.all_reduce(3), got="3 of type int")
 
 
 # -- which functions the variables come from ---------------------------------------------------------------------------
@@ -145,9 +139,8 @@ def test_variable_whose_function_was_dropped(three, refused):
     synk.all_reduce(W, "sum")
     table.assert_same_bits(three.values(W), np.arange(3.0) * 27)
     del another
-    refused(
-        three, ValueError, "no synkhronos function uses V", lambda: synk.all_reduce(engine.shared(np.arange(3.0), "V"))
-    )
+    unused = engine.shared(np.arange(3.0), "V")
+    refused(three, ValueError, lambda: synk.all_reduce(unused), got="V, which no", hint="synkhronos.function")
 
 
 def test_variable_whose_function_is_dropped_while_a_collective_is_prepared(three, monkeypatch):

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import table
@@ -70,24 +72,21 @@ def test_large_arrays(make_world, size):
 
 def test_bad_values(three, refused):
     W, b = three.shareds([np.ones((2, 2), "float32"), np.ones(2, "float32")], ["W", "b"])
-    for values, error, words in [
-        (np.ones((2, 2)), TypeError, ["values for W", "float32", "float64"]),
-        (np.ones(2, "float32"), TypeError, ["values for W", "2 dimensions", "(2,)"]),
-        (synk.data(np.ones(2, "float32")), TypeError, ["values for W", "2 dimensions", "(2,)"]),
-        (synk.data(np.ones((2, 2))), TypeError, ["values for W", "float32", "float64"]),
-        ("text", TypeError, ["values for W"]),
+    for values, got in [
+        (np.ones((2, 2)), "float64"),
+        (np.ones(2, "float32"), "(2,)"),
+        (synk.data(np.ones(2, "float32")), "(2,)"),
+        (synk.data(np.ones((2, 2))), "float64"),
+        ("text", ""),
     ]:
-        refused(three, error, words, lambda values=values: synk.broadcast(W, values))
+        refused(three, TypeError, lambda values=values: synk.broadcast(W, values), argument="values for W", got=got)
     one = np.zeros((1, 1), "float32")
-    for values, words in [
-        ([one], ["values", "expected a list of 2", "got 1"]),
-        ([one, one[0], one], ["values", "expected a list of 2", "got 3"]),
-        (one, ["values", "expected a list of 2", "got ndarray"]),
-    ]:
-        refused(three, ValueError, words, lambda values=values: synk.broadcast([W, b], values))
-    refused(three, TypeError, ["values for b", "1 dimension"], lambda: synk.broadcast([W, b], [one, one]))
+    for values, got in [([one], "1"), ([one, one[0], one], "3"), (one, "ndarray")]:
+        call = functools.partial(synk.broadcast, [W, b], values)
+        refused(three, ValueError, call, argument="values", expected="a list of 2", got=got)
+    refused(three, TypeError, lambda: synk.broadcast([W, b], [one, one]), argument="values for b", got="(1, 1)")
     for got in three.values(W):
         table.assert_same_bits([got], np.ones((2, 2), "float32"))
     freed = synk.data(one)
     freed.free_memory()
-    refused(three, synk.StateError, "free_memory", lambda: synk.broadcast(W, freed))
+    refused(three, synk.StateError, lambda: synk.broadcast(W, freed), got="free_memory")

@@ -67,12 +67,7 @@ def test_program_of_2017_takes_what_gather_returns_as_an_array(three, differing)
 @pytest.mark.parametrize("nd_up", [2, -1, None, True, "1", 0.5])
 def test_bad_nd_up(three, refused, nd_up):
     variable = three.shared(np.zeros(2))
-    refused(
-        three,
-        ValueError,
-        ["nd_up must be 1 (stack) or 0 (concatenate)", repr(nd_up)],
-        lambda: synk.gather(variable, nd_up=nd_up),
-    )
+    refused(three, ValueError, lambda: synk.gather(variable, nd_up=nd_up), argument="nd_up", got=repr(nd_up))
 
 
 @pytest.mark.parametrize("nd_up", [0, 1])

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import table
@@ -144,40 +146,37 @@ def test_large_values_and_long_index_lists(make_world):
 def test_bad_input(three, refused):
     X, y, scale = three.shareds([np.ones((1, 2)), np.ones(1), np.ones(())], ["X", "y", "scale"])
     values = [np.zeros((10, 2)), np.zeros(9)]
-    for batch, error, words in [
-        ([0, 9], ValueError, ["batch has index 9", "shortest value has length 9"]),  # an index equal to the length
-        (np.array([3, 9]), ValueError, ["batch has index 9", "length 9"]),
-        ([-10], ValueError, ["batch has index -10", "length 9"]),
-        (10, ValueError, ["batch", "first 10 rows", "length 9"]),
-        (-1, ValueError, ["batch", "negative", "-1"]),
-        ([1.0], TypeError, ["batch", "integers", "1.0"]),
-        (np.array([1.0]), TypeError, ["batch", "float64"]),
-        (2.5, TypeError, ["batch", "2.5"]),
-        ([[1, 2]], ValueError, ["batch", "more than one dimension"]),
-        (np.ones((2, 2), int), ValueError, ["batch", "(2, 2)"]),
-        (True, TypeError, ["batch", "bool"]),
-        (np.ones(9, bool), TypeError, ["batch", "bool"]),
-        (slice(None, None, 0), ValueError, ["batch", "step"]),
-        (slice(0, 2.5), TypeError, ["batch", "slice of integers"]),
-        ("rows", TypeError, ["batch", "'rows'"]),
+    for batch, error, expected, got in [
+        ([0, 9], ValueError, "shortest value, which has length 9", "index 9"),  # an index equal to the length
+        (np.array([3, 9]), ValueError, "length 9", "index 9"),
+        ([-10], ValueError, "length 9", "index -10"),
+        (10, ValueError, "at most 9 rows", "the first 10 rows"),
+        (-1, ValueError, "0 or more", "-1"),
+        ([1.0], TypeError, "integers", "1.0"),
+        (np.array([1.0]), TypeError, "integers", "float64"),
+        (2.5, TypeError, "integers", "2.5"),
+        ([[1, 2]], ValueError, "integers", "more than one dimension"),
+        (np.ones((2, 2), int), ValueError, "1-D", "(2, 2)"),
+        (True, TypeError, "integers", "bool"),
+        (np.ones(9, bool), TypeError, "integers", "bool"),
+        (slice(None, None, 0), ValueError, "step", "0"),
+        (slice(0, 2.5), TypeError, "slice of integers", "2.5"),
+        ("rows", TypeError, "integers", "'rows'"),
     ]:
-        refused(three, error, words, lambda batch=batch: synk.scatter([X, y], values, batch=batch))
-    for given, error, words in [
-        (values[:1], ValueError, ["values", "expected a list of 2", "got 1"]),
-        (None, ValueError, ["values", "expected a list of 2", "NoneType"]),
-        ([values[0].astype("complex128"), values[1]], TypeError, ["values for X", "float64", "complex128"]),
-        ([values[1], values[1]], TypeError, ["values for X", "2 dimensions", "(9,)"]),
-        ([values[0], 3.0], TypeError, ["values for y", "1 dimension"]),
+        call = functools.partial(synk.scatter, [X, y], values, batch=batch)
+        refused(three, error, call, argument="batch", expected=expected, got=got)
+    for given, error, argument, got in [
+        (values[:1], ValueError, "values", "1"),
+        (None, ValueError, "values", "NoneType"),
+        ([values[0].astype("complex128"), values[1]], TypeError, "values for X", "complex128"),
+        ([values[1], values[1]], TypeError, "values for X", "(9,)"),
+        ([values[0], 3.0], TypeError, "values for y", "()"),
     ]:
-        refused(three, error, words, lambda given=given: synk.scatter([X, y], given))
-    refused(three, ValueError, ["scale", "no rows"], lambda: synk.scatter([X, scale], [values[0], 3.0]))
+        refused(three, error, lambda given=given: synk.scatter([X, y], given), argument=argument, got=got)
+    refused(three, ValueError, lambda: synk.scatter([X, scale], [values[0], 3.0]), got="scale of 0", hint="broadcast")
     few = synk.data(values[0][:2], minibatch=True)
-    refused(
-        three,
-        ValueError,
-        ["values for X", "minibatch of 2 rows", "selects 3"],
-        lambda: synk.scatter([X, y], [few, values[1]], batch=3),
-    )
+    call = functools.partial(synk.scatter, [X, y], [few, values[1]], batch=3)
+    refused(three, ValueError, call, argument="values for X", expected="a minibatch of at least 3", got="2 rows")
     table.assert_same_bits(three.values(X), np.ones((1, 2)))
     table.assert_same_bits(three.values(y), np.ones(1))
 
@@ -188,20 +187,18 @@ def test_part_that_does_not_suit_the_variable(make_world, refused):
     function = synk.function([], [(row, None)])
     world = make_world("threads", 3, 1)
     world.set_values(world.shared(np.ones(1)), [np.ones(1)] * 3)
-    refused(world, TypeError, ["values for row", "length 1", "(4, 2)"], lambda: synk.scatter(row, np.zeros((4, 2))))
-    refused(
-        world,
-        TypeError,
-        ["the part of rank 0 of the values for row", "exactly 1 row", "got 0"],
-        lambda: synk.scatter(row, np.zeros((1, 2))),
-    )
-    refused(
-        world,
-        TypeError,
-        ["the selected rows of the values for row", "exactly 1 row", "got 0"],
-        lambda: synk.set_value(0, row, np.zeros((1, 2)), batch=[]),
-    )
-    refused(world, TypeError, ["the rows of all ranks of row", "exactly 1 row", "got 3"], lambda: synk.all_gather(row))
+    for call, argument, expected, got in [
+        (lambda: synk.scatter(row, np.zeros((4, 2))), "values for row", "length 1", "(4, 2)"),
+        (lambda: synk.scatter(row, np.zeros((1, 2))), "the part of rank 0 of the values for row", "exactly 1 row", "0"),
+        (
+            lambda: synk.set_value(0, row, np.zeros((1, 2)), batch=[]),
+            "the selected rows of the values for row",
+            "exactly 1 row",
+            "0",
+        ),
+        (lambda: synk.all_gather(row), "the rows of all ranks of row", "exactly 1 row", "3"),
+    ]:
+        refused(world, TypeError, call, argument=argument, expected=expected, got=got)
     table.assert_same_bits(synk.gather(row, nd_up=0), np.ones(2))
     alone = make_world("threads", 1)
     synk.scatter(row, np.full((1, 3), 2.0))

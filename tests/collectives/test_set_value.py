@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import table
@@ -41,12 +43,8 @@ def test_minibatch_data_hold_the_selected_rows_already(three, refused):
     synk.set_value(2, [X, y], [held, labels], batch=[10, 3, 5])
     table.assert_same_bits(three.values(X)[2:], held.data[:3])
     table.assert_same_bits(three.values(y)[2:], labels[[10, 3, 5]])
-    refused(
-        three,
-        ValueError,
-        ["values for X", "minibatch of 4 rows", "selects 5"],
-        lambda: synk.set_value(0, [X, y], [held, labels], batch=5),
-    )
+    call = functools.partial(synk.set_value, 0, [X, y], [held, labels], batch=5)
+    refused(three, ValueError, call, argument="values for X", expected="a minibatch of at least 5", got="4 rows")
 
 
 def test_large_values(make_world):
@@ -61,42 +59,34 @@ def test_large_values(make_world):
 
 
 @pytest.mark.parametrize(
-    "rank, error, words",
+    "rank, error, expected, got",
     [
-        (3, ValueError, ["rank must be from 0 to 2", "got 3"]),
-        (-1, ValueError, ["rank must be from 0 to 2", "got -1"]),
-        (True, TypeError, ["rank must be an int", "bool"]),
-        (np.bool_(True), TypeError, ["rank must be an int", "bool"]),
-        (1.0, TypeError, ["rank must be an int", "float"]),
-        ("1", TypeError, ["rank must be an int", "str"]),
-        (None, TypeError, ["rank must be an int", "NoneType"]),
-        ([0], TypeError, ["rank must be an int", "list"]),
+        (3, ValueError, "from 0 to 2", "3"),
+        (-1, ValueError, "from 0 to 2", "-1"),
+        (True, TypeError, "an int", "True of type bool"),
+        (np.bool_(True), TypeError, "an int", "True of type bool"),
+        (1.0, TypeError, "an int", "1.0 of type float"),
+        ("1", TypeError, "an int", "'1' of type str"),
+        (None, TypeError, "an int", "None"),
+        ([0], TypeError, "an int", "[0] of type list"),
     ],
 )
-def test_bad_rank(three, refused, rank, error, words):
+def test_bad_rank(three, refused, rank, error, expected, got):
     variable = three.shared(np.ones(2), "W")
-    refused(three, error, words, lambda: synk.set_value(rank, variable, np.zeros(2)))
-    refused(three, error, words, lambda: synk.get_value(rank, variable))
+    for call in (lambda: synk.set_value(rank, variable, np.zeros(2)), lambda: synk.get_value(rank, variable)):
+        refused(three, error, call, argument="rank", expected=expected, got=got)
     table.assert_same_bits(three.values(variable), np.ones(2))
 
 
 def test_bad_values(three, refused):
     W, scale = three.shareds([np.ones((2, 2)), np.ones(())], ["W", "scale"])
-    for value, error, words in [
-        (np.zeros(2), TypeError, ["values for W", "2 dimensions", "(2,)"]),
-        (np.zeros((2, 2), complex), TypeError, ["values for W", "float64", "complex128"]),
-        (None, TypeError, ["values for W"]),
-    ]:
-        refused(three, error, words, lambda value=value: synk.set_value(0, W, value))
-    refused(
-        three, ValueError, ["batch has index 2", "length 2"], lambda: synk.set_value(0, W, np.zeros((2, 2)), batch=[2])
-    )
-    refused(three, TypeError, ["batch", "1.5"], lambda: synk.set_value(0, W, np.zeros((2, 2)), batch=[1.5]))
-    refused(three, ValueError, ["scale", "no rows", "leave out batch"], lambda: synk.set_value(0, scale, 1.0, batch=1))
-    refused(
-        three,
-        ValueError,
-        ["values", "expected a list of 2", "got 1"],
-        lambda: synk.set_value(0, [W, scale], [np.zeros((2, 2))]),
-    )
+    for value, got in [(np.zeros(2), "(2,)"), (np.zeros((2, 2), complex), "complex128"), (None, "None")]:
+        refused(three, TypeError, lambda value=value: synk.set_value(0, W, value), argument="values for W", got=got)
+    for batch, error, got in [([2], ValueError, "index 2"), ([1.5], TypeError, "1.5")]:
+        call = functools.partial(synk.set_value, 0, W, np.zeros((2, 2)), batch=batch)
+        refused(three, error, call, argument="batch", got=got)
+    call = functools.partial(synk.set_value, 0, scale, 1.0, batch=1)
+    refused(three, ValueError, call, got="scale of 0, which has no rows", hint="leave out batch")
+    call = functools.partial(synk.set_value, 0, [W, scale], [np.zeros((2, 2))])
+    refused(three, ValueError, call, argument="values", expected="a list of 2", got="1")
     table.assert_same_bits(three.values(W), np.ones((2, 2)))

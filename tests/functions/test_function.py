@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import synkhronos as synk
 
@@ -45,7 +46,7 @@ def test_every_form_of_inputs(two, theano_words):
     In = theano.In
     total = ((x * y).sum() + z * x.size, "sum")
     plain = theano_words.function([x], total, bcast_inputs=[y, z])
-    with pytest.raises(TypeError, match="input 2 is missing"):  # it has no name
+    with refuses(TypeError, expected="a value for input 2"):  # it has no name
         plain(y=2, x=ROWS)
     assert plain(ROWS, 2, 1) == 48
     named = theano_words.function(
@@ -57,7 +58,7 @@ def test_every_form_of_inputs(two, theano_words):
     assert named(synk.data(ROWS), batch=[0, 1]) == (1 + 2) * 2 + 2
     rows = theano_words.function([In(x, value=ROWS)], total, bcast_inputs=[y, In(z, name="z")])
     assert rows(y=2, z=1) == 48
-    with pytest.raises(TypeError, match=r"input 'z' \(argument 2\) is missing"):
+    with refuses(TypeError, expected="a value for input 'z' (argument 2)"):
         rows(y=2)
 
 
@@ -101,11 +102,7 @@ def test_downcasting_inputs(two, theano_words):
 
 def test_in_with_a_state_is_refused(theano_words):
     x, s = T.dvector("x"), T.dscalar("s")
-    with pytest.raises(
-        ValueError,
-        match=r"inputs\[1\] \(s\): expected an input without state, got In\(update=...\); "
-        r"make it a shared variable, theano.shared\(value\), and pass updates=",
-    ):
+    with refuses(ValueError, "inputs[1] (s)", "an input without state", "In(update=...)", "theano.shared(value)"):
         theano_words.function([x, theano.In(s, value=0.0, update=s + 1)], x.sum())
 
 
@@ -113,28 +110,30 @@ def test_in_with_a_state_is_refused(theano_words):
 def test_reserved_names(theano_words, reserved):
     x, y = T.dvector("x"), T.dvector(reserved)
     for given, output in ((y, y), (theano.In(x, name=reserved), x), ((reserved, x, [1.0]), x)):
-        with pytest.raises(ValueError, match=f"an input is called '{reserved}', which is a keyword of the call"):
+        with refuses(ValueError, "inputs", "keywords of a call", f"an input called {reserved!r}"):
             theano_words.function([given], output * 2)
 
 
 def test_wrong_arguments_of_a_call(one, theano_words):
     x, y = T.dvector("x"), T.dvector("y")
     f = theano_words.function([x, y], (x + y, "gather"), name="f")
-    for args, kwargs, message in [
-        ((ROWS,), {}, r"function f: input 'y' \(argument 1\) is missing"),
-        ((ROWS, ROWS, ROWS), {}, "function f takes at most 2 inputs, got 3"),
-        ((ROWS,), {"z": ROWS}, r"function f has no input called 'z' \(inputs: 'x', 'y'\)"),
-        ((ROWS, ROWS), {"x": ROWS}, r"function f: input 'x' \(argument 0\) is given twice"),
-        ((ROWS, synk.data(ROWS.reshape(3, 2))), {}, r"input 'y' \(argument 1\): expected .*got an array of"),
+    for args, kwargs, argument, expected, got in [
+        ((ROWS,), {}, "function f", "a value for input 'y' (argument 1)", "none"),
+        ((ROWS, ROWS, ROWS), {}, "function f", "at most 2 inputs", "3"),
+        ((ROWS,), {"z": ROWS}, "function f", "inputs called 'x', 'y'", "'z'"),
+        ((ROWS, ROWS), {"x": ROWS}, "function f", "each input once", "input 'x' (argument 0)"),
     ]:
-        with pytest.raises(TypeError, match=message):
+        with refuses(TypeError, argument, expected, got):
             f(*args, **kwargs)
         np.testing.assert_array_equal(f(ROWS, y=ROWS), 2 * ROWS)
+    with pytest.raises(TypeError, match=r"input 'y' \(argument 1\): expected .*got an array of"):
+        f(ROWS, synk.data(ROWS.reshape(3, 2)))
+    np.testing.assert_array_equal(f(ROWS, y=ROWS), 2 * ROWS)
     freed = synk.data(ROWS)
     freed.free_memory()
     with pytest.raises(synk.StateError, match="holds nothing since free_memory"):
         f(freed, [])
-    with pytest.raises(ValueError, match="num_slices is 7, but there are only 6 rows"):
+    with refuses(ValueError, "num_slices", "at most 6", "7"):
         f(ROWS, ROWS, num_slices=7)
     np.testing.assert_array_equal(f(ROWS, ROWS, batch_s=None, num_slices=1), 2 * ROWS)
 
@@ -186,13 +185,12 @@ def test_ops_of_integers_and_bools(one, theano_words):
     i, b = T.lvector("i"), T.TensorType("bool", (False,))("flags")
     with pytest.raises(
         TypeError,
-        match=r"outputs\[1\] \(count\) has the type int64, which has no average \('avg' is "
-        "the default op\\): give the op 'sum', .*, or cast .* to a float",
+        match=r"outputs\[1\] \(count\).*int64.*the op 'sum'",
     ):
         count = i.sum()
         count.name = "count"
         theano_words.function([i], [T.cast(i.sum(), "float64"), count])
-    with pytest.raises(TypeError, match=r"output has the type bool, which has no average"):
+    with pytest.raises(TypeError, match="^output.*bool"):
         theano_words.function([b], (b.any(), "avg"))
     f = theano_words.function(
         [i, b],
@@ -209,10 +207,10 @@ def test_ops_of_integers_and_bools(one, theano_words):
         (
             "mean",
             ValueError,
-            "the op of an output must be 'avg', 'sum', 'prod', 'min', 'max', 'gather', None .*got 'mean'",
+            "the op of an output.*'avg', 'sum', 'prod', 'min', 'max', 'gather', None .*got 'mean'",
         ),
-        ("c_", ValueError, "the op of an output must be"),
-        (3, TypeError, "the op of an output must be .*, got 3 of type int"),
+        ("c_", ValueError, "the op of an output.*got 'c_'"),
+        (3, TypeError, "the op of an output.*got 3 of type int"),
     ],
 )
 def test_unknown_ops(theano_words, output, error, message):
@@ -248,13 +246,13 @@ def test_every_form_of_updates(two, theano_words):
 @pytest.mark.parametrize(
     "update,error,message",
     [
-        (lambda w, c, s: [(w, w + 1, "gather")], ValueError, "the op of the update of w must be .*, got 'gather'"),
-        (lambda w, c, s: [(w, w + 1, None)], ValueError, "the op of the update of w must be"),
-        (lambda w, c, s: [(c, c + 1, "avg")], TypeError, "the update of c has the type int64, which has no average"),
-        (lambda w, c, s: [(w * 2, w)], TypeError, "updates: expected a shared variable to update, got"),
-        (lambda w, c, s: [(w, w + 1), (w, w + 2)], ValueError, r"updates\[1\]: w is updated twice"),
-        (lambda w, c, s: [(s, s * 2, "sum")], TypeError, "the update of s can have no op: it is no dense array"),
-        (lambda w, c, s: 5, TypeError, "updates must be a dict or a list"),
+        (lambda w, c, s: [(w, w + 1, "gather")], ValueError, "the op of the update of w.*got 'gather'"),
+        (lambda w, c, s: [(w, w + 1, None)], ValueError, "the op of the update of w.*got 'None'"),
+        (lambda w, c, s: [(c, c + 1, "avg")], TypeError, "the update of c.*int64"),
+        (lambda w, c, s: [(w * 2, w)], TypeError, "^updates: expected shared variables"),
+        (lambda w, c, s: [(w, w + 1), (w, w + 2)], ValueError, r"^updates\[1\]: .*got w"),
+        (lambda w, c, s: [(s, s * 2, "sum")], TypeError, "^the update of s: .*got op 'sum'"),
+        (lambda w, c, s: 5, TypeError, "^updates: .*got int"),
     ],
 )
 def test_wrong_updates(theano_words, update, error, message):
@@ -291,9 +289,9 @@ def test_givens_and_other_keywords_of_theano(two, theano_words):
         np.testing.assert_array_equal(f(ROWS), 2 * ROWS)
     with pytest.raises(TypeError, match="unexpected keyword argument 'mod'"):
         theano_words.function([x], x, mod="FAST_RUN")
-    with pytest.raises(TypeError, match="inputs must be a list of variables, got TensorVariable"):
+    with refuses(TypeError, "inputs", "a list of variables", "TensorVariable"):
         theano_words.function(x, x)
-    with pytest.raises(ValueError, match="sliceable_shareds: expected rows to select, but w has 0 dimensions"):
+    with refuses(ValueError, "sliceable_shareds", got="w with 0 dimensions"):
         theano_words.function([x], x, sliceable_shareds=[w])
     theano_words.function([x], x, sliceable_shareds=None)
 
@@ -334,15 +332,15 @@ def test_build_inputs(two, theano_words):
         ("a", "float64", ()),
     ]
     assert f(*made) == 8 + 10 + 4 and f(*made, batch=[0, 0, 3]) == 6 + 6 + 3
-    with pytest.raises(TypeError, match="x.*expected dtype float32 .*got float64.*force_cast=True"):
+    with pytest.raises(TypeError, match="x.*float32.*float64.*force_cast=True"):
         f.build_inputs(np.ones((4, 2)), [1])
     xs, ys, _ = f.build_inputs(np.ones((4, 2)), [1.7, 2.2, 3.1, 4.9], force_cast=True, oversize=1.5, minibatch=True)
     assert xs.alloc_size == 12 and ys[:].tolist() == [1, 2, 3, 4] and xs.minibatch and ys.minibatch
-    with pytest.raises(ValueError, match="oversize must be from 1 to 2, got 2.5"):
+    with pytest.raises(ValueError, match="oversize.* got 2.5"):
         f.build_inputs(np.ones((4, 2), "float32"), [1], oversize=2.5)
     with pytest.raises(ValueError, match="expected 2 dimensions, got 1"):
         f.build_inputs(np.ones(4, "float32"), [1])
-    with pytest.raises(TypeError, match=r"input 'y' \(argument 1\) is missing"):
+    with refuses(TypeError, expected="a value for input 'y' (argument 1)"):
         f.build_inputs(np.ones((4, 2), "float32"))
     alone = theano_words.function([y], (y.sum(), "sum")).build_inputs([1, 2])
     assert type(alone) is synk.Data and alone[:].tolist() == [1, 2]
@@ -355,11 +353,7 @@ def test_build_inputs(two, theano_words):
 def test_a_data_of_a_wrong_dtype(two, theano_words):
     x = T.fvector("x")
     f = theano_words.function([x], (x.sum(), "sum"))
-    with pytest.raises(
-        TypeError,
-        match=r"input 'x' \(argument 0\): expected TensorType\(float32, vector\), got an "
-        r"array of float64 with shape \(6,\); cast or reshape it",
-    ):
+    with pytest.raises(TypeError, match=r"input 'x' \(argument 0\): .*float32.*float64.*cast"):
         f(synk.data(ROWS))
     assert f(synk.data(ROWS, dtype="float32", force_cast=True)) == 21 == f(synk.data([1, 2, 3, 4, 5, 6], dtype="int8"))
 
@@ -411,7 +405,7 @@ def test_copies(two, theano_words):
         assert value(other(ROWS)) == (ROWS + 51).tolist() and value(same(ROWS)) == (ROWS + 3).tolist()
     shared = f.copy(share_memory=True)
     assert value(f(ROWS)) == (ROWS + 4).tolist() and value(shared(ROWS)) == (ROWS + 5).tolist()
-    with pytest.raises(TypeError, match="swap: expected shared variables of the same type, got"):
+    with refuses(TypeError, "swap", "shared variables of the same type"):
         f.copy(swap={w: theano.shared(np.zeros(3))})
 
 
@@ -436,7 +430,7 @@ def test_free_reaches_all_ranks(one, theano_words):
     f.free()  # not yet distributed
     assert f(ROWS) == 105
     contexts = [one.session.context] + list(one.session.launcher.contexts.values())
-    compiled = [context.functions[max(context.functions)][1] for context in contexts]
+    compiled = [context.functions[max(context.functions)].reference() for context in contexts]
 
     def kept():
         return [

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 
 import pytest
+from refusals import refuses
 
 from synkhronos.functions import signature as spec
 from synkhronos.reductions import MISSING, ReduceOp
@@ -37,16 +38,16 @@ def test_outputs_of_every_form(outputs, variables, ops, keys, single):
 
 
 @pytest.mark.parametrize(
-    "outputs,message",
+    "outputs,argument,expected,got",
     [
-        ({1: C}, "keys of a dict must be strings, got 1"),
-        ([C, (C, "sum", 3)], r"outputs\[1\] must be a variable or \(variable, op\), got \("),
-        ([C, ()], r"outputs\[1\] must be"),
-        ({"a": (C,)}, r"outputs\['a'\] must be"),
+        ({1: C}, "outputs", "strings as the keys", "1"),
+        ([C, (C, "sum", 3)], "outputs[1]", "a variable or (variable, op)", ", 'sum', 3)"),
+        ([C, ()], "outputs[1]", "a variable or (variable, op)", "()"),
+        ({"a": (C,)}, "outputs['a']", "a variable or (variable, op)", ",)"),
     ],
 )
-def test_outputs_that_are_none(outputs, message):
-    with pytest.raises(TypeError, match=message):
+def test_outputs_that_are_none(outputs, argument, expected, got):
+    with refuses(TypeError, argument, expected, got):
         spec.parse_outputs(outputs)
 
 
@@ -83,17 +84,17 @@ def test_updates_of_every_form(updates, pairs, ops):
 
 
 @pytest.mark.parametrize(
-    "updates,error,message",
+    "updates,error,argument,got",
     [
-        (3, TypeError, "updates must be a dict or a list of .*, got int"),
-        ([C], TypeError, r"updates\[0\] must be \(shared, expression\) or \(shared, expression, op\), got <object"),
-        ([(A, C), (A,)], TypeError, r"updates\[1\] must be"),
-        ([(A, C, "sum", 1)], TypeError, r"updates\[0\] must be"),
-        ([(A, C), (A, B)], ValueError, r"updates\[1\]: variable a is updated twice"),
+        (3, TypeError, "updates", "int"),
+        ([C], TypeError, "updates[0]", "<object"),
+        ([(A, C), (A,)], TypeError, "updates[1]", ",)"),
+        ([(A, C, "sum", 1)], TypeError, "updates[0]", ", 'sum', 1)"),
+        ([(A, C), (A, B)], ValueError, "updates[1]", "variable a, which is listed twice"),
     ],
 )
-def test_updates_that_are_none(updates, error, message):
-    with pytest.raises(error, match=message):
+def test_updates_that_are_none(updates, error, argument, got):
+    with refuses(error, argument, got=got):
         spec.parse_updates(updates, str)
 
 
@@ -114,24 +115,24 @@ def test_output_subset(subset, keys, positions):
 
 
 @pytest.mark.parametrize(
-    "subset,keys,error,message",
+    "subset,keys,error,expected,got",
     [
-        ([3], None, ValueError, "output_subset names 3, but the outputs are 0, 1, 2"),
-        ([0, -1], None, ValueError, "output_subset names -1"),
-        ([True], None, ValueError, "output_subset names True"),
-        (["a"], None, ValueError, "output_subset names 'a', but the outputs are 0, 1, 2"),
-        ([1.0], None, ValueError, "output_subset names 1.0"),
-        ([[1]], None, ValueError, r"output_subset names \[1\]"),
-        ([0], ["a", "b", "c"], ValueError, "output_subset names 0, but the outputs are 'a', 'b', 'c'"),
-        (1, None, TypeError, "output_subset must be a list of positions, got int"),
-        ("a", ["a", "b", "c"], TypeError, "output_subset must be a list of keys, got str"),
+        ([3], None, ValueError, "some of 0, 1, 2", "3"),
+        ([0, -1], None, ValueError, "some of 0, 1, 2", "-1"),
+        ([True], None, ValueError, "some of 0, 1, 2", "True"),
+        (["a"], None, ValueError, "some of 0, 1, 2", "'a'"),
+        ([1.0], None, ValueError, "some of 0, 1, 2", "1.0"),
+        ([[1]], None, ValueError, "some of 0, 1, 2", "[1]"),
+        ([0], ["a", "b", "c"], ValueError, "some of 'a', 'b', 'c'", "0"),
+        (1, None, TypeError, "a list of positions", "int"),
+        ("a", ["a", "b", "c"], TypeError, "a list of keys", "str"),
     ],
 )
-def test_output_subsets_that_are_none(subset, keys, error, message):
-    with pytest.raises(error, match=message):
+def test_output_subsets_that_are_none(subset, keys, error, expected, got):
+    with refuses(error, "output_subset", expected, got):
         spec.output_indices(subset, keys, 3)
 
 
 def test_output_subset_of_no_outputs():
-    with pytest.raises(ValueError, match="output_subset names 0, but the outputs are none"):
+    with refuses(ValueError, "output_subset", "there are none", "0"):
         spec.output_indices([0], None, 0)

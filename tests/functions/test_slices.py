@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import is_local, refuses
 
 import synkhronos as synk
 
@@ -172,11 +173,7 @@ def test_output_subset_and_back(world, words):
         close(f(ROWS, output_subset=subset, num_slices=2), [everything[i] for i in subset])
         for value, rows in zip(world.values(w), np.array_split(ROWS, world.n)):
             np.testing.assert_allclose(value, (i + 1) * rows.mean())
-    with pytest.raises(
-        ValueError,
-        match=r"num_slices: outputs\[3\] has op None, which takes one result, and slices "
-        "give several: give it another op, or leave it out with output_subset",
-    ):
+    with refuses(ValueError, "num_slices", "outputs[3] has op None", "2", "output_subset"):
         f(ROWS, num_slices=2)
     close(f(ROWS)[:3], everything)
     close(f(ROWS, num_slices=1)[:3], everything)
@@ -248,16 +245,14 @@ def test_integer_updates_must_agree_between_slices(world, words, shards):
     rows[-1] = 6  # slices disagree on the last rank only
     with pytest.raises((ValueError, synk.WorkerError)) as error:
         f(rows, num_slices=3)
-    assert "the update of count differs between slices: integers have no average: give the update an op" in str(
-        error.value
-    )
+    assert "the update of count" in str(error.value) and "slices" in str(error.value)
     assert isinstance(error.value, ValueError if world.root == world.n - 1 else synk.WorkerError)
     assert [int(value) for value in world.values(count)] == [5] * world.n  # on no rank
     assert [float(value) for value in world.values(w)] == [1] * world.n
     f(rows)
     assert [int(value) for value in world.values(count)] == [10] * (world.n - 1) + [11]
     alone = words.function([x], updates=[(count, count + words.max(x)), (w, w + 1.0)])  # no output makes ranks meet
-    with pytest.raises((ValueError, synk.WorkerError), match="the update of count differs between slices"):
+    with pytest.raises((ValueError, synk.WorkerError), match="the update of count .*slices"):
         alone(rows, num_slices=3)
     assert [float(value) for value in world.values(w)] == [2] * world.n
 
@@ -318,7 +313,7 @@ def test_updates_of_another_shape(world, words):
     f(np.arange(2.0 * world.n), num_slices=2)  # slices of one row each
     for rank, value in enumerate(world.values(w)):
         np.testing.assert_array_equal(value, [4 * rank + 1])
-    with pytest.raises((ValueError, synk.WorkerError), match="the update of w differs between slices: .*shape"):
+    with pytest.raises((ValueError, synk.WorkerError), match="the update of w .*slices: .*shape"):
         f(np.arange(3.0 * world.n), num_slices=2)
     for rank, value in enumerate(world.values(w)):
         np.testing.assert_array_equal(value, [4 * rank + 1])
@@ -330,7 +325,7 @@ def test_outputs_whose_shapes_differ_between_slices_are_named(world, words):
     y = x * 2
     y.name = "twice"
     f = words.function([x], [words.mean(x), y], updates=[(w, w + 1)])
-    with pytest.raises((ValueError, synk.WorkerError), match=r"outputs\[1\] \(twice\) differs between slices: "):
+    with pytest.raises((ValueError, synk.WorkerError), match=r"outputs\[1\] \(twice\) .*slices"):
         f(np.arange(3.0 * world.n), num_slices=2)
     assert [float(value) for value in world.values(w)] == [0] * world.n
     close(f(np.arange(2.0 * world.n), num_slices=2), [np.arange(2.0 * world.n).mean(), [2 * world.n - 1]])
@@ -340,7 +335,7 @@ def test_outputs_of_a_dict_are_named_by_their_keys(world, words):
     x = words.variable("x")
     f = words.function([x], {"mean": words.mean(x), "twice": x * 2})
     for options in (dict(), dict(output_subset=["twice"])):
-        with pytest.raises((ValueError, synk.WorkerError), match=r"outputs\['twice'\] differs between slices: "):
+        with pytest.raises((ValueError, synk.WorkerError), match=r"outputs\['twice'\] .*slices"):
             f(np.arange(3.0 * world.n), num_slices=2, **options)
 
 
@@ -377,25 +372,25 @@ def test_only_outputs_only_updates_and_nothing(world, words):
 
 
 @pytest.mark.parametrize(
-    "k,error,message",
+    "k,error,expected,got",
     [
-        (0, ValueError, "num_slices must be at least 1, got 0"),
-        (-1, ValueError, "num_slices must be at least 1, got -1"),
-        (8, ValueError, "num_slices is 8, but there are only 7 rows"),
-        (True, TypeError, "num_slices must be an int, got True of type bool"),
-        (2.0, TypeError, "num_slices must be an int, got 2.0 of type float"),
-        (None, TypeError, "num_slices must be an int, got None of type NoneType"),
-        ([2], TypeError, r"num_slices must be an int, got \[2\] of type list"),
+        (0, ValueError, "at least 1", "0"),
+        (-1, ValueError, "at least 1", "-1"),
+        (8, ValueError, "at most 7", "8"),
+        (True, TypeError, "an int", "True of type bool"),
+        (2.0, TypeError, "an int", "2.0 of type float"),
+        (None, TypeError, "an int", "None of type NoneType"),
+        ([2], TypeError, "an int", "[2] of type list"),
     ],
 )
-def test_numbers_of_slices_that_are_none(make_world, numpy_words, k, error, message):
+def test_numbers_of_slices_that_are_none(make_world, numpy_words, k, error, expected, got):
     for launcher in ("threads", "fork"):
         world = make_world(launcher, 2)
         x, w = numpy_words.variable("x"), world.shared(np.zeros(()), "w")
         f = synk.function([x], numpy_words.mean(x), updates=[(w, w + 1)])
-        with pytest.raises(error, match="^" + message) as raised:
+        with refuses(error, "num_slices", expected, got) as raised:
             f(ROWS, num_slices=k)
-        assert raised.type is error and [float(value) for value in world.values(w)] == [0, 0]
+        assert is_local(raised.value, error) and [float(value) for value in world.values(w)] == [0, 0]
         assert f(ROWS, num_slices=np.int32(2)) == 4 and [float(value) for value in world.values(w)] == [1, 1]
 
 
@@ -403,18 +398,14 @@ def test_nothing_to_slice(world, words):
     a, w = words.variable("a", 0), world.shared(np.ones(4), "w")
     row = words.variable("row", 2, broadcastable=(True, False))
     f = words.function([a, row], words.mean(w) + a + words.sum(row))
-    with pytest.raises(
-        ValueError,
-        match="num_slices is 2, but there is nothing to slice: no input of the function is "
-        "scattered, and it has no sliceable_shareds",
-    ):
+    with refuses(ValueError, "num_slices", "there is nothing to slice", "2"):
         f(1.0, [[1.0, 2.0]], num_slices=2)
     assert f(1.0, [[1.0, 2.0]], num_slices=1) == 5
     x = words.variable("x")
     g = words.function([x], words.mean(x))
-    with pytest.raises(ValueError, match="num_slices is 2, but there are only 0 rows"):
+    with refuses(ValueError, "num_slices", "at most 0", "2"):
         g([], num_slices=2)
-    with pytest.raises(ValueError, match="num_slices is 3, but there are only 2 rows"):
+    with refuses(ValueError, "num_slices", "at most 2", "3"):
         g(ROWS, batch=[1, 2], num_slices=3)
     close([g(ROWS, batch=[1, 2], num_slices=2)], [2.5])
 

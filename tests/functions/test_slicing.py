@@ -67,7 +67,7 @@ def test_updates_that_must_agree():
     assert outputs == [] and new.tolist() == [7, 8]
     with pytest.raises(
         ValueError,
-        match=r"the update of c differs between slices: integers have no average: give the "
+        match=r"^the update of c differs between slices: integers have no average: give the "
         r"update an op, \(shared, expression, 'sum'\) for example",
     ):
         in_slices(lambda i: [np.array(i)], [2, 1], [], [("c", None)])

@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from refusals import refuses
 from worlds import WORLDS
 
 import synkhronos as synk
@@ -166,11 +167,11 @@ def test_fork_takes_seed_and_random():
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
-        ({"seed": -1}, ValueError, "seed must not be negative, got -1"),
-        ({"seed": 1.0}, TypeError, r"seed must be an int, got 1.0 of type float"),
-        ({"seed": True}, TypeError, "seed must be an int, got True"),
-        ({"random": "other"}, ValueError, "random must be 'split' or 'same', got 'other'"),
-        ({"random": None}, ValueError, "random must be 'split' or 'same', got None"),
+        ({"seed": -1}, ValueError, "^seed.*-1"),
+        ({"seed": 1.0}, TypeError, "^seed.*got 1.0 of type float"),
+        ({"seed": True}, TypeError, "^seed.*got True"),
+        ({"random": "other"}, ValueError, "^random.*'split' or 'same'.*got 'other'"),
+        ({"random": None}, ValueError, "^random.*got None"),
     ],
 )
 def test_wrong_arguments_start_nothing(arguments, error, message):
@@ -325,10 +326,10 @@ def test_only_that_rank_is_set(make_world):
 @pytest.mark.parametrize(
     "value, batch, error, message",
     [
-        (3, None, TypeError, "values for stream: expected a RandomState, got int"),
-        (None, None, TypeError, "values for stream: expected a RandomState, got NoneType"),
-        (np.random.RandomState(np.random.PCG64(1)), None, TypeError, "expected a RandomState over MT19937"),
-        (np.random.RandomState(1), 1, ValueError, "batch: stream is the state of a random stream, which has no rows"),
+        (3, None, TypeError, "^values for stream: .*RandomState.*got int"),
+        (None, None, TypeError, "^values for stream: .*RandomState.*got NoneType"),
+        (np.random.RandomState(np.random.PCG64(1)), None, TypeError, "MT19937"),
+        (np.random.RandomState(1), 1, ValueError, "^batch: .*stream, the state of a random stream, which has no rows"),
     ],
 )
 def test_wrong_values_change_nothing(make_world, value, batch, error, message):
@@ -359,7 +360,8 @@ def test_collectives_refuse_states_by_name(make_world, collective):
     make_world("threads", 2)
     stream, w = engine.random_stream(1, "stream"), engine.shared(np.zeros(2), "w")
     f = synk.function([], (engine.uniform(stream, (3,)) + engine.sum(w), "gather"))
-    with pytest.raises(TypeError, match="stream is the state of a random stream .*get_value and set_value"):
+    got = "stream, which is the state of a random stream (RandomState)"
+    with refuses(TypeError, "shared_vars", got=got, hint="get_value and set_value"):
         collective([w, stream])
     assert_drawn(f, drawn(seed_1(), 2, 3))
 
@@ -440,7 +442,7 @@ def test_streams_of_theano(theano_world, kind):
     f, states = assert_as_plain(theano_world, [x], x + noise + streams.normal((1, 2)) * noise, [], np.ones((7, 2)))
     assert len(states) == 3
     for state in states:
-        with pytest.raises(TypeError, match="is the state of a random stream"):
+        with refuses(TypeError, "shared_vars", got="which is the state of a random stream"):
             synk.gather(state)
 
 
@@ -559,7 +561,7 @@ def test_states_of_an_unknown_kind(make_world, theano_words, n):
     state.tag.is_rng = True
     f = theano_words.function([], (state * 1, "gather"), updates=[(state, state + 1)])
     make_world("threads", n, n - 1, "theano")
-    with pytest.raises(TypeError, match="random state clock: expected one of MRG_RandomStreams"):
+    with refuses(TypeError, "random state clock", "one of MRG_RandomStreams"):
         f()
     make_world("threads", n, n - 1, "theano", random="same")
     assert f().tolist() == [0] * 3 * n and f().tolist() == [1] * 3 * n
