@@ -1,0 +1,131 @@
+"""What ranks keep of where arrays lie: one test for each row of the table in `transports.layouts`."""
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos.memory.attach import PoolMap
+from synkhronos.memory.pool import Pool
+from synkhronos.transports.layouts import MAX_LAYOUTS, Layouts, Placed
+
+
+class CountingMap:
+    """A `PoolMap` that notes what is attached."""
+
+    def __init__(self, pools):
+        self.pools, self.attached = pools, []
+
+    def attach(self, handle):
+        self.attached.append(handle)
+        return self.pools.attach(handle)
+
+
+@pytest.fixture
+def pool():
+    made = Pool(0, 1 << 20)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pools(pool):
+    made = PoolMap()
+    made.add(0, pool)
+    return CountingMap(made)
+
+
+@pytest.fixture
+def place(pool):
+    """Return a function that places a value in the pool."""
+
+    def make(value):
+        value = np.asarray(value)
+        array = pool.allocate(value.shape, value.dtype)
+        array[...] = value
+        return Placed.at(array, pool.handle(array))
+
+    return make
+
+
+def test_arrays_that_have_been_told_are_not_pickled_again(pools, place):
+    layouts = Layouts(pools)
+    a, b = place(np.arange(3.0)), place(np.arange(4.0))
+    notice = layouts.notice([a, b])
+    assert layouts.notice([a, b]) is notice
+    assert layouts.notice([b, a]) not in (notice,) and layouts.notice([a]) != notice
+    assert layouts.notice([a, None]) != layouts.notice([a]) != layouts.notice([None, a])
+
+
+def test_a_new_array_has_a_new_stamp(pools, place):
+    """Also one that lies where another lay: its handle is equal, its shape and dtype need not be."""
+    layouts = Layouts(pools)
+    first = place(np.arange(4.0))
+    notice, offset = layouts.notice([first]), first.handle.offset
+    del first
+    again = place(np.arange(8, dtype="float32"))
+    assert again.handle.offset == offset
+    assert layouts.notice([again]) != notice
+    (array,) = layouts.of((layouts.notice([again]),)).arrays(0)
+    np.testing.assert_array_equal(array, np.arange(8, dtype="float32"))
+
+
+def test_the_same_notices_of_all_ranks_are_one_layout(pools, place):
+    layouts = Layouts(pools)
+    mine, theirs = place(np.arange(3.0)), place(np.arange(3.0) + 10)
+    notices = (layouts.notice([mine]), layouts.notice([theirs]))
+    layout = layouts.of(notices)
+    for _ in range(2):
+        assert layouts.of(tuple(bytes(bytearray(notice)) for notice in notices)) is layout
+        np.testing.assert_array_equal(layout.arrays(0), [np.arange(3.0), np.arange(3.0) + 10])
+    assert len(pools.attached) == 2
+    mine.array[:] = 7  # values are not kept, only where they lie
+    np.testing.assert_array_equal(layouts.of(notices).arrays(0)[0], [7, 7, 7])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_another_notice_of_any_rank_is_another_layout(pools, place, rank):
+    layouts = Layouts(pools)
+    placed = [place(np.arange(3.0) + 10 * i) for i in range(3)]
+    notices = [layouts.notice([each]) for each in placed[:2]]
+    layout = layouts.of(tuple(notices))
+    layout.plans["all_reduce", (0, 1)] = "a share"
+    notices[rank] = layouts.notice(placed[2:])
+    other = layouts.of(tuple(notices))
+    assert other is not layout and not other.plans
+    np.testing.assert_array_equal(other.arrays(0)[rank], np.arange(3.0) + 20)
+
+
+def test_ranks_without_an_array(pools, place):
+    layouts = Layouts(pools)
+    layout = layouts.of((layouts.notice([None]), layouts.notice([place(np.arange(3.0))])))
+    nothing, array = layout.arrays(0)
+    assert nothing is None and layout.of_ranks(0)[0] is None
+    np.testing.assert_array_equal(array, np.arange(3.0))
+
+
+def test_no_more_layouts_are_kept_than_that(pools, place):
+    layouts = Layouts(pools)
+    placed = [place(np.full(2, float(i))) for i in range(MAX_LAYOUTS + 1)]
+    first = layouts.of((layouts.notice(placed[:1]),))
+    first.plans["x", ()] = "kept"
+    for each in placed[1:]:
+        layouts.of((layouts.notice([each]),))
+    again = layouts.of((layouts.notice(placed[:1]),))
+    assert again is not first and not again.plans
+    np.testing.assert_array_equal(again.arrays(0)[0], [0, 0])
+
+
+@pytest.mark.parametrize("op, ufunc", [("sum", np.add), ("max", np.maximum)])
+def test_takers_and_ops_have_shares_of_their_own(make_world, op, ufunc):
+    """Of the same arrays: `reduce` in place has the master as its only taker, `all_reduce` has all ranks."""
+    world = make_world("threads", 2, 1)
+    variable = world.shared(np.zeros(40000))
+    for _ in range(3):
+        parts = [np.arange(40000.0), np.arange(40000.0)[::-1].copy()]
+        world.set_values(variable, parts)
+        want = ufunc(*parts)
+        np.testing.assert_array_equal(synk.reduce(variable, op, in_place=False), want)
+        synk.reduce(variable, op)
+        np.testing.assert_array_equal(world.values(variable), [parts[0], want])
+        synk.all_reduce(variable, op)
+        np.testing.assert_array_equal(world.values(variable), [ufunc(parts[0], want)] * 2)
