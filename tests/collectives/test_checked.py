@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import pytest
 import table
+from refusals import refuses
 
 import synkhronos as synk
 from synkhronos.collectives.arguments import MAX_LISTS, Variables, checked
@@ -88,22 +89,24 @@ def test_a_variable_that_died_is_not_taken_for_another_with_its_id(three):
     assert met
 
 
-def test_an_alias_outlives_the_variable_whose_number_it_has(three):
-    """Two variables of one storage: the ranks know them by the first, which the program may drop before the second."""
+def test_a_variable_that_died_is_not_found_through_another_of_its_storage(three):
+    """The ranks know a clone by the number of the variable that a function uses, which lasts as long as that one."""
     first = engine.shared(np.full(2, 1.0), "first")
-    alias = first.clone()
-    functions = [synk.function([], [(first, None)]), synk.function([], [(alias, None)])]
-    synk.distribute()
+    function = synk.function([], [(first, None)])
+    clone = first.clone()
     for _ in range(2):
-        synk.all_reduce(alias, "sum")
-    found = checked(alias)
-    assert found.holds([alias])
-    del functions[0], first
+        synk.all_reduce(clone, "sum")
+    table.assert_same_bits(three.values(first), np.full(2, 9.0))
+    found = checked(clone)
+    del first, function
     gc.collect()
-    assert not found.holds([alias])
-    synk.all_reduce(alias, "sum")
-    assert checked(alias) is not found
-    table.assert_same_bits([alias.get_value()], np.full(2, 27.0))
+    assert not found.holds([clone])
+    with refuses(ValueError, got="first, which no such function uses"):
+        synk.all_reduce(clone, "sum")
+    function = synk.function([], [(clone, None)])
+    synk.all_reduce(clone, "sum")
+    assert checked(clone) is not found and function in replicator_of(three.session)
+    table.assert_same_bits(three.values(clone), np.full(2, 27.0))
 
 
 def test_another_session_checks_again(make_world):

@@ -14,6 +14,7 @@ from synkhronos import engines
 from synkhronos.functions.arguments import Arguments
 from synkhronos.functions.call import CallFunction
 from synkhronos.functions.plan import MAX_PLANS
+from synkhronos.memory.pool import Pool
 from synkhronos.program.program import PROGRAM
 
 
@@ -179,6 +180,13 @@ def test_another_dtype_is_staged_elsewhere(two):
         attached = two.session.context.pools.attach(handle)
         assert attached.dtype == dtype
         np.testing.assert_array_equal(attached, value)
+
+
+def test_another_pool_is_staged_in_that_one():
+    arguments = Arguments(engines.get("numpy"), [], 0)
+    pools = [Pool(0), Pool(1)]
+    handles = [arguments.stage(pool, 0, np.arange(4.0)) for pool in (*pools, pools[0])]
+    assert [handle.pool for handle in handles] == [0, 1, 0]
 
 
 def test_another_session_has_memory_and_plans_of_its_own(make_world, monkeypatch, numpy_words):
