@@ -30,7 +30,8 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        Of at least 1 dimension; lengths may differ between ranks, other dimensions may not.
+        Of shape ``(n_r,) + shape`` on rank r, where ``shape`` is the same on all ranks and the lengths ``n_r`` may
+        differ; afterwards of shape ``(n_0 + ... + n_{n-1},) + shape`` on all of them.
     nccl : bool
         Whether to use the GPU transport for variables that live on GPUs.
 
@@ -65,5 +66,5 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     variables = checked(shared_vars)
     variables.check_rows("use gather to see every rank's value")
     for i in range(len(variables.numbers)):
-        variables.check_count(i, variables.session.size, "the rows of all ranks of")  # each has 1 where 1 is required
+        variables.check_count(i, variables.session.size, "the rows of all ranks of")  # each has 1 if 1 is required
     variables.session.run(AllGather(variables.numbers, not nccl))

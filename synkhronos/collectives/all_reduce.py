@@ -45,13 +45,13 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        Of the same shape and dtype on all ranks.
+        Of the same shape ``shape`` and dtype on all ranks, and afterwards still of that shape.
     op : str
         ``avg``, ``sum``, ``prod``, ``min`` or ``max``; with the prefix ``c_`` through the CPU.
     nccl : bool
         Whether to use the GPU transport for variables that live on GPUs.
     weights : sequence of numbers of shape ``(n_ranks,)``, or Function, optional
-        For ``avg``: one per rank, 0 or more, or the function whose last call tells how many rows each rank took.
+        For ``avg``: one per rank, 0 or more, or the function whose last call says how many rows each rank took.
         A rank of weight 0 does not count. All weights are equal by default.
 
     Raises
@@ -92,7 +92,7 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
     """
     variables = checked(shared_vars)
     key = ("all_reduce", op, bool(nccl)) if weights is None and type(op) is str else None
-    command = variables.commands.get(key)
+    command = None if key is None else variables.commands.get(key)
     if command is None:
         parsed = variables.check_op(op, nccl)
         command = AllReduce(variables.numbers, parsed, parse_weights(weights, parsed, variables.session))
@@ -102,7 +102,13 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
 
 
 def parse_weights(weights: Any, op: ReduceOp, session: Session) -> Optional[List[float]]:
-    """Return one weight per rank, or None if all are equal."""
+    """Return one weight per rank, or None if all are equal.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they are not one finite number per rank, or the op is not ``avg``, or the function has not been called.
+    """
     if weights is None:
         return None
     if op.name != "avg":

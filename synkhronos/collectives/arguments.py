@@ -188,6 +188,13 @@ class Variables:
 
         Values are `Data`, arrays, or whatever the variable's own ``set_value`` takes. Of what is not a `Data`, only
         the rows that ``batch`` selects are copied.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there are not as many values as variables, or one does not suit its variable; if ``batch`` is wrong.
+        SharedMemoryError
+            If there is no memory for the values.
         """
         variables = self.variables
         if self.single:
@@ -210,8 +217,9 @@ class Variables:
                 staged.append(Staged(None, None, self.engine.jumped(variable, conformed, 0)))  # a copy, of a known kind
                 continue
             whole = chosen is None or isinstance(value, Data) and value.minibatch  # as far as it is taken
+            handle: Any
             if not isinstance(value, Data) or conformed is not array:
-                rows = conformed if whole else chosen.take(conformed)
+                rows = conformed if chosen is None or whole else chosen.take(conformed)
                 kept = self.session.pool.allocate(rows.shape, rows.dtype)
                 np.copyto(kept, rows)
                 handle, whole = self.session.pool.handle(kept), True
@@ -223,12 +231,12 @@ class Variables:
             staged.append(Staged(handle, taken, kept))
         return staged
 
-    def _select(self, values: Sequence[Any], arrays: Sequence[np.ndarray], batch: Any) -> Selection:
+    def _select(self, values: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]], batch: Any) -> Selection:
         """Return the rows that ``batch`` selects; those of minibatches are selected already."""
         self.check_rows("leave out batch")
         minibatch = [isinstance(value, Data) and value.minibatch for value in values]
         whole = [len(array) for array, just_batch in zip(arrays, minibatch) if not just_batch]
-        # Where all values hold just the batch, the data set that the indices are about is not there to check them.
+        # If all values hold just the batch, the data set that the indices are about is not there to check them.
         chosen = selection.parse(batch, min(whole) if whole else np.iinfo(np.intp).max, of="the shortest value")
         for name, array, just_batch in zip(self.names, arrays, minibatch):
             if just_batch and len(array) < len(chosen):
@@ -244,7 +252,7 @@ class Variables:
 class Staged(NamedTuple):
     """A value where all ranks can read it."""
 
-    handle: Any  # None for a random state, which is not there but travels pickled
+    handle: Any  # None for a random state, which travels pickled instead
     rows: Optional[Selection]  # the rows of it that are meant; None for a value of 0 dimensions
     array: Any  # keeps the memory
 

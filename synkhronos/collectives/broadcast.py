@@ -45,9 +45,9 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
     ----------
     shared_vars : shared variable, or list or tuple of them
         What is to be overwritten.
-    values : Data or array, or list of them, optional
-        One per variable (alone for a variable alone); whatever the variable's own ``set_value`` takes. The master's
-        own values by default.
+    values : Data or array of any shape ``shape``, or list of them, optional
+        One per variable (not in a list if the variable is not); whatever the variable's own ``set_value`` takes. The
+        master's own values by default. Afterwards the variable has the shape ``shape`` on every rank.
     nccl : bool
         Whether to use the GPU transport for variables that live on GPUs.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
@@ -35,7 +35,10 @@ class CollectiveCommand(Command):
 
 
 def taken(
-    context: RankContext, numbers: Sequence[int], values: Sequence[np.ndarray], rows: Sequence[Optional[Selection]]
+    context: RankContext,
+    numbers: Sequence[int],
+    values: Sequence[np.ndarray[Any, Any]],
+    rows: Sequence[Optional[Selection]],
 ) -> Pending:
     """Copy rows of values into the memory in which variables can take them over.
 

@@ -31,8 +31,8 @@ class Gather(CollectiveCommand):
         return results[context.root]
 
 
-def join(parts: Sequence[np.ndarray], nd_up: int) -> Any:
-    """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays in new memory; list copies where they do not fit."""
+def join(parts: Sequence[np.ndarray[Any, Any]], nd_up: int) -> Any:
+    """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays in new memory; list copies if they do not fit."""
     if nd_up == 0:
         parts = [np.atleast_1d(part) for part in parts] if len({part.ndim for part in parts}) == 1 else parts
     rows = [part[np.newaxis] if nd_up == 1 else part for part in parts]
@@ -49,17 +49,19 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        Shapes may differ between ranks.
+        Of any shape; shapes may differ between ranks.
     nd_up : {1, 0}
-        1: stacked along a new first axis, of shape ``(n_ranks,) + shape``. 0: concatenated along the first axis, in
-        rank order (values of 0 dimensions become one entry each).
+        1: stacked along a new first axis. 0: concatenated along the first axis, in rank order (values of 0 dimensions
+        become one entry each).
     nccl : bool
         Whether to use the GPU transport for variables that live on GPUs.
 
     Returns
     -------
-    array or list of arrays, or list of these
-        For a variable alone its result alone. A list of one array per rank where the shapes do not fit.
+    array, or list of n_ranks arrays, or list of these
+        For each variable an array of shape ``(n_ranks,) + shape`` (``nd_up=1``), or of shape
+        ``(n_0 + ... + n_{n-1},) + shape`` (``nd_up=0``, for values of shape ``(n_r,) + shape``); or a list of the
+        ranks' arrays if their shapes do not fit. A list of these if a list of variables was given.
 
     Raises
     ------
@@ -68,9 +70,9 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
     TypeError, ValueError
         If an argument is wrong.
     SharedMemoryError
-        If there is no memory for the results; no value has changed then.
+        If there is no memory for the results.
     WorkerError
-        If something went wrong on another rank; no value has changed then.
+        If something went wrong on another rank.
     WorkerDied, WorkerTimeout
         If a rank ended, or did not answer in time; the session is closed then.
 

@@ -20,7 +20,7 @@ class GetValue(CollectiveCommand):
         super().__init__(numbers)
         self.rank, self.states = rank, states
 
-    def run(self, context: RankContext) -> Tuple[Optional[List[np.ndarray]], List[Any]]:
+    def run(self, context: RankContext) -> Tuple[Optional[List[np.ndarray[Any, Any]]], List[Any]]:
         is_theirs = context.rank == self.rank
         keys, arrays = context.bind(self.numbers)
         gathered = context.transport.gather(keys, arrays if is_theirs else [None] * len(keys))
@@ -28,7 +28,7 @@ class GetValue(CollectiveCommand):
         held = [context.shareds[number] for number in self.states] if is_theirs else []
         return values, [engine.export(variable) for engine, variable in held]
 
-    def finish(self, results: List[Any], context: RankContext) -> Tuple[List[np.ndarray], List[Any]]:
+    def finish(self, results: List[Any], context: RankContext) -> Tuple[List[np.ndarray[Any, Any]], List[Any]]:
         return results[context.root][0], results[self.rank][1]
 
 
@@ -38,14 +38,14 @@ def get_value(rank: int, shared_vars: Any) -> Any:
     Parameters
     ----------
     rank : int
-        Whose.
+        The rank, from 0 to n_ranks - 1, whose values are returned.
     shared_vars : shared variable, or list or tuple of them
-        Which; the states of random streams may be among them.
+        The variables; the states of random streams may be among them.
 
     Returns
     -------
     array (or random state), or list of these
-        For a variable alone its value alone.
+        Each of the shape that the variable has on that rank; a list if a list of variables was given.
 
     Raises
     ------
@@ -54,9 +54,9 @@ def get_value(rank: int, shared_vars: Any) -> Any:
     TypeError, ValueError
         If an argument is wrong.
     SharedMemoryError
-        If there is no memory for the results; no value has changed then.
+        If there is no memory for the results.
     WorkerError
-        If something went wrong on another rank; no value has changed then.
+        If something went wrong on another rank.
     WorkerDied, WorkerTimeout
         If a rank ended, or did not answer in time; the session is closed then.
 

@@ -60,8 +60,8 @@ class Compare(CollectiveCommand):
         return results[context.root]
 
 
-def first_difference(a: np.ndarray, b: np.ndarray) -> Optional[str]:
-    """Tell where two arrays first differ in their bits; None where they do not. (NaN is the same as itself.)"""
+def first_difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Optional[str]:
+    """Return where two arrays first differ in their bits, or None if they do not. (NaN is the same as itself.)"""
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"in shape: {b.dtype} {b.shape} instead of {a.dtype} {a.shape}"
     different_bytes = _bytes(a) != _bytes(b)
@@ -75,13 +75,13 @@ def first_difference(a: np.ndarray, b: np.ndarray) -> Optional[str]:
     )
 
 
-def _bytes(array: np.ndarray) -> np.ndarray:
+def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the bytes of an array, one row per element."""
     return np.ascontiguousarray(np.atleast_1d(array)).view(np.uint8).reshape(array.size, array.itemsize)
 
 
 def in_sync(shared_vars: Any) -> SyncReport:
-    """Tell whether all ranks hold the same values of the variables, bit by bit; nothing changes.
+    """Return whether all ranks hold the same values of the variables, bit by bit; nothing changes.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def in_sync(shared_vars: Any) -> SyncReport:
     Returns
     -------
     SyncReport
-        True where all are the same; else its ``differences`` and its text tell which ranks differ from the master,
+        True if all are the same; otherwise its ``differences`` and its text say which ranks differ from the master,
         and where.
 
     Raises
@@ -101,9 +101,9 @@ def in_sync(shared_vars: Any) -> SyncReport:
     TypeError, ValueError
         If an argument is wrong.
     SharedMemoryError
-        If there is no memory for the results; no value has changed then.
+        If there is no memory for the results.
     WorkerError
-        If something went wrong on another rank; no value has changed then.
+        If something went wrong on another rank.
     WorkerDied, WorkerTimeout
         If a rank ended, or did not answer in time; the session is closed then.
 

@@ -21,7 +21,7 @@ class Reduce(CollectiveCommand):
         super().__init__(numbers)
         self.op, self.in_place = op, in_place
 
-    def run(self, context: RankContext) -> Optional[List[np.ndarray]]:
+    def run(self, context: RankContext) -> Optional[List[np.ndarray[Any, Any]]]:
         keys, arrays = context.bind(self.numbers)
         transport, name_of = context.transport, context.name_of(self.numbers)
         if self.in_place:
@@ -46,18 +46,18 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        Of the same shape and dtype on all ranks.
+        Of the same shape ``shape`` and dtype on all ranks.
     op : str
         ``avg``, ``sum``, ``prod``, ``min`` or ``max``; with the prefix ``c_`` through the CPU.
     in_place : bool
-        Whether the result becomes the master's value; else it is returned, and the master keeps its value, too.
+        Whether the result becomes the master's value; otherwise it is returned, and the master also keeps its value.
     nccl : bool
         Whether to use the GPU transport for variables that live on GPUs.
 
     Returns
     -------
-    None, array or list of arrays
-        The results, where ``in_place`` is False; one alone for a variable alone.
+    None, array of shape ``shape``, or list of these
+        The results, if ``in_place`` is False: a list if a list of variables was given. None otherwise.
 
     Raises
     ------

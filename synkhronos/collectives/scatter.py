@@ -37,9 +37,9 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        What is to be overwritten.
-    values : Data or array, or list of them
-        One per variable (alone for a variable alone), of at least 1 dimension.
+        What is to be overwritten; afterwards of shape ``(end_r - begin_r,) + shape`` on rank r.
+    values : Data or array of shape ``(n,) + shape``, or list of them
+        One per variable (not in a list if the variable is not).
     batch : int, slice, list, tuple or 1-D integer array, optional
         The rows of the values to take, before they are divided; all by default.
 
@@ -77,8 +77,9 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
         staged = variables.stage(values, batch)
         divisions: List[Division] = []
         for i, value in enumerate(staged):
-            bounds = split_rows(len(value.rows), session.size, session.root)
+            rows: Any = value.rows  # not None, because the variable has rows
+            bounds = split_rows(len(rows), session.size, session.root)
             for rank, (begin, end) in enumerate(bounds):
                 variables.check_count(i, end - begin, f"the part of rank {rank} of the values for")
-            divisions.append((value.handle, value.rows, bounds))
+            divisions.append((value.handle, rows, bounds))
         session.run(Scatter(variables.numbers, divisions))

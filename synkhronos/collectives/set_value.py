@@ -56,11 +56,12 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
     Parameters
     ----------
     rank : int
-        Whose.
+        The rank, from 0 to n_ranks - 1, whose variables are overwritten.
     shared_vars : shared variable, or list or tuple of them
         What is to be overwritten; the states of random streams may be among them.
-    values : Data or array, or list of them
-        One per variable (alone for a variable alone); whatever the variable's own ``set_value`` takes.
+    values : Data or array of any shape ``shape``, or list of them
+        One per variable (not in a list if the variable is not); whatever the variable's own ``set_value`` takes.
+        Afterwards the variable has that shape on that rank (with ``batch``, as many rows as it selects).
     batch : int, slice, list, tuple or 1-D integer array, optional
         The rows of the values to take; all by default.
 

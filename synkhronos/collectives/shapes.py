@@ -27,12 +27,12 @@ def get_shapes(shared_vars: Any) -> Any:
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        Which.
+        Of any shape.
 
     Returns
     -------
-    list of tuple, or list of these
-        For every variable a list by rank; that of a variable alone, alone.
+    list of n_ranks tuples of int, or list of these
+        For every variable its shape on each rank; a list of these if a list of variables was given.
 
     Raises
     ------
@@ -41,9 +41,9 @@ def get_shapes(shared_vars: Any) -> Any:
     TypeError, ValueError
         If an argument is wrong.
     SharedMemoryError
-        If there is no memory for the results; no value has changed then.
+        If there is no memory for the results.
     WorkerError
-        If something went wrong on another rank; no value has changed then.
+        If something went wrong on another rank.
     WorkerDied, WorkerTimeout
         If a rank ended, or did not answer in time; the session is closed then.
 
@@ -73,8 +73,8 @@ def get_lengths(shared_vars: Any) -> Any:
 
     Returns
     -------
-    list of int, or list of these
-        For every variable a list by rank; that of a variable alone, alone.
+    list of n_ranks ints, or list of these
+        For every variable its length on each rank; a list of these if a list of variables was given.
 
     Raises
     ------
@@ -83,9 +83,9 @@ def get_lengths(shared_vars: Any) -> Any:
     TypeError, ValueError
         If an argument is wrong.
     SharedMemoryError
-        If there is no memory for the results; no value has changed then.
+        If there is no memory for the results.
     WorkerError
-        If something went wrong on another rank; no value has changed then.
+        If something went wrong on another rank.
     WorkerDied, WorkerTimeout
         If a rank ended, or did not answer in time; the session is closed then.
 

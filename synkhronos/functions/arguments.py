@@ -27,8 +27,8 @@ class Staged(NamedTuple):
     """Shared memory that calls use again, and the array that it holds."""
 
     pool: Pool
-    buffer: np.ndarray
-    array: np.ndarray
+    buffer: np.ndarray[Any, Any]
+    array: np.ndarray[Any, Any]
     handle: Any
 
 
@@ -155,7 +155,7 @@ class Arguments:
                 )
         return chosen, len(chosen)
 
-    def stage(self, pool: Pool, i: int, array: np.ndarray, chosen: Optional[Selection] = None) -> Any:
+    def stage(self, pool: Pool, i: int, array: np.ndarray[Any, Any], chosen: Optional[Selection] = None) -> Any:
         """Copy an array, or its chosen rows, into shared memory that is used again; return its handle."""
         shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
         staged = self._staging.get(i)
@@ -168,7 +168,7 @@ class Arguments:
                 self._staging.pop(i, None)
                 staged = buffer = None  # given back before the new one is taken
                 buffer = pool.allocate((max(1, nbytes),), np.uint8)
-            view: np.ndarray = np.ndarray(shape, array.dtype, buffer)
+            view: np.ndarray[Any, Any] = np.ndarray(shape, array.dtype, buffer)
             staged = self._staging[i] = Staged(pool, buffer, view, pool.handle(view))
         if chosen is None:
             np.copyto(staged.array, array)

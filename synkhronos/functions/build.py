@@ -30,13 +30,13 @@ def function(
     Parameters
     ----------
     inputs : list of variables (or ``theano.In``)
-        Their values are scattered: rank r is given its share of the rows (dimension 0). Those of 0 dimensions, or
-        with broadcastable rows, go whole to every rank.
+        Their values, of shape ``(n_rows,) + shape``, are scattered: rank r is given its ``n_r`` rows, an array of shape
+        ``(n_r,) + shape``. Those of 0 dimensions, or with broadcastable rows, go whole to every rank.
     outputs : variable, list or dict, optional
         Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (the default for
         floats; weighted by rows, so that it is what the serial program gives), ``sum``, ``prod``, ``min``, ``max``,
-        ``gather`` (concatenated in rank order) or None (the master's own result); with the prefix ``c_`` the CPU
-        transport is used.
+        ``gather`` (concatenated in rank order: ``(n_0 + ... + n_{n-1},) + shape``) or None (the master's own result);
+        with the prefix ``c_`` the CPU transport is used.
     bcast_inputs : list of variables, optional
         More inputs, after ``inputs``; their values go whole to every rank.
     updates : dict or list, optional
@@ -55,7 +55,8 @@ def function(
     Raises
     ------
     TypeError, ValueError
-        Where an op does not exist or does not suit the output's dtype, or a name is reserved.
+        If an op does not exist or does not suit the output's dtype, a variable is not one or is listed twice, or a
+        name is reserved; whatever the engine's own ``function`` raises.
 
     Examples
     --------
@@ -82,7 +83,7 @@ def function(
         got = f"{kwargs['name']!r} of type {type(kwargs['name']).__name__}"
         raise ArgumentTypeError("name", "a str", got)
     parsed = signature.parse_outputs(outputs)
-    engine = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
+    engine: Any = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
     pairs, update_ops = signature.parse_updates(updates, engine.label)
     for shared, _ in pairs:
         if not engine.is_shared(shared):
@@ -172,7 +173,8 @@ def _output_op(op: Any, output: Any) -> ReduceOp:
                 "an output that is not one",
                 "give it as (variable, None) to have the master's own",
             )
-        return op
+        none: ReduceOp = op
+        return none
     return ReduceOp.for_output(op, output.type.dtype, output.label)
 
 

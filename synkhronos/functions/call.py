@@ -46,14 +46,15 @@ class CallFunction(Command):
     """
 
     def __init__(self, name: str, place: Optional[Tuple[int, int]], plan: Optional[Plan], rows: Optional[Rows]) -> None:
-        self.name, self.place, self.plan, self.rows = name, place, plan, rows
+        self.name, self.plan, self.rows = name, plan, rows
+        self.place: Any = place
 
     @property
     def title(self) -> str:
         return f"call of function {self.name}"
 
     def details(self, context: RankContext) -> str:
-        division = (self.plan or context.plans[self.place].plan).division  # type: ignore[index]
+        division = (self.plan or context.plans[self.place].plan).division
         return "" if division.weights is None else f"rows {list(division.weights)}"
 
     def run(self, context: RankContext) -> Any:
@@ -105,7 +106,7 @@ class CallFunction(Command):
     def _prepared(self, context: RankContext) -> Prepared:
         """Return the plan as this rank has it, or has it from now on."""
         if self.plan is None:
-            prepared: Prepared = context.plans[self.place]  # type: ignore[index]
+            prepared: Prepared = context.plans[self.place]
             return prepared
         prepared = Prepared(self.plan, context)
         if self.place is not None:

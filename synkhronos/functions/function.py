@@ -28,7 +28,7 @@ class Function:
     `copy`, `free`, `profile` and `trust_input` are as described there, all other attributes (``maker``, ``fn``,
     ``input_storage``, ...) are those of the function that `as_theano` calls. ``f[input] = value``, ``f.value`` and
     ``f.container`` are refused, because only shared variables keep values between calls on all ranks. A function can
-    be pickled where Theano's can: it comes back with its own copies of the shared variables, and is distributed anew.
+    be pickled where Theano's can: it comes back with its own copies of the shared variables, and is distributed again.
 
     Attributes
     ----------
@@ -37,7 +37,8 @@ class Function:
     compiled : the engine's function
         The master's, e.g. for ``theano.printing.debugprint``.
     last_rows : list of int, optional
-        Rows that every rank took in the last call (1 each where no input is scattered); None before the first.
+        Rows that every rank took in the last call (1 each if no input is scattered), n_ranks of them; None before the
+        first.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Function:
         Parameters
         ----------
         *args, **kwargs
-            As Theano's own function takes them; `Data` may be given, too.
+            As Theano's own function takes them; `Data` may also be given.
 
         Returns
         -------
@@ -139,9 +140,9 @@ class Function:
         Raises
         ------
         TypeError, ValueError
-            Where a value is missing or does not suit its input, or an input is no dense array.
+            If a value is missing or does not suit its input, or an input is not a dense array.
         SharedMemoryError
-            Where the memory cannot be had.
+            If there is no memory for the values.
 
         Examples
         --------
@@ -172,10 +173,10 @@ class Function:
         return made[0] if len(made) == 1 else tuple(made)
 
     def rows_taken(self, session: Session) -> Optional[List[int]]:
-        """Return the rows that every rank took in the last call in this session; None where there was none."""
+        """Return the rows that every rank took in the last call in this session; None if there was none."""
         return self.last_rows if self._called_in is not None and self._called_in() is session else None
 
-    # -- what the engine's functions have, too -------------------------------------------------------------------
+    # -- what the engine's functions also have -------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
         if name in ("value", "container"):
@@ -197,7 +198,7 @@ class Function:
         )
 
     def __contains__(self, item: Any) -> bool:
-        return item in self.compiled
+        return bool(item in self.compiled)
 
     __iter__ = None  # or __getitem__ would make one
 
@@ -328,8 +329,8 @@ class Function:
         ----------
         *args, **kwargs
             One value per input, by position or by name: a `Data`, or whatever the engine itself would take (which
-            then goes through shared memory).
-        output_subset : list of int (of str, where the outputs are a dict), optional
+            then goes through shared memory). Those of scattered inputs are of shape ``(n_rows,) + shape``.
+        output_subset : list of int (of str, if the outputs are a dict), optional
             The outputs that are wanted.
         batch : int, slice, list, tuple or 1-D integer array, optional
             The rows of the whole data set that the call is about; an int ``n`` means the first n. They are selected
@@ -347,18 +348,22 @@ class Function:
         Returns
         -------
         array, list or dict
-            As the engine's own function returns it.
+            As the engine's own function returns it. Outputs of op ``gather`` are of shape
+            ``(n_0 + ... + n_{n-1},) + shape`` if rank r's is of shape ``(n_r,) + shape``; others of the ranks' shape.
 
         Raises
         ------
         TypeError, ValueError
-            Where an argument is wrong; no rank has moved then.
+            If an argument is wrong; no rank has moved then. Also if results do not fit: outputs whose shapes differ
+            between ranks or slices, integer updates that differ between slices; no update in slices is applied then.
         StateError
             Before `fork`, after `close`, or inside another call.
+        SharedMemoryError
+            If there is no memory for the arguments or results.
         WorkerError
-            Where the call failed on another rank; where it failed on the master, its own exception is raised.
+            If the call failed on another rank; if it failed on the master, its own exception is raised.
         WorkerDied, WorkerTimeout
-            Where a rank ended or did not answer in time; the session is closed then.
+            If a rank ended or did not answer in time; the session is closed then.
 
         Examples
         --------
@@ -377,10 +382,10 @@ class Function:
         """
         if timeout is not None:
             check_timeout(timeout)
-        subset = None
-        if output_subset is not None:
-            subset = tuple(signature.output_indices(output_subset, self._form.keys, len(self._output_ops)))
-        inputs, values = self._arguments.inputs, args
+        chosen_outputs = signature.output_indices(output_subset, self._form.keys, len(self._output_ops))
+        subset = None if chosen_outputs is None else tuple(chosen_outputs)
+        inputs = self._arguments.inputs
+        values: Sequence[Any] = args
         if kwargs or len(args) != len(inputs):
             values = signature.bind(inputs, self._arguments.labels, self.name, args, kwargs)
         session = self.program.session
@@ -481,7 +486,7 @@ class Function:
             return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
         return ops
 
-    def _graph_for(self, division: Division, replicator: Replicator) -> Tuple[int, List[int], List[Any]]:
+    def _graph_for(self, division: Division, replicator: Replicator) -> Tuple[int, List[Any], List[Any]]:
         """Return the number of the graph that the call needs, and of the variables that the graph leaves to us."""
         sliced = division.num_slices > 1
         if not sliced and division.shared_rows is None:

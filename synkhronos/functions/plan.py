@@ -68,7 +68,7 @@ class Plan(NamedTuple):
     indices : handle, optional
         If the call is about a list of rows of the whole data set: that list, before it is divided.
     division : Division
-        Which rows every rank takes; its ``shared_rows`` may be handles, too.
+        Which rows every rank takes; its ``shared_rows`` may also be handles.
     subset : sequence of int, optional
         The outputs that are wanted.
     ops : list of ReduceOp
@@ -220,7 +220,9 @@ class Prepared:
                 taken.append(entry.engine.take(entry.cell[0], shared_rows))
         return taken
 
-    def _row_buffer(self, context: RankContext, i: int, n_rows: int, array: np.ndarray) -> np.ndarray:
+    def _row_buffer(
+        self, context: RankContext, i: int, n_rows: int, array: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
         """Return memory for rows of the i-th argument, the same for every call: fresh memory takes twice the time."""
         shape = (n_rows,) + array.shape[1:]
         nbytes = array.itemsize * math.prod(shape)
@@ -231,7 +233,7 @@ class Prepared:
         return np.ndarray(shape, array.dtype, buffer)
 
 
-def _lasting(argument: Argument, context: RankContext) -> Optional[np.ndarray]:
+def _lasting(argument: Argument, context: RankContext) -> Optional[np.ndarray[Any, Any]]:
     """Return the array of an argument if it can be kept for later calls.
 
     Files and named memory are attached for every call: they may be replaced, and every mapping takes a descriptor.

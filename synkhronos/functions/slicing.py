@@ -75,9 +75,9 @@ def in_slices(
     for i, weight in enumerate(weights):
         _add(names, accumulators, call(i), weight)
     results = []
-    for name, accumulator in zip(names, accumulators):
+    for name, each in zip(names, accumulators):
         with _named(name):
-            results.append(accumulator.finish()[0])
+            results.append(each.finish()[0])
     return results[: len(outputs)], results[len(outputs) :]
 
 

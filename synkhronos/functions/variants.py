@@ -22,7 +22,7 @@ class Graph:
 
     def __init__(self, engine: Any, compiled: Any) -> None:
         self.engine, self.on_ranks = engine, engine.on_ranks(compiled)
-        self._shareds = engine.shareds(compiled)
+        self._shareds: List[Any] = engine.shareds(compiled)
 
     def get_shared(self) -> List[Any]:
         """Return the shared variables that the graph uses."""

@@ -100,8 +100,8 @@ class Distribute(Command):
             if entry.on_device:
                 arrays.bring(i, entry.engine.to_device, entry.reference())
         functions: List[FunctionEntry] = []
-        for item in self.items:
-            functions += source.functions(item.engine, item.numbers, item.pickled, held, context.pools)
+        for some in self.items:
+            functions += source.functions(some.engine, some.numbers, some.pickled, held, context.pools)
 
         def change() -> None:
             for entry, result in zip(dense, arrays.release()):

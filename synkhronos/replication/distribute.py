@@ -9,7 +9,7 @@ from .replicator import replicator_of
 def distribute() -> None:
     """Send every function built so far, and the shared variables that they use, to all ranks.
 
-    Optional: it happens by itself at the first call. May be called again after more functions have been built;
+    Optional: it happens by itself at a function's first call. May be called again after more functions have been built;
     what the ranks hold already is not sent again, and keeps its values.
 
     Raises
@@ -19,7 +19,7 @@ def distribute() -> None:
     TypeError
         If something cannot be pickled; names the function and the object. All other functions have been sent.
     SharedMemoryError
-        If there is no memory for the values.
+        If there is no memory for the values; the ranks hold none of what was to be sent then.
     WorkerError
         If a rank cannot load what it was sent; none holds it then.
     WorkerDied, WorkerTimeout

@@ -18,9 +18,9 @@ class RandomStreams:
     Parameters
     ----------
     seed : int, optional
-        Streams begin anew by it, in place of what the master holds.
+        Streams are seeded by it, instead of beginning at what the master holds.
     split : bool
-        Whether ranks begin long jumps apart; else all begin where rank 0 does.
+        Whether ranks begin long jumps apart; otherwise all begin where rank 0 does.
     root : int
         The master's rank.
     """

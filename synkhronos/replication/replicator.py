@@ -74,7 +74,7 @@ class Replicator(Replicas):
         self._offered: Dict[int, Any] = {}  # while they are sent: functions by number
         self._living: Dict[int, Any] = {}  # references by number, which note when a function has been dropped
         #: By function: its large constants, and their copies in shared memory.
-        self._constants: Dict[int, List[Tuple[np.ndarray, np.ndarray]]] = {}
+        self._constants: Dict[int, List[Tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]] = {}
         self._streams = RandomStreams(session.seed, session.random == "split", session.root)
 
     # -- what the ranks hold -------------------------------------------------------------------------------------
