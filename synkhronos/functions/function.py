@@ -28,7 +28,7 @@ class Function:
     `copy`, `free`, `profile` and `trust_input` are as described there, all other attributes (``maker``, ``fn``,
     ``input_storage``, ...) are those of the function that `as_theano` calls. ``f[input] = value``, ``f.value`` and
     ``f.container`` are refused, because only shared variables keep values between calls on all ranks. A function can
-    be pickled where Theano's can: it comes back with its own copies of the shared variables, and is distributed again.
+    be pickled if Theano's can: it comes back with its own copies of the shared variables, and is distributed again.
 
     Attributes
     ----------

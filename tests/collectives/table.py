@@ -38,7 +38,7 @@ _UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maxi
 
 
 def defined(op, dtype):
-    """Tell whether NumPy's result for arrays of the dtype is of that dtype."""
+    """Return whether NumPy's result for arrays of the dtype is of that dtype."""
     ones = np.ones(2, dtype)
     return (ones.mean() if op == "avg" else _UFUNCS[op](ones, ones)).dtype == ones.dtype
 

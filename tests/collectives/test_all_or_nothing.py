@@ -153,7 +153,7 @@ def test_a_rank_finds_no_memory(three, name):
         context, step, found = context_of(three, rank), 0, False
         while not found:
             case.reset()
-            context.transport.forget(("shared",))  # it has to allocate all anew
+            context.transport.forget(("shared",))  # it has to allocate everything again
             step += 1
             try:
                 with Trap(context.pool, "allocate", step, error=synk.SharedMemoryError):

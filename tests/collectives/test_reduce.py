@@ -14,7 +14,7 @@ def test_op_and_dtype(threads, differing, op, dtype):
     for variable, result, of_ranks in zip(variables, results, parts):
         assert type(result) is np.ndarray
         table.assert_reduced(op, result, table.expected(op, of_ranks))
-        for got, before in zip(threads.values(variable), of_ranks):  # nobody's value has changed
+        for got, before in zip(threads.values(variable), of_ranks):  # no value has changed
             table.assert_same_bits([got], before)
     kept = [result.copy() for result in results]
     assert synk.reduce(tuple(variables), "c_" + op, nccl=False) is None

@@ -190,7 +190,7 @@ def test_mutable_inputs_leave_the_users_data_alone(make_world, words_of, launche
     f = words.function([words.In(x, mutable=True)], [(x * 2, "gather")], **options)
     mine = ROWS.copy()
     f.as_theano(mine)
-    assert not np.array_equal(mine, ROWS)  # so it is destroyed, where nobody prevents that
+    assert not np.array_equal(mine, ROWS)  # so it is destroyed, if nothing prevents that
     data, array = synk.data(ROWS), ROWS.copy()
     for value in (data, array, data, array):
         for batch in (None, [0, 1, 2], slice(0, 4)):

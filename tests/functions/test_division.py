@@ -62,7 +62,7 @@ def test_rows_of_shared_variables():
     assert chosen.weights == chosen.shared_counts == [3, 2, 0]
     assert [list(rows.take(np.arange(4))) for rows in chosen.shared_rows[:2]] == [[3, 0, 0], [1, 2]]
     assert [[shared for _, _, shared in rank] for rank in pieces(chosen, 3)] == [[[0, 1], [2]], [[0], [1]]]
-    assert divide(2, 0, lengths=[[2, 5], [3, 1]]).weights == [2, 1]  # the shortest, as far as nobody selects
+    assert divide(2, 0, lengths=[[2, 5], [3, 1]]).weights == [2, 1]  # the shortest, unless batch_s selects
 
 
 def test_scattered_inputs_weigh_where_there_are_both():

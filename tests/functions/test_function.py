@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import is_local, refuses
 
 import synkhronos as synk
 
@@ -80,11 +80,11 @@ def test_inputs_refuse_what_theano_refuses(one, theano_words, kwargs, value, rig
     f = theano_words.function([theano.In(x, **kwargs)], (x.sum(), "sum"))
     with pytest.raises((TypeError, ValueError)) as serial:
         f.as_theano(value)
-    with pytest.raises((TypeError, ValueError), match=r"^input 'x' \(argument 0\): expected .*, got ") as parallel:
+    with refuses(serial.type, "input 'x' (argument 0)") as parallel:
         f(value)
-    assert parallel.type is serial.type
+    assert is_local(parallel.value, serial.type)
     if isinstance(value, np.ndarray):
-        with pytest.raises(TypeError, match=r"^input 'x' \(argument 0\): expected .*, got an array of .*; cast or"):
+        with refuses(TypeError, "input 'x' (argument 0)", got=f"an array of {value.dtype}", hint="cast or"):
             f(synk.data(value))
     assert f(right) == 4 == f(synk.data(right, var=x))
 
@@ -282,7 +282,7 @@ def test_givens_and_other_keywords_of_theano(two, theano_words):
     f = theano_words.function([x], (x * 2, "gather"), profile=True)
     np.testing.assert_array_equal(f(ROWS), 2 * ROWS)
     assert f.profile.fct_callcount == two.n and f.compiled.profile.fct_callcount == 1
-    # (It sets a flag of the class TensorType during a call, which the ranks have in common where they are threads.)
+    # (It sets a flag of the class TensorType during a call, which the ranks have in common if they are threads.)
     debug = theano.compile.DebugMode(check_c_code=False, optimizer="None", check_isfinite=False)
     for mode in ("FAST_COMPILE", theano.Mode("py", None), debug):
         f = theano_words.function([x], (x * 2, "gather"), mode=mode, rebuild_strict=False, accept_inplace=True)

@@ -16,6 +16,7 @@ from refusals import refuses
 from worlds import Tables
 
 import synkhronos as synk
+from synkhronos.program.program import PROGRAM
 
 ROWS = np.arange(7.0) + 1
 
@@ -77,9 +78,9 @@ def test_one_graph_at_function_and_others_when_a_call_needs_them(two, theano_wor
     f(ROWS)
     synk.distribute()
     synk.close()
-    two.session = synk.program.PROGRAM.open(2, 1, launcher="threads")
+    two.session = PROGRAM.open(2, 1, launcher="threads")
     assert f(ROWS, batch_s=[0, 1])[0] == 34 and f(ROWS[:4], batch_s=[0, 1], num_slices=2)[0] == 16
-    assert len(compilations) == 3  # distributed anew, and not compiled again
+    assert len(compilations) == 3  # distributed again, and not compiled again
 
 
 def test_variants_are_compiled_from_the_function_as_it_was(world, words):

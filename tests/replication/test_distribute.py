@@ -93,7 +93,7 @@ def test_values_of_ranks_survive_other_functions(world, words):
     np.testing.assert_array_equal(np.stack(world.values(w)), expected)
 
 
-def test_values_survive_a_function_that_is_built_anew(world, words):
+def test_values_survive_a_function_that_is_built_again(world, words):
     """As when a notebook's cell is run again: the old function dies before the new one is sent."""
     x, w = words.variable("x"), words.shared(np.zeros(()), "w")
     f = words.function([x], updates=[(w, w + 1)])
@@ -403,7 +403,7 @@ def test_3000_chained_operations(make_world, theano_words):
 
 
 class Constants(Command):
-    """Tell of every function's large constants on this rank whether they lie in the master's pool."""
+    """Return, of every large constant of a function on this rank, whether it lies in the master's pool."""
 
     def __init__(self, pool):
         self.pool = pool

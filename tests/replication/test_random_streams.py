@@ -556,7 +556,7 @@ def test_theano_saved_and_continued(make_world, theano_words, tmp_path, kind):
 @pytest.mark.theano
 @pytest.mark.parametrize("n", [1, 2])
 def test_states_of_an_unknown_kind(make_world, theano_words, n):
-    """Cannot be split; as long as all ranks have the same, nobody need know them."""
+    """Cannot be split; as long as all ranks have the same, nothing has to know them."""
     state = theano_words.shared(np.zeros(3), "clock")
     state.tag.is_rng = True
     f = theano_words.function([], (state * 1, "gather"), updates=[(state, state + 1)])
