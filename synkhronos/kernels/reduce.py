@@ -12,6 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..reductions import ReduceOp, combine_pieces, counting, narrowed
+from ..trace import point
 from . import copy as streaming
 
 #: Bytes of every rank's array that NumPy reduces at a time.
@@ -74,6 +75,7 @@ class Share:
         self._tables: Optional[List[Table]] = None
         self._pieces: Dict[bool, List[Piece]] = {}
 
+    @point("transport")
     def combine(self, op: ReduceOp, weights: Optional[Sequence[float]]) -> None:
         """Reduce the elements and write the result to all targets.
 
