@@ -342,8 +342,8 @@ class FreeFunction(Command):
 
     def run(self, context: RankContext) -> None:
         for number in self.numbers:
-            _, compiled = context.functions[number]
-            compiled.free()
+            engine, compiled = context.functions[number]
+            engine.free(compiled)
             for place in [place for place in context.row_buffers if place[0] == number]:
                 del context.row_buffers[place]
 
