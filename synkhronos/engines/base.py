@@ -5,6 +5,8 @@ both to other processes. All code that depends on a particular engine is in
 this package (the small NumPy engine of the tests is in `synkhronos.testing`).
 The rest of the library works with the objects below, and with *variables*,
 *shared variables* and *compiled functions* that it only hands back.
+
+The module is long because it is one interface, most of it docstrings.
 """
 
 from __future__ import annotations
