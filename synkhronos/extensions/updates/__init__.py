@@ -27,8 +27,8 @@ device.
 *What they return*: ``grad_updates``, an ordered dict ``{flat: gradients}``, where ``flat`` is one shared vector of
 shape ``(number of all elements,)`` with the gradients of all parameters, because one collective over a large
 variable is quicker than many over small ones; ``param_updates``, the ordered dict of the steps of parameters and state,
-which read reshaped views of ``flat``; and ``grad_shared``, which is ``flat``. If the parameters differ in dtype, there is one
-vector per dtype, and ``grad_shared`` is a list of them.
+which read reshaped views of ``flat``; and ``grad_shared``, which is ``flat``. If the parameters differ in dtype, there
+is one vector per dtype, and ``grad_shared`` is a list of them.
 
 *What they raise*: ``TypeError`` and ``ValueError`` (with the fields of `synkhronos.errors.ArgumentError`) if the loss
 is not a scalar or does not depend on a parameter, or if another argument is wrong; the error names the parameter.
