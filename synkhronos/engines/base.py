@@ -362,7 +362,8 @@ class Engine(ABC):
 
     # -- devices -------------------------------------------------------------------------------------------------
 
-    def is_on_device(self, value: Any) -> bool:
+    @staticmethod
+    def is_on_device(value: Any) -> bool:
         """Return whether a value is an array on a device."""
         return False
 
@@ -418,7 +419,7 @@ class Engine(ABC):
         variables
             The number of every shared variable object, by ``id``.
         constants
-            Where some of the functions' `constants` are in shared memory, by ``id``.
+            The places in shared memory of some of the functions' `constants`, by ``id``.
 
         Raises
         ------
