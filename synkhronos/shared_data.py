@@ -28,11 +28,6 @@ class Data:
     value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name, share_as
         As for `data`.
 
-    Attributes
-    ----------
-    name : str or None
-        Used in messages.
-
     Examples
     --------
     >>> import synkhronos as synk
@@ -97,18 +92,14 @@ class Data:
         return self.__copy__()
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            f"{self!r} cannot be pickled, because its memory is this program's: pickle np.array(data) instead"
-        )
-
-    # --- as an array ---
+        raise TypeError(f"{self!r} cannot be pickled, as its memory is this program's: pickle np.array(data) instead")
 
     @property
     def data(self) -> np.ndarray:
         """The array itself. Views of it keep the memory that they show when the Data moves elsewhere."""
         array = self._storage.backing.array
         if array is None:
-            self._check_holds()
+            raise StateError(f"{self!r} holds nothing since free_memory(): call set_value or set_shape first")
         return array
 
     @property
@@ -171,8 +162,6 @@ class Data:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    # --- changes ---
-
     def set_value(self, value: Any, force_cast: bool = False, oversize: float = 1) -> None:
         """Hold another value, of any shape with the same number of dimensions.
 
@@ -194,7 +183,7 @@ class Data:
         TypeError
             The dtype does not fit.
         ValueError
-            The number of dimensions does not fit; or the value is larger than memory with a name (`share_as`).
+            The number of dimensions does not fit, or memory with a name (`share_as`) has no room for the value.
         SharedMemoryError
             The memory cannot be had. After every error this Data is unchanged.
 
@@ -224,7 +213,7 @@ class Data:
         Raises
         ------
         ValueError
-            No dimensions, a negative length, or more than memory with a name (`share_as`) holds.
+            There are no dimensions, `n` is negative, or memory with a name (`share_as`) has no room for it.
         SharedMemoryError
             The memory cannot be had. After every error this Data is unchanged.
 
@@ -253,7 +242,7 @@ class Data:
         Raises
         ------
         ValueError
-            Other number of dimensions, a negative size, or more than memory with a name (`share_as`) holds.
+            Another number of dimensions, a negative size, or memory with a name (`share_as`) has no room for it.
         SharedMemoryError
             The memory cannot be had. After every error this Data is unchanged.
 
@@ -288,7 +277,7 @@ class Data:
         Raises
         ------
         TypeError, ValueError
-            As `set_value`.
+            As for `set_value`.
 
         Examples
         --------
@@ -302,7 +291,7 @@ class Data:
         return array if self._storage.maps(array) else np.asarray(array, self.dtype, order="C")
 
     def free_memory(self) -> None:
-        """Give the memory back (when its last view dies), the name too.
+        """Give the memory back (when its last view dies), and its name.
 
         The Data has no rows then, and holds nothing until `set_value`, `set_length` or `set_shape`.
         """
@@ -323,20 +312,13 @@ class Data:
             The file that is mapped was deleted, replaced or shortened.
         """
         known = self._storage.backing.fixed_handle
-        if known is None:
-            self._check_holds()
+        if known is None and self.data is not None:  # (which raises, if there is nothing)
             known = self._storage.handle()
         return known
-
-    # --- internal ---
 
     def _check(self, value: np.ndarray, typed: bool, force_cast: bool) -> None:
         label = "value" if self.name is None else f"value for Data {self.name!r}"
         values.check(label, value, typed, self.ndim, self.dtype, force_cast)
-
-    def _check_holds(self) -> None:
-        if self._storage.backing.array is None:
-            raise StateError(f"{self!r} holds nothing since free_memory(): call set_value or set_shape first")
 
 
 def data(
