@@ -36,7 +36,7 @@ setup(
     install_requires=["numpy", "posix_ipc", "threadpoolctl", "cloudpickle"],
     extras_require={
         # The newest releases that Theano 1.0.5 works with: NumPy 1.22 dropped what it reads up to Python 3.10 (on 3.11,
-        # where no older NumPy exists, `synkhronos.engines.theano.engine.import_fixes` puts it back).
+        # where no older NumPy exists, `synkhronos.engines.theano.import_fixes` puts it back).
         "theano": [
             "theano==1.0.5",
             'numpy<1.22; python_version<"3.11"',

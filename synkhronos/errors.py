@@ -71,7 +71,13 @@ class RankFailure(SynkhronosError):
         The (first) rank that failed.
     updated : list of str
         Shared variables that the interrupted call of a function may have updated, on some ranks and not on others.
+    command : str
+        The command in which it happened, e.g. ``"all_reduce"`` or ``"call of function loss"``.
+    function : str or None
+        The name of the function, if the command was a call of one.
     """
+
+    command = ""
 
     def __init__(self, message: str, rank: int, updated: Sequence[str] = ()) -> None:
         if updated:
@@ -79,6 +85,12 @@ class RankFailure(SynkhronosError):
         super().__init__(message)
         self.rank = rank
         self.updated = list(updated)
+
+    @property
+    def function(self) -> Optional[str]:
+        """Return the name of the function that was called."""
+        call = "call of function "
+        return self.command[len(call) :] if self.command.startswith(call) else None
 
 
 class WorkerError(RankFailure):

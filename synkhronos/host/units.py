@@ -1,10 +1,10 @@
-"""Quantities for people."""
+"""Sizes of memory as text for people."""
 
 from __future__ import annotations
 
 
 def readable_bytes(nbytes: int) -> str:
-    """Return a number of bytes as people read it.
+    """Return a number of bytes for people: in binary units, and exactly.
 
     Examples
     --------

@@ -12,15 +12,13 @@ import time
 import traceback
 from typing import Dict, Iterable, List
 
-from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..runtime.channel import RankEnd
 from ..runtime.context import RankContext
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.serve import serve
-from ..sync.barrier import Barrier, WaitPolicy
 from ..sync.control_block import ControlBlock
-from ..transports.shared_memory import SharedMemoryTransport
+from ..sync.semaphore import WaitPolicy
 from .processes.keeper import record_exit
 from .processes.rank_main import EXIT_CODE_FAILED
 
@@ -50,15 +48,10 @@ class LocalLauncher(Launcher):
     def _live(self, config: RankConfig, block: ControlBlock, pools: Dict[int, Pool]) -> None:
         status = EXIT_CODE_FAILED
         try:
-            mapped = PoolMap()
-            for ident, pool in pools.items():
-                mapped.add(ident, pool)
-            pool = pools[config.rank]
-            barrier = Barrier(block, config.rank, config.root, self._watch, WaitPolicy.of_threads())
-            context = self.contexts[config.rank] = RankContext(
-                barrier, pool, mapped, SharedMemoryTransport(barrier, pool, mapped)
-            )
-            serve(context, RankEnd(block, config.rank, pool, mapped, WaitPolicy.of_threads()), self._watch)
+            pool, policy = pools[config.rank], WaitPolicy.of_threads()
+            context = RankContext.create(config.rank, config.root, block, pool, pools, self._watch, policy)
+            self.contexts[config.rank] = context
+            serve(context, RankEnd(block, config.rank, pool, context.pools, policy), self._watch)
             status = 0
         except SimulatedDeath:
             status = -9
@@ -72,8 +65,8 @@ class LocalLauncher(Launcher):
         if self._over:
             raise SimulatedDeath
 
-    def check(self) -> None:
-        pass
+    def is_alive(self) -> bool:
+        return True
 
     def pid(self, rank: int) -> int:
         return self._threads[rank].native_id or 0

@@ -24,11 +24,11 @@ from ..launchers.processes.keeper import Keeper
 from ..launchers.processes.launcher import ProcessLauncher
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
+from ..runtime.command import Start
 from ..runtime.launcher import Launcher, RankConfig
-from ..runtime.serve import Start
 from ..runtime.session import GRACE_S, Session
-from ..sync.barrier import WaitPolicy
 from ..sync.control_block import ControlBlock
+from ..sync.semaphore import WaitPolicy
 from .devices import OpenDevices
 
 #: Seconds in which the ranks must be ready.

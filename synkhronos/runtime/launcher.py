@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
+from ..errors import SynkhronosError
+
 
 class RankConfig(NamedTuple):
     """What a rank is told at its start. Small and picklable."""
@@ -33,8 +35,12 @@ class Launcher(ABC):
         """Start one rank per config; return when all exist (they need not be ready)."""
 
     @abstractmethod
-    def check(self) -> None:
-        """Raise `SynkhronosError` where the launcher itself can no longer tell the ranks' fate."""
+    def is_alive(self) -> bool:
+        """Return whether the launcher itself can still tell the ranks' fate."""
+
+    def error(self) -> SynkhronosError:
+        """Return what to raise if it cannot."""
+        return SynkhronosError("the launcher has ended")
 
     @abstractmethod
     def pid(self, rank: int) -> int:

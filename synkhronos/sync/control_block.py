@@ -26,8 +26,18 @@ FATAL_ERROR_BYTES = 1 << 14
 _LINE = 8  # words in a cache line: every rank writes its own words to a line of its own
 
 
+# The words of the session, by their place in `ControlBlock.words`. Each has one writer, except `ABORT_REQUESTED`, into
+# which all write the same.
+DECIDED = 0  # the last barrier that the root has decided to be complete
+ABORT_REQUESTED = 1  # the last command that some rank asked to give up
+ABORTED = 2  # the last command that the root gave up
+COMMAND_NUMBER = 3
+COMMAND_LENGTH = 4
+DEATHS = 5  # whether the keeper has seen any rank end
+
+
 def _word(index: int) -> property:
-    """A word of the whole session."""
+    """Make a word of the session an attribute, for code that is not in a hurry."""
 
     def read(block: ControlBlock) -> int:
         return block.words[index]
@@ -36,21 +46,6 @@ def _word(index: int) -> property:
         block.words[index] = value
 
     return property(read, write)
-
-
-class _RankWord:
-    """The same word of every rank, as a sequence by rank."""
-
-    __slots__ = ("_words", "_index")
-
-    def __init__(self, words: memoryview, index: int) -> None:
-        self._words, self._index = words, index
-
-    def __getitem__(self, rank: int) -> int:
-        return self._words[(1 + rank) * _LINE + self._index]
-
-    def __setitem__(self, rank: int, value: int) -> None:
-        self._words[(1 + rank) * _LINE + self._index] = value
 
 
 class ControlBlock:
@@ -64,13 +59,13 @@ class ControlBlock:
         Descriptor of a block that another process created; without it a new one is made.
     """
 
-    # Words of the session. Each has one writer, except `requested`, into which all write the same.
-    decided = _word(0)  # the last barrier that the root let pass
-    abort_requested = _word(1)  # the last command that some rank asked to give up
-    aborted = _word(2)  # the last command that the root gave up
-    command_number = _word(3)
-    command_length = _word(4)
-    deaths = _word(5)  # whether the keeper has seen any rank end
+    # Words of the session; see the constants.
+    decided = _word(DECIDED)
+    abort_requested = _word(ABORT_REQUESTED)
+    aborted = _word(ABORTED)
+    command_number = _word(COMMAND_NUMBER)
+    command_length = _word(COMMAND_LENGTH)
+    deaths = _word(DEATHS)
 
     def __init__(self, size: int, fd: int = -1) -> None:
         create = fd < 0
@@ -88,13 +83,16 @@ class ControlBlock:
         self.words = memory[: n_words * 8].cast("q")
 
         # Words of the ranks.
-        self.ended = _RankWord(self.words, 0)  # whether the keeper has seen the process end
-        self.status = _RankWord(self.words, 1)  # and how: its exit code, or minus the signal's number
-        self.arrived = _RankWord(self.words, 2)  # the barrier that it has reached
-        self.memory = _RankWord(self.words, 3)  # and the bytes it held at most, by then
-        self.finished = _RankWord(self.words, 4)  # the command that it has answered
-        self.answer_length = _RankWord(self.words, 5)  # of its answer in the slot
-        self.notice_length = (_RankWord(self.words, 6), _RankWord(self.words, 7))  # of its notices to the other ranks
+        self.ended = self.words[_LINE + 0 :: _LINE]  # whether the keeper has seen the process end
+        self.status = self.words[_LINE + 1 :: _LINE]  # and how: its exit code, or minus the signal's number
+        self.arrived = self.words[_LINE + 2 :: _LINE]  # the barrier that it has reached
+        self.memory = self.words[_LINE + 3 :: _LINE]  # and the bytes it held at most, by then
+        self.finished = self.words[_LINE + 4 :: _LINE]  # the command that it has answered
+        self.answer_length = self.words[_LINE + 5 :: _LINE]  # of its answer in the slot
+        self.notice_length = (
+            self.words[_LINE + 6 :: _LINE],
+            self.words[_LINE + 7 :: _LINE],
+        )  # of its notices to the other ranks
 
         def semaphore_at(index: int) -> Semaphore:
             begin = begin_semaphores + index * semaphore.SIZE

@@ -3,6 +3,10 @@
 POSIX ``sem_t`` objects, reached through the C library: every process that maps
 the memory can use them, nothing needs to be inherited, and a ``kill -9`` leaves
 nothing behind (a named semaphore would stay in /dev/shm).
+
+A wait tries for a short while and then blocks, in bounded steps between which the waiter looks at the fate of its
+peers. All waits of ranks for each other, and of the master for answers, are `Semaphore.wait`. (The keeper polls its
+socket, `close` waits for ranks to end, and NCCL is polled.)
 """
 
 from __future__ import annotations
@@ -12,10 +16,41 @@ import errno
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Callable, NamedTuple
 
 #: Bytes to set aside for one semaphore: a cache line of its own, so that spinning on one does not slow its neighbours.
 SIZE = 64
+
+#: Longest time, in seconds, between two looks at the fate of the peers.
+POLL_INTERVAL_S = 0.1
+
+
+class WaitPolicy(NamedTuple):
+    """How long to try before blocking.
+
+    Parameters
+    ----------
+    tries : int
+        A semaphore is tried so often: about the time that blocking and waking would cost. A try costs a fifth of a
+        microsecond, blocking and being woken tens.
+    yields : bool
+        Whether to yield the core between tries: with more ranks than cores, the peer may need it.
+    """
+
+    tries: int
+    yields: bool
+
+    @classmethod
+    def of_processes(cls, ranks: int, cores: int, pinned: bool) -> WaitPolicy:
+        """Return what suits ``ranks`` processes on ``cores`` cores, each pinned to its own or not."""
+        # Yielding gives away whole time slices to any other process, so it is done only if the peer may need the core:
+        # if there are more ranks, or if the kernel may have put two on one.
+        return cls(600, False) if pinned and ranks <= cores else cls(60, True)
+
+    @classmethod
+    def of_threads(cls) -> WaitPolicy:
+        """Return what suits ranks that share one interpreter: trying would keep it from the peer."""
+        return cls(1, False)
 
 
 class _Timespec(ctypes.Structure):
@@ -87,6 +122,25 @@ class Semaphore:
         until = time.monotonic() + seconds
         moment = _Timespec(int(until), int(until % 1 * 1e9))
         return _clockwait(self._address, time.CLOCK_MONOTONIC, moment) == 0
+
+    def wait(self, watch: Callable[[], object], policy: WaitPolicy) -> None:
+        """Take one from the count, however long it takes.
+
+        Parameters
+        ----------
+        watch : callable
+            Called at every step; ends the wait by raising, or by returning True.
+        policy : WaitPolicy
+        """
+        address, yields = self._address, policy.yields
+        for _ in range(policy.tries):
+            if _trywait(address) == 0:
+                return
+            if yields:
+                os.sched_yield()
+        while not self.acquire(POLL_INTERVAL_S):
+            if watch():
+                return
 
     def drain(self) -> None:
         """Set the count to zero, where nobody else uses the semaphore."""

@@ -24,8 +24,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from ...errors import SynkhronosError
 from ...host.signals import DeferredSignals
 from ...runtime.launcher import RankConfig
-from ...sync.barrier import POLL_INTERVAL_S
 from ...sync.control_block import ControlBlock
+from ...sync.semaphore import POLL_INTERVAL_S
 from . import fd_passing
 from .output import redirect
 from .rank_main import EXIT_CODE_FAILED, die_with_parent, rank_main, record_fatal_error, take_default_signals

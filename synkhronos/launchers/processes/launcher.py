@@ -44,16 +44,17 @@ class ProcessLauncher(Launcher):
                 self._tidy()
                 raise
             self._pids = {config.rank: pid for config, pid in zip(configs, pids)}
+            # Asked with every command: without a detour.
+            self.is_alive, self.forward = self.keeper.alive, self._streams.forward  # type: ignore[method-assign]
 
-    def check(self) -> None:
-        if self._stacks >= 0 and not self.keeper.alive():
-            raise SynkhronosError(
-                (
-                    f"the keeper process (pid {self.keeper.pid}), which watches over the ranks, is gone: "
-                    f"{self.keeper.exit_reason()}; the session "
-                    "is closed, synkhronos.fork() starts a new one"
-                )
-            )
+    def is_alive(self) -> bool:
+        return self._stacks < 0 or self.keeper.alive()
+
+    def error(self) -> SynkhronosError:
+        return SynkhronosError(
+            f"the keeper process (pid {self.keeper.pid}), which watches over the ranks, is gone: "
+            f"{self.keeper.exit_reason()}; the session is closed, synkhronos.fork() starts a new one"
+        )
 
     def pid(self, rank: int) -> int:
         return self._pids[rank]

@@ -12,15 +12,15 @@ from typing import Callable, Dict
 from ...host.affinity import confine
 from ...host.heap import keep_freed_memory
 from ...host.threads import limit_threads
-from ...memory.attach import PoolMap
 from ...memory.pool import Pool
 from ...runtime.channel import RankEnd
 from ...runtime.context import RankContext
+from ...runtime.failures import Failure
 from ...runtime.launcher import RankConfig
-from ...runtime.serve import Failure, serve
-from ...sync.barrier import Barrier, WaitPolicy
+from ...runtime.serve import serve
+from ...runtime.trace import log_as_the_environment_says
 from ...sync.control_block import FATAL_ERROR_BYTES, ControlBlock
-from ...transports.shared_memory import SharedMemoryTransport
+from ...sync.semaphore import WaitPolicy
 
 _PR_SET_PDEATHSIG = 1
 
@@ -90,21 +90,19 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     confine(config.cores)
     limit_threads(config.threads)
     keep_freed_memory()
+    log_as_the_environment_says()
 
     def watch() -> None:
         if os.getppid() != keeper:
             os._exit(0)
 
     policy = WaitPolicy.of_processes(config.size, config.budget, bool(config.cores))
-    pool = Pool(config.rank, fd=fds.pop(config.rank))
-    pools = PoolMap()
-    pools.add(config.rank, pool)
+    pool = Pool(config.rank, fd=fds[config.rank])
+    context = RankContext.create(config.rank, config.root, block, pool, {**fds, config.rank: pool}, watch, policy)
     for ident, fd in fds.items():
-        pools.add(ident, fd)
-        os.close(fd)  # the map has its own
-    barrier = Barrier(block, config.rank, config.root, watch, policy)
-    context = RankContext(barrier, pool, pools, SharedMemoryTransport(barrier, pool, pools))
-    channel = RankEnd(block, config.rank, pool, pools, policy)
+        if ident != config.rank:
+            os.close(fd)  # the context has its own
+    channel = RankEnd(block, config.rank, pool, context.pools, policy)
     _profiled(config, lambda: serve(context, channel, watch))
     for stream in (sys.stdout, sys.stderr):
         try:
