@@ -66,11 +66,11 @@ def median(operation: Callable[[], Any]) -> Count:
 
 def measure() -> Dict[str, Count]:
     """Return the counts of a call with a list of indices and of an all_reduce of one variable, on two processes."""
-    import synkhronos as synk  # (first: it prepares Theano's import)
-
     import numpy as np
     import theano
     import theano.tensor as T
+
+    import synkhronos as synk  # (first: it prepares Theano's import)
 
     synk.fork(2, use_gpu=False)
     try:
