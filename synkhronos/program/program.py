@@ -1,7 +1,7 @@
 """The program: what lives as long as this process. Its memory, its keeper, its functions, its session.
 
-`PROGRAM` is the library's one piece of module-level state. The published
-functions find it here and pass on what they need.
+`PROGRAM` is the library's one piece of module-level state. The published functions find it here and pass on what they
+need.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Type
 
 from .. import engines
-from ..errors import StateError, SynkhronosError
+from ..errors import ArgumentValueError, StateError, SynkhronosError
 from ..host import machine
 from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
@@ -30,6 +30,9 @@ from ..runtime.session import GRACE_S, Session
 from ..sync.control_block import ControlBlock
 from ..sync.semaphore import WaitPolicy
 from .devices import OpenDevices
+
+#: How the other ranks run, by the name that `Program.open` is given.
+LAUNCHERS: Dict[str, Type[Launcher]] = {"fork": ProcessLauncher, "threads": LocalLauncher}
 
 #: Seconds in which the ranks must be ready.
 START_TIMEOUT_S = 60.0
@@ -70,7 +73,7 @@ class Program:
 
     @property
     def keeper_pid(self) -> Optional[int]:
-        """Process id of the keeper, where one runs."""
+        """Process id of the keeper, if one runs."""
         return None if self._keeper is None else self._keeper.pid
 
     def current(self) -> Session:
@@ -79,7 +82,7 @@ class Program:
         Raises
         ------
         StateError
-            Where there is none.
+            No session is open.
         """
         session = self.session
         if session is None:
@@ -101,8 +104,28 @@ class Program:
         random: str = "split",
         launcher: str = "fork",
         devices: Optional[List[str]] = None,
+        keep_heap: bool = True,
     ) -> Session:
-        """Start a session; the arguments are those of `fork`, checked. ``devices`` are the ranks', by rank."""
+        """Start a session; the arguments are those of `fork`, checked.
+
+        Parameters
+        ----------
+        launcher : {"fork", "threads"}
+            How the other ranks run: as processes, or as threads of this one.
+        devices : list of str, optional
+            By rank.
+
+        Raises
+        ------
+        ArgumentValueError
+            The launcher is not known.
+        StateError
+            A session is open, this is a rank, or what this process has opened does not go with the session.
+        SynkhronosError
+            The ranks cannot be started.
+        """
+        if launcher not in LAUNCHERS:
+            raise ArgumentValueError("launcher", f"one of {sorted(LAUNCHERS)}", repr(launcher))
         with self._lock:
             if self.inside_rank:
                 raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")
@@ -113,7 +136,8 @@ class Program:
             self._check_device(devices is not None)
             session = None
             try:
-                with DeferredSignals():  # or a process could be left that nobody knows of
+                with DeferredSignals():  # or a process could be left behind
+                    processes = LAUNCHERS[launcher] is ProcessLauncher
                     session = self._start(
                         size,
                         root,
@@ -121,10 +145,11 @@ class Program:
                         pin,
                         threads,
                         profile,
-                        launcher == "fork",
+                        processes,
                         seed,
                         random,
                         devices is not None,
+                        keep_heap,
                     )
                 session.run(Start(), START_TIMEOUT_S)
                 if devices is not None:
@@ -137,7 +162,7 @@ class Program:
             return session
 
     def _check_device(self, wanted: bool) -> None:
-        """Raise where what this process has opened does not go with the session."""
+        """Raise if what this process has opened does not go with the session."""
         for engine in engines.loaded():
             foreign, device = engine.foreign_device(), engine.opened_device()
             if foreign:
@@ -173,6 +198,7 @@ class Program:
         seed: Optional[int],
         random: str,
         devices: bool,
+        keep_heap: bool,
     ) -> Session:
         budget = machine.core_budget()
         claims = CoreClaims()
@@ -180,11 +206,10 @@ class Program:
         threads = threads or max(1, budget // size)
         block: Optional[ControlBlock] = None
         pools: Dict[int, Any] = {}
-        starter: Launcher = LocalLauncher()
+        starter: Launcher = LocalLauncher()  # also if there is no other rank to start
         try:
             block = ControlBlock(size)
             if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
-                keep_freed_memory()  # all ranks wait for the slowest: here as there
                 if pin and 1 < size <= budget:
                     groups = claims.claim(size)
                 if self._keeper is not None and not self._keeper.alive():
@@ -193,6 +218,8 @@ class Program:
                 if self._keeper is None:
                     self._keeper = Keeper(self._enter_rank)
                 starter = ProcessLauncher(self._keeper)
+                if keep_heap:  # after the keeper, whose ranks decide for themselves
+                    keep_freed_memory()
             for rank in range(size):
                 if rank != root:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
@@ -210,6 +237,7 @@ class Program:
                     machine.working_directory(),
                     dict(os.environ),
                     _profile_path(rank) if profile else None,
+                    keep_heap,
                 )
                 for rank in range(size)
                 if rank != root

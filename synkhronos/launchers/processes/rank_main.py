@@ -89,7 +89,8 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     faulthandler.register(ASK_FOR_STACKS, os.fdopen(stacks, "wb"), all_threads=True)
     confine(config.cores)
     limit_threads(config.threads)
-    keep_freed_memory()
+    if config.keep_heap:
+        keep_freed_memory()
     log_as_the_environment_says()
 
     def watch() -> None:
