@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 PACKAGE = str(ROOT / "synkhronos") + os.sep
 
 #: Functions that run while the master waits for the others, as often as it takes.
-WAITING = {"try_acquire", "acquire", "look", "_look", "_watch_barrier", "_watch_answers", "_watch_root", "forward"}
+WAITING = {"acquire", "look", "_look", "_check", "_watch_barrier", "_watch_answers", "_watch_root", "forward"}
 
 REPEATS = 20
 

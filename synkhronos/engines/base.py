@@ -89,15 +89,19 @@ class Engine(ABC):
         """Return what two shared variables have in common if and only if they share one storage."""
 
     @abstractmethod
+    def storage(self, shared: Any) -> List[Any]:
+        """Return the storage of the variable: a list of one element, its value, that is the same for its whole life."""
+
     def get(self, shared: Any) -> Any:
         """Return the object that the variable holds now, on the host or on the device: not a copy."""
+        return self.storage(shared)[0]
 
-    @abstractmethod
     def put(self, shared: Any, value: Any) -> None:
         """Make the variable hold this very object, without a copy and without a check.
 
         The caller has made it from `coerce`, `to_device` or `get`.
         """
+        self.storage(shared)[0] = value
 
     @abstractmethod
     def coerce(self, shared: Any, value: Any, argument: str) -> np.ndarray[Any, Any]:

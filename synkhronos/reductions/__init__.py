@@ -11,11 +11,12 @@ so that the same values give the same bits in every run.
 
 from .accumulator import Accumulator
 from .combining import combine, combine_into, combine_pieces, gather_outputs, reduce_outputs
-from .op import MISSING, NAMES, ReduceOp, check_dtype
+from .op import COMBINING, MISSING, NAMES, ReduceOp, check_dtype
 from .weights import counting, narrowed, scaled_weights
 
 __all__ = [
     "Accumulator",
+    "COMBINING",
     "MISSING",
     "NAMES",
     "ReduceOp",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -15,7 +16,7 @@ from ..sync.control_block import ControlBlock
 from ..transports.base import Key, Pending, Transport
 from ..transports.shared_memory import SharedMemoryTransport
 from .command import Answer, Command, Envelope
-from .registry import FunctionEntry, Registry, SharedEntry
+from .registry import FunctionEntry, Registry, Replicas, SharedEntry
 from .trace import point
 
 
@@ -36,7 +37,7 @@ class RankContext:
         How arrays move between ranks.
     registry : Registry
         The functions and shared variables that the ranks hold.
-    replicas : object
+    replicas : Replicas, optional
         Makes the entries of the registry: on the master from what the program has, elsewhere from what was sent.
     plans : dict of (int, int) to object
         What calls of functions have in common, by the function's number and the plan's.
@@ -52,7 +53,7 @@ class RankContext:
         self.registry = registry
         self.shareds: Dict[int, SharedEntry] = registry.shareds
         self.functions: Dict[int, FunctionEntry] = registry.functions
-        self.replicas: Any = None
+        self.replicas: Optional[Replicas] = None
         self.plans: Dict[Tuple[int, int], Any] = {}
         self.row_buffers: Dict[Tuple[int, int], np.ndarray] = {}
         self.stopped = False
@@ -88,7 +89,7 @@ class RankContext:
         for ident, each in pools.items():
             known.add(ident, each)
         barrier, registry = Barrier(block, rank, root, watch, policy), Registry()
-        transport = SharedMemoryTransport(barrier, pool, known, registry.memory_in_cells)
+        transport = SharedMemoryTransport(barrier, pool, known, functools.partial(memory_in_cells, registry))
         return cls(barrier, pool, known, transport, registry)
 
     def __repr__(self) -> str:
@@ -151,10 +152,10 @@ class RankContext:
 
     # -- commits -------------------------------------------------------------------------------------------------
 
-    def commit_values(self, numbers: Sequence[int], results: Pending) -> None:
+    def commit_values(self, numbers: Sequence[int], results: Pending, *changes: Callable[[], object]) -> None:
         """Make the results of a collective the values of variables, on all ranks or on none: a command's last call.
 
-        A result that is None leaves this rank's value as it is.
+        A result that is None leaves this rank's value as it is. For ``changes`` see `commit`.
         """
         entries = [self.shareds[number] for number in numbers]
         for i, entry in enumerate(entries):
@@ -167,7 +168,7 @@ class RankContext:
                     self.transport.swap_in(entry.key, result)
                     entry.cell[0] = result
 
-        self.commit(change)
+        self.commit(change, *changes)
 
     @point("commit")
     def commit(self, *changes: Callable[[], object]) -> None:
@@ -209,3 +210,11 @@ class RankContext:
                 self.replicas.forget(thing)
         if self.rank != self.root:
             gc.collect()  # graphs are cycles, and a rank may make too little garbage to have them collected by itself
+
+
+def memory_in_cells(registry: Registry) -> List[Any]:
+    """Return the memory that variables hold at the moment: of every array the one of which it is a view.
+
+    A function may have put one variable's array into another's storage, by an update that swaps them for example.
+    """
+    return [getattr(entry.cell[0], "base", None) for entry in registry.shareds.values()]

@@ -6,7 +6,8 @@ ranks give a thing the same number, so a number is all that a command says of it
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple
+from abc import ABC, abstractmethod
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 #: Returns the thing, or None if the program has dropped it.
 Reference = Callable[[], Any]
@@ -23,18 +24,21 @@ class SharedEntry:
         Returns the variable: on the master the program's own, or None if that has been dropped.
     cell : list
         Its storage: a list of one element, which is its value.
+    on_device : bool
+        Whether the value lives on the rank's device.
     base : shared variable, optional
         The first one with the same storage, if this is another; kept alive with it.
     """
 
-    __slots__ = ("number", "engine", "reference", "cell", "base", "key", "on_device")
+    __slots__ = ("number", "engine", "reference", "cell", "on_device", "key", "_base")
 
-    def __init__(self, number: int, engine: Any, reference: Reference, cell: List[Any], base: Any = None) -> None:
-        self.number, self.engine, self.reference, self.cell, self.base = number, engine, reference, cell, base
+    def __init__(
+        self, number: int, engine: Any, reference: Reference, cell: List[Any], on_device: bool, base: Any = None
+    ) -> None:
+        self.number, self.engine, self.reference, self.cell = number, engine, reference, cell
+        self.on_device, self._base = on_device, base
         #: What transports know its value by.
         self.key = ("shared", number)
-        variable = reference()
-        self.on_device: bool = variable is not None and engine.is_on_device(variable)
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over engine and variable, as in ``engine, variable = context.shareds[number]``."""
@@ -86,9 +90,32 @@ class Registry:
         kind, number = thing
         (self.functions if kind == "function" else self.shareds).pop(number, None)  # type: ignore[attr-defined]
 
-    def memory_in_cells(self) -> List[Any]:
-        """Return the memory that variables hold at the moment: of every array the one that it is a view of.
 
-        A function may have put one variable's array into another's storage, by an update that swaps them for example.
+class Replicas(ABC):
+    """Makes the entries of a rank's registry from what was sent; see `replication.distribute`."""
+
+    @abstractmethod
+    def shared(self, item: Any, held: Mapping[int, SharedEntry], rank: int, size: int) -> Tuple[SharedEntry, Any]:
+        """Return the entry of a shared variable, and its value on this rank unless that comes from the transport.
+
+        Parameters
+        ----------
+        item : replication.distribute.SharedItem
+        held : dict of int to SharedEntry
+            The variables that the rank has, those of the same command included.
+        rank, size : int
         """
-        return [getattr(entry.cell[0], "base", None) for entry in self.shareds.values()]
+
+    @abstractmethod
+    def value(self, number: int) -> Any:
+        """Return the dense array of a variable that is being sent: on the master, where it is; None elsewhere."""
+
+    @abstractmethod
+    def functions(
+        self, engine: Any, numbers: Sequence[int], pickled: bytes, held: Mapping[int, SharedEntry], pools: Any
+    ) -> List[FunctionEntry]:
+        """Return the entries of functions, which may use any of the variables that are held."""
+
+    @abstractmethod
+    def forget(self, thing: Tuple[str, int]) -> None:
+        """Drop what is kept of a function or a variable; no harm if there is nothing."""

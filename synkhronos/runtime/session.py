@@ -94,6 +94,8 @@ class Session:
         #: Serialises commands; also protects the memory in which calls share staged arguments.
         self.lock = threading.RLock()
         self.dropped: Deque[Tuple[str, int]] = deque()
+        #: What functions and collectives keep from call to call, by the name of the cache; it ends with the session.
+        self.caches: Dict[str, Any] = {}
         self._forget: List[Tuple[str, int]] = []
         self._running = False
         self._number = 0
@@ -391,6 +393,7 @@ class Session:
         # Without these reference cycles the memory, and the descriptors of its mappings, go with the last reference.
         self.context.barrier.watch = _over
         self.context.replicas = None
+        self.caches.clear()
         profile, self._profile = self._profile, None
         if profile is not None and self._profile_path is not None:
             profile.dump_stats(self._profile_path)

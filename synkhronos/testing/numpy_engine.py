@@ -374,11 +374,9 @@ class NumpyEngine(Engine):
     def identity(self, shared: Any) -> Hashable:
         return id(shared.storage)
 
-    def get(self, shared: Any) -> Any:
-        return shared.storage[0]
-
-    def put(self, shared: Any, value: Any) -> None:
-        shared.storage[0] = value
+    def storage(self, shared: Any) -> List[Any]:
+        storage: List[Any] = shared.storage
+        return storage
 
     def coerce(self, shared: Any, value: Any, argument: str) -> np.ndarray:
         if self.is_random(shared) and not isinstance(value, np.random.RandomState):

@@ -137,9 +137,17 @@ class SharedMemoryTransport(Transport):
 
     def _current(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]]) -> List[Optional[Placed]]:
         """Bring arrays into their slots, if they are not there; return the slots' current arrays."""
-        there = [key for key, array in zip(keys, arrays) if array is not None]
-        self.bind(there, [array for array in arrays if array is not None])
-        return [None if array is None else self._slots[key].current for key, array in zip(keys, arrays)]
+        found: List[Optional[Placed]] = []
+        for key, array in zip(keys, arrays):
+            slot = self._slots.get(key)
+            if array is None:
+                found.append(None)
+            elif slot is not None and slot.current is not None and slot.current.array is array:
+                found.append(slot.current)
+            else:
+                self.bind([key], [array])
+                found.append(self._slots[key].current)
+        return found
 
     # -- collectives ---------------------------------------------------------------------------------------------
 

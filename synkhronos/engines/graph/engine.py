@@ -90,11 +90,9 @@ class GraphEngine(Engine):
         # wherever the value can be reached.
         return id(shared.container.storage)
 
-    def get(self, shared: Any) -> Any:
-        return shared.container.storage[0]
-
-    def put(self, shared: Any, value: Any) -> None:
-        shared.container.storage[0] = value
+    def storage(self, shared: Any) -> List[Any]:
+        storage: List[Any] = shared.container.storage
+        return storage
 
     def coerce(self, shared: Any, value: Any, argument: str) -> Any:
         container = shared.container

@@ -71,7 +71,7 @@ class TheanoEngine(GraphEngine):
         return super().blueprint(shared)
 
     def build(self, blueprint: Blueprint, value: Any, storage_of: Optional[Any] = None) -> Any:
-        if gpu.is_type(blueprint.type) and storage_of is None:
+        if gpu.is_type(blueprint.type) and storage_of is None and value is not None:
             value = gpu.on_device(blueprint.type, value)
         return super().build(blueprint, value, storage_of)
 

@@ -8,7 +8,7 @@ import table
 from worlds import Poke
 
 import synkhronos as synk
-from synkhronos.replication.distribute import catalogue_of
+from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
@@ -131,7 +131,7 @@ def test_functions_of_the_variables_are_distributed_by_the_collective(three):
     function = synk.function([], [(W, None)])
     synk.all_reduce(W, "sum")
     table.assert_same_bits(three.values(W), np.arange(3.0) * 3)
-    assert function in catalogue_of(three.session)
+    assert function in replicator_of(three.session)
 
 
 def test_variable_whose_function_was_dropped(three, refused):
