@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterator, Optional, Sequence, Tuple, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import ArgumentTypeError, ArgumentValueError, StateError
 from .memory import values
@@ -95,7 +96,7 @@ class Data:
         raise TypeError(f"{self!r} cannot be pickled, as its memory is this program's: pickle np.array(data) instead")
 
     @property
-    def data(self) -> np.ndarray:
+    def data(self) -> NDArray[Any]:
         """The array itself. Views of it keep the memory that they show when the Data moves elsewhere."""
         array = self._storage.backing.array
         if array is None:
@@ -103,7 +104,7 @@ class Data:
         return array
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype[Any]:
         """The dtype, which never changes."""
         return self._storage.dtype
 
@@ -154,7 +155,7 @@ class Data:
     def __setitem__(self, rows: Any, values: Any) -> None:
         self.data[rows] = values
 
-    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> NDArray[Any]:
         array = self.data
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
@@ -259,7 +260,7 @@ class Data:
             raise ArgumentValueError("shape", f"{self.ndim} dimensions", str(sizes))
         self._storage.reshape(sizes, oversize)
 
-    def condition_data(self, value: Any, force_cast: bool = False) -> np.ndarray:
+    def condition_data(self, value: Any, force_cast: bool = False) -> NDArray[Any]:
         """Return the array that `set_value` would store, and store nothing.
 
         Parameters
@@ -312,11 +313,11 @@ class Data:
             The file that is mapped was deleted, replaced or shortened.
         """
         known = self._storage.backing.fixed_handle
-        if known is None and self.data is not None:  # (which raises, if there is nothing)
-            known = self._storage.handle()
-        return known
+        if known is None:
+            _ = self.data  # raises if there is nothing
+        return known or self._storage.handle()
 
-    def _check(self, value: np.ndarray, typed: bool, force_cast: bool) -> None:
+    def _check(self, value: NDArray[Any], typed: bool, force_cast: bool) -> None:
         label = "value" if self.name is None else f"value for Data {self.name!r}"
         values.check(label, value, typed, self.ndim, self.dtype, force_cast)
 
@@ -393,6 +394,6 @@ def data(
     return Data(PROGRAM.pool, value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name, share_as=share_as)
 
 
-def _as_array(value: Any) -> Tuple[np.ndarray, bool]:
+def _as_array(value: Any) -> Tuple[NDArray[Any], bool]:
     """Return the value as an array, and whether it came with a dtype of its own."""
     return (value.data, True) if isinstance(value, Data) else values.as_array(value)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..reductions import ReduceOp, combine_pieces, counting, narrowed
 from . import copy as streaming
@@ -23,7 +24,7 @@ MAX_PARTS = 64
 #: Weights that a group keeps prepared: every batch may have its own.
 MAX_RECIPES = 16
 
-Piece = Tuple[List[Optional[np.ndarray]], List[np.ndarray]]  # parts of a block, and targets of what they combine to
+Piece = Tuple[List[Optional[NDArray[Any]]], List[NDArray[Any]]]  # parts of a block, and targets of what they combine to
 _SUM, _MIDPOINT, _MEAN = range(3)  # what the kernel calls them
 
 
@@ -59,8 +60,8 @@ class Share:
 
     def __init__(
         self,
-        parts: Sequence[Sequence[Optional[np.ndarray]]],
-        targets: Sequence[Sequence[np.ndarray]],
+        parts: Sequence[Sequence[Optional[NDArray[Any]]]],
+        targets: Sequence[Sequence[NDArray[Any]]],
         rank: int,
         ranks: int,
     ) -> None:
@@ -101,7 +102,7 @@ class Share:
 
     def _grouped(self) -> List[Group]:
         """Return what the kernel does, in groups of pieces that are alike."""
-        pieces: Dict[Any, List[Tuple[List[np.ndarray], List[np.ndarray]]]] = {}
+        pieces: Dict[Any, List[Tuple[List[NDArray[Any]], List[NDArray[Any]]]]] = {}
         for i, low, high in self._ranges:
             parts, targets = self._parts[i], self._targets[i]
             if for_kernel(parts, targets):
@@ -143,7 +144,10 @@ class Group:
     """
 
     def __init__(
-        self, present: Tuple[bool, ...], dtype: np.dtype, pieces: List[Tuple[List[np.ndarray], List[np.ndarray]]]
+        self,
+        present: Tuple[bool, ...],
+        dtype: np.dtype[Any],
+        pieces: List[Tuple[List[NDArray[Any]], List[NDArray[Any]]]],
     ) -> None:
         self.present, self.dtype = present, dtype
         self._pieces = streaming.kernels.Pieces(pieces, dtype.char)
@@ -160,7 +164,7 @@ class Group:
         self._pieces.reduce(*recipe, stream)
 
 
-def for_kernel(parts: Sequence[Optional[np.ndarray]], targets: Sequence[np.ndarray]) -> bool:
+def for_kernel(parts: Sequence[Optional[NDArray[Any]]], targets: Sequence[NDArray[Any]]) -> bool:
     """Return whether the kernel can combine these parts of one shape and dtype."""
     present = [part for part in parts if part is not None]
     return (
@@ -171,7 +175,9 @@ def for_kernel(parts: Sequence[Optional[np.ndarray]], targets: Sequence[np.ndarr
     )
 
 
-def recipe_of(op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype) -> Recipe:
+def recipe_of(
+    op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype[Any]
+) -> Recipe:
     """Return how the kernel combines the values of the ranks that are present: as `reductions.combine_into` does."""
     ranks = [rank for rank, is_there in enumerate(present) if is_there]
     if op.name == "sum":

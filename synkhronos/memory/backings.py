@@ -18,6 +18,7 @@ import math
 from typing import Any, Optional, Tuple, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ArgumentValueError
 from . import mapped_file
@@ -41,8 +42,8 @@ class Backing:
         The handle of the array, if it stays right as long as this backing lives.
     """
 
-    array: Optional[np.ndarray] = None
-    memory: Optional[np.ndarray] = None
+    array: Optional[NDArray[Any]] = None
+    memory: Optional[NDArray[Any]] = None
     fixed_handle: Optional[Handle] = None
 
     def __init__(self, shape: Tuple[int, ...]) -> None:
@@ -58,15 +59,15 @@ class Backing:
         """Whether every value must be written into `memory`, because others rely on it."""
         return False
 
-    def memory_for(self, shape: Tuple[int, ...], nbytes: int) -> Optional[np.ndarray]:
+    def memory_for(self, shape: Tuple[int, ...], nbytes: int) -> Optional[NDArray[Any]]:
         """Return `memory` if it has room for an array of so many bytes; None if new memory is needed."""
         return self.memory if self.memory is not None and nbytes <= self.memory.nbytes else None
 
-    def showing(self, array: np.ndarray) -> Backing:
+    def showing(self, array: NDArray[Any]) -> Backing:
         """Return the backing for another array at the start of the same memory."""
         raise NotImplementedError
 
-    def first_rows(self, array: np.ndarray) -> Optional[Backing]:
+    def first_rows(self, array: NDArray[Any]) -> Optional[Backing]:
         """Return the backing for the first rows of the array, if these need no memory to write to; else None."""
         return None
 
@@ -93,16 +94,16 @@ class NoBacking(Backing):
 class PoolBacking(Backing):
     """A range of the pool."""
 
-    array: np.ndarray
-    memory: np.ndarray
+    array: NDArray[Any]
+    memory: NDArray[Any]
     fixed_handle: Handle
 
-    def __init__(self, pool: Pool, memory: np.ndarray, array: np.ndarray) -> None:
+    def __init__(self, pool: Pool, memory: NDArray[Any], array: NDArray[Any]) -> None:
         super().__init__(array.shape)
         self._pool, self.memory, self.array = pool, memory, array
         self.fixed_handle = pool.handle(array)
 
-    def showing(self, array: np.ndarray) -> Backing:
+    def showing(self, array: NDArray[Any]) -> Backing:
         return PoolBacking(self._pool, self.memory, array)
 
     def handle(self) -> Handle:
@@ -112,10 +113,10 @@ class PoolBacking(Backing):
 class NamedBacking(Backing):
     """Memory with a POSIX name, which other programs may have mapped."""
 
-    array: np.ndarray
-    memory: np.ndarray
+    array: NDArray[Any]
+    memory: NDArray[Any]
 
-    def __init__(self, named: NamedMemory, array: np.ndarray) -> None:
+    def __init__(self, named: NamedMemory, array: NDArray[Any]) -> None:
         super().__init__(array.shape)
         self._named, self.memory, self.array = named, named.memory, array
 
@@ -127,7 +128,7 @@ class NamedBacking(Backing):
     def keeps_memory(self) -> bool:
         return self._named.linked
 
-    def memory_for(self, shape: Tuple[int, ...], nbytes: int) -> Optional[np.ndarray]:
+    def memory_for(self, shape: Tuple[int, ...], nbytes: int) -> Optional[NDArray[Any]]:
         memory = super().memory_for(shape, nbytes)
         if memory is None and self._named.linked:
             raise ArgumentValueError(
@@ -139,14 +140,14 @@ class NamedBacking(Backing):
             )
         return memory
 
-    def showing(self, array: np.ndarray) -> Backing:
+    def showing(self, array: NDArray[Any]) -> Backing:
         return NamedBacking(self._named, array)
 
     def attachable(self, pool: Pool) -> Backing:
         if self._named.linked:
             return self
         memory = pool.allocate((self.array.nbytes,), np.uint8)  # other ranks cannot open this memory any more
-        moved: np.ndarray = np.ndarray(self.array.shape, self.array.dtype, memory)
+        moved: NDArray[Any] = np.ndarray(self.array.shape, self.array.dtype, memory)
         moved[...] = self.array
         return PoolBacking(pool, memory, moved)
 
@@ -160,9 +161,9 @@ class NamedBacking(Backing):
 class FileBacking(Backing):
     """A file that every rank maps."""
 
-    array: np.ndarray
+    array: NDArray[Any]
 
-    def __init__(self, array: np.ndarray, handle: FileHandle) -> None:
+    def __init__(self, array: NDArray[Any], handle: FileHandle) -> None:
         super().__init__(array.shape)
         self.array, self._handle = array, handle
 
@@ -170,7 +171,7 @@ class FileBacking(Backing):
     def note(self) -> str:
         return f", mapped from {self._handle.path}"
 
-    def first_rows(self, array: np.ndarray) -> Backing:
+    def first_rows(self, array: NDArray[Any]) -> Backing:
         return FileBacking(array, self._handle._replace(shape=array.shape))
 
     def handle(self) -> FileHandle:
@@ -212,11 +213,11 @@ class Storage:
         named = self.pool.share(name, self._nbytes(shape, oversize))
         self.backing = NamedBacking(named, np.ndarray((0,) * len(shape), self.dtype, named.memory))
 
-    def maps(self, value: np.ndarray) -> bool:
+    def maps(self, value: NDArray[Any]) -> bool:
         """Return whether `store` would map the file that a value lies in, and copy nothing."""
         return not self.backing.keeps_memory and value.dtype == self.dtype and mapped_file.is_mapped(value)
 
-    def store(self, value: np.ndarray, oversize: float) -> None:
+    def store(self, value: NDArray[Any], oversize: float) -> None:
         """Hold a value: a mapped file as it is, anything else as a copy."""
         if self.maps(value):
             self.backing = FileBacking(value, mapped_file.describe(value))
@@ -224,7 +225,7 @@ class Storage:
         memory = self._memory_for(value.shape, oversize)
         if memory is self.backing.memory and value.dtype != self.dtype:
             value = np.array(value, self.dtype)  # may fail: before anything is written
-        array: np.ndarray = np.ndarray(value.shape, self.dtype, memory)
+        array: NDArray[Any] = np.ndarray(value.shape, self.dtype, memory)
         np.copyto(array, value, casting="unsafe")  # also right if the value is a part of what it replaces
         self._show(array, memory)
 
@@ -239,7 +240,7 @@ class Storage:
                 self.backing = fewer
                 return
         memory = self._memory_for(shape, oversize)
-        new: np.ndarray = np.ndarray(shape, self.dtype, memory)
+        new: NDArray[Any] = np.ndarray(shape, self.dtype, memory)
         if old is None:
             memory[: new.nbytes] = 0
         elif same_rows:  # the rows that are kept lie at the start, in the same order
@@ -263,11 +264,11 @@ class Storage:
         self.backing = self.backing.attachable(self.pool)
         return self.backing.handle()
 
-    def _memory_for(self, shape: Tuple[int, ...], oversize: float) -> np.ndarray:
+    def _memory_for(self, shape: Tuple[int, ...], oversize: float) -> NDArray[Any]:
         memory = self.backing.memory_for(shape, self._nbytes(shape))
         return self.pool.allocate((self._nbytes(shape, oversize),), np.uint8) if memory is None else memory
 
-    def _show(self, array: np.ndarray, memory: np.ndarray) -> None:
+    def _show(self, array: NDArray[Any], memory: NDArray[Any]) -> None:
         same = memory is self.backing.memory
         self.backing = self.backing.showing(array) if same else PoolBacking(self.pool, memory, array)
 

@@ -8,6 +8,7 @@ from operator import index
 from typing import Any, Optional, Sequence, Tuple, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .pool import MAX_NDIM, as_shape
@@ -64,7 +65,7 @@ def as_oversize(oversize: float) -> float:
     return float(oversize)
 
 
-def refuse_objects(dtype: np.dtype, argument: str = "dtype") -> None:
+def refuse_objects(dtype: np.dtype[Any], argument: str = "dtype") -> None:
     """Raise if a dtype holds Python objects."""
     if dtype.hasobject:
         raise ArgumentTypeError(
@@ -75,7 +76,7 @@ def refuse_objects(dtype: np.dtype, argument: str = "dtype") -> None:
         )
 
 
-def as_array(value: Any) -> Tuple[np.ndarray, bool]:
+def as_array(value: Any) -> Tuple[NDArray[Any], bool]:
     """Return the value as an array, and whether it came with a dtype of its own."""
     if isinstance(value, (str, os.PathLike)):
         if isinstance(value, str) and not value.endswith(".npy"):
@@ -95,14 +96,15 @@ def as_array(value: Any) -> Tuple[np.ndarray, bool]:
         return np.asarray(value), False
 
 
-def _open(path: Union[str, os.PathLike[str]]) -> np.ndarray:
+def _open(path: Union[str, os.PathLike[str]]) -> NDArray[Any]:
     try:
-        return np.lib.format.open_memmap(path, mode="r")
+        opened: np.memmap[Any, Any] = np.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call]
+        return opened
     except ValueError as error:
         raise ArgumentValueError("value", "a .npy file that can be mapped", f"{os.fspath(path)!r}: {error}") from None
 
 
-def check(argument: str, value: np.ndarray, typed: bool, ndim: int, dtype: np.dtype[Any], force_cast: bool) -> None:
+def check(argument: str, value: NDArray[Any], typed: bool, ndim: int, dtype: np.dtype[Any], force_cast: bool) -> None:
     """Raise unless a value may be stored: right number of dimensions, dtype equal or convertible."""
     refuse_objects(value.dtype, argument)
     if value.ndim != ndim:
@@ -116,7 +118,7 @@ def check(argument: str, value: np.ndarray, typed: bool, ndim: int, dtype: np.dt
         )
 
 
-def converts(array: np.ndarray, typed: bool, dtype: np.dtype) -> bool:
+def converts(array: NDArray[Any], typed: bool, dtype: np.dtype[Any]) -> bool:
     """Return whether a value may become `dtype` without force; the rule is that of ``data``, under `force_cast`."""
     if np.can_cast(array.dtype, dtype, "safe"):
         return True
