@@ -1,6 +1,7 @@
 """A collective: every rank is given the value of the rank before it."""
 
 from synkhronos.collectives.variables import Variables, keep, keys_and_arrays
+
 from synkhronos.runtime.command import Command
 
 

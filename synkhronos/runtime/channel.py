@@ -36,7 +36,7 @@ class MasterEnd:
         block, words = self.block, self.block.words
         if len(payload) <= len(block.command_slot):
             block.command_slot[: len(payload)] = payload
-            words[COMMAND_LENGTH] = len(payload)
+            words[COMMAND_LENGTH], self._keep = len(payload), None
         else:
             words[COMMAND_LENGTH], self._keep = messages.put(payload, block.command_slot, self.pool)
         words[COMMAND_NUMBER] = number

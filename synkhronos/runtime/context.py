@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 
@@ -212,9 +212,9 @@ class RankContext:
             gc.collect()  # graphs are cycles, and a rank may make too little garbage to have them collected by itself
 
 
-def memory_in_cells(registry: Registry) -> List[Any]:
-    """Return the memory that variables hold at the moment: of every array the one of which it is a view.
+def memory_in_cells(registry: Registry) -> Set[int]:
+    """Return the ids of the memory that variables hold now: of every array the one of which it is a view.
 
     A function may have put one variable's array into another's storage, by an update that swaps them for example.
     """
-    return [getattr(entry.cell[0], "base", None) for entry in registry.shareds.values()]
+    return {id(getattr(entry.cell[0], "base", None)) for entry in registry.shareds.values()}

@@ -148,7 +148,7 @@ class Barrier:
         slots, length = self.block.notice_slots[turn], self.block.notice_length[turn]
         if len(notice) <= len(slots[self.rank]):
             slots[self.rank][: len(notice)] = notice
-            length[self.rank] = len(notice)
+            length[self.rank], self._keep[turn] = len(notice), None
         else:
             length[self.rank], self._keep[turn] = messages.put(notice, slots[self.rank], pool)
         self.wait()

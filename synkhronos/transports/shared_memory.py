@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import pickle
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -57,13 +57,12 @@ class SharedMemoryTransport(Transport):
     pools : PoolMap
         All ranks' memory.
     borrowed : callable
-        Returns the memory that the storage of any variable refers to. A variable may have *borrowed* an array of
-        another one's slot (an update can swap two variables): then it is left to the borrower, not written to.
+        Returns the ids of the memory to which the storage of any variable refers now. A variable may have *borrowed*
+        an array of another one's slot (an update can swap two variables): then it is left to the borrower, and not
+        written to.
     """
 
-    def __init__(
-        self, barrier: Barrier, pool: Pool, pools: PoolMap, borrowed: Callable[[], List[Any]] = lambda: []
-    ) -> None:
+    def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, borrowed: Callable[[], Set[int]] = set) -> None:
         self.barrier, self.pool, self.pools, self._borrowed = barrier, pool, pools, borrowed
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
         self.everybody = range(self.size)
@@ -73,7 +72,8 @@ class SharedMemoryTransport(Transport):
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
     def bind(self, keys: Sequence[Key], values: Sequence[np.ndarray]) -> List[np.ndarray]:
-        bound, borrowed = [], None
+        bound: List[np.ndarray] = []
+        borrowed: Optional[Set[int]] = None
         for key, value in zip(keys, values):
             slot = self._slots.get(key)
             if slot is None:
@@ -81,8 +81,7 @@ class SharedMemoryTransport(Transport):
             current = slot.current
             if current is None or current.array is not value:
                 if current is None or not _is_same_memory(value, current.array):
-                    if borrowed is None:
-                        borrowed = self._borrowed()
+                    borrowed = self._borrowed() if borrowed is None else borrowed
                     current = slot.current = self._fitting(current, value.shape, value.dtype, borrowed)
                     copy_into(current.array, value)
             bound.append(current.array)
@@ -102,13 +101,10 @@ class SharedMemoryTransport(Transport):
             found.append(slot.spare)
         return found
 
-    def _fitting(
-        self, placed: Optional[Placed], shape: Tuple[int, ...], dtype: np.dtype, borrowed: List[Any]
-    ) -> Placed:
+    def _fitting(self, placed: Optional[Placed], shape: Tuple[int, ...], dtype: np.dtype, borrowed: Set[int]) -> Placed:
         """Return the array if it can be overwritten with a value of that shape and dtype, else another one."""
         if placed is not None and placed.array.shape == shape and placed.array.dtype == dtype:
-            memory = placed.array.base
-            if not any([memory is other for other in borrowed]):
+            if id(placed.array.base) not in borrowed:
                 return placed
         array = self.pool.allocate(shape, dtype)
         return Placed.at(array, self.pool.handle(array))

@@ -42,7 +42,7 @@ def test_every_rank_has_a_thread(session):
     assert session.launcher.contexts == {}
 
 
-def test_vanishing_is_dying(session, monkeypatch):
+def test_a_simulated_death_is_a_death(session, monkeypatch):
     execute = RankContext.execute
 
     def mortal(context, envelope):
@@ -54,7 +54,7 @@ def test_vanishing_is_dying(session, monkeypatch):
     monkeypatch.setattr(RankContext, "execute", mortal)
     with pytest.raises(synk.WorkerDied, match="rank 2 .* was killed by SIGKILL .* in act") as caught:
         session.run(Act(2, "vanish"))
-    assert caught.value.rank == 2 and not synk.is_forked()
+    assert caught.value.rank == 2 and caught.value.command == "act" and not synk.is_forked()
 
 
 def test_broken_rank_tells_why(session, monkeypatch):

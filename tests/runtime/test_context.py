@@ -4,8 +4,9 @@ import pytest
 
 from synkhronos.errors import Aborted
 from synkhronos.runtime.context import RankContext
-from synkhronos.sync.barrier import Barrier, WaitPolicy
+from synkhronos.sync.barrier import Barrier
 from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.semaphore import WaitPolicy
 
 
 class Transport:

@@ -11,8 +11,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
-from synkhronos.runtime.command import Command
-from synkhronos.runtime.serve import Start
+from synkhronos.runtime.command import Command, Start
 
 
 class Tell(Command):
