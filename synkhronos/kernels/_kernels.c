@@ -22,7 +22,7 @@
 #endif
 
 #define CHUNK 4096        /* bytes of each array that are worked on at a time: a few of them fit the first cache */
-#define STREAM_CHUNK 1024 /* the same where results go past the caches: so loads and stores alternate (measured) */
+#define STREAM_CHUNK 1024 /* the same if results go past the caches: so loads and stores alternate (measured) */
 #define MAX_PARTS 64      /* arrays that are reduced together */
 
 /* Copy, past the caches if `stream` is set and the machine can. */

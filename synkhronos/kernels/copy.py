@@ -1,4 +1,4 @@
-"""Copying and reducing what is larger than the caches, by kernels in C where they could be built.
+"""Copying and reducing what is larger than the caches, by kernels in C if they could be built.
 
 They store past the caches, which leaves out a third of what moves between memory and cores, and reduce many arrays in
 one call. Without them (no compiler when the library was installed; a processor other than x86-64 has only the second

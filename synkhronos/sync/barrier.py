@@ -1,6 +1,6 @@
 """A barrier that survives the death of any of its ranks.
 
-Every rank but the root tells the root that it has arrived and waits to be released; the root waits for all, *decides*
+Every rank but the root announces that it has arrived and waits to be released; the root waits for all, *decides*
 that the barrier is complete, and releases them. Only the root decides, so all surviving ranks agree on whether a
 barrier was complete, whatever happens meanwhile: this is what makes collectives all or nothing. ::
 
