@@ -56,7 +56,7 @@ RANK_WORDS = (
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
 DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS = range(len(SESSION_WORDS))
 
-_LINE = 8  # words in a cache line
+_LINE_WORDS = 8  # words in a cache line
 _WORD_BYTES = 8
 
 
@@ -64,8 +64,8 @@ def _regions(size: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
     """Return where everything lies, by name: first byte, number of items, bytes of each; and the bytes of all."""
     found, begin = {}, 0
     for name, count, nbytes in (
-        ("words", 1 + size, _LINE * _WORD_BYTES),
-        ("semaphores", 1 + 3 * size, semaphore.SIZE),
+        ("words", 1 + size, _LINE_WORDS * _WORD_BYTES),
+        ("semaphores", 1 + 3 * size, semaphore.SEMAPHORE_BYTES),
         ("command", 1, COMMAND_BYTES),
         ("answers", size, ANSWER_BYTES),
         ("notices", 2 * size, NOTICE_BYTES),  # two per rank, in turn: one may be read while the next is written
@@ -132,8 +132,8 @@ class ControlBlock:
             begin, count, nbytes = regions[name]
             return [memory[begin + i * nbytes : begin + (i + 1) * nbytes] for i in range(count)]
 
-        self.words = memory[: (1 + size) * _LINE * _WORD_BYTES].cast("q")
-        of_ranks = {word[0]: self.words[_LINE + index :: _LINE] for index, word in enumerate(RANK_WORDS)}
+        self.words = memory[: (1 + size) * _LINE_WORDS * _WORD_BYTES].cast("q")
+        of_ranks = {word[0]: self.words[_LINE_WORDS + index :: _LINE_WORDS] for index, word in enumerate(RANK_WORDS)}
         self.ended, self.status, self.memory = of_ranks["ended"], of_ranks["status"], of_ranks["memory"]
         self.arrived, self.finished = of_ranks["arrived"], of_ranks["finished"]
         self.answer_length = of_ranks["answer_length"]

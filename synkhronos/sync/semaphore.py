@@ -18,7 +18,7 @@ import time
 from typing import Any, Callable, NamedTuple
 
 #: Bytes to set aside for one semaphore: a cache line of its own, so that spinning on one does not slow its neighbours.
-SIZE = 64
+SEMAPHORE_BYTES = 64
 
 #: Longest time, in seconds, between two looks at the fate of the peers.
 POLL_INTERVAL_S = 0.1
@@ -92,7 +92,7 @@ class Semaphore:
     Parameters
     ----------
     memory : writable buffer
-        At least `SIZE` bytes of shared memory, aligned to 64 bytes. Kept alive by this object.
+        At least `SEMAPHORE_BYTES` bytes of shared memory, aligned to 64 bytes. Kept alive by this object.
     create : bool
         Whether to initialise it with the count 0; else it must have been created elsewhere.
     """
@@ -100,7 +100,7 @@ class Semaphore:
     __slots__ = ("_keep", "_address")
 
     def __init__(self, memory: Any, create: bool = False) -> None:
-        self._keep = (ctypes.c_char * SIZE).from_buffer(memory)
+        self._keep = (ctypes.c_char * SEMAPHORE_BYTES).from_buffer(memory)
         self._address = ctypes.c_void_p(ctypes.addressof(self._keep))
         if create and _init(self._address, 1, 0):
             raise OSError(ctypes.get_errno(), "sem_init: " + os.strerror(ctypes.get_errno()))

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from synkhronos.sync.semaphore import SIZE, Semaphore, WaitPolicy
+from synkhronos.sync.semaphore import SEMAPHORE_BYTES, Semaphore, WaitPolicy
 
 
 @pytest.fixture
 def memory():
-    return mmap.mmap(-1, 2 * SIZE)
+    return mmap.mmap(-1, 2 * SEMAPHORE_BYTES)
 
 
 def test_counts(memory):
@@ -29,10 +29,10 @@ def test_counts(memory):
 
 def test_two_objects_are_one_semaphore_and_neighbours_are_not(memory):
     whole = memoryview(memory)
-    first, second = Semaphore(whole[:SIZE], create=True), Semaphore(whole[SIZE:], create=True)
+    first, second = Semaphore(whole[:SEMAPHORE_BYTES], create=True), Semaphore(whole[SEMAPHORE_BYTES:], create=True)
     first.release()
     assert not second.try_acquire()
-    assert Semaphore(whole[:SIZE]).try_acquire() and not first.try_acquire()
+    assert Semaphore(whole[:SEMAPHORE_BYTES]).try_acquire() and not first.try_acquire()
 
 
 def test_drain(memory):
@@ -65,7 +65,10 @@ def test_wakes_a_thread_that_waits(memory):
 
 
 def test_wakes_a_process_that_waits(memory):
-    there, back = Semaphore(memoryview(memory)[:SIZE], create=True), Semaphore(memoryview(memory)[SIZE:], create=True)
+    there, back = (
+        Semaphore(memoryview(memory)[:SEMAPHORE_BYTES], create=True),
+        Semaphore(memoryview(memory)[SEMAPHORE_BYTES:], create=True),
+    )
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -84,7 +87,7 @@ def test_wakes_a_process_that_waits(memory):
 
 
 def test_dead_waiter_takes_nothing(memory):
-    semaphore = Semaphore(memoryview(memory)[:SIZE], create=True)
+    semaphore = Semaphore(memoryview(memory)[:SEMAPHORE_BYTES], create=True)
     pid = os.fork()
     if pid == 0:
         semaphore.acquire(60)
@@ -112,12 +115,12 @@ def test_signal_ends_a_wait_early(memory):
 
 def test_memory_that_is_too_small():
     with pytest.raises(ValueError):
-        Semaphore(memoryview(mmap.mmap(-1, SIZE))[: SIZE - 1], create=True)
+        Semaphore(memoryview(mmap.mmap(-1, SEMAPHORE_BYTES))[: SEMAPHORE_BYTES - 1], create=True)
 
 
 class TestWait:
     def setup_method(self):
-        self.semaphore = Semaphore(mmap.mmap(-1, SIZE), create=True)
+        self.semaphore = Semaphore(mmap.mmap(-1, SEMAPHORE_BYTES), create=True)
 
     def test_takes_one(self):
         self.semaphore.release()
