@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Dict, List, NamedTuple, Optional, Type
 
 from .. import engines
 from ..errors import ArgumentValueError, StateError, SynkhronosError
@@ -39,6 +39,18 @@ START_TIMEOUT_S = 60.0
 
 #: Seconds in which they must have opened their devices; Theano may compile a while for that.
 DEVICES_TIMEOUT_S = 600.0
+
+
+class SessionOptions(NamedTuple):
+    """What `fork` was asked for beside ranks and devices; it documents and checks them."""
+
+    timeout: Optional[float] = None
+    pin: bool = True
+    threads: Optional[int] = None
+    profile: bool = False
+    seed: Optional[int] = None
+    random: str = "split"
+    keep_heap: bool = True
 
 
 class Program:
@@ -96,24 +108,22 @@ class Program:
         size: int,
         root: int,
         *,
-        timeout: Optional[float] = None,
-        pin: bool = True,
-        threads: Optional[int] = None,
-        profile: bool = False,
-        seed: Optional[int] = None,
-        random: str = "split",
         launcher: str = "fork",
         devices: Optional[List[str]] = None,
-        keep_heap: bool = True,
+        **options: Any,
     ) -> Session:
-        """Start a session; the arguments are those of `fork`, checked.
+        """Start a session.
 
         Parameters
         ----------
+        size, root : int
+            Number of ranks, and the master's.
         launcher : {"fork", "threads"}
             How the other ranks run: as processes, or as threads of this one.
         devices : list of str, optional
             By rank.
+        **options
+            See `SessionOptions`.
 
         Raises
         ------
@@ -137,20 +147,7 @@ class Program:
             session = None
             try:
                 with DeferredSignals():  # or a process could be left behind
-                    processes = LAUNCHERS[launcher] is ProcessLauncher
-                    session = self._start(
-                        size,
-                        root,
-                        timeout,
-                        pin,
-                        threads,
-                        profile,
-                        processes,
-                        seed,
-                        random,
-                        devices is not None,
-                        keep_heap,
-                    )
+                    session = self._start(size, root, launcher, devices is not None, SessionOptions(**options))
                 session.run(Start(), START_TIMEOUT_S)
                 if devices is not None:
                     session.run(OpenDevices(devices), DEVICES_TIMEOUT_S)
@@ -186,39 +183,22 @@ class Program:
                     f"opened {device}: start a new program"
                 )
 
-    def _start(
-        self,
-        size: int,
-        root: int,
-        timeout: Optional[float],
-        pin: bool,
-        threads: Optional[int],
-        profile: bool,
-        processes: bool,
-        seed: Optional[int],
-        random: str,
-        devices: bool,
-        keep_heap: bool,
-    ) -> Session:
+    def _start(self, size: int, root: int, launcher: str, devices: bool, options: SessionOptions) -> Session:
+        processes = LAUNCHERS[launcher] is ProcessLauncher
         budget = machine.core_budget()
         claims = CoreClaims()
         groups: List[List[int]] = [[]] * size
-        threads = threads or max(1, budget // size)
+        threads = options.threads or max(1, budget // size)
         block: Optional[ControlBlock] = None
         pools: Dict[int, Any] = {}
         starter: Launcher = LocalLauncher()  # also if there is no other rank to start
         try:
             block = ControlBlock(size)
             if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
-                if pin and 1 < size <= budget:
+                if options.pin and 1 < size <= budget:
                     groups = claims.claim(size)
-                if self._keeper is not None and not self._keeper.alive():
-                    self._keeper.end()
-                    self._keeper = None
-                if self._keeper is None:
-                    self._keeper = Keeper(self._enter_rank)
-                starter = ProcessLauncher(self._keeper)
-                if keep_heap:  # after the keeper, whose ranks decide for themselves
+                starter = ProcessLauncher(self._living_keeper())
+                if options.keep_heap:  # after the keeper was forked: each of its ranks has its own setting
                     keep_freed_memory()
             for rank in range(size):
                 if rank != root:
@@ -236,8 +216,8 @@ class Program:
                     list(sys.path),
                     machine.working_directory(),
                     dict(os.environ),
-                    _profile_path(rank) if profile else None,
-                    keep_heap,
+                    _profile_path(rank) if options.profile else None,
+                    options.keep_heap,
                 )
                 for rank in range(size)
                 if rank != root
@@ -254,10 +234,10 @@ class Program:
                 pools,
                 policy,
                 affinity,
-                timeout,
-                _profile_path(root) if profile else None,
-                seed,
-                random,
+                options.timeout,
+                _profile_path(root) if options.profile else None,
+                options.seed,
+                options.random,
             )
         except BaseException as error:
             starter.kill()
@@ -273,6 +253,14 @@ class Program:
             for each in pools.values():
                 if isinstance(each, int):
                     os.close(each)
+
+    def _living_keeper(self) -> Keeper:
+        if self._keeper is not None and not self._keeper.alive():
+            self._keeper.end()
+            self._keeper = None
+        if self._keeper is None:
+            self._keeper = Keeper(self._enter_rank)
+        return self._keeper
 
     def close(self, wait_s: float = -1) -> None:
         """Close the session, if one is open, and take back the names of shared Data; the keeper stays for the next.
