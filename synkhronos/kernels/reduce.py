@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..reductions import ReduceOp, combine_pieces, counting, narrowed
+from ..trace import point
 from . import copy as streaming
 
 #: Bytes of every rank's array that NumPy reduces at a time.
@@ -78,6 +79,7 @@ class Share:
         self._groups: Optional[List[Group]] = None
         self._pieces: Dict[bool, List[Piece]] = {}
 
+    @point("transport")
     def combine(self, op: ReduceOp, weights: Optional[Sequence[float]]) -> None:
         """Reduce the elements and write the result to all targets.
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import SharedMemoryError
 from ..host.units import readable_bytes
+from ..trace import point
 from . import mapped_file, posix_names
 from .handles import FileHandle, Handle, NameHandle, extent
 from .pool import Pool
@@ -58,6 +59,7 @@ class PoolMap:
             if path is None or key[0] == path:
                 del self._others[key]
 
+    @point("memory")
     def attach(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
         """Return the array of a handle, without a copy.
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..errors import ArgumentTypeError, ArgumentValueError, SharedMemoryError, StateError
 from ..host.units import readable_bytes
+from ..trace import point
 from .free_list import FreeList
 from .handles import Handle, address, extent
 from .memfd import nameless_file, reserve
@@ -107,6 +108,7 @@ class Pool:
         """Close the descriptor. The arrays live on. May be called again."""
         self._close()
 
+    @point("memory")
     def allocate(self, shape: Union[int, Sequence[int]], dtype: Any, order: Any = "C") -> NDArray[Any]:
         """Make an array in the pool, aligned to 64 bytes. Its contents are undefined, as with ``np.empty``.
 

@@ -22,7 +22,7 @@ from ..host import machine
 from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
-from ..runtime.trace import point
+from ..trace import point
 
 
 class SharedItem(NamedTuple):

@@ -29,6 +29,7 @@ from typing import Any, Callable, List, Tuple
 
 from ..errors import Aborted
 from ..memory import messages
+from ..trace import point
 from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED, ControlBlock
 from .semaphore import WaitPolicy
 
@@ -63,11 +64,13 @@ class Barrier:
         self._others = [r for r in range(block.size) if r != root]
         self._keep: List[Any] = [None, None]
 
+    @point("barrier")
     def begin(self, command: int) -> None:
         """Start counting for the command of that number, which is larger than any before."""
         self.command = command
         self.current = command * BARRIERS_PER_COMMAND
 
+    @point("barrier")
     def wait(self) -> None:
         """Wait until every rank has called this as often as this rank has.
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..engines import pickling, random_states, register
 from ..engines.base import ArrayType, Engine, Input, Output
+from ..trace import point
 
 # -- graphs ------------------------------------------------------------------------------------------------------------
 
@@ -530,6 +531,7 @@ class NumpyEngine(Engine):
     def check(self, input: Input, dtype: np.dtype, shape: Tuple[int, ...], argument: str) -> None:
         _check(input.type, np.dtype(dtype), shape, argument)
 
+    @point("engine")
     def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
         chosen = range(len(compiled.outputs)) if output_subset is None else list(output_subset)
         if not all(0 <= index < len(compiled.outputs) for index in chosen):
@@ -556,6 +558,7 @@ class NumpyEngine(Engine):
             _parts,
         )
 
+    @point("replication")
     def loads(self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray]) -> List[Any]:
         return pickling.loads(
             data, lambda kind, number: replicas[number] if kind == "variable" else replicas[number].storage

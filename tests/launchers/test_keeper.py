@@ -136,7 +136,9 @@ def test_a_keeper_that_is_gone(keeper):
     wait_for(lambda: not keeper.alive())
     assert repr(keeper) == f"Keeper(pid={keeper.pid}, ended)"
     assert not launcher.is_alive()
-    assert "is gone: killed by signal 9" in str(launcher.error())
+    assert f"keeper process (pid {keeper.pid})" in str(launcher.error()) and "killed by signal 9" in str(
+        launcher.error()
+    )
     launcher.kill()
     assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
     with pytest.raises(SynkhronosError, match="keeper"):

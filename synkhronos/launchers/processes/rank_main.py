@@ -18,9 +18,9 @@ from ...runtime.context import RankContext
 from ...runtime.failures import Failure
 from ...runtime.launcher import RankConfig
 from ...runtime.serve import serve
-from ...runtime.trace import log_as_the_environment_says
 from ...sync.control_block import FATAL_ERROR_BYTES, ControlBlock
 from ...sync.semaphore import WaitPolicy
+from ...trace import log_as_the_environment_says
 
 _PR_SET_PDEATHSIG = 1
 
