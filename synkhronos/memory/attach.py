@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import SharedMemoryError
 from ..host.units import readable_bytes
@@ -59,7 +60,7 @@ class PoolMap:
                 del self._others[key]
 
     @point("memory")
-    def attach(self, handle: Union[Handle, FileHandle, NameHandle]) -> np.ndarray:
+    def attach(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
         """Return the array of a handle, without a copy.
 
         The array keeps the memory mapped, but does not keep its range from being used again: the owner of the pool
@@ -91,7 +92,7 @@ class PoolMap:
     def _known(self) -> List[int]:
         return sorted({*self._peers, *self._mappings})
 
-    def _attach_other(self, handle: Union[FileHandle, NameHandle]) -> np.ndarray:
+    def _attach_other(self, handle: Union[FileHandle, NameHandle]) -> NDArray[Any]:
         if isinstance(handle, FileHandle):
             key: Tuple[Any, ...] = (handle.path, handle.mode, handle.identity)
             offset, strides = handle.offset, handle.strides

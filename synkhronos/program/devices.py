@@ -15,7 +15,7 @@ ENGINE = "theano"
 
 
 class OpenDevices(Command):
-    """Have every rank open its own device: the others first, so that the master opens none where one of them cannot.
+    """Have every rank open its own device: the others first, so that the master opens none if one of them cannot.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.errors import SynkhronosError
-from synkhronos.launchers.processes.keeper import Keeper
+from synkhronos.launchers.processes.keeper import Descriptors, Keeper
 from synkhronos.launchers.processes.launcher import ProcessLauncher
 from synkhronos.memory.memfd import nameless_file
 from synkhronos.program.program import PROGRAM
@@ -42,6 +42,14 @@ def start(keeper, size, root=0):
             os.close(fd)
         block.close()
     return launcher, block
+
+
+def test_descriptors_arrive_as_they_were_sent():
+    sent = Descriptors(10, 11, [20, 21, 30, 31], {-1: 40, 1: 41, 2: 42})
+    received = Descriptors.of_flat(sent.flat(), 2, [-1, 1, 2])
+    assert received == sent
+    assert [received.streams_of(position) for position in range(2)] == [[20, 21], [30, 31]]
+    assert Descriptors.of_flat([1, 2], 0, []) == Descriptors(1, 2, [], {})
 
 
 def wait_for(condition, seconds=10):
@@ -113,7 +121,7 @@ def test_inspect():
     found = launcher.inspect([1, 2], 5)
     assert found[1][0] in "RSD" and "in serve" in found[1] and "in rank_main" in found[1], found
     assert found[2].startswith("T (stopped)") and "\n" not in found[2]
-    assert launcher.inspect([1], 5)[1].count("in serve") == 1  # each asks anew
+    assert launcher.inspect([1], 5)[1].count("in serve") == 1  # each call asks again
     began = time.monotonic()
     launcher.inspect([1, 2], 0)
     assert time.monotonic() - began < 1
