@@ -26,7 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from synkhronos.host import machine
+from synkhronos.host import gpus, machine
 from synkhronos.host.units import readable_bytes
 from synkhronos.kernels import copy as streaming
 

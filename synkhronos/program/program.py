@@ -29,6 +29,7 @@ from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.session import GRACE_S, Session
 from ..sync.control_block import ControlBlock
 from ..sync.semaphore import WaitPolicy
+from ..trace import log_as_the_environment_says
 from .devices import OpenDevices
 
 #: How the other ranks run, by the name that `Program.open` is given.
@@ -136,6 +137,7 @@ class Program:
         """
         if launcher not in LAUNCHERS:
             raise ArgumentValueError("launcher", f"one of {sorted(LAUNCHERS)}", repr(launcher))
+        log_as_the_environment_says()
         with self._lock:
             if self.inside_rank:
                 raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")
