@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 
-from .. import engines
 from ..errors import ArgumentTypeError, ArgumentValueError, StateError, SynkhronosError
 from ..host import gpus, machine
 from ..runtime.session import check_timeout
-from .devices import ENGINE
+from .devices import choose_devices
 from .program import PROGRAM
 
 #: Threads per rank that may be asked for: BLAS libraries crash at absurd numbers.
@@ -111,7 +110,7 @@ def fork(
             raise ArgumentTypeError(argument, expected, _with_type(value))
     if n_parallel is not None:
         n_parallel = _positive("n_parallel", n_parallel)
-    names = _devices(devices, use_gpu, n_parallel)
+    names = choose_devices(devices, use_gpu, n_parallel)
     size = len(names) if names else machine.core_budget() if n_parallel is None else n_parallel
     root = _integer("master_rank", master_rank)
     if not 0 <= root < size:
@@ -153,40 +152,6 @@ def fork(
             if root >= size:
                 raise
     return PROGRAM.open(size, root, devices=names, **options).size
-
-
-def _devices(
-    devices: Optional[Sequence[str]], use_gpu: Optional[bool], n_parallel: Optional[int]
-) -> Optional[List[str]]:
-    """Return the device of every rank, or None if they are to be CPU processes."""
-    if devices is None and not use_gpu and (use_gpu is not None or not gpus.count_gpus()):
-        return None
-    if use_gpu is not None and not use_gpu:
-        raise ArgumentValueError("devices", "none, as use_gpu is False", repr(devices), "leave out one of them")
-    try:
-        missing = engines.get(ENGINE).check_devices()
-    except ImportError as error:
-        missing = f"Theano cannot be imported ({error}): pip install 'synkhronos[theano]'"
-    names: List[str] = []
-    if devices is None and not gpus.count_gpus():
-        missing = missing or "there is no GPU on this machine that CUDA would show: see python -m synkhronos doctor"
-    elif devices is not None or use_gpu or not missing:
-        try:
-            names = gpus.place(devices, n_parallel, gpus.count_gpus())
-        except ValueError as error:
-            if devices is not None or use_gpu:
-                raise
-            missing = str(error)
-    if missing and devices is None and use_gpu is None:
-        logger.warning(
-            "the %d GPUs of this machine are not used, CPU processes take their place: %s",
-            gpus.count_gpus(),
-            missing,
-        )
-        return None
-    if missing:
-        raise SynkhronosError(f"{'devices' if devices is not None else 'use_gpu=True'}: {missing}")
-    return names
 
 
 def close() -> None:
