@@ -172,6 +172,18 @@ def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str, allowed: Collection[
         )
 
 
+def compute_dtype(op: ReduceOp, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type, in the machine's byte order, that values of type ``dtype`` are accumulated in.
+
+    Examples
+    --------
+    >>> compute_dtype(ReduceOp("sum"), np.dtype("float16"))
+    dtype('float32')
+    """
+    wide = dtype == np.float16 and op.name in ("avg", "sum", "prod")
+    return np.dtype(np.float32) if wide else dtype.newbyteorder("=")
+
+
 def listed(names: Collection[Optional[str]]) -> str:
     """Return names as error messages list them."""
     return ", ".join(repr(name) for name in names)
