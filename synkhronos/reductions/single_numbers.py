@@ -17,8 +17,8 @@ from .op import ReduceOp
 _LIMITS = {np.dtype(np.float32): (1e-37, 3e38), np.dtype(np.float64): (1e-290, 1e290)}
 """By the types that Python's floats hold: the sizes between which nothing overflows or underflows on the way."""
 
-_WEIGHT_LIMIT = 1e15
-"""Below this, weights are added exactly enough if they are whole numbers, and nothing overflows if they are not."""
+_WEIGHT_LIMITS = (1e-15, 1e15)
+"""The sizes of weights between which products with such numbers, and sums, do not underflow or overflow either."""
 
 
 def combine_numbers(
@@ -47,7 +47,7 @@ def combine_numbers(
         value, weight = part.item(), 1 if weights is None else weights[rank]
         if value and not least < abs(value) < most:
             return None
-        if type(weight) not in (int, float) or not 0 < weight < _WEIGHT_LIMIT:
+        if type(weight) not in (int, float) or not _WEIGHT_LIMITS[0] < weight < _WEIGHT_LIMITS[1]:
             return None
         total += value if op.name == "sum" else value * weight
         share += weight
