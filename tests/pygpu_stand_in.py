@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections import namedtuple
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,9 +70,10 @@ class Elemwise:
     def __init__(self, context, expression, arguments, convert_f16):
         assert convert_f16
         self.arguments = list(arguments)
-        self._function = compiled(
-            expression, tuple((each.name, C_TYPES[computed(each.type).name], each.scalar) for each in arguments)
-        )
+        with _compiling:  # ranks are threads here
+            self._function = compiled(
+                expression, tuple((each.name, C_TYPES[computed(each.type).name], each.scalar) for each in arguments)
+            )
 
     def __call__(self, *values):
         given, size = [], None
@@ -95,6 +97,9 @@ class Elemwise:
 def computed(dtype):
     """Return the type that elements of a type are computed in."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+_compiling = threading.Lock()
 
 
 @functools.lru_cache(maxsize=None)

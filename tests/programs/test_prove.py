@@ -29,7 +29,7 @@ def test_result_is_written_where_it_belongs(prove, tmp_path, capsys):
 
 
 def test_a_wrong_program_is_shown_and_nothing_is_written(prove, tmp_path, capsys, monkeypatch):
-    bugs.gather_order(monkeypatch)
+    bugs.gather_order(bugs.Plant(monkeypatch))
     document = tmp_path / "reliability.md"
     document.write_text(prove.BEGIN + prove.END)
     assert prove.main(["--draws", "400", "--only", "threads numpy", "--output", str(document)]) == 1
@@ -43,3 +43,7 @@ def test_a_wrong_program_is_shown_and_nothing_is_written(prove, tmp_path, capsys
 
 def test_document_has_its_place(prove):
     assert prove.BEGIN in prove.DOCUMENT.read_text() and prove.END in prove.DOCUMENT.read_text()
+
+
+def test_document_counts_the_planted_bugs(prove):
+    assert f"{len(bugs.BUGS)} bugs planted by hand" in prove.DOCUMENT.read_text()
