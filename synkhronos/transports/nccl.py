@@ -19,6 +19,7 @@ import ctypes
 import os
 import time
 from abc import ABC, abstractmethod
+from importlib import import_module
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -51,10 +52,10 @@ class Meta(NamedTuple):
 
     on_device: bool
     shape: Tuple[int, ...]
-    dtype: np.dtype
+    dtype: np.dtype[Any]
 
 
-def is_known(dtype: np.dtype) -> bool:
+def is_known(dtype: np.dtype[Any]) -> bool:
     """Return whether NCCL knows elements of that type."""
     return dtype.name in KNOWN
 
@@ -75,8 +76,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
     collectives: Any = None
     ident, trouble = b"", ""
     try:
-        from pygpu import collectives
-
+        collectives = import_module("pygpu.collectives")
         clique_id = collectives.GpuCommCliqueId(context)
         ident = bytes(clique_id.comm_id)
     except Exception as error:
@@ -85,7 +85,8 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
     for rank, (theirs, _) in enumerate(said):
         if theirs:
             return None, f"rank {rank}, {devices[rank]}: {theirs}"
-    comm = progress = None
+    comm: Any = None
+    progress: Any = None
     try:
         if host.rank != host.root:
             clique_id = collectives.GpuCommCliqueId(context, bytearray(said[host.root][1]))
@@ -358,7 +359,7 @@ def _meta(array: Any) -> Meta:
     return Meta(True, tuple(array.shape), np.dtype(array.dtype))
 
 
-def _neutral(name: str, dtype: np.dtype) -> Any:
+def _neutral(name: str, dtype: np.dtype[Any]) -> Any:
     """Return the element that changes nothing."""
     if name in _NEUTRAL:
         return _NEUTRAL[name]

@@ -40,7 +40,7 @@ def refused():
     def check(world, error, words, call):
         with pytest.raises(error) as caught:
             call()
-        assert type(caught.value) is error
+        assert isinstance(caught.value, error)
         for word in words if isinstance(words, (list, tuple)) else [words]:
             assert word in str(caught.value), str(caught.value)
         probe = world.shared(table.value("float64", (3,)), "probe")

@@ -90,20 +90,19 @@ def test_none_is_an_op():
 
 @pytest.mark.parametrize("op", ["mean", "", "c_", "AVG", "c_c_sum", "None", "c_None", "sum "])
 def test_unknown_ops_are_refused_with_the_known_ones(op):
-    with pytest.raises(ValueError, match="must be 'avg', 'sum', 'prod', 'min', 'max', 'gather', None .*'c_'") as caught:
+    with refuses(ValueError, "op", "'avg', 'sum', 'prod', 'min', 'max', 'gather', None ('c_'", repr(op)):
         ReduceOp.parse(op)
-    assert str(caught.value).endswith(f"got {op!r}")
 
 
 @pytest.mark.parametrize("op", [1, True, np.add, ("avg",), ["avg"], b"avg", MISSING])
 def test_ops_of_another_type_are_refused(op):
-    with pytest.raises(TypeError, match=r"^the op of output 0 must be 'avg', .* of type "):
+    with refuses(TypeError, "the op of output 0", "'avg', 'sum'", " of type "):
         ReduceOp.parse(op, argument="the op of output 0")
 
 
 @pytest.mark.parametrize("op", ["gather", "c_gather", None, GATHER])
 def test_ops_that_make_no_sense_where_they_stand_are_refused(op):
-    with pytest.raises(ValueError, match="^op must be 'avg', 'sum' .*, got "):
+    with refuses(ValueError, "op", "'avg', 'sum' ("):
         ReduceOp.parse(op, allowed=("avg", "sum"))
 
 
@@ -124,23 +123,22 @@ def test_the_default_op_of_floats_is_avg(dtype):
 @pytest.mark.parametrize("dtype", INTEGERS + ["?"])
 def test_integers_have_no_default_op_and_no_average(dtype):
     for op in (MISSING, "avg", "c_avg"):
-        with pytest.raises(TypeError) as caught:
+        with refuses(TypeError, "output 1 ('count')", "floating-point", np.dtype(dtype).name, "'sum'") as caught:
             ReduceOp.for_output(op, dtype, "output 1 ('count')")
-        for word in ("output 1 ('count')", np.dtype(dtype).name, "'sum'", "None", "cast"):
-            assert word in str(caught.value)
+        assert "None" in caught.value.hint and "cast" in caught.value.hint
     for op in ("sum", "prod", "min", "max", "gather", None):
         assert ReduceOp.for_output(op, dtype, "output 1") == ReduceOp(op)
 
 
 def test_a_wrong_op_of_an_output_is_named():
-    with pytest.raises(ValueError, match="^the op of output 2 must be"):
+    with refuses(ValueError, "the op of output 2"):
         ReduceOp.for_output("mean", "f4", "output 2")
 
 
 @pytest.mark.parametrize("dtype", ["O", "U3", "M8[s]", "V4"])
 def test_what_is_no_number_can_only_be_gathered(dtype):
     for op in (AVG, SUM, PROD, MIN, MAX):
-        with pytest.raises(TypeError, match="^names has the type .*'gather' or None"):
+        with refuses(TypeError, "names", f"'{op}'", str(np.dtype(dtype)), "'gather' or None"):
             check_dtype(op, dtype, "names")
     check_dtype(GATHER, dtype, "names")
     check_dtype(NONE, dtype, "names")
@@ -403,7 +401,7 @@ def test_avg_over_uneven_shards_is_the_mean_of_all_rows(n_rows, n_ranks, seed):
 
 
 def test_avg_of_integers_is_refused():
-    with pytest.raises(TypeError, match="int64, which has no average"):
+    with pytest.raises(TypeError, match="no average.*got int64"):
         combine(AVG, [np.array([1]), np.array([2])])
 
 
@@ -549,7 +547,7 @@ def test_large_values_take_several_blocks():
         (lambda: combine(AVG, [np.ones(())] * 2, [1]), ValueError, "weights: expected one number .*, got 1"),
         (lambda: combine(GATHER, [np.ones(2)]), ValueError, "not by 'gather'"),
         (lambda: combine(NONE, [np.ones(2)]), ValueError, "not by 'None'"),
-        (lambda: combine(SUM, [np.array(["a"])]), TypeError, "cannot be reduced by 'sum'"),
+        (lambda: combine(SUM, [np.array(["a"])]), TypeError, "can be reduced by 'sum'"),
     ],
 )
 def test_bad_arguments_are_refused(call, error, message):
