@@ -55,6 +55,12 @@ class Plant:
             if getattr(module, name, None) is right:
                 self._patch.setattr(module, name, wrong)
 
+    def replace_constant(self, module, name, wrong):
+        """Replace a constant of the same type, in its own module only."""
+        if type(getattr(module, name, None)) is not type(wrong):
+            raise Stale(f"{module.__name__} has no {name} of type {type(wrong).__name__}")
+        self._patch.setattr(module, name, wrong)
+
     def pull_out(self):
         self._patch.undo()
         clear_caches()
@@ -149,13 +155,7 @@ def weight_0_counts(plant):
 
 def default_op_is_sum(plant):
     """Outputs of floats without an op are added up."""
-    right = ReduceOp.for_output
-
-    def wrong(op_, dtype, label):
-        return right("sum" if op_ is op.MISSING else op_, dtype, label)
-
-    wrong.__signature__ = inspect.signature(right)
-    plant.replace(ReduceOp, "for_output", staticmethod(wrong))
+    plant.replace_constant(op, "AVG", ReduceOp("sum"))
 
 
 # -- rows: who takes which -----------------------------------------------------------------------------------------------
