@@ -13,9 +13,10 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 from .gradients import check_loss
 from .parameters import check_params, describe
 from .scalars import check_scalars
+from .train_theano import COMBINE
 
-#: What `synkhronos.function` knows to make one result of the ranks'.
-OPS = [prefix + op for prefix in ("", "c_") for op in ("avg", "sum", "prod", "min", "max", "gather")]
+#: The ops of outputs: those that the serial twin has, too, and each of them with the prefix for the CPU transport.
+OPS = [prefix + op for prefix in ("", "c_") for op in COMBINE]
 
 
 class TrainingGraph(NamedTuple):
