@@ -164,3 +164,15 @@ class RemoteTraceback(Exception):
 
 class Aborted(BaseException):
     """Raised inside a rank whose peers gave up the command in progress; never leaves the library."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of an error, which is in bytes in pygpu's errors; its type if it has none.
+
+    Examples
+    --------
+    >>> error_text(ValueError(b"no device")), error_text(MemoryError())
+    ('no device', 'MemoryError')
+    """
+    text = error.args[0] if error.args else ""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error) or type(error).__name__

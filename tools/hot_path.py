@@ -14,6 +14,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+import synkhronos as synk  # noqa: E402, prepares the import of Theano
+
 PACKAGE = str(ROOT / "synkhronos") + os.sep
 
 #: Functions that run while the master waits for the others, as often as it takes.
@@ -69,8 +71,6 @@ def measure() -> Dict[str, Count]:
     import numpy as np
     import theano
     import theano.tensor as T
-
-    import synkhronos as synk  # (first: it prepares Theano's import)
 
     synk.fork(2, use_gpu=False)
     try:

@@ -5,6 +5,8 @@ both to other processes. All code that depends on a particular engine is in
 this package (the small NumPy engine of the tests is in `synkhronos.testing`).
 The rest of the library works with the objects below, and with *variables*,
 *shared variables* and *compiled functions* that it only hands back.
+
+The module is long because it is one interface, most of it docstrings.
 """
 
 from __future__ import annotations
@@ -364,7 +366,8 @@ class Engine(ABC):
 
     # -- devices -------------------------------------------------------------------------------------------------
 
-    def is_on_device(self, value: Any) -> bool:
+    @staticmethod
+    def is_on_device(value: Any) -> bool:
         """Return whether a value is an array on a device."""
         return False
 
@@ -420,7 +423,7 @@ class Engine(ABC):
         variables
             The number of every shared variable object, by ``id``.
         constants
-            Where some of the functions' `constants` are in shared memory, by ``id``.
+            The places in shared memory of some of the functions' `constants`, by ``id``.
 
         Raises
         ------

@@ -7,13 +7,10 @@ from typing import Any, List, Optional, Sequence
 from .. import engines
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM
-from ..reductions import MISSING, ReduceOp, check_dtype
+from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
 from . import signature
 from .function import Function
 from .variants import Variants
-
-#: The ops by which the updates of slices can be accumulated.
-UPDATE_OPS = ("avg", "sum", "prod", "min", "max")
 
 
 def function(
@@ -90,7 +87,7 @@ def function(
             raise ArgumentTypeError("updates", "shared variables to update", repr(shared))
     ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
     update_ops = [
-        op if op is MISSING else ReduceOp.parse(op, f"the op of the update of {engine.label(shared)}", UPDATE_OPS)
+        op if op is MISSING else ReduceOp.parse(op, f"the op of the update of {engine.label(shared)}", COMBINING)
         for op, (shared, _) in zip(update_ops, pairs)
     ]
     givens = engine.given_pairs(givens)
@@ -189,5 +186,5 @@ def _update_op(op: Any, shared: Any, engine: Any) -> Any:
         return op
     if op is MISSING:
         return ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
-    check_dtype(op, type_.dtype, f"the update of {engine.label(shared)}", UPDATE_OPS)
+    check_dtype(op, type_.dtype, f"the update of {engine.label(shared)}", COMBINING)
     return op

@@ -52,7 +52,7 @@ class Function:
         n_scattered: int,
         variants: Variants,
     ) -> None:
-        self.program, self.engine, self.compiled, self.name = program, engine, compiled, compiled.name
+        self.program, self.engine, self.compiled, self.name = program, engine, compiled, engine.function_name(compiled)
         self._form, self._output_ops, self._updates, self._n_scattered = form, output_ops, updates, n_scattered
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
         self._shareds = engine.shareds(compiled)
@@ -217,11 +217,12 @@ class Function:
     @property
     def trust_input(self) -> bool:
         """Whether `as_theano` takes its arguments as they are; calls on all ranks always check them."""
-        return self.compiled.trust_input
+        trusts: bool = self.engine.trust_input(self.compiled)
+        return trusts
 
     @trust_input.setter
     def trust_input(self, trust_input: bool) -> None:
-        self.compiled.trust_input = trust_input
+        self.engine.set_trust_input(self.compiled, trust_input)
 
     def copy(
         self,
@@ -291,7 +292,7 @@ class Function:
         graphs, session = self._graphs(), self.program.session
         counts = [self.engine.profile([graph.on_ranks for graph in graphs])]
         if counts == [None]:
-            return self.compiled.profile
+            return None
         if session is not None and not session.closed:
             with session.lock:
                 replicator = replicator_of(session)

@@ -1,10 +1,8 @@
-"""Where ranks run: cores of their own, and no more threads than those have.
+"""The cores that ranks run on: each has its own, and the master only while it executes a command.
 
-Unpinned, the kernel often puts two ranks that wait for each other on one core,
-which costs half the speed. Several programs on one machine must not choose the
-same cores, so a program *claims* the cores it pins ranks to: it holds an
-advisory lock on the core's entry under /sys, which the kernel gives back when
-the program ends, however it ends.
+If ranks are not pinned, the kernel often puts two that wait for each other on one core, which costs half the speed.
+Several programs on one machine must not choose the same cores, so a program *claims* those that it pins ranks to: it
+holds an advisory lock on the core's entry under /sys, which the kernel releases when the program ends, however it ends.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ class CoreClaims:
         self._held: Dict[int, int] = {}
 
     def claim(self, groups: int) -> List[List[int]]:
-        """Claim cores for ``groups`` ranks, as many for each.
+        """Claim cores for ``groups`` ranks, the same number for each.
 
         Returns
         -------
         list of list of int
-            One group of cores per rank; all empty where there are too few cores that nobody else has claimed: then it
-            is better to leave the ranks to the kernel.
+            One group of cores per rank; all empty if too few cores are free of other programs' claims: then it is
+            better to leave the ranks to the kernel.
         """
         self.release()
         cores = usable_cores()
@@ -81,7 +79,7 @@ def _siblings_last(cores: Sequence[int]) -> List[int]:
 
 
 def confine(cores: Collection[int]) -> None:
-    """Run this thread, and those that it will start, on these cores only; where they have been taken away, on any."""
+    """Run this thread, and those that it will start, on these cores only, or on any if these are gone."""
     if cores:
         try:
             os.sched_setaffinity(0, cores)
@@ -97,7 +95,7 @@ class MasterAffinity:
     Parameters
     ----------
     cores : list of int
-        Empty where ranks are not pinned.
+        Empty if ranks are not pinned.
     threads : int, optional
         Of BLAS and OpenMP; not limited by default.
     claims : CoreClaims, optional

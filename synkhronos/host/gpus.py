@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import List, Optional, Sequence
 
+from ..errors import ArgumentTypeError, ArgumentValueError
+
 _NAMES = re.compile(r"cuda\d+|opencl\d+:\d+")
 
 
@@ -65,8 +67,8 @@ def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: i
 
     Raises
     ------
-    TypeError, ValueError
-        Where a device cannot exist, or there are more ranks than devices.
+    ArgumentTypeError, ArgumentValueError
+        A device cannot exist, or there are more ranks than devices.
 
     Examples
     --------
@@ -78,36 +80,37 @@ def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: i
     if devices is None:
         names = [f"cuda{i}" for i in range(n_gpus)]
         if n_parallel is not None and n_parallel > n_gpus:
-            raise ValueError(
-                (
-                    f"n_parallel: {n_parallel} ranks, but there are {n_gpus} GPUs; where ranks shall share "
-                    "them, name them "
-                    f"several times, devices={[f'cuda{i % max(1, n_gpus)}' for i in range(n_parallel)]!r}"
-                )
+            shared = [f"cuda{i % max(1, n_gpus)}" for i in range(n_parallel)]
+            raise ArgumentValueError(
+                "n_parallel",
+                f"at most {n_gpus}, as there are {n_gpus} GPUs",
+                str(n_parallel),
+                f"ranks share GPUs if these are named several times, devices={shared!r}",
             )
         return names[:n_parallel]
     if isinstance(devices, str) or not isinstance(devices, (list, tuple)):
-        raise TypeError(
-            "devices must be a list with the name of every rank's device, ['cuda0', 'cuda1'] for example, "
-            f"got {devices!r}"
+        raise ArgumentTypeError(
+            "devices", "a list with the name of every rank's device, ['cuda0', 'cuda1'] for example", repr(devices)
         )
     if not devices:
-        raise ValueError("devices must name one device at least, got an empty list")
+        raise ArgumentValueError("devices", "at least one name", "an empty list")
     for i, name in enumerate(devices):
         if not isinstance(name, str):
-            raise TypeError(f"devices[{i}] must be a str, got {name!r} of type {type(name).__name__}")
+            raise ArgumentTypeError(f"devices[{i}]", "a str", f"{name!r} of type {type(name).__name__}")
         if not _NAMES.fullmatch(name):
-            raise ValueError(f"devices[{i}]: expected a name like 'cuda0' or 'opencl0:0', got {name!r}")
+            raise ArgumentValueError(f"devices[{i}]", "a name like 'cuda0' or 'opencl0:0'", repr(name))
         if name.startswith("cuda") and int(name[4:]) >= n_gpus:
-            raise ValueError(
-                f"devices[{i}]: there is no {name}: this machine shows {n_gpus} GPUs (CUDA_VISIBLE_DEVICES counts)"
+            raise ArgumentValueError(
+                f"devices[{i}]",
+                f"one of the {n_gpus} GPUs that this machine shows",
+                name,
+                "CUDA_VISIBLE_DEVICES counts",
             )
     if n_parallel is not None and n_parallel != len(devices):
-        raise ValueError(
-            (
-                f"n_parallel: {n_parallel} ranks, but devices names {len(devices)}: give every rank one (a "
-                "device may be named "
-                "several times), or leave out n_parallel"
-            )
+        raise ArgumentValueError(
+            "n_parallel",
+            f"{len(devices)}, the number of names in devices",
+            str(n_parallel),
+            "name every rank's device (one may be named several times), or leave out n_parallel",
         )
     return list(devices)

@@ -16,9 +16,9 @@ def limit_threads(threads: int) -> None:
 
 
 class Library:
-    """The number of threads of one BLAS or OpenMP library; OpenBLAS without threadpoolctl's detours.
+    """The number of threads of one BLAS or OpenMP library; that of OpenBLAS without threadpoolctl's detours.
 
-    They take longer than all else that surrounds a command: 5 instead of 1 microseconds for two libraries.
+    These take longer than all else that surrounds a command: 5 instead of 1 microseconds for two libraries.
     """
 
     def __init__(self, controller: Any) -> None:

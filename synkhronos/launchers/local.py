@@ -1,7 +1,8 @@
-"""Ranks as threads of this process: for tests, which run by the thousand with it, and for nothing else.
+"""Ranks in this process: the master alone, or each other rank as a thread.
 
-Everything is the same as with processes, shared memory included, except that
-a thread cannot be killed: `SimulatedDeath`, raised inside a rank, plays its death.
+A session of one rank starts here, because there is nothing to fork. With more ranks the others are threads, which tests
+use: they start in no time. All else is as with processes, shared memory included, except that a thread cannot be
+killed: `SimulatedDeath`, raised inside a rank, takes the place of its death.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class SimulatedDeath(BaseException):
 
 
 class LocalLauncher(Launcher):
-    """Runs every rank in a thread."""
+    """Runs every other rank, if there is any, in a thread of this process."""
 
     def __init__(self) -> None:
         self._threads: Dict[int, threading.Thread] = {}
-        self._words: Dict[int, str] = {}
-        self._over = False
+        self._fatal_errors: Dict[int, str] = {}
+        self._killed = False
         #: The ranks' contexts, for tests to look into.
         self.contexts: Dict[int, RankContext] = {}
 
@@ -56,13 +57,13 @@ class LocalLauncher(Launcher):
         except SimulatedDeath:
             status = -9
         except BaseException:
-            self._words[config.rank] = traceback.format_exc()
+            self._fatal_errors[config.rank] = traceback.format_exc()
         finally:
             self.contexts.pop(config.rank, None)
             record_exit(block, config.rank, status)
 
     def _watch(self) -> None:
-        if self._over:
+        if self._killed:
             raise SimulatedDeath
 
     def is_alive(self) -> bool:
@@ -72,7 +73,7 @@ class LocalLauncher(Launcher):
         return self._threads[rank].native_id or 0
 
     def fatal_error(self, rank: int) -> str:
-        return self._words.get(rank, "")
+        return self._fatal_errors.get(rank, "")
 
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
         frames = sys._current_frames()
@@ -92,5 +93,5 @@ class LocalLauncher(Launcher):
         return not any(thread.is_alive() for thread in self._threads.values())
 
     def kill(self) -> None:
-        self._over = True
+        self._killed = True
         self.join(5.0)

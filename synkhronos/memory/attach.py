@@ -9,9 +9,11 @@ from collections import OrderedDict
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import SharedMemoryError
 from ..host.units import readable_bytes
+from ..trace import point
 from . import mapped_file, posix_names
 from .handles import FileHandle, Handle, NameHandle, extent
 from .pool import Pool
@@ -57,7 +59,8 @@ class PoolMap:
             if path is None or key[0] == path:
                 del self._others[key]
 
-    def attach(self, handle: Union[Handle, FileHandle, NameHandle]) -> np.ndarray:
+    @point("memory")
+    def attach(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
         """Return the array of a handle, without a copy.
 
         The array keeps the memory mapped, but does not keep its range from being used again: the owner of the pool
@@ -89,7 +92,7 @@ class PoolMap:
     def _known(self) -> List[int]:
         return sorted({*self._peers, *self._mappings})
 
-    def _attach_other(self, handle: Union[FileHandle, NameHandle]) -> np.ndarray:
+    def _attach_other(self, handle: Union[FileHandle, NameHandle]) -> NDArray[Any]:
         if isinstance(handle, FileHandle):
             key: Tuple[Any, ...] = (handle.path, handle.mode, handle.identity)
             offset, strides = handle.offset, handle.strides

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Handle(NamedTuple):
@@ -83,7 +84,7 @@ class NameHandle(NamedTuple):
     identity: Tuple[int, int]
 
 
-def address(array: np.ndarray) -> int:
+def address(array: NDArray[Any]) -> int:
     """Return the address of an array's first element."""
     start: int = array.__array_interface__["data"][0]
     return start

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .handles import FileHandle, address
 
 
-def is_mapped(array: np.ndarray) -> bool:
+def is_mapped(array: NDArray[Any]) -> bool:
     """Return whether an array is a ``np.memmap`` with elements, or a view of one, not the result of a computation.
 
     Examples
@@ -23,7 +24,7 @@ def is_mapped(array: np.ndarray) -> bool:
     return isinstance(array, np.memmap) and array.size > 0 and _root(array) is not None
 
 
-def describe(array: np.ndarray) -> FileHandle:
+def describe(array: NDArray[Any]) -> FileHandle:
     """Return the handle of a ``np.memmap`` or of a view of one.
 
     Parameters
@@ -109,7 +110,7 @@ def _compare(handle: FileHandle, stat: os.stat_result) -> None:
         )
 
 
-def _root(array: np.ndarray) -> Optional[np.memmap]:
+def _root(array: NDArray[Any]) -> Optional[np.memmap[Any, Any]]:
     """Return the array that np.memmap itself made; None if the memory is not that of a file."""
     while isinstance(array.base, np.ndarray):
         array = array.base

@@ -22,7 +22,7 @@ from ..host.units import readable_bytes
 _PIECE_BYTES = 8 << 20
 #: Bytes left to the rest of the program: the kernel kills for the last pages instead of refusing them.
 _SPARE_BYTES = 32 << 20
-_FULL = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT)
+_FULL_ERRNOS = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT)
 
 
 def nameless_file(label: str, size: int = 0) -> int:
@@ -89,7 +89,7 @@ def reserve(fd: int, start: int, size: int, check: bool = True) -> None:
         try:
             os.posix_fallocate(fd, piece, min(_PIECE_BYTES, start + size - piece))  # repeats itself after a signal
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in _FULL_ERRNOS:
                 raise _shortage(fd, size, error) from None
             raise
 

@@ -15,9 +15,11 @@ from operator import index
 from typing import Any, Deque, Optional, Sequence, Tuple, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ArgumentTypeError, ArgumentValueError, SharedMemoryError, StateError
 from ..host.units import readable_bytes
+from ..trace import point
 from .free_list import FreeList
 from .handles import Handle, address, extent
 from .memfd import nameless_file, reserve
@@ -106,7 +108,8 @@ class Pool:
         """Close the descriptor. The arrays live on. May be called again."""
         self._close()
 
-    def allocate(self, shape: Union[int, Sequence[int]], dtype: Any, order: Any = "C") -> np.ndarray:
+    @point("memory")
+    def allocate(self, shape: Union[int, Sequence[int]], dtype: Any, order: Any = "C") -> NDArray[Any]:
         """Make an array in the pool, aligned to 64 bytes. Its contents are undefined, as with ``np.empty``.
 
         Parameters
@@ -145,7 +148,7 @@ class Pool:
         start = self._take(taken)
         try:
             # Every view has this array as its base, because NumPy keeps the last array before the mapping.
-            block: np.ndarray = np.ndarray((taken,), np.uint8, self._mapping, start)
+            block: NDArray[Any] = np.ndarray((taken,), np.uint8, self._mapping, start)
             finalizer = weakref.finalize(block, self._let_go, start, taken)
         except BaseException:
             self._let_go(start, taken)
@@ -153,11 +156,11 @@ class Pool:
         finalizer.atexit = False
         return np.ndarray(sizes, model.dtype, block, order=order)
 
-    def owns(self, array: np.ndarray) -> bool:
+    def owns(self, array: NDArray[Any]) -> bool:
         """Return whether an array lies in this pool (one without elements lies in every pool)."""
         return array.size == 0 or 0 <= address(array) - self._address < self._window
 
-    def handle(self, array: np.ndarray) -> Handle:
+    def handle(self, array: NDArray[Any]) -> Handle:
         """Return the handle of an array, or of any view of one, that lies in this pool.
 
         Raises

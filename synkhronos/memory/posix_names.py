@@ -6,10 +6,11 @@ import mmap
 import os
 import re
 import weakref
-from typing import Tuple
+from typing import Any, Tuple
 
 import numpy as np
 import posix_ipc
+from numpy.typing import NDArray
 
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .handles import NameHandle
@@ -62,7 +63,7 @@ class NamedMemory:
             size = max(1, nbytes)  # nothing of length 0 can be mapped
             os.ftruncate(segment.fd, size)
             reserve(segment.fd, 0, size)
-            self.memory: np.ndarray = np.ndarray((nbytes,), np.uint8, mmap.mmap(segment.fd, size))
+            self.memory: NDArray[Any] = np.ndarray((nbytes,), np.uint8, mmap.mmap(segment.fd, size))
             self._identity = _identity(segment.fd)
             self._unlink = weakref.finalize(self, _unlink, name, self._identity, os.getpid())
         except BaseException:
@@ -76,7 +77,7 @@ class NamedMemory:
         """Whether it still has its name."""
         return self._unlink.alive
 
-    def handle(self, array: np.ndarray) -> NameHandle:
+    def handle(self, array: NDArray[Any]) -> NameHandle:
         """Return the handle of a C-contiguous array at the start of the segment."""
         return NameHandle(self.name, array.shape, array.dtype, self._identity)
 

@@ -22,7 +22,7 @@ from ..host import machine
 from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
-from ..runtime.trace import point
+from ..trace import point
 
 
 class SharedItem(NamedTuple):
@@ -77,8 +77,7 @@ class Distribute(Command):
         self.path, self.directory = list(sys.path), machine.working_directory()
 
     def details(self, context: RankContext) -> str:
-        n_functions = sum(len(item.numbers) for item in self.items)
-        return f"{n_functions} functions, {len(self.shareds)} variables"
+        return f"functions: {sum(len(item.numbers) for item in self.items)}, variables: {len(self.shareds)}"
 
     def run(self, context: RankContext) -> None:
         if sys.path != self.path:

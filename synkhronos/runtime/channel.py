@@ -17,8 +17,8 @@ from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.control_block import COMMAND_LENGTH, COMMAND_NUMBER, ControlBlock
 from ..sync.semaphore import WaitPolicy
+from ..trace import point
 from .command import Answer, Envelope
-from .trace import point
 
 
 class MasterEnd:
@@ -63,6 +63,7 @@ class MasterEnd:
 class RankEnd:
     """Another rank's end: receives commands, and answers them."""
 
+    @point("channel")
     def __init__(self, block: ControlBlock, rank: int, pool: Pool, pools: PoolMap, policy: WaitPolicy) -> None:
         self.block, self.rank, self.pool, self.pools, self.policy = block, rank, pool, pools, policy
         self._keep: Any = None

@@ -13,11 +13,11 @@ from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.barrier import Barrier, WaitPolicy
 from ..sync.control_block import ControlBlock
+from ..trace import point
 from ..transports.base import Key, Pending, Transport
 from ..transports.shared_memory import SharedMemoryTransport
 from .command import Answer, Command, Envelope
 from .registry import FunctionEntry, Registry, Replicas, SharedEntry
-from .trace import point
 
 
 class RankContext:
@@ -186,6 +186,7 @@ class RankContext:
         self.barrier.wait()
         self.settle()
 
+    @point("commit")
     def settle(self) -> None:
         """Make the changes of a commit that was decided, and forget those of one that was not."""
         if self._commitment is not None:
@@ -196,6 +197,7 @@ class RankContext:
 
     # -- what the program has dropped ----------------------------------------------------------------------------
 
+    @point("command")
     def forget(self, things: Iterable[Tuple[str, int]]) -> None:
         """Drop functions and shared variables, ``(kind, number)`` each, that the program has dropped."""
         for thing in things:

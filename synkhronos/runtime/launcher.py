@@ -21,6 +21,7 @@ class RankConfig(NamedTuple):
     directory: str  # working directory; empty where it has been deleted
     environment: Dict[str, str]
     profile: Optional[str]  # where to write a cProfile file at the end
+    keep_heap: bool = True  # whether the C library's heap is to keep what is freed
 
 
 class Launcher(ABC):

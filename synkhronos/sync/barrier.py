@@ -1,12 +1,22 @@
 """A barrier that survives the death of any of its ranks.
 
-Every rank but the root tells the root that it has arrived and waits to be released; the root waits for all, *decides*
+Every rank but the root announces that it has arrived and waits to be released; the root waits for all, *decides*
 that the barrier is complete, and releases them. Only the root decides, so all surviving ranks agree on whether a
 barrier was complete, whatever happens meanwhile: this is what makes collectives all or nothing. ::
 
     rank 1   arrived[1] = k   post arrivals ........................ wait for releases[1] ... decided >= k: go on
     rank 2   arrived[2] = k   post arrivals ........................ wait for releases[2] ... decided >= k: go on
     root     arrived[0] = k   wait for arrivals twice, decided = k,  post releases[1], releases[2]
+
+The state of a barrier is in four words, and each rank's part of it in one::
+
+    word             written by       state
+    arrived[r] = k   rank r           r waits at barrier k
+    decided = k      root             barrier k is complete, for all ranks, whatever happens from here on
+    abort_requested  a rank failing   command c is to be given up; the root looks at it before it decides
+      = c
+    aborted = c      root             no barrier of command c will be decided any more
+    deaths = 1       keeper           a rank has ended: as abort_requested
 
 A rank that fails requests that the command be given up; the root *aborts* it then, and all that wait raise `Aborted`.
 Numbers tell the barriers and the commands apart, so that nothing of an old one is taken for a new one. The words of the
@@ -19,6 +29,7 @@ from typing import Any, Callable, List, Tuple
 
 from ..errors import Aborted
 from ..memory import messages
+from ..trace import point
 from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED, ControlBlock
 from .semaphore import WaitPolicy
 
@@ -53,11 +64,13 @@ class Barrier:
         self._others = [r for r in range(block.size) if r != root]
         self._keep: List[Any] = [None, None]
 
+    @point("barrier")
     def begin(self, command: int) -> None:
         """Start counting for the command of that number, which is larger than any before."""
         self.command = command
         self.current = command * BARRIERS_PER_COMMAND
 
+    @point("barrier")
     def wait(self) -> None:
         """Wait until every rank has called this as often as this rank has.
 

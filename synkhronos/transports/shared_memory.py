@@ -29,6 +29,7 @@ from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..reductions import ReduceOp, reduce_outputs
 from ..sync.barrier import Barrier
+from ..trace import point
 from .base import Key, NameOf, Pending, Transport
 from .layouts import Layout, Layouts, Placed
 
@@ -71,6 +72,7 @@ class SharedMemoryTransport(Transport):
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
+    @point("transport")
     def bind(self, keys: Sequence[Key], values: Sequence[np.ndarray]) -> List[np.ndarray]:
         bound: List[np.ndarray] = []
         borrowed: Optional[Set[int]] = None
@@ -90,6 +92,7 @@ class SharedMemoryTransport(Transport):
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return self._spares([key], [(shape, dtype)])[0].array
 
+    @point("transport")
     def _spares(self, keys: Sequence[Key], kinds: Sequence[Tuple[Tuple[int, ...], np.dtype]]) -> List[Placed]:
         """Return the spare arrays of the keys, with these shapes and dtypes."""
         borrowed, found = self._borrowed(), []
@@ -109,6 +112,7 @@ class SharedMemoryTransport(Transport):
         array = self.pool.allocate(shape, dtype)
         return Placed.at(array, self.pool.handle(array))
 
+    @point("transport")
     def swap_in(self, key: Key, result: np.ndarray) -> None:
         slot = self._slots.get(key)
         if slot is not None and slot.spare is not None and result is slot.spare.array:
@@ -127,6 +131,7 @@ class SharedMemoryTransport(Transport):
         notices = self.barrier.exchange(pickle.dumps(notice, pickle.HIGHEST_PROTOCOL), self.pool, self.pools)
         return [notice if rank == self.rank else pickle.loads(each) for rank, each in enumerate(notices)]
 
+    @point("transport")
     def _layout(self, placed: Sequence[Optional[Placed]]) -> Layout:
         """Tell all ranks where this rank's arrays lie; return where all lie."""
         return self._layouts.of(self.barrier.exchange(self._layouts.notice(placed), self.pool, self.pools))

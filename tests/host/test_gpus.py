@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from refusals import refuses
 
 from synkhronos.host import gpus
 from synkhronos.host.gpus import place
@@ -66,23 +67,28 @@ def test_place(devices, n_parallel, n_gpus, expected):
 
 
 @pytest.mark.parametrize(
-    "devices, n_parallel, n_gpus, error, words",
+    "devices, n_parallel, n_gpus, error, argument, expected, got",
     [
-        (None, 3, 2, ValueError, r"3 ranks, but there are 2 GPUs.*devices=\['cuda0', 'cuda1', 'cuda0'\]"),
-        ("cuda0", None, 2, TypeError, "devices must be a list .* got 'cuda0'"),
-        (5, None, 2, TypeError, "devices must be a list .* got 5"),
-        ([], None, 2, ValueError, "devices must name one device at least"),
-        (["cuda0", 1], None, 2, TypeError, r"devices\[1\] must be a str, got 1 of type int"),
-        (["cuda"], None, 2, ValueError, r"devices\[0\]: expected a name like 'cuda0' or 'opencl0:0', got 'cuda'"),
-        (["gpu0"], None, 2, ValueError, "expected a name like"),
-        (["cuda0", "cuda2"], None, 2, ValueError, r"devices\[1\]: there is no cuda2: this machine shows 2 GPUs"),
-        (["cuda0"], 2, 1, ValueError, "n_parallel: 2 ranks, but devices names 1"),
-        (["cuda0", "cuda0"], 1, 1, ValueError, "n_parallel: 1 ranks, but devices names 2"),
+        (None, 3, 2, ValueError, "n_parallel", "at most 2, as there are 2 GPUs", "3"),
+        ("cuda0", None, 2, TypeError, "devices", "a list", "'cuda0'"),
+        (5, None, 2, TypeError, "devices", "a list", "5"),
+        ([], None, 2, ValueError, "devices", "at least one name", "an empty list"),
+        (["cuda0", 1], None, 2, TypeError, "devices[1]", "a str", "1 of type int"),
+        (["cuda"], None, 2, ValueError, "devices[0]", "a name like 'cuda0' or 'opencl0:0'", "'cuda'"),
+        (["gpu0"], None, 2, ValueError, "devices[0]", "a name like", "'gpu0'"),
+        (["cuda0", "cuda2"], None, 2, ValueError, "devices[1]", "one of the 2 GPUs", "cuda2"),
+        (["cuda0"], 2, 1, ValueError, "n_parallel", "1, the number of names in devices", "2"),
+        (["cuda0", "cuda0"], 1, 1, ValueError, "n_parallel", "2, the number of names in devices", "1"),
     ],
 )
-def test_what_cannot_be(devices, n_parallel, n_gpus, error, words):
-    with pytest.raises(error, match=words):
+def test_what_cannot_be(devices, n_parallel, n_gpus, error, argument, expected, got):
+    with refuses(error, argument, expected, got):
         place(devices, n_parallel, n_gpus)
+
+
+def test_hint_shows_how_to_share_gpus():
+    with refuses(ValueError, "n_parallel", hint="devices=['cuda0', 'cuda1', 'cuda0']"):
+        place(None, 3, 2)
 
 
 def test_visible_devices_count(monkeypatch, tmp_path):

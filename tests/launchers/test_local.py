@@ -58,7 +58,7 @@ def test_a_simulated_death_is_a_death(session, monkeypatch):
 
 
 def test_broken_rank_tells_why(session, monkeypatch):
-    monkeypatch.setattr("synkhronos.runtime.serve.encode", lambda ack: 1 / 0)
+    monkeypatch.setattr("synkhronos.runtime.serve.encode", lambda answer: 1 / 0)
     with pytest.raises(synk.WorkerDied, match="exit code 70") as caught:
         session.run(Start())
     assert "ZeroDivisionError" in str(caught.value.__cause__)

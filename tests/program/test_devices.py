@@ -1,6 +1,7 @@
 """Which device every rank is given; that they open is tested in tests/gpu."""
 
 import pytest
+from refusals import refuses
 
 import synkhronos as synk
 from synkhronos.host import gpus
@@ -36,9 +37,9 @@ def test_more_ranks_than_gpus(monkeypatch, caplog):
     theano_gpu = pytest.importorskip("synkhronos.engines.theano.gpu")
     monkeypatch.setattr(theano_gpu, "missing", lambda: "")
     monkeypatch.setattr(gpus, "count_gpus", lambda: 1)
-    with pytest.raises(ValueError, match="2 ranks, but there are 1 GPUs"):
+    with refuses(ValueError, "n_parallel", "at most 1, as there are 1 GPUs", "2"):
         synk.fork(2, use_gpu=True)
     with caplog.at_level("WARNING", "synkhronos"):
         assert synk.fork(2) == 2
     synk.close()
-    assert "2 ranks, but there are 1 GPUs" in caplog.text
+    assert "n_parallel: expected at most 1" in caplog.text

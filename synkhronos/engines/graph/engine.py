@@ -9,6 +9,7 @@ from typing import Any, Callable, Hashable, Iterator, List, Mapping, NamedTuple,
 import numpy as np
 
 from ...errors import ArgumentTypeError, ArgumentValueError
+from ...trace import point
 from .. import pickling
 from ..base import ArrayType, Engine, Input, Output
 from . import snapshot as snapshots
@@ -197,6 +198,7 @@ class GraphEngine(Engine):
             advice = "cast or reshape it, or compile with allow_input_downcast=True if only the dtype differs"
             _refuse(argument, input.variable.type, _described(dtype, shape), error, advice)
 
+    @point("engine")
     def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
         outputs = compiled.maker.outputs
         subset = None if output_subset is None else list(map(int, output_subset))
@@ -316,6 +318,7 @@ class GraphEngine(Engine):
         known = pickling.names(numbers, variables, constants)
         return pickling.dumps(compiled, known, self._reduce, _label_of_function, self._parts)
 
+    @point("replication")
     def loads(
         self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray[Any, Any]]
     ) -> List[Any]:

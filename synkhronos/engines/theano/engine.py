@@ -53,6 +53,7 @@ class TheanoEngine(GraphEngine):
     # CVM is missing if Theano has no C++ compiler.
     lazy_linkers = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))
     host_type = staticmethod(gpu.host_type)
+    is_on_device = staticmethod(gpu.is_array)
 
     # -- shared variables ----------------------------------------------------------------------------------------
 
@@ -130,9 +131,6 @@ class TheanoEngine(GraphEngine):
         return state
 
     # -- devices -------------------------------------------------------------------------------------------------
-
-    def is_on_device(self, value: Any) -> bool:
-        return gpu.is_array(value)
 
     def check_devices(self) -> str:
         return gpu.missing()

@@ -1,25 +1,25 @@
 """Objects of Theano's graphs that Theano itself cannot pickle, or not so that another process can use them.
 
-===================================  ===================================  ====================================================
-What Theano does                     What we do                           The test that holds it
-===================================  ===================================  ====================================================
-A ``Function`` pickles the values    Send the maker, name and             test_the_value_on_the_master_does_not_matter,
-of its inputs and compares them on   ``trust_input`` alone                test_defaults_and_trust_input
-arrival, which fails for NaN         (`GraphEngine.restored`)
-``ScipyGer`` keeps SciPy's routine,  Leave the routine out: each rank     test_outer_products_travel
-which does not pickle, in the tag    looks it up in its first call
-of its node
-``as_op`` makes operations that      Send the Python function by value,   test_functions_made_operations_in_main
-pickle by module and name            if it is from ``__main__`` or
-                                     cannot be imported
-``DebugMode`` forgets what it was    Send these settings beside its       test_debug_mode_checks_there_what_it_was_told_to
-told to check                        state
-A ``ProfileStats`` keeps the nodes   Send an empty one: each rank counts  test_profile_travels
-that it has counted                  its own calls
-A reduction on a GPU keeps its       Leave the kernel out: it is          test_a_function_that_was_called_before_still_travels
-compiled kernel, which does not      compiled again in the first call
-pickle, in its node
-===================================  ===================================  ====================================================
+==============================  ==============================  ====================================================
+What Theano does                What we do                      The test that holds it
+==============================  ==============================  ====================================================
+A ``Function`` pickles the      Send the maker, name and        test_the_value_on_the_master_does_not_matter,
+values of its inputs, compares  ``trust_input`` alone           test_defaults_and_trust_input
+them on arrival: fails for NaN  (`GraphEngine.restored`)
+``ScipyGer`` keeps SciPy's      Leave the routine out: each     test_outer_products_travel
+routine in the tag of its node  rank looks it up in its first
+                                call
+``as_op`` makes operations      Send the Python function by     test_functions_made_operations_in_main
+that pickle by module and name  value, if it is in __main__
+                                or cannot be imported
+``DebugMode`` forgets what it   Send these settings beside      test_debug_mode_checks_there_what_it_was_told_to
+was told to check               its state
+A ``ProfileStats`` keeps the    Send an empty one: each rank    test_profile_travels
+nodes that it has counted       counts its own calls
+A reduction on a GPU keeps its  Leave the kernel out: it is     test_a_function_that_was_called_before_still_travels
+compiled kernel in its node     compiled again in the first
+                                call
+==============================  ==============================  ====================================================
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ...memory.pool import Pool
 from ...runtime.exit_status import describe_state
 from ...runtime.launcher import Launcher, RankConfig
 from ...sync.control_block import ControlBlock
-from .keeper import Keeper
+from .keeper import Descriptors, Keeper
 from .output import Streams
 from .rank_main import ASK_FOR_STACKS, fatal_error
 
@@ -35,10 +35,13 @@ class ProcessLauncher(Launcher):
                 self._streams = Streams(config.rank for config in configs)
                 pids = self.keeper.spawn(
                     configs,
-                    block,
-                    self._stacks,
-                    self._streams.fds(),
-                    {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()},
+                    block.size,
+                    Descriptors(
+                        block.fd,
+                        self._stacks,
+                        self._streams.fds(),
+                        {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()},
+                    ),
                 )
             except BaseException:
                 self._tidy()
@@ -96,7 +99,7 @@ class ProcessLauncher(Launcher):
             self.keeper.kill()
             until = time.monotonic() + 1.0
             while not all(self._block.ended[rank] or _is_gone(pid) for rank, pid in self._pids.items()):
-                if time.monotonic() > until:  # only where the kernel itself holds a process
+                if time.monotonic() > until:  # only if the kernel itself holds a process
                     break
                 time.sleep(0.0005)
         self._tidy()

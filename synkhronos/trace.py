@@ -125,11 +125,11 @@ class CommandLog(Observer):
         self._began: Dict[int, float] = {}  # by the id of the rank's context, which lives as long as the rank
 
     def begin(self, point: Point, owner: Any, arguments: Any) -> None:
-        if point.name == "command":
+        if point.method == "execute":
             self._began[id(owner)] = time.perf_counter()
 
     def end(self, point: Point, owner: Any, arguments: Any) -> None:
-        if point.name == "command":
+        if point.method == "execute":
             took = 1e3 * (time.perf_counter() - self._began.pop(id(owner)))
             logger.debug("r%d | %s | %.2f ms", owner.rank, owner.described(arguments[0].command), took)
 
