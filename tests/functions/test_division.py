@@ -136,6 +136,7 @@ def test_every_selected_row_of_shared_variables_once_and_in_order(lengths, data)
         (dict(n_rows=4, num_slices=True), TypeError, "num_slices", "an int", "True of type bool"),
         (dict(n_rows=4, num_slices=np.bool_(1)), TypeError, "num_slices", "an int", "True of type bool"),
         (dict(n_rows=4, num_slices=2.0), TypeError, "num_slices", "an int", "2.0 of type float"),
+        (dict(n_rows=4, num_slices=None), TypeError, "num_slices", "an int", "None of type NoneType"),
         (dict(n_rows=4, num_slices="2"), TypeError, "num_slices", "an int", "'2' of type str"),
         (dict(n_rows=4, num_slices=np.array(2)), TypeError, "num_slices", "an int", "array(2) of type ndarray"),
         (dict(n_rows=4, num_slices=0), ValueError, "num_slices", "at least 1", "0"),

@@ -183,14 +183,11 @@ def test_results_have_the_form_that_theano_returns(two, theano_words):
 
 def test_ops_of_integers_and_bools(one, theano_words):
     i, b = T.lvector("i"), T.TensorType("bool", (False,))("flags")
-    with pytest.raises(
-        TypeError,
-        match=r"outputs\[1\] \(count\).*int64.*the op 'sum'",
-    ):
+    with refuses(TypeError, "outputs[1] (count)", "floating-point", "int64", "give the op 'sum', "):
         count = i.sum()
         count.name = "count"
         theano_words.function([i], [T.cast(i.sum(), "float64"), count])
-    with pytest.raises(TypeError, match="^output.*bool"):
+    with refuses(TypeError, "output", "floating-point", "bool"):
         theano_words.function([b], (b.any(), "avg"))
     f = theano_words.function(
         [i, b],
@@ -202,21 +199,12 @@ def test_ops_of_integers_and_bools(one, theano_words):
 
 
 @pytest.mark.parametrize(
-    "output,error,message",
-    [
-        (
-            "mean",
-            ValueError,
-            "the op of an output.*'avg', 'sum', 'prod', 'min', 'max', 'gather', None .*got 'mean'",
-        ),
-        ("c_", ValueError, "the op of an output.*got 'c_'"),
-        (3, TypeError, "the op of an output.*got 3 of type int"),
-    ],
+    "output,error,got", [("mean", ValueError, "'mean'"), ("c_", ValueError, "'c_'"), (3, TypeError, "3 of type int")]
 )
-def test_unknown_ops(theano_words, output, error, message):
+def test_unknown_ops(theano_words, output, error, got):
     x = T.dvector("x")
     for form in ([(x, output)], {"a": (x, output)}):
-        with pytest.raises(error, match=message):
+        with refuses(error, "the op of an output", "'avg', 'sum', 'prod', 'min', 'max', 'gather', None", got):
             theano_words.function([x], form)
 
 
@@ -244,24 +232,24 @@ def test_every_form_of_updates(two, theano_words):
 
 
 @pytest.mark.parametrize(
-    "update,error,message",
+    "update,error,argument,got",
     [
-        (lambda w, c, s: [(w, w + 1, "gather")], ValueError, "the op of the update of w.*got 'gather'"),
-        (lambda w, c, s: [(w, w + 1, None)], ValueError, "the op of the update of w.*got 'None'"),
-        (lambda w, c, s: [(c, c + 1, "avg")], TypeError, "the update of c.*int64"),
-        (lambda w, c, s: [(w * 2, w)], TypeError, "^updates: expected shared variables"),
-        (lambda w, c, s: [(w, w + 1), (w, w + 2)], ValueError, r"^updates\[1\]: .*got w"),
-        (lambda w, c, s: [(s, s * 2, "sum")], TypeError, "^the update of s: .*got op 'sum'"),
-        (lambda w, c, s: 5, TypeError, "^updates: .*got int"),
+        (lambda w, c, s: [(w, w + 1, "gather")], ValueError, "the op of the update of w", "'gather'"),
+        (lambda w, c, s: [(w, w + 1, None)], ValueError, "the op of the update of w", "None"),
+        (lambda w, c, s: [(c, c + 1, "avg")], TypeError, "the update of c", "int64"),
+        (lambda w, c, s: [(w * 2, w)], TypeError, "updates", "Elemwise"),
+        (lambda w, c, s: [(w, w + 1), (w, w + 2)], ValueError, "updates[1]", "w, which is listed twice"),
+        (lambda w, c, s: [(s, s * 2, "sum")], TypeError, "the update of s", "op 'sum'"),
+        (lambda w, c, s: 5, TypeError, "updates", "int"),
     ],
 )
-def test_wrong_updates(theano_words, update, error, message):
+def test_wrong_updates(theano_words, update, error, argument, got):
     import scipy.sparse
     import theano.sparse
 
     w, c = theano.shared(1.0, "w"), theano.shared(1, "c")
     s = theano.shared(scipy.sparse.csr_matrix((2, 2)), "s")
-    with pytest.raises(error, match=message):
+    with refuses(error, argument, got=got):
         theano_words.function([], updates=update(w, c, s))
 
 
