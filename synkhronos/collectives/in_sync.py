@@ -86,7 +86,7 @@ def in_sync(shared_vars: Any) -> SyncReport:
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        Which.
+        Of any shape; shapes that differ between ranks are differences as well.
 
     Returns
     -------

@@ -249,6 +249,11 @@ class Function:
         Returns
         -------
         Function
+
+        Raises
+        ------
+        TypeError
+            If ``swap`` has something other than shared variables of the same type, or the engine cannot copy.
         """
         compiled, snapshot = self.engine.copy(
             self.compiled,
@@ -274,7 +279,17 @@ class Function:
         )
 
     def free(self) -> None:
-        """Free the memory that the function keeps for intermediate results, on all ranks that hold it."""
+        """Free the memory that the function keeps for intermediate results, on all ranks that hold it.
+
+        Raises
+        ------
+        StateError
+            Inside another call.
+        WorkerError
+            If something went wrong on another rank.
+        WorkerDied, WorkerTimeout
+            If a rank ended or did not answer in time; the session is closed then.
+        """
         session, graphs = self.program.session, self._graphs()
         if session is not None and not session.closed:
             with session.lock:
@@ -287,7 +302,8 @@ class Function:
         """What the engine's profiler has counted, of all graphs of the function and on all ranks of this session.
 
         A Theano ``ProfileStats``, for functions that were built with ``profile=True``: its ``summary()`` shows the
-        times of all ranks added up. It is made again whenever it is looked at.
+        times of all ranks added up. It is made again whenever it is looked at, which asks all ranks and can raise what
+        `free` raises.
         """
         graphs, session = self._graphs(), self.program.session
         counts = [self.engine.profile([graph.on_ranks for graph in graphs])]
@@ -339,7 +355,7 @@ class Function:
         batch_s : slice, list of int or array, or list with one of these per rank, optional
             The rows of the ``sliceable_shareds`` that the call is about, on each rank: of what the rank has.
         num_slices : int
-            Every rank makes so many calls (at most as many as it has rows) on pieces of its rows, to save memory.
+            Every rank makes that many calls (at most as many as it has rows) on pieces of its rows, to save memory.
             Outputs and updates are accumulated by their ops; updates are computed from the original values and
             applied once, at the end, except random states, which advance. The first call in slices, and the first
             with ``batch_s``, compiles another graph.
