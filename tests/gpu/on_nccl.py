@@ -256,7 +256,7 @@ def test_shapes_that_differ_are_refused_before_nccl(ranks):
     variable = ranks.shared(np.zeros(1, "float32"), "v")
     ranks.set_values(variable, [np.zeros(1 + r, "float32") for r in range(ranks.n)])
     calls(ranks)
-    with pytest.raises(ValueError, match="v differs between ranks: .*float32.* on rank 1"):
+    with pytest.raises(ValueError, match="^v: .*float32.* on rank 1"):
         synk.all_reduce(variable)
     assert REAL or calls(ranks) == []
 
