@@ -22,25 +22,50 @@ class Rule(NamedTuple):
     names: str = ""
 
 
-#: What other processes or a compiler make too slow for `make quick`.
-SLOW_PATHS = (
-    "tests/cli/",
-    "tests/demos/",
-    "tests/engines/test_import_fixes.py",
-    "tests/gpu/",
-    "tests/launchers/",
-    "tests/program/",
-    "tests/programs/",
-    "tests/programs_2017/",
-    "tests/project/test_benchmarks.py",
-    "tests/project/test_docs.py",
-    "tests/project/test_package.py",
-    "tests/sabotage/",
+#: Too slow for `make quick`: they start programs, call a compiler, or wait for a time-out.
+SLOW = (
+    Rule("", "tests/cli/"),
+    Rule("", "tests/demos/"),
+    Rule("", "tests/engines/test_import_fixes.py"),
+    Rule("", "tests/launchers/"),
+    Rule("", "tests/program/"),
+    Rule("", "tests/programs/"),
+    Rule("", "tests/programs_2017/"),
+    Rule("", "tests/project/test_benchmarks.py"),
+    Rule("", "tests/project/test_docs.py"),
+    Rule("", "tests/project/test_install.py"),
+    Rule("", "tests/project/test_package.py"),
+    Rule("", "tests/replication/test_distribute.py", "3000_chained|working_directory|forked_again"),
+    Rule("", "tests/replication/test_random_streams.py", "numbered|fork_takes"),
+    Rule("", "tests/memory/test_pool.py", "2_gib|limit_of_address_space"),
+    Rule("", "tests/runtime/test_session.py", "timeout|deadline|waited_for"),
+    Rule("", "tests/sabotage/"),
+    # Of the worlds and of the numbers of ranks, two ranks and the middle one of three as the root are enough.
+    Rule("", "tests/", r"fork-|\b(1-root0|2-root1|3-root0|3-root2)\b"),
 )
 
-RULES = [
+#: The markers of all others.
+RULES = (
     Rule("thorough", "tests/gpu/"),
-]
+    # Demos that take minutes, most of them for compiling; `make test` runs one form of each.
+    Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program"),
+    Rule("thorough", "tests/demos/test_lasagne_mnist.py", "cnn_learns|go_on_from_a_checkpoint|wrong_parallel_program"),
+    Rule("thorough", "tests/demos/test_resnet.py", "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up"),
+    Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong"),
+    # Interrupts and deaths at every step; `make test` has some of each kind.
+    Rule("thorough", "tests/sabotage/test_ctrl_c.py", r"-master\]"),
+    Rule("thorough", "tests/sabotage/test_kills.py", "kill_at_every_step"),
+    Rule("thorough", "tests/sabotage/test_pieces.py"),
+    Rule("long", "tests/sabotage/test_sessions.py", "300_sessions"),
+    # Tests that measure; a few allow for less than a second.
+    Rule("alone", "tests/launchers/test_keeper.py", "idle"),
+    Rule("alone", "tests/project/test_benchmarks.py", "at_once|test_training|test_runs"),
+)
+
+
+def matches(rule, path, name):
+    """Return whether a rule is about a test."""
+    return path.startswith(rule.path) and re.search(rule.names, name) is not None
 
 
 def markers_of(path, name, is_theano):
@@ -55,8 +80,8 @@ def markers_of(path, name, is_theano):
     is_theano : bool
         Whether it has the marker `theano`.
     """
-    markers = {rule.marker for rule in RULES if path.startswith(rule.path) and re.search(rule.names, name)}
-    if not markers & {"thorough", "long"} and not is_theano and "fork-" not in name and not path.startswith(SLOW_PATHS):
+    markers = {rule.marker for rule in RULES if matches(rule, path, name)}
+    if not markers & {"thorough", "long"} and not is_theano and not any(matches(rule, path, name) for rule in SLOW):
         markers.add("quick")
     return sorted(markers)
 

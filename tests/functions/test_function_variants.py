@@ -76,7 +76,7 @@ def test_one_graph_at_function_and_others_when_a_call_needs_them(two, theano_wor
     f(ROWS)
     synk.distribute()
     synk.close()
-    two.session = synk.program.PROGRAM.open(2, 1, launcher="threads")
+    two.session = synk.program.program.PROGRAM.open(2, 1, launcher="threads")
     assert f(ROWS, batch_s=[0, 1])[0] == 34 and f(ROWS[:4], batch_s=[0, 1], num_slices=2)[0] == 16
     assert len(compilations) == 3  # distributed anew, and not compiled again
 
