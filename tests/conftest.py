@@ -43,6 +43,8 @@ def pytest_configure(config):
 
 
 def pytest_unconfigure(config):
+    if hasattr(config, "turns"):
+        config.turns.close()
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ.pop(TURNS), ignore_errors=True)
 

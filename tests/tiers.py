@@ -10,6 +10,7 @@ test looks at the clock or at the processor, so nothing runs beside it (see `Tur
 """
 
 import fcntl
+import os
 import re
 from typing import NamedTuple
 
@@ -89,8 +90,8 @@ def markers_of(path, name, is_theano):
 class Turns:
     """Turns of test processes that run at the same time: any number of tests together, or one that is `alone`.
 
-    Two locks, since one alone could keep a test that wants to be alone waiting for ever: who waits for the room holds the
-    door, and nothing else comes in.
+    There are two locks, because with one a test that wants to be alone might wait for ever: a test that waits for the room
+    holds the door, so that no other comes in.
 
     Parameters
     ----------
@@ -99,7 +100,12 @@ class Turns:
     """
 
     def __init__(self, folder):
-        self._door, self._room = (open(str(folder / name), "w") for name in ("door", "room"))
+        self._door, self._room = (os.open(str(folder / name), os.O_RDWR | os.O_CREAT) for name in ("door", "room"))
+
+    def close(self):
+        """Close the files."""
+        os.close(self._door)
+        os.close(self._room)
 
     def begin(self, alone):
         """Wait for this test's turn."""
