@@ -52,9 +52,13 @@ RULES = (
     Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program"),
     Rule("thorough", "tests/demos/test_lasagne_mnist.py", "cnn_learns|go_on_from_a_checkpoint|wrong_parallel_program"),
     Rule("thorough", "tests/demos/test_resnet.py", "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up"),
-    Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong"),
+    Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
+    # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`.
+    Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b"),
+    # That the random programs find what is wrong; `make test` runs them as they are.
+    Rule("thorough", "tests/programs/test_programs.py", "planted_bug"),
     # Interrupts and deaths at every step; `make test` has some of each kind.
-    Rule("thorough", "tests/sabotage/test_ctrl_c.py", r"-master\]"),
+    Rule("thorough", "tests/sabotage/test_ctrl_c.py", r"-2-group\]|-master\]|killed\[.*-9\]"),
     Rule("thorough", "tests/sabotage/test_kills.py", "kill_at_every_step"),
     Rule("thorough", "tests/sabotage/test_pieces.py"),
     Rule("long", "tests/sabotage/test_sessions.py", "300_sessions"),
