@@ -26,8 +26,12 @@ class Rule(NamedTuple):
 #: Too slow for `make quick`: they start programs, call a compiler, or wait for a time-out.
 SLOW = (
     Rule("", "tests/cli/"),
+    Rule("", "tests/collectives/test_all_or_nothing.py"),
     Rule("", "tests/demos/"),
     Rule("", "tests/engines/test_import_fixes.py"),
+    Rule("", "tests/engines/test_pocl.py"),
+    Rule("", "tests/host/test_affinity.py"),
+    Rule("", "tests/host/test_heap.py"),
     Rule("", "tests/launchers/"),
     Rule("", "tests/program/"),
     Rule("", "tests/programs/"),
@@ -48,10 +52,15 @@ SLOW = (
 #: The markers of all others.
 RULES = (
     Rule("thorough", "tests/gpu/"),
-    # Demos that take minutes, most of them for compiling; `make test` runs one form of each.
+    # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
     Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program"),
     Rule("thorough", "tests/demos/test_lasagne_mnist.py", "cnn_learns|go_on_from_a_checkpoint|wrong_parallel_program"),
-    Rule("thorough", "tests/demos/test_resnet.py", "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up"),
+    Rule(
+        "thorough",
+        "tests/demos/test_resnet.py",
+        "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the",
+    ),
+    Rule("thorough", "tests/project/test_benchmarks.py", "test_training"),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`.
     Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b"),
