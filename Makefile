@@ -34,7 +34,7 @@ test-rest: install
 	$(PYTEST) -m thorough
 
 test-all: install
-	@echo "make test-all: everything but test-long (up to sixteen minutes on two cores)"
+	@echo "make test-all: everything but test-long (up to eighteen minutes on two cores)"
 	$(PYTEST) -m "not long"
 
 test-long: install
