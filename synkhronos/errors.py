@@ -71,7 +71,13 @@ class RankFailure(SynkhronosError):
         The (first) rank that failed.
     updated : list of str
         Shared variables that the interrupted call of a function may have updated, on some ranks and not on others.
+    command : str
+        The command in which it happened, e.g. ``"all_reduce"`` or ``"call of function loss"``.
+    function : str or None
+        The name of the function, if the command was a call of one.
     """
+
+    command = ""
 
     def __init__(self, message: str, rank: int, updated: Sequence[str] = ()) -> None:
         if updated:
@@ -79,6 +85,12 @@ class RankFailure(SynkhronosError):
         super().__init__(message)
         self.rank = rank
         self.updated = list(updated)
+
+    @property
+    def function(self) -> Optional[str]:
+        """Return the name of the function that was called."""
+        call = "call of function "
+        return self.command[len(call) :] if self.command.startswith(call) else None
 
 
 class WorkerError(RankFailure):
@@ -152,3 +164,15 @@ class RemoteTraceback(Exception):
 
 class Aborted(BaseException):
     """Raised inside a rank whose peers gave up the command in progress; never leaves the library."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of an error, which is in bytes in pygpu's errors; its type if it has none.
+
+    Examples
+    --------
+    >>> error_text(ValueError(b"no device")), error_text(MemoryError())
+    ('no device', 'MemoryError')
+    """
+    text = error.args[0] if error.args else ""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error) or type(error).__name__

@@ -1,12 +1,19 @@
 """The partition rule: which rows each rank owns.
 
 This is the only place that decides it. Inputs, ``scatter``, ``set_value`` and
-slices all ask here, so that the rows of one call always meet on one rank.
+slices all use it, so that rows with the same number are always on the same
+rank::
+
+    rows of a call     0 1 2 3 4 | 5 6 7 8 9        split_rows(10, 2)
+                       rank 0    | rank 1
+    slices of a rank   0 1 2 |3 4                   split_slices(5, 2)
 """
 
 from __future__ import annotations
 
 from typing import List, Tuple
+
+from .errors import ArgumentValueError
 
 Bounds = Tuple[int, int]
 
@@ -15,8 +22,8 @@ def split_rows(n_rows: int, n_ranks: int, root: int = 0) -> Tuple[Bounds, ...]:
     """Divide ``n_rows`` rows over ``n_ranks`` ranks: contiguous, in rank order, as evenly as possible.
 
     The first ``n_rows % n_ranks`` ranks own one row more than the others.
-    With fewer rows than ranks the root is served first, then the other ranks
-    from the lowest on; whoever is served, the rows stay in rank order.
+    With fewer rows than ranks, one row each goes to the root and to the lowest
+    of the other ranks; the rows stay in rank order.
 
     Parameters
     ----------
@@ -25,7 +32,7 @@ def split_rows(n_rows: int, n_ranks: int, root: int = 0) -> Tuple[Bounds, ...]:
     n_ranks : int
         Number of ranks, 1 or more.
     root : int
-        The rank that has a row wherever there is one.
+        The rank that has a row if there is one.
 
     Returns
     -------
@@ -35,7 +42,7 @@ def split_rows(n_rows: int, n_ranks: int, root: int = 0) -> Tuple[Bounds, ...]:
 
     Raises
     ------
-    ValueError
+    ArgumentValueError
         If one of the numbers is out of its range.
 
     Examples
@@ -46,11 +53,11 @@ def split_rows(n_rows: int, n_ranks: int, root: int = 0) -> Tuple[Bounds, ...]:
     ((0, 1), (1, 1), (1, 1), (1, 2))
     """
     if n_rows < 0:
-        raise ValueError(f"n_rows must be 0 or more, got {n_rows}")
+        raise ArgumentValueError("n_rows", "0 or more", str(n_rows))
     if n_ranks < 1:
-        raise ValueError(f"n_ranks must be 1 or more, got {n_ranks}")
+        raise ArgumentValueError("n_ranks", "1 or more", str(n_ranks))
     if not 0 <= root < n_ranks:
-        raise ValueError(f"root must be a rank, 0 to {n_ranks - 1}, got {root}")
+        raise ArgumentValueError("root", f"a rank, 0 to {n_ranks - 1}", str(root))
     if n_rows < n_ranks:
         queue = [root, *(rank for rank in range(n_ranks) if rank != root)]
         served = frozenset(queue[:n_rows])
@@ -69,7 +76,7 @@ def split_slices(n_rows: int, num_slices: int) -> Tuple[Bounds, ...]:
     n_rows : int
         Number of rows of the rank, 0 or more.
     num_slices : int
-        Number of pieces wished for, 1 or more.
+        Requested number of pieces (>= 1).
 
     Returns
     -------
@@ -79,7 +86,7 @@ def split_slices(n_rows: int, num_slices: int) -> Tuple[Bounds, ...]:
 
     Raises
     ------
-    ValueError
+    ArgumentValueError
         If one of the numbers is out of its range.
 
     Examples
@@ -90,7 +97,7 @@ def split_slices(n_rows: int, num_slices: int) -> Tuple[Bounds, ...]:
     ((0, 1), (1, 2))
     """
     if num_slices < 1:
-        raise ValueError(f"num_slices must be 1 or more, got {num_slices}")
+        raise ArgumentValueError("num_slices", "1 or more", str(num_slices))
     return split_rows(n_rows, max(1, min(num_slices, n_rows)))
 
 

@@ -1,8 +1,11 @@
 """The ``batch`` and ``batch_s`` arguments, as validated selections of rows.
 
-A `Selection` is made once, on the master, before any rank moves; after that
-nobody checks indices again. It is small, picklable and immutable: the master
-cuts it into the ranks' parts, and every rank takes its part of the rows.
+A `Selection` is made once, on the master, before any rank starts; after that
+indices are not checked again. It is small, picklable and immutable: the master
+cuts it into the ranks' parts, and every rank takes its part of the rows::
+
+    batch=[7, 0, -1, 3]  --parse-->  Indices([7, 0, 9, 3])  --part-->  [7, 0]  rank 0
+                                     (of 10 rows)                      [9, 3]  rank 1
 """
 
 from __future__ import annotations
@@ -14,9 +17,12 @@ from typing import Any, List, Optional, Sequence, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import ArgumentTypeError, ArgumentValueError
 from .kernels.copy import copy_into
 
 _set = object.__setattr__
+_SELECTIONS = "an int, a slice, or a list or 1-D array of integers"
+_FOR_A_MASK = "np.flatnonzero(mask) gives the indices of a mask"
 
 
 class Rows:  # every call makes some: a frozen dataclass would take three times as long
@@ -83,7 +89,7 @@ class Rows:  # every call makes some: a frozen dataclass would take three times 
         return Rows(rows.start, rows.stop, rows.step)
 
     def take(self, array: NDArray[Any], out: Optional[NDArray[Any]] = None) -> NDArray[Any]:
-        """Return the selected rows of ``array`` as a view, or copied into ``out`` where it is given.
+        """Return the selected rows of ``array`` as a view, or copied into ``out`` if it is given.
 
         Parameters
         ----------
@@ -137,7 +143,7 @@ class Indices:
         return Indices(self.array[lo:hi])
 
     def take(self, array: NDArray[Any], out: Optional[NDArray[Any]] = None) -> NDArray[Any]:
-        """Return a copy of the selected rows of ``array``, in ``out`` where it is given.
+        """Return a copy of the selected rows of ``array``, in ``out`` if it is given.
 
         Parameters
         ----------
@@ -149,7 +155,7 @@ class Indices:
         Returns
         -------
         ndarray
-            The copied rows; ``out`` where it is given.
+            The copied rows; ``out`` if it is given.
         """
         if array.flags.c_contiguous and array.flags.aligned:
             # The indices are validated: "clip" only keeps NumPy from buffering `out`, which is half of the time.
@@ -186,9 +192,9 @@ def parse(batch: object, length: int, argument: str = "batch", of: str = "the sh
 
     Raises
     ------
-    TypeError
-        If ``batch`` is of another type (bool and float among them).
-    ValueError
+    ArgumentTypeError
+        If ``batch`` is of another type (bool and float too).
+    ArgumentValueError
         If it selects rows that are not there, has more than one dimension, or
         is a slice of step 0.
 
@@ -200,10 +206,10 @@ def parse(batch: object, length: int, argument: str = "batch", of: str = "the sh
     Rows(start=9, stop=-1, step=-2)
     >>> parse([0, -1], length=10)
     Indices(array=array([0, 9]))
-    >>> parse([100], length=100)
+    >>> parse([100], length=100, of="x")
     Traceback (most recent call last):
     ...
-    ValueError: batch has index 100 but the shortest scattered input has length 100
+    synkhronos.errors.ArgumentValueError: batch: expected indices within x, which has length 100, got index 100
     """
     if batch is None:
         return Rows(0, length)
@@ -212,14 +218,14 @@ def parse(batch: object, length: int, argument: str = "batch", of: str = "the sh
     if isinstance(batch, (list, tuple)):
         return _parse_sequence(batch, length, argument, of)
     if isinstance(batch, range):
-        # Its ends tell whether all of it fits: a huge range must not be written out first.
+        # Its ends show whether all of it fits: a huge range must not be written out first.
         _parse_sequence([*batch[:1], *batch[-1:]], length, argument, of)
         return _wrap(np.fromiter(batch, dtype=np.intp, count=len(batch)), length, argument, of)
     if isinstance(batch, int) and not isinstance(batch, bool):
         return _parse_count(batch, length, argument, of)
     if hasattr(batch, "__array__"):
         return _parse_array(np.asarray(batch), length, argument, of)
-    raise TypeError(_expected(argument, f"{batch!r} of type {type(batch).__name__}"))
+    raise ArgumentTypeError(argument, _SELECTIONS, _typed(batch))
 
 
 def parse_per_rank(
@@ -248,9 +254,9 @@ def parse_per_rank(
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If ``batch_s`` is of another type, or mixes integers with selections.
-    ValueError
+    ArgumentValueError
         If there are not as many selections as ranks, or one does not fit its
         rank.
 
@@ -268,22 +274,24 @@ def parse_per_rank(
         per_rank = [_is_selection(entry) for entry in batch_s]
         if any(per_rank):
             if not all(per_rank):
-                other = batch_s[per_rank.index(False)]
-                raise TypeError(
-                    f"{argument} must be a list of integers for all ranks, or a list with one slice, list or array"
-                    f" for each rank; got both in one list: {other!r} stands among selections"
+                raise ArgumentTypeError(
+                    argument,
+                    "a list of integers for all ranks, or a list with one slice, list or array for each rank",
+                    f"both in one list: {batch_s[per_rank.index(False)]!r} among selections",
                 )
             if len(batch_s) != n_ranks:
-                raise ValueError(
-                    f"{argument} must have one slice, list or array for each of the {n_ranks} ranks,"
-                    f" or be a single one for all of them; got {len(batch_s)}"
+                raise ArgumentValueError(
+                    argument,
+                    f"one slice, list or array for each of the {n_ranks} ranks, or a single one for all of them",
+                    str(len(batch_s)),
                 )
             parts = batch_s
             names = [f"{argument}[{rank}]" for rank in range(n_ranks)]
     elif not (batch_s is None or _is_selection(batch_s)):
-        raise TypeError(
-            f"{argument} must be a slice, a list of integers or an integer array, or a list with one of these"
-            f" for each rank; got {batch_s!r} of type {type(batch_s).__name__}"
+        raise ArgumentTypeError(
+            argument,
+            "a slice, a list of integers or an integer array, or a list with one of these for each rank",
+            _typed(batch_s),
         )
     return [
         parse(part, length, argument=name, of=f"{of} of rank {rank}")
@@ -291,8 +299,8 @@ def parse_per_rank(
     ]
 
 
-def _expected(argument: str, got: str) -> str:
-    return f"{argument} must be an int, a slice, or a list or 1-D array of integers; got {got}"
+def _typed(value: object) -> str:
+    return f"{value!r} of type {type(value).__name__}"
 
 
 def _is_selection(value: object) -> bool:
@@ -304,11 +312,10 @@ def _is_selection(value: object) -> bool:
 
 def _parse_count(count: int, length: int, argument: str, of: str) -> Rows:
     if count < 0:
-        raise ValueError(
-            f"{argument} must not be a negative number of rows, got {count}; slice({count}, None) selects the last ones"
-        )
+        hint = f"slice({count}, None) selects the last ones"
+        raise ArgumentValueError(argument, "a number of rows, 0 or more", str(count), hint)
     if count > length:
-        raise ValueError(f"{argument} selects the first {count} rows but {of} has length {length}")
+        raise ArgumentValueError(argument, f"at most {length} rows, the length of {of}", f"the first {count} rows")
     return Rows(0, count)
 
 
@@ -316,9 +323,9 @@ def _parse_slice(batch: slice, length: int, argument: str) -> Rows:
     try:
         start, stop, step = batch.indices(length)
     except TypeError:
-        raise TypeError(f"{argument} must be a slice of integers or None, got {batch}") from None
+        raise ArgumentTypeError(argument, "a slice of integers or None", str(batch)) from None
     except ValueError:
-        raise ValueError(f"{argument} must be a slice with a step other than 0, got {batch}") from None
+        raise ArgumentValueError(argument, "a slice with a step other than 0", str(batch)) from None
     return Rows(start, stop, step)
 
 
@@ -326,7 +333,7 @@ def _parse_sequence(batch: Sequence[Any], length: int, argument: str, of: str) -
     numbers: Sequence[int] = batch
     kinds = set(map(type, batch))
     if any(issubclass(kind, (bool, np.bool_)) for kind in kinds):
-        raise TypeError(_expected(argument, f"a list with bools; {_MASK}"))
+        raise ArgumentTypeError(argument, _SELECTIONS, "a list with bools", _FOR_A_MASK)
     if kinds - {int}:
         # NumPy would make floats of [np.uint64(1), -1], and wrap an unsigned integer into a negative one.
         numbers = [_index(entry, argument) for entry in batch]
@@ -334,7 +341,7 @@ def _parse_sequence(batch: Sequence[Any], length: int, argument: str, of: str) -
         return _wrap(np.array(numbers, dtype=np.intp), length, argument, of)
     except OverflowError:
         index = next(number for number in numbers if not -length <= number < length)
-        raise ValueError(_out_of_range(index, length, argument, of)) from None
+        raise _out_of_range(index, length, argument, of) from None
 
 
 def _index(entry: Any, argument: str) -> int:
@@ -342,18 +349,19 @@ def _index(entry: Any, argument: str) -> int:
         return operator.index(entry)
     except TypeError:
         if _is_selection(entry):
-            raise ValueError(_expected(argument, f"more than one dimension: a list with the entry {entry!r}")) from None
-        raise TypeError(_expected(argument, f"a list with {entry!r} of type {type(entry).__name__}")) from None
+            got = f"more than one dimension: a list with the entry {entry!r}"
+            raise ArgumentValueError(argument, _SELECTIONS, got) from None
+        raise ArgumentTypeError(argument, _SELECTIONS, f"a list with {_typed(entry)}") from None
 
 
 def _parse_array(batch: NDArray[Any], length: int, argument: str, of: str) -> Selection:
     if batch.dtype.kind not in "iu":
-        hint = f"; {_MASK}" if batch.dtype.kind == "b" else ""
-        raise TypeError(_expected(argument, f"an array of type {batch.dtype}{hint}"))
+        hint = _FOR_A_MASK if batch.dtype.kind == "b" else None
+        raise ArgumentTypeError(argument, _SELECTIONS, f"an array of type {batch.dtype}", hint)
     if batch.ndim == 0:
         return _parse_count(int(batch), length, argument, of)
     if batch.ndim > 1:
-        raise ValueError(_expected(argument, f"an array of shape {batch.shape}"))
+        raise ArgumentValueError(argument, _SELECTIONS, f"an array of shape {batch.shape}")
     return _wrap(batch, length, argument, of)
 
 
@@ -363,15 +371,12 @@ def _wrap(numbers: NDArray[Any], length: int, argument: str, of: str) -> Indices
         # Before the cast: a uint64 above 2**63 would become a legal negative index.
         for number in (int(numbers.max()), int(numbers.min())):
             if not -length <= number < length:
-                raise ValueError(_out_of_range(number, length, argument, of))
+                raise _out_of_range(number, length, argument, of)
     indices = np.array(numbers, dtype=np.intp, order="C")
     indices[indices < 0] += length
     indices.flags.writeable = False
     return Indices(indices)
 
 
-def _out_of_range(index: int, length: int, argument: str, of: str) -> str:
-    return f"{argument} has index {index} but {of} has length {length}"
-
-
-_MASK = "np.flatnonzero(mask) gives the indices of a mask"
+def _out_of_range(index: int, length: int, argument: str, of: str) -> ArgumentValueError:
+    return ArgumentValueError(argument, f"indices within {of}, which has length {length}", f"index {index}")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import os
-import warnings
-from operator import index
 from typing import Any, Iterator, Optional, Sequence, Tuple, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .errors import StateError
-from .memory import mapped_file
-from .memory.mapped_file import FileHandle
-from .memory.pool import MAX_NDIM, Handle, Pool, as_shape
-from .memory.posix_names import NamedMemory, NameHandle
+from .errors import ArgumentTypeError, ArgumentValueError, StateError
+from .memory import values
+from .memory.backings import Storage
+from .memory.handles import FileHandle, Handle, NameHandle
+from .memory.pool import Pool, as_shape
 from .program.program import PROGRAM
 
 
@@ -31,11 +28,6 @@ class Data:
         Where its memory comes from.
     value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name, share_as
         As for `data`.
-
-    Attributes
-    ----------
-    name : str or None
-        Stands in messages.
 
     Examples
     --------
@@ -66,101 +58,77 @@ class Data:
         *,
         share_as: Optional[str] = None,
     ) -> None:
-        dtype, ndim = _declared(var, dtype, ndim)
-        oversize = _oversize(oversize)
-        sizes = None if shape is None else as_shape(shape)
-        if sizes is not None and ndim is not None and len(sizes) != ndim:
-            raise ValueError(f"shape must have ndim={ndim} dimensions, got {sizes}")
+        dtype, ndim, sizes = values.declared(var, dtype, ndim, shape)
+        oversize = values.as_oversize(oversize)
         self.name = getattr(var, "name", None) if name is None else name
         self.minibatch = minibatch
-        self._pool = pool
-        self._memory: Optional[np.ndarray] = None  # the bytes of the allocation; None: a mapped file, or nothing
-        self._named: Optional[NamedMemory] = None
-        self._file: Optional[FileHandle] = None
-        self._array: Optional[np.ndarray] = None  # what is shown; None after free_memory
-        self._handle: Optional[Handle] = None  # of what is shown, once it was asked for
+        array = None
         if value is None:
-            if dtype is None:
-                raise TypeError("dtype is not known: give a value, a var, or a dtype")
-            if sizes is None and ndim is None:
-                raise TypeError("the number of dimensions is not known: give a value, a var, a shape, or ndim")
-            array, sizes = None, (0,) * (ndim or 0) if sizes is None else sizes
-            self._dtype, self._shape = dtype, (0,) * len(sizes)
+            self._storage = Storage(pool, *values.known(dtype, ndim))
         else:
             array, typed = _as_array(value)
-            self._dtype = array.dtype if dtype is None else dtype
-            self._shape = (0,) * (array.ndim if ndim is None else ndim)
+            self._storage = Storage(pool, array.dtype if dtype is None else dtype, array.ndim if ndim is None else ndim)
             self._check(array, typed, force_cast)
             if sizes not in (None, array.shape):
-                raise ValueError(f"shape {sizes} differs from the value's {array.shape}: leave it out")
-            sizes = array.shape
+                raise ArgumentValueError("shape", f"that of the value, {array.shape}", str(sizes), "leave it out")
+        shown = (self.shape if sizes is None else sizes) if array is None else array.shape
         if share_as is not None:
-            array = None if array is None else np.asarray(array, self._dtype)  # may fail: before there is a name
-            self._named = pool.share(share_as, self._nbytes(sizes, oversize))
-            self._memory = self._named.memory
+            array = None if array is None else np.asarray(array, self.dtype)  # may fail: before there is a name
+            self._storage.name(share_as, shown, oversize)
         if array is None:
-            self.set_shape(sizes, oversize)
+            self._storage.reshape(shown, oversize)
         else:
-            self._store(array, oversize)
+            self._storage.store(array, oversize)
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
-        notes = ", minibatch" if self._minibatch else ""
-        if self._array is None:
-            notes += ", freed"
-        if self._file is not None:
-            notes += f", mapped from {self._file.path}"
-        if self._named is not None and self._named.linked:
-            notes += f", shared as {self._named.name}"
-        return f"<Data{name}: {self._dtype} {self._shape}{notes}>"
+        notes = (", minibatch" if self._minibatch else "") + self._storage.backing.note
+        return f"<Data{name}: {self.dtype} {self.shape}{notes}>"
 
     def __copy__(self) -> Data:
         """Return another Data that holds a copy of the value, in memory of its own."""
-        return Data(self._pool, np.array(self.data), minibatch=self._minibatch, name=self.name)
+        return Data(self._storage.pool, np.array(self.data), minibatch=self._minibatch, name=self.name)
 
     def __deepcopy__(self, memo: Any) -> Data:
         return self.__copy__()
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            f"{self!r} cannot be pickled, because its memory is this program's: pickle np.array(data) instead"
-        )
-
-    # --- as an array ---
+        raise TypeError(f"{self!r} cannot be pickled, as its memory is this program's: pickle np.array(data) instead")
 
     @property
-    def data(self) -> np.ndarray:
+    def data(self) -> NDArray[Any]:
         """The array itself. Views of it keep the memory that they show when the Data moves elsewhere."""
-        if self._array is None:
+        array = self._storage.backing.array
+        if array is None:
             raise StateError(f"{self!r} holds nothing since free_memory(): call set_value or set_shape first")
-        return self._array
+        return array
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype[Any]:
         """The dtype, which never changes."""
-        return self._dtype
+        return self._storage.dtype
 
     @property
     def ndim(self) -> int:
         """The number of dimensions, which never changes."""
-        return len(self._shape)
+        return len(self._storage.backing.shape)
 
     @property
     def shape(self) -> Tuple[int, ...]:
         """The shape; no rows after `free_memory`."""
-        return self._shape
+        return self._storage.backing.shape
 
     @property
     def size(self) -> int:
         """The number of elements."""
-        return 0 if self._array is None else self._array.size
+        array = self._storage.backing.array
+        return 0 if array is None else array.size
 
     @property
     def alloc_size(self) -> int:
-        """The number of elements that there is memory for: up to here growing moves nothing."""
-        if self._memory is None or not self._dtype.itemsize:
-            return self.size
-        return self._memory.nbytes // self._dtype.itemsize
+        """The number of elements that there is memory for: growing up to here moves nothing."""
+        memory = self._storage.backing.memory
+        return self.size if memory is None or not self.dtype.itemsize else memory.nbytes // self.dtype.itemsize
 
     @property
     def minibatch(self) -> bool:
@@ -170,13 +138,13 @@ class Data:
     @minibatch.setter
     def minibatch(self, minibatch: bool) -> None:
         if not isinstance(minibatch, (bool, np.bool_)):
-            raise TypeError(f"minibatch must be True or False, got {minibatch!r}")
+            raise ArgumentTypeError("minibatch", "True or False", repr(minibatch))
         self._minibatch = bool(minibatch)
 
     def __len__(self) -> int:
-        if not self._shape:
+        if not self.shape:
             raise TypeError("len() of a Data of 0 dimensions")
-        return self._shape[0]
+        return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.data)
@@ -187,15 +155,13 @@ class Data:
     def __setitem__(self, rows: Any, values: Any) -> None:
         self.data[rows] = values
 
-    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> NDArray[Any]:
         array = self.data
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError(f"a Data of dtype {array.dtype} does not become {dtype} without a copy")
             return array.astype(dtype)
         return array.copy() if copy else array
-
-    # --- changes ---
 
     def set_value(self, value: Any, force_cast: bool = False, oversize: float = 1) -> None:
         """Hold another value, of any shape with the same number of dimensions.
@@ -209,16 +175,16 @@ class Data:
         value : array_like, Data, np.memmap or path
             Of a dtype that converts without loss, as for `data`.
         force_cast : bool
-            Convert any dtype to that of this Data, also where that loses something; see `data`.
+            Convert any dtype to that of this Data, even with loss; see `data`.
         oversize : float
-            In [1, 2]: where new memory is needed, take so many times of it.
+            In [1, 2]: if new memory is needed, take so many times as much.
 
         Raises
         ------
         TypeError
             The dtype does not fit.
         ValueError
-            The number of dimensions does not fit; or the value is larger than memory with a name (`share_as`).
+            The number of dimensions does not fit, or memory with a name (`share_as`) has no room for the value.
         SharedMemoryError
             The memory cannot be had. After every error this Data is unchanged.
 
@@ -230,10 +196,10 @@ class Data:
         >>> d
         <Data: float64 (2,)>
         """
-        oversize = _oversize(oversize)
+        oversize = values.as_oversize(oversize)
         array, typed = _as_array(value)
         self._check(array, typed, force_cast)
-        self._store(array, oversize)
+        self._storage.store(array, oversize)
 
     def set_length(self, n: int, oversize: float = 1) -> None:
         """Change the number of rows: `set_shape` with the other sizes as they are.
@@ -241,14 +207,14 @@ class Data:
         Parameters
         ----------
         n : int
-            The rows that were there and are beyond go; those that are new are 0.
+            Rows beyond it are dropped; new ones are 0.
         oversize : float
-            In [1, 2]: where new memory is needed, take so many times of it.
+            In [1, 2]: if new memory is needed, take so many times as much.
 
         Raises
         ------
         ValueError
-            No dimensions, a negative length, or more than memory with a name (`share_as`) holds.
+            There are no dimensions, `n` is negative, or memory with a name (`share_as`) has no room for it.
         SharedMemoryError
             The memory cannot be had. After every error this Data is unchanged.
 
@@ -260,9 +226,9 @@ class Data:
         >>> d.data
         array([1., 2., 0.])
         """
-        if not self._shape:
-            raise ValueError("a Data of 0 dimensions has no rows")
-        self.set_shape((n, *self._shape[1:]), oversize)
+        if not self.shape:
+            raise ArgumentValueError("n", "no length, because a Data of 0 dimensions has no rows", repr(n))
+        self.set_shape((n, *self.shape[1:]), oversize)
 
     def set_shape(self, shape: Union[int, Sequence[int]], oversize: float = 1) -> None:
         """Change the shape. What old and new shape have in common is kept, all else is 0.
@@ -272,12 +238,12 @@ class Data:
         shape : int or sequence of int
             As many sizes as there are dimensions.
         oversize : float
-            In [1, 2]: where new memory is needed, take so many times of it.
+            In [1, 2]: if new memory is needed, take so many times as much.
 
         Raises
         ------
         ValueError
-            Other number of dimensions, a negative size, or more than memory with a name (`share_as`) holds.
+            Another number of dimensions, a negative size, or memory with a name (`share_as`) has no room for it.
         SharedMemoryError
             The memory cannot be had. After every error this Data is unchanged.
 
@@ -289,29 +255,12 @@ class Data:
         >>> d.data
         array([[1, 2, 0]])
         """
-        sizes, oversize = as_shape(shape), _oversize(oversize)
+        sizes, oversize = as_shape(shape), values.as_oversize(oversize)
         if len(sizes) != self.ndim:
-            raise ValueError(f"shape must have {self.ndim} dimensions, got {sizes}")
-        old, same_rows = self._array, sizes[1:] == self._shape[1:]
-        corner = tuple(slice(min(pair)) for pair in zip(sizes, self._shape))
-        if old is not None and self._file is not None and same_rows and sizes <= self._shape:
-            self._show(old[corner], None, self._file._replace(shape=sizes))  # fewer rows of the file
-            return
-        memory = self._memory_for(sizes, oversize)
-        new: np.ndarray = np.ndarray(sizes, self._dtype, memory)
-        if old is None:
-            memory[: new.nbytes] = 0
-        elif same_rows:  # the rows that are kept lie at the start, in the same order
-            if memory is not self._memory:
-                new[corner] = old[corner]
-            memory[min(old.nbytes, new.nbytes) : new.nbytes] = 0
-        else:
-            kept = old[corner].copy() if memory is self._memory else old[corner]
-            memory[: new.nbytes] = 0
-            new[corner] = kept
-        self._show(new, memory)
+            raise ArgumentValueError("shape", f"{self.ndim} dimensions", str(sizes))
+        self._storage.reshape(sizes, oversize)
 
-    def condition_data(self, value: Any, force_cast: bool = False) -> np.ndarray:
+    def condition_data(self, value: Any, force_cast: bool = False) -> NDArray[Any]:
         """Return the array that `set_value` would store, and store nothing.
 
         Parameters
@@ -319,17 +268,17 @@ class Data:
         value : array_like, Data, np.memmap or path
             As for `set_value`.
         force_cast : bool
-            Convert any dtype, also where that loses something.
+            Convert any dtype, even with loss.
 
         Returns
         -------
         np.ndarray
-            Of this Data's dtype and number of dimensions; `value` itself where that is such an array.
+            Of this Data's dtype and number of dimensions; `value` itself if it is such an array.
 
         Raises
         ------
         TypeError, ValueError
-            As `set_value`.
+            As for `set_value`.
 
         Examples
         --------
@@ -340,21 +289,18 @@ class Data:
         """
         array, typed = _as_array(value)
         self._check(array, typed, force_cast)
-        return array if self._maps(array) else np.asarray(array, self._dtype, order="C")
+        return array if self._storage.maps(array) else np.asarray(array, self.dtype, order="C")
 
     def free_memory(self) -> None:
-        """Give the memory back (when its last view dies), the name too.
+        """Give the memory back (when its last view dies), and its name.
 
         The Data has no rows then, and holds nothing until `set_value`, `set_length` or `set_shape`.
         """
-        self.unshare()
-        self._array = self._memory = self._named = self._file = self._handle = None
-        self._shape = (0,) * min(1, self.ndim) + self._shape[1:]
+        self._storage.free()
 
     def unshare(self) -> None:
         """Take the name `share_as` away; the value stays."""
-        if self._named is not None:
-            self._named.unlink()
+        self._storage.backing.unlink()
 
     def handle(self) -> Union[Handle, FileHandle, NameHandle]:
         """Return the handle by which other ranks attach the array.
@@ -366,75 +312,14 @@ class Data:
         ValueError
             The file that is mapped was deleted, replaced or shortened.
         """
-        if self._handle is not None:
-            return self._handle
-        array = self.data
-        if self._file is not None:
-            mapped_file.check(self._file)
-            return self._file
-        if self._named is not None:
-            if self._named.linked:
-                return self._named.handle(array)
-            # Nobody can attach it any more: go on in the pool.
-            memory = self._pool.allocate((self._nbytes(array.shape),), np.uint8)
-            moved: np.ndarray = np.ndarray(array.shape, self._dtype, memory)
-            moved[...] = array
-            self._show(moved, memory)
-        self._handle = self._pool.handle(self.data)
-        return self._handle
+        known = self._storage.backing.fixed_handle
+        if known is None:
+            _ = self.data  # raises if there is nothing
+        return known or self._storage.handle()
 
-    # --- within ---
-
-    def _check(self, value: np.ndarray, typed: bool, force_cast: bool) -> None:
-        """Raise unless the value may be stored: right number of dimensions, dtype equal or convertible."""
+    def _check(self, value: NDArray[Any], typed: bool, force_cast: bool) -> None:
         label = "value" if self.name is None else f"value for Data {self.name!r}"
-        _refuse_objects(value.dtype)
-        if value.ndim != self.ndim:
-            raise ValueError(f"{label}: expected {self.ndim} dimensions, got {value.ndim} (shape {value.shape})")
-        if not (force_cast or _converts(value, typed, self._dtype)):
-            raise TypeError(
-                f"{label}: expected dtype {self._dtype} or one that converts to it without loss, got {value.dtype}: "
-                "convert it, or pass force_cast=True"
-            )
-
-    def _maps(self, value: np.ndarray) -> bool:
-        named = self._named is not None and self._named.linked
-        return not named and value.dtype == self._dtype and mapped_file.is_mapped(value)
-
-    def _store(self, value: np.ndarray, oversize: float) -> None:
-        if self._maps(value):
-            self._show(value, None, mapped_file.describe(value))
-            return
-        memory = self._memory_for(value.shape, oversize)
-        if memory is self._memory and value.dtype != self._dtype:
-            value = np.array(value, self._dtype)  # may fail: before anything is written
-        array: np.ndarray = np.ndarray(value.shape, self._dtype, memory)
-        np.copyto(array, value, casting="unsafe")  # right also where the value is a part of what it replaces
-        self._show(array, memory)
-
-    def _show(self, array: np.ndarray, memory: Optional[np.ndarray], file: Optional[FileHandle] = None) -> None:
-        if memory is not self._memory:
-            self._named = None
-        self._array, self._memory, self._file, self._shape, self._handle = array, memory, file, array.shape, None
-
-    def _memory_for(self, shape: Tuple[int, ...], oversize: float) -> np.ndarray:
-        needed = self._nbytes(shape)
-        if self._memory is not None:
-            if needed <= self._memory.nbytes:
-                return self._memory
-            if self._named is not None and self._named.linked:
-                raise ValueError(
-                    f"shape {shape} needs {needed} bytes, but the shared memory {self._named.name} has "
-                    f"{self._memory.nbytes}, and cannot grow because other programs may have it mapped: "
-                    "make it with oversize, or call unshare() first"
-                )
-        return self._pool.allocate((self._nbytes(shape, oversize),), np.uint8)
-
-    def _nbytes(self, shape: Tuple[int, ...], oversize: float = 1) -> int:
-        size = 1
-        for n in shape:
-            size *= n
-        return max(size, math.ceil(size * oversize)) * self._dtype.itemsize
+        values.check(label, value, typed, self.ndim, self.dtype, force_cast)
 
 
 def data(
@@ -469,13 +354,13 @@ def data(
     minibatch : bool
         It holds just the current batch, in the order of the batch.
     force_cast : bool
-        Convert any dtype, also where that loses something. Without it an array must convert safely (as
+        Convert any dtype, even with loss. Without it an array must convert safely (as
         ``np.can_cast`` says: float32 to float64, but not back). Python numbers, and lists of them, have no precision
         of their own: floats go into every float and complex dtype, integers into every dtype that holds them.
     oversize : float
         In [1, 2]: take so many times the memory, so that growing later moves nothing. A mapped file ignores it.
     name : str, optional
-        Stands in messages.
+        Used in messages.
     share_as : str, optional
         A POSIX name like "/name", by which unrelated programs of the same user can open the memory until `close` (or
         until the Data is dropped). It cannot grow beyond `alloc_size`. Always a copy.
@@ -509,89 +394,6 @@ def data(
     return Data(PROGRAM.pool, value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name, share_as=share_as)
 
 
-def _declared(var: Any, dtype: Any, ndim: Optional[int]) -> Tuple[Optional[np.dtype], Optional[int]]:
-    """Return dtype and number of dimensions as far as the arguments say, None where they do not."""
-    if dtype is not None:
-        dtype = np.empty((0,), dtype).dtype  # with a length, where it is one of strings
-        _refuse_objects(dtype)
-    if ndim is not None:
-        try:
-            ndim = index(ndim)
-        except TypeError:
-            raise TypeError(f"ndim must be an integer, got {ndim!r}") from None
-        if ndim < 0:
-            raise ValueError(f"ndim must not be negative, got {ndim}")
-        if ndim > MAX_NDIM:
-            raise ValueError(f"ndim must be at most {MAX_NDIM}, got {ndim}")
-    if var is None:
-        return dtype, ndim
-    if not isinstance(getattr(var, "ndim", None), int) or getattr(var, "dtype", None) is None:
-        raise TypeError(f"var must be a Theano variable, or another thing with dtype and ndim, got {var!r}")
-    if dtype is not None and dtype != np.dtype(var.dtype):
-        raise ValueError(f"dtype={dtype} differs from the var's {var.dtype}: leave it out")
-    if ndim is not None and ndim != var.ndim:
-        raise ValueError(f"ndim={ndim} differs from the var's {var.ndim}: leave it out")
-    _refuse_objects(np.dtype(var.dtype))
-    return np.dtype(var.dtype), var.ndim
-
-
-def _oversize(oversize: float) -> float:
-    try:
-        fits = 1 <= oversize <= 2  # False for NaN
-    except (TypeError, ValueError, ArithmeticError):  # (the last out of Decimal("nan"))
-        raise TypeError(f"oversize must be a number from 1 to 2, got {oversize!r}") from None
-    if not fits:
-        raise ValueError(f"oversize must be from 1 to 2, got {oversize}")
-    return float(oversize)
-
-
-def _refuse_objects(dtype: np.dtype) -> None:
-    if dtype.hasobject:
-        raise TypeError(
-            f"expected a dtype that lies flat in memory, got {dtype}: Python objects, rows of unequal length and the "
-            "like cannot be shared"
-        )
-
-
-def _as_array(value: Any) -> Tuple[np.ndarray, bool]:
+def _as_array(value: Any) -> Tuple[NDArray[Any], bool]:
     """Return the value as an array, and whether it came with a dtype of its own."""
-    if isinstance(value, Data):
-        return value.data, True
-    if isinstance(value, (str, os.PathLike)):
-        if isinstance(value, str) and not value.endswith(".npy"):
-            raise ValueError(
-                f"value: expected an array or the path of a .npy file, got {value!r}; save it with np.save, or give "
-                "np.array(value) to hold a string"
-            )
-        return _open(value), True
-    if isinstance(value, np.memmap):
-        return value, True
-    if hasattr(value, "dtype"):
-        return np.asarray(value), True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # rows of unequal length make an array of objects, which is refused later
-        return np.asarray(value), False
-
-
-def _open(path: Union[str, os.PathLike[str]]) -> np.ndarray:
-    try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except ValueError as error:
-        raise ValueError(f"value: cannot map {os.fspath(path)!r} as a .npy file: {error}") from None
-
-
-def _converts(array: np.ndarray, typed: bool, dtype: np.dtype) -> bool:
-    """Tell whether a value may become `dtype` without force; the rule is in `data`, under `force_cast`."""
-    if np.can_cast(array.dtype, dtype, "safe"):
-        return True
-    if typed:
-        return False
-    if array.size == 0:
-        return True
-    if array.dtype.kind in "iu" and dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        return bool(limits.min <= array.min() and array.max() <= limits.max)
-    if not (array.dtype.kind in "iufc" and dtype.kind in "fc" and np.can_cast(array.dtype, dtype, "same_kind")):
-        return False
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(array.astype(dtype))[np.isfinite(array)].all())  # 1e300 is no float32
+    return (value.data, True) if isinstance(value, Data) else values.as_array(value)

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from synkhronos.errors import ArgumentError
+from synkhronos.errors import ArgumentError, ArgumentTypeError, ArgumentValueError
 
 
 @contextmanager
@@ -24,3 +24,8 @@ def refuses(error, argument=None, expected=None, got=None, hint=None):
     for name, wanted in (("argument", argument), ("expected", expected), ("got", got), ("hint", hint)):
         if wanted is not None:
             assert wanted in (getattr(raised, name) or ""), f"{name}: {getattr(raised, name)!r} lacks {wanted!r}"
+
+
+def is_local(raised, error):
+    """Return whether an exception is just that error, or its `ArgumentError`: not one that another rank has raised."""
+    return type(raised) in (error, {TypeError: ArgumentTypeError, ValueError: ArgumentValueError}.get(error))

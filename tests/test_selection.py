@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 from synkhronos.selection import Indices, Rows, parse, parse_per_rank
 
@@ -149,7 +150,7 @@ def test_taking_rows_copies_nothing_else():
 
 def test_a_huge_range_is_refused_before_it_is_written_out():
     for batch in (range(10**16), range(0, -(10**16), -1), range(-1, 2**70)):
-        with pytest.raises(ValueError, match="batch has index"):
+        with refuses(ValueError, "batch", got="index"):
             parse(batch, 10)
 
 
@@ -208,12 +209,13 @@ def test_ready_indices_are_taken_as_they_are():
 
 @pytest.mark.parametrize("index", [100, -101, 10**6, 2**31, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63) - 1, 2**80])
 def test_an_index_out_of_range_is_named(index):
-    expected = f"^batch has index {index} but the shortest scattered input has length 100$"
+    sentence = f"batch: expected indices within the shortest scattered input, which has length 100, got index {index}"
     batches = [[0, index], (index, 0, -1), range(index, index + 1)]
     batches += [np.array([5, index], dtype=dtype) for dtype in ("i4", "i8", "u8") if _holds(dtype, index)]
     for batch in batches:
-        with pytest.raises(ValueError, match=expected):
+        with refuses(ValueError) as caught:
             parse(batch, 100)
+        assert str(caught.value) == sentence
     assert select([99, -100], 100) == [99, 0]
 
 
@@ -223,54 +225,61 @@ def _holds(dtype, number):
 
 @pytest.mark.parametrize("batch", [[0], [-1], np.array([0]), range(1)])
 def test_no_index_fits_length_zero(batch):
-    with pytest.raises(ValueError, match="but the shortest scattered input has length 0"):
+    with refuses(ValueError, "batch", "indices within the shortest scattered input, which has length 0"):
         parse(batch, 0)
     assert select([], 0) == select(None, 0) == select(0, 0) == select(slice(None, None, -1), 0) == []
 
 
 @pytest.mark.parametrize(
-    "batch, error, message",
+    "batch, error, fields",
     [
-        (True, TypeError, "must be an int, a slice, or a list or 1-D array of integers; got True of type bool"),
-        (np.bool_(True), TypeError, "got an array of type bool"),
-        (2.0, TypeError, "got 2.0 of type float"),
-        (np.float32(2), TypeError, "got an array of type float32"),
-        ("ab", TypeError, "got 'ab' of type str"),
-        ({1, 2}, TypeError, "of type set"),
-        (iter([1]), TypeError, "of type list_iterator"),
-        ([1.0, 2.0], TypeError, "got a list with 1.0 of type float"),
-        ([1, None], TypeError, "got a list with None of type NoneType"),
-        ([1, np.array(1.5)], TypeError, "got a list with array.*of type ndarray"),
-        (["a"], TypeError, "got a list with 'a' of type str"),
-        ([True, False], TypeError, "got a list with bools; np.flatnonzero"),
-        ([1, True], TypeError, "got a list with bools"),
-        ([np.bool_(True)], TypeError, "got a list with bools"),
-        (np.ones(10, dtype=bool), TypeError, "got an array of type bool; np.flatnonzero"),
-        (np.array([]), TypeError, "got an array of type float64"),
-        (np.array([1 + 1j]), TypeError, "got an array of type complex128"),
-        (np.array([1], dtype=object), TypeError, "got an array of type object"),
-        ([[0, 1], [2, 3]], ValueError, r"got more than one dimension: a list with the entry \[0, 1\]"),
-        ([0, [1]], ValueError, "more than one dimension"),
-        ([np.array([1, 2])], ValueError, "more than one dimension"),
-        ([slice(1)], ValueError, "more than one dimension"),
-        (np.zeros((2, 2), dtype=int), ValueError, r"got an array of shape \(2, 2\)"),
-        (11, ValueError, "^batch selects the first 11 rows but the shortest scattered input has length 10$"),
-        (2**70, ValueError, "selects the first"),
-        (np.uint64(2**64 - 1), ValueError, "selects the first 18446744073709551615 rows"),
-        (-1, ValueError, r"must not be a negative number of rows, got -1; slice\(-1, None\)"),
-        (slice(None, None, 0), ValueError, "step other than 0"),
-        (slice(1.5), TypeError, r"must be a slice of integers or None, got slice\(None, 1.5, None\)"),
-        (slice("a", None), TypeError, "must be a slice of integers"),
+        (
+            True,
+            TypeError,
+            dict(expected="an int, a slice, or a list or 1-D array of integers", got="True of type bool"),
+        ),
+        (np.bool_(True), TypeError, dict(got="an array of type bool")),
+        (2.0, TypeError, dict(got="2.0 of type float")),
+        (np.float32(2), TypeError, dict(got="an array of type float32")),
+        ("ab", TypeError, dict(got="'ab' of type str")),
+        ({1, 2}, TypeError, dict(got="of type set")),
+        (iter([1]), TypeError, dict(got="of type list_iterator")),
+        ([1.0, 2.0], TypeError, dict(got="a list with 1.0 of type float")),
+        ([1, None], TypeError, dict(got="a list with None of type NoneType")),
+        ([1, np.array(1.5)], TypeError, dict(got="a list with array(1.5) of type ndarray")),
+        (["a"], TypeError, dict(got="a list with 'a' of type str")),
+        ([True, False], TypeError, dict(got="a list with bools", hint="np.flatnonzero(mask)")),
+        ([1, True], TypeError, dict(got="a list with bools")),
+        ([np.bool_(True)], TypeError, dict(got="a list with bools")),
+        (np.ones(10, dtype=bool), TypeError, dict(got="an array of type bool", hint="np.flatnonzero(mask)")),
+        (np.array([]), TypeError, dict(got="an array of type float64")),
+        (np.array([1 + 1j]), TypeError, dict(got="an array of type complex128")),
+        (np.array([1], dtype=object), TypeError, dict(got="an array of type object")),
+        ([[0, 1], [2, 3]], ValueError, dict(got="more than one dimension: a list with the entry [0, 1]")),
+        ([0, [1]], ValueError, dict(got="more than one dimension")),
+        ([np.array([1, 2])], ValueError, dict(got="more than one dimension")),
+        ([slice(1)], ValueError, dict(got="more than one dimension")),
+        (np.zeros((2, 2), dtype=int), ValueError, dict(got="an array of shape (2, 2)")),
+        (
+            11,
+            ValueError,
+            dict(expected="at most 10 rows, the length of the shortest scattered input", got="the first 11 rows"),
+        ),
+        (2**70, ValueError, dict(expected="at most 10 rows")),
+        (np.uint64(2**64 - 1), ValueError, dict(got="the first 18446744073709551615 rows")),
+        (-1, ValueError, dict(expected="0 or more", got="-1", hint="slice(-1, None)")),
+        (slice(None, None, 0), ValueError, dict(expected="step other than 0")),
+        (slice(1.5), TypeError, dict(expected="a slice of integers or None", got="slice(None, 1.5, None)")),
+        (slice("a", None), TypeError, dict(expected="a slice of integers")),
     ],
 )
-def test_what_is_no_selection_is_refused(batch, error, message):
-    with pytest.raises(error, match=message) as caught:
+def test_what_is_no_selection_is_refused(batch, error, fields):
+    with refuses(error, "batch", **fields):
         parse(batch, 10)
-    assert str(caught.value).startswith("batch ")
 
 
 def test_messages_use_the_names_that_the_caller_gives():
-    with pytest.raises(ValueError, match="^rows has index 5 but values has length 5$"):
+    with refuses(ValueError, "rows", "values, which has length 5", "index 5"):
         parse([5], 5, argument="rows", of="values")
 
 
@@ -307,28 +316,37 @@ def test_one_rank_may_have_one_selection_or_a_list_of_one():
 
 
 @pytest.mark.parametrize(
-    "batch_s, error, message",
+    "batch_s, error, fields",
     [
-        (3, TypeError, "must be a slice, a list of integers or an integer array, .* got 3 of type int"),
-        (np.int64(3), TypeError, "got 3 of type int64"),
-        ("ab", TypeError, "got 'ab' of type str"),
-        ([0, [1]], TypeError, "got both in one list: 0 stands among selections"),
-        ([slice(1), None], TypeError, "got both in one list: None stands among selections"),
-        ([0.5, 1.5], TypeError, "got a list with 0.5 of type float"),
-        ([[0, 1], [2], [3]], ValueError, "for each of the 2 ranks, or be a single one for all of them; got 3"),
-        ([[0, 1]], ValueError, "for each of the 2 ranks.*got 1"),
-        (np.zeros((2, 2), dtype=int), ValueError, r"got an array of shape \(2, 2\)"),
-        ([0, 4], ValueError, "^batch_s has index 4 but the shortest sliceable shared variable of rank 1 has length 4$"),
+        (3, TypeError, dict(expected="a slice, a list of integers or an integer array, or", got="3 of type int")),
+        (np.int64(3), TypeError, dict(got="3 of type int64")),
+        ("ab", TypeError, dict(got="'ab' of type str")),
+        ([0, [1]], TypeError, dict(got="both in one list: 0 among selections")),
+        ([slice(1), None], TypeError, dict(got="both in one list: None among selections")),
+        ([0.5, 1.5], TypeError, dict(got="a list with 0.5 of type float")),
+        (
+            [[0, 1], [2], [3]],
+            ValueError,
+            dict(expected="for each of the 2 ranks, or a single one for all of them", got="3"),
+        ),
+        ([[0, 1]], ValueError, dict(expected="for each of the 2 ranks", got="1")),
+        (np.zeros((2, 2), dtype=int), ValueError, dict(got="an array of shape (2, 2)")),
+        (
+            [0, 4],
+            ValueError,
+            dict(argument="batch_s", expected="the shortest sliceable shared variable of rank 1, which has length 4"),
+        ),
         (
             [[4], [4]],
             ValueError,
-            r"^batch_s\[1\] has index 4 but the shortest sliceable shared variable of rank 1 has length 4$",
+            dict(
+                argument="batch_s[1]", expected="sliceable shared variable of rank 1, which has length 4", got="index 4"
+            ),
         ),
-        ([[0], [[1]]], ValueError, r"^batch_s\[1\] must be .*more than one dimension"),
-        ([[0.5], [1]], TypeError, r"^batch_s\[0\] must be "),
+        ([[0], [[1]]], ValueError, dict(argument="batch_s[1]", got="more than one dimension")),
+        ([[0.5], [1]], TypeError, dict(argument="batch_s[0]")),
     ],
 )
-def test_what_is_no_selection_per_rank_is_refused(batch_s, error, message):
-    with pytest.raises(error, match=message) as caught:
+def test_what_is_no_selection_per_rank_is_refused(batch_s, error, fields):
+    with refuses(error, **dict(dict(argument="batch_s"), **fields)):
         parse_per_rank(batch_s, [5, 4])
-    assert str(caught.value).startswith("batch_s")

@@ -9,7 +9,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
-from synkhronos.replication.distribute import catalogue_of
+from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 
 # Theano says on import which BLAS it uses: in the middle of the tests' output, or after its last line.
@@ -97,13 +97,13 @@ class World:
             variables = [engine.shared(value, name) for value, name in zip(values, names)]
         function = synk.function([], [(variable, None) for variable in variables], **options)
         self._functions.append(function)
-        catalogue_of(self.session).ensure([function])
+        replicator_of(self.session).ensure([function])
         return variables
 
     def _number(self, variable):
         from synkhronos import engines
 
-        return catalogue_of(self.session).find(engines.find([variable]), variable)
+        return replicator_of(self.session).find(engines.find([variable]), variable)
 
     def values(self, variable):
         """Return every rank's value, in rank order."""

@@ -1,24 +1,23 @@
 """A collective: every rank is given the value of the rank before it."""
 
-from synkhronos.collectives.variables import Variables, keep, keys_and_arrays
-from synkhronos.runtime.command import Command
+from synkhronos.collectives.arguments import checked
+from synkhronos.collectives.command import CollectiveCommand, taken
 
 
-class Rotate(Command):
+class Rotate(CollectiveCommand):
     """Give every rank the values of the rank before it."""
 
-    def __init__(self, numbers):
-        self.numbers = numbers  # of the variables, in the ranks' tables
+    title = "rotate"
 
     def run(self, context):
-        keys, arrays = keys_and_arrays(context, self.numbers)  # this rank's values, where the others can read them
+        _, arrays = context.bind(self.numbers)  # this rank's values, where the others can read them
         handles = context.transport.exchange([context.pool.handle(array) for array in arrays])
-        before = handles[context.rank - 1]
-        results = [context.transport.store(key, context.pools.attach(handle)) for key, handle in zip(keys, before)]
-        keep(context, self.numbers, results)  # on all ranks, or on none
+        before = [context.pools.attach(handle) for handle in handles[context.rank - 1]]
+        results = taken(context, self.numbers, before, [None] * len(before))
+        context.commit_values(self.numbers, results)  # on all ranks, or on none
 
 
 def rotate(shared_vars):
     """Give every rank the values of the rank before it: ``x_r := x_{r-1}``, and ``x_0 := x_{n-1}``."""
-    variables = Variables(shared_vars)
+    variables = checked(shared_vars)
     variables.session.run(Rotate(variables.numbers))

@@ -1,7 +1,13 @@
-"""Try everything the library can use on this machine, and say what was seen and what to install.
+"""Try everything the library can use on this machine; report what was found, and what to install.
 
 ``python -m synkhronos doctor`` prints one line for each of `CHECKS`. Each is a function that returns a `Finding`.
-What could harm this process (importing Theano with a GPU as its device, compiling) runs in a process of its own.
+What could harm this process (importing Theano with a GPU as its device, compiling) runs in a process of its own::
+
+    main -> check_python -> Finding -> a line
+         -> check_engine -> Finding -> a line
+               |  ^
+               v  | exit status, last line
+            python -c "import theano ..."
 """
 
 from __future__ import annotations
@@ -20,32 +26,33 @@ from importlib import import_module
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from synkhronos.host import machine
+from synkhronos.host import gpus, machine
+from synkhronos.host.units import readable_bytes
 from synkhronos.kernels import copy as streaming
 
-OK = "ok"  # there
-WARN = "warn"  # not there, and the library runs without
-MISSING = "missing"  # not there, and needed
+OK = "ok"  # found
+WARN = "warn"  # not found, but the library runs without it
+MISSING = "missing"  # not found, but needed
 
 # Seconds that a program tried in a process of its own may take; Theano's first import compiles for a while.
 CHECK_TIMEOUT_S = 300
-# Room that the fallback for nameless memory should have: containers get 64 MB of /dev/shm unless told otherwise.
-ENOUGH_SHM = 1 << 30
+# What the fallback for nameless memory needs: containers have 64 MB of /dev/shm by default.
+ENOUGH_SHM_BYTES = 1 << 30
 
 
 class Finding(NamedTuple):
-    """What one check saw.
+    """What one check has found.
 
     Attributes
     ----------
     subject : str
-        What was looked at.
+        What was checked.
     status : str
         `OK`, `WARN` or `MISSING`.
     text : str
-        What was seen.
+        What was found.
     remedy : str
-        The command, or the sentence, that helps; empty where all is well.
+        The command or the advice that helps; empty if nothing is wrong.
     """
 
     subject: str
@@ -55,12 +62,12 @@ class Finding(NamedTuple):
 
 
 def check_python() -> Finding:
-    """Look at the version of Python."""
-    seen = f"{platform.python_version()} ({sys.executable})"
+    """Check the version of Python."""
+    found = f"{platform.python_version()} ({sys.executable})"
     if (3, 8) <= sys.version_info[:2] <= (3, 11):
-        return Finding("Python", OK, seen)
+        return Finding("Python", OK, found)
     remedy = "install Python 3.8 to 3.11, e.g. apt-get install python3.11 python3.11-venv python3.11-dev"
-    return Finding("Python", MISSING, seen + ", which Theano 1.0.5 does not support", remedy)
+    return Finding("Python", MISSING, found + ", which Theano 1.0.5 does not support", remedy)
 
 
 def check_packages() -> Finding:
@@ -118,12 +125,12 @@ def check_lasagne() -> Finding:
 
 
 def check_blas() -> Finding:
-    """Look at the BLAS that NumPy calls, and whether its threads can be limited."""
+    """Check which BLAS NumPy calls, and whether its threads can be limited."""
     try:
         import_module("numpy")
         pools = import_module("threadpoolctl").threadpool_info()
     except ImportError as error:
-        return Finding("BLAS", WARN, f"not seen: {error}", "pip install numpy threadpoolctl")
+        return Finding("BLAS", WARN, f"not found: {error}", "pip install numpy threadpoolctl")
     blas = [pool for pool in pools if pool["user_api"] == "blas"]
     if not blas:
         text = "NumPy has none whose threads can be limited: ranks may disturb each other"
@@ -133,13 +140,13 @@ def check_blas() -> Finding:
 
 
 def check_kernels() -> Finding:
-    """Tell whether the library's own kernels in C were built when it was installed."""
+    """Check that the library's own kernels in C were built when it was installed."""
     if streaming.kernels is None:
         return Finding(
             "Kernels",
             WARN,
             "not built: large collectives take longer",
-            "pip install --force-reinstall --no-deps synkhronos, with g++ and Python's headers there",
+            "install g++ and Python's headers, then: pip install --force-reinstall --no-deps synkhronos",
         )
     return Finding("Kernels", OK, "built")
 
@@ -164,9 +171,9 @@ def check_shared_memory(shm: str = "/dev/shm") -> Finding:
     Parameters
     ----------
     shm : str
-        Where POSIX shared memory lives, the fallback for systems without ``memfd_create``.
+        The folder of POSIX shared memory, the fallback for systems without ``memfd_create``.
     """
-    free = f"{in_words(machine.available_memory())} available"
+    free = f"{readable_bytes(machine.available_memory())} available"
     try:
         try_memfd()
         return Finding("Shared memory", OK, f"memfd with posix_fallocate works, {free}")
@@ -179,8 +186,8 @@ def check_shared_memory(shm: str = "/dev/shm") -> Finding:
         remedy = "use Linux 3.17 or later, or: pip install posix_ipc, and mount -t tmpfs tmpfs " + shm
         return Finding("Shared memory", MISSING, f"{trouble} and no POSIX shared memory ({error})", remedy)
     size = room.f_bavail * room.f_frsize
-    text = f"{trouble}, POSIX shared memory with {in_words(size)} free in {shm}, {free}"
-    if size < ENOUGH_SHM:
+    text = f"{trouble}, POSIX shared memory with {readable_bytes(size)} free in {shm}, {free}"
+    if size < ENOUGH_SHM_BYTES:
         remedy = f"mount -o remount,size=4g {shm}, or docker run --shm-size=4g ..."
         return Finding("Shared memory", WARN, text, remedy)
     return Finding("Shared memory", OK, text)
@@ -188,11 +195,11 @@ def check_shared_memory(shm: str = "/dev/shm") -> Finding:
 
 def check_gpus() -> Finding:
     """Count the GPUs that CUDA would show this process."""
-    count = machine.count_gpus()
+    count = gpus.count_gpus()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     limited = "" if visible is None else f" with CUDA_VISIBLE_DEVICES={visible}"
     if not count:
-        remedy = "where the machine has one: install NVIDIA's driver, or docker run --gpus all ..."
+        remedy = "if the machine has one: install NVIDIA's driver, or docker run --gpus all ..."
         return Finding("GPUs", WARN, "none" + limited, remedy)
     return Finding("GPUs", OK, f"{count}{limited}")
 
@@ -208,7 +215,7 @@ def check_pygpu() -> Finding:
 
 def check_cuda() -> Finding:
     """Load what libgpuarray loads, by the names that it looks up, and open the first GPU."""
-    if not machine.count_gpus():
+    if not gpus.count_gpus():
         return Finding("CUDA", WARN, "not tried, since there is no GPU")
     for library in ("libcuda.so", "libnvrtc.so", "libcublas.so"):
         try:
@@ -262,13 +269,13 @@ def check_nccl() -> Finding:
 
 
 def check_fork() -> Finding:
-    """Say what ``synkhronos.fork()`` without arguments would start."""
-    cores, gpus = machine.core_budget(), machine.count_gpus()
-    if gpus and check_cuda().status == OK:
-        return Finding("fork()", OK, f"would use {gpus} GPU{('' if gpus == 1 else 's')}, one process each")
+    """Report what ``synkhronos.fork()`` without arguments would start."""
+    cores, n_gpus = machine.core_budget(), gpus.count_gpus()
+    if n_gpus and check_cuda().status == OK:
+        return Finding("fork()", OK, f"would use {n_gpus} GPU{('' if n_gpus == 1 else 's')}, one process each")
     text = f"would use {cores} CPU process{('' if cores == 1 else 'es, one per core')}"
-    if gpus:
-        text += f"; the {gpus} GPU{('' if gpus == 1 else 's')} cannot be used yet, see above"
+    if n_gpus:
+        text += f"; the {n_gpus} GPU{('' if n_gpus == 1 else 's')} cannot be used yet, see above"
     return Finding("fork()", OK, text)
 
 
@@ -297,14 +304,14 @@ def main() -> int:
     Returns
     -------
     int
-        0 where all that is needed is there, else 1.
+        0 if nothing that is needed is missing, else 1.
     """
     findings: List[Finding] = []
     for check in CHECKS:
         findings.append(check())
         print(show(findings[-1]), flush=True)
     missing = [finding.subject for finding in findings if finding.status == MISSING]
-    print("Missing: " + ", ".join(missing) if missing else "All that is needed is there.")
+    print("Missing: " + ", ".join(missing) if missing else "Nothing that is needed is missing.")
     return 1 if missing else 0
 
 
@@ -321,17 +328,6 @@ def show(finding: Finding) -> str:
     return line + (f"\n{'':>24}-> {finding.remedy}" if finding.remedy else "")
 
 
-def in_words(size: int) -> str:
-    """Return a number of bytes in MB or GB.
-
-    Examples
-    --------
-    >>> in_words(64 << 20), in_words(3 << 30)
-    ('64 MB', '3.0 GB')
-    """
-    return f"{size / 2**30:.1f} GB" if size >= 1 << 30 else f"{size >> 20} MB"
-
-
 def try_memfd() -> None:
     """Reserve a page of nameless memory, map it and write to it."""
     file = os.memfd_create("synkhronos-doctor")
@@ -344,7 +340,7 @@ def try_memfd() -> None:
 
 
 def try_posix_shared_memory() -> None:
-    """Make a page of POSIX shared memory and take its name away again."""
+    """Make a page of POSIX shared memory and unlink its name."""
     posix_ipc = import_module("posix_ipc")
     memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, size=mmap.PAGESIZE)
     try:
@@ -366,7 +362,7 @@ def try_command(*command: str) -> Tuple[int, str]:
     int
         Its exit status.
     str
-        The last line that it wrote to its standard output, or to its standard error where it failed.
+        The last line of its standard output, or of its standard error if it failed.
     """
     above = str(Path(__file__).parents[1])
     environment: Dict[str, str] = dict(os.environ)

@@ -1,4 +1,4 @@
-"""Run any program as ``python`` itself would, with Theano prepared before its first line.
+"""Run any program as ``python`` itself would, but prepare Theano before its first line.
 
 A program that imports Theano before Synkhronos fails on Python 3.11. Under ``python -m synkhronos program.py`` it
 runs unchanged: its arguments, its ``__main__`` module, its exit status and its tracebacks are those of plain Python.
@@ -24,7 +24,7 @@ usage: python -m synkhronos PROGRAM.py [ARGUMENT ...]
        python -m synkhronos doctor
 
 Run a program unchanged with Theano prepared (Python 3.11 and Lasagne 0.1 need that before Theano is imported), or
-say what of this machine the library can use and what is missing ('./doctor' is a program of that name).
+report what the library can use on this machine and what is missing ('./doctor' is a program of that name).
 """
 
 
@@ -39,7 +39,7 @@ def main(arguments: List[str]) -> int:
     Returns
     -------
     int
-        The exit status, where the program does not choose it by `SystemExit`.
+        The exit status, unless the program chooses it by `SystemExit`.
     """
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
@@ -80,7 +80,7 @@ def _run_path(program: str) -> None:
         sys.exit(2)
     if not _path_is_safe():
         _set_first_path(os.path.dirname(os.path.realpath(path)))
-    code = pkgutil.read_code(io.BytesIO(source))  # None where this is no .pyc file
+    code = pkgutil.read_code(io.BytesIO(source))  # None if this is not a .pyc file
     loader = SourcelessFileLoader if code else SourceFileLoader
     names = _fresh_main(loader("__main__", path))
     names.update(__file__=path, __cached__=None)
@@ -88,17 +88,17 @@ def _run_path(program: str) -> None:
 
 
 def _run_as_main(module: str, set_argv: bool) -> None:
-    """Run a module that is found by its name, as ``python -m`` and ``python folder`` do.
+    """Run a module by its name, as ``python -m`` and ``python folder`` do.
 
-    Python itself calls this very function of `runpy` for them. Its public relatives differ: they run the code in a
-    module of their own and take it away afterwards, with all objects that threads and atexit handlers still need.
+    Python itself calls this very function of `runpy` for them. Its public counterparts differ: they run the code in
+    a module of their own and remove it afterwards, with all objects that threads and atexit handlers still need.
     """
     _fresh_main(None)
     runpy._run_module_as_main(module, set_argv)  # type: ignore[attr-defined]
 
 
 def _fresh_main(loader: Any) -> Dict[str, Any]:
-    """Put a new module ``__main__`` in the place of ours and return its names, in Python's order."""
+    """Replace our module ``__main__`` by a new one and return its names, in Python's order."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     names = vars(module)
@@ -107,20 +107,20 @@ def _fresh_main(loader: Any) -> Dict[str, Any]:
 
 
 def _path_is_safe() -> bool:
-    """Say whether Python was told (``-I``, ``-P``) not to put the program's folder on ``sys.path``."""
+    """Return whether Python was told (``-I``, ``-P``) not to put the program's folder on ``sys.path``."""
     return bool(sys.flags.isolated or getattr(sys.flags, "safe_path", False))
 
 
 def _set_first_path(folder: str) -> None:
-    """Put a folder in front of ``sys.path``, in the place of what ``python -m synkhronos`` has put there."""
+    """Put a folder in front of ``sys.path``, instead of the one that ``python -m synkhronos`` has put there."""
     sys.path[: 0 if _path_is_safe() else 1] = [folder]
 
 
 def _show_only_the_program(run: Callable[..., None], *arguments: Any) -> None:
-    """Call a function; where it raises, let Python report the error without the frames of this module.
+    """Call a function; if it raises, let Python report the error without the frames of this module.
 
     The exception goes on to the interpreter, which alone can turn a KeyboardInterrupt into the exit status that
-    shells expect; until then ``sys.excepthook`` stands for one that drops the outer frames.
+    shells expect; until then ``sys.excepthook`` is one that drops the outer frames.
     """
     try:
         run(*arguments)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any, List
 
-from ..runtime.command import Command
 from ..runtime.context import RankContext
-from .variables import Variables, describe, keep, keys_and_arrays
+from .arguments import checked
+from .command import CollectiveCommand
 
 
-class AllGather(Command):
+class AllGather(CollectiveCommand):
     """Give every rank the concatenation of all ranks' values."""
 
+    title = "all_gather"
+
     def __init__(self, numbers: List[int], on_host: bool) -> None:
-        self.numbers, self.on_host = numbers, on_host
+        super().__init__(numbers)
+        self.on_host = on_host
 
     def run(self, context: RankContext) -> None:
-        keys, arrays = keys_and_arrays(context, self.numbers)
-        keep(
-            context,
-            self.numbers,
-            context.transport.all_gather(keys, arrays, describe(context, self.numbers), self.on_host),
-        )
+        keys, arrays = context.bind(self.numbers)
+        results = context.transport.all_gather(keys, arrays, context.name_of(self.numbers), self.on_host)
+        context.commit_values(self.numbers, results)
 
 
 def all_gather(shared_vars: Any, nccl: bool = True) -> None:
@@ -39,7 +39,13 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong, or shapes do not fit; no value has changed then.
+        If an argument is wrong, or shapes do not fit; no value has changed then.
+    SharedMemoryError
+        If there is no memory for the results; no value has changed then.
+    WorkerError
+        If something went wrong on another rank; no value has changed then.
+    WorkerDied, WorkerTimeout
+        If a rank ended, or did not answer in time; the session is closed then.
 
     Examples
     --------
@@ -56,7 +62,7 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     >>> x.get_value(), synk.get_lengths(x)
     (array([1., 2., 3.]), [3, 3])
     """
-    variables = Variables(shared_vars)
+    variables = checked(shared_vars)
     variables.check_rows("use gather to see every rank's value")
     for i in range(len(variables.numbers)):
         variables.check_count(i, variables.session.size, "the rows of all ranks of")  # each has 1 where 1 is required

@@ -7,30 +7,40 @@ from typing import Any, List, Optional
 
 import numpy as np
 
-from ..functions.function import Function
+from ..errors import ArgumentTypeError, ArgumentValueError
 from ..reductions import ReduceOp
-from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..runtime.session import Session
-from .variables import Variables, describe, keep, keys_and_arrays
+from .arguments import checked
+from .command import CollectiveCommand
 
 
-class AllReduce(Command):
+class AllReduce(CollectiveCommand):
     """Reduce variables over the ranks and overwrite them on every rank."""
 
+    title = "all_reduce"
+
     def __init__(self, numbers: List[int], op: ReduceOp, weights: Optional[List[float]]) -> None:
-        self.numbers, self.op, self.weights = numbers, op, weights
+        super().__init__(numbers)
+        self.op, self.weights = op, weights
 
     def run(self, context: RankContext) -> None:
-        keys, arrays = keys_and_arrays(context, self.numbers)
-        results = context.transport.all_reduce(keys, arrays, self.op, self.weights, describe(context, self.numbers))
-        keep(context, self.numbers, results)
+        keys, arrays = context.bind(self.numbers)
+        results = context.transport.all_reduce(keys, arrays, self.op, self.weights, context.name_of(self.numbers))
+        context.commit_values(self.numbers, results)
+
+    def finish(self, results: List[Any], context: RankContext) -> None:
+        """Return nothing: the results are where they belong."""
+
+    def details(self, context: RankContext) -> str:
+        return f"{super().details(context)} {self.op}"
 
 
 def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights: Any = None) -> None:
     """Reduce the variables over all ranks and overwrite them on every rank: ``x_r := op(x_0, ..., x_{n-1})``.
 
-    Afterwards all ranks hold identical bits. Where anything goes wrong, every rank keeps its value.
+    Afterwards all ranks hold identical bits. If anything goes wrong, every rank keeps its value: results are computed
+    beside the values, which takes as much memory again. float16 accumulates in float32; ``avg`` of integers is refused.
 
     Parameters
     ----------
@@ -40,7 +50,7 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
         ``avg``, ``sum``, ``prod``, ``min`` or ``max``; with the prefix ``c_`` through the CPU.
     nccl : bool
         Whether to use the GPU transport for variables that live on GPUs.
-    weights : list of numbers, or Function, optional
+    weights : sequence of numbers of shape ``(n_ranks,)``, or Function, optional
         For ``avg``: one per rank, 0 or more, or the function whose last call tells how many rows each rank took.
         A rank of weight 0 does not count. All weights are equal by default.
 
@@ -49,7 +59,13 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong, or shapes differ between ranks; no value has changed then.
+        If an argument is wrong, or shapes differ between ranks; no value has changed then.
+    SharedMemoryError
+        If there is no memory for the results; no value has changed then.
+    WorkerError
+        If something went wrong on another rank; no value has changed then.
+    WorkerDied, WorkerTimeout
+        If a rank ended, or did not answer in time; the session is closed then.
 
     Examples
     --------
@@ -74,34 +90,42 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
     >>> w.get_value()                           # 1 and 3, plus the mean of all three rows
     array([4., 6.])
     """
-    variables = Variables(shared_vars)
-    parsed = variables.check_op(op, nccl)
-    variables.session.run(AllReduce(variables.numbers, parsed, parse_weights(weights, parsed, variables.session)))
+    variables = checked(shared_vars)
+    key = ("all_reduce", op, bool(nccl)) if weights is None and type(op) is str else None
+    command = variables.commands.get(key)
+    if command is None:
+        parsed = variables.check_op(op, nccl)
+        command = AllReduce(variables.numbers, parsed, parse_weights(weights, parsed, variables.session))
+        if key is not None:
+            variables.keep(key, command)
+    variables.session.run(command)
 
 
 def parse_weights(weights: Any, op: ReduceOp, session: Session) -> Optional[List[float]]:
-    """Return one weight per rank, or None where all are equal."""
+    """Return one weight per rank, or None if all are equal."""
     if weights is None:
         return None
     if op.name != "avg":
-        raise ValueError(f"weights: only op 'avg' has weights, got op {str(op)!r}")
-    if isinstance(weights, Function):
+        raise ArgumentValueError("weights", "op 'avg', the only one that has weights", f"op {str(op)!r}")
+    if hasattr(weights, "rows_taken"):  # a synkhronos Function
         rows_taken = weights.rows_taken(session)
         if rows_taken is None:
-            raise ValueError(
-                "weights: the function has not been called in this session, so no rank has taken rows: "
-                "call it first, or give numbers"
+            raise ArgumentValueError(
+                "weights",
+                "a function that has been called in this session, so that its ranks have taken rows",
+                "one that has not been called",
+                "call it first, or give numbers",
             )
         return [float(rows) for rows in rows_taken]
     if not isinstance(weights, (list, tuple, np.ndarray)) or isinstance(weights, np.ndarray) and weights.ndim != 1:
-        raise TypeError(f"weights: expected one number per rank or a synkhronos Function, got {weights!r}")
+        raise ArgumentTypeError("weights", "one number per rank or a synkhronos Function", repr(weights))
     if len(weights) != session.size:
-        raise ValueError(f"weights: expected {session.size}, one per rank, got {len(weights)}")
+        raise ArgumentValueError("weights", f"{session.size}, one per rank", str(len(weights)))
     for rank, weight in enumerate(weights):
         if isinstance(weight, (bool, np.bool_)) or not isinstance(weight, (int, float, np.integer, np.floating)):
-            raise TypeError(f"weights[{rank}] must be a number, got {weight!r} of type {type(weight).__name__}")
+            raise ArgumentTypeError(f"weights[{rank}]", "a number", f"{weight!r} of type {type(weight).__name__}")
         if not 0 <= weight <= sys.float_info.max:
-            raise ValueError(f"weights[{rank}] must be finite and not negative, got {weight!r}")
+            raise ArgumentValueError(f"weights[{rank}]", "a finite number, not negative", repr(weight))
     if not any(weights):
-        raise ValueError(f"weights: at least one must be positive, got {weights!r}")
+        raise ArgumentValueError("weights", "at least one positive number", repr(weights))
     return [float(weight) for weight in weights]

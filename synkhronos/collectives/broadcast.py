@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
-from ..runtime.command import Command
 from ..runtime.context import RankContext
-from .variables import Variables, keep, keys_and_arrays
+from .arguments import checked
+from .command import CollectiveCommand, taken
 
 
-class Broadcast(Command):
+class Broadcast(CollectiveCommand):
     """Give variables the same values on every rank.
 
     Parameters
@@ -17,24 +17,25 @@ class Broadcast(Command):
     numbers : list of int
         The variables.
     handles : list of handles, optional
-        The values; the master's own where they are None.
+        The values; the master's own if they are None.
     on_host : bool
         Whether to keep away from NCCL.
     """
 
+    title = "broadcast"
+
     def __init__(self, numbers: List[int], handles: Optional[List[Any]], on_host: bool) -> None:
-        self.numbers, self.handles, self.on_host = numbers, handles, on_host
+        super().__init__(numbers)
+        self.handles, self.on_host = handles, on_host
 
     def run(self, context: RankContext) -> None:
-        keys = [("shared", number) for number in self.numbers]
         if self.handles is None:
-            keys, arrays = keys_and_arrays(context, self.numbers)
+            keys, arrays = context.bind(self.numbers)
             results = context.transport.broadcast(keys, arrays, context.root, self.on_host)
         else:
-            results = [
-                context.transport.store(key, context.pools.attach(handle)) for key, handle in zip(keys, self.handles)
-            ]
-        keep(context, self.numbers, results)
+            values = [context.pools.attach(handle) for handle in self.handles]
+            results = taken(context, self.numbers, values, [None] * len(values))
+        context.commit_values(self.numbers, results)
 
 
 def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
@@ -55,7 +56,13 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong; no value has changed then.
+        If an argument is wrong; no value has changed then.
+    SharedMemoryError
+        If there is no memory for the results; no value has changed then.
+    WorkerError
+        If something went wrong on another rank; no value has changed then.
+    WorkerDied, WorkerTimeout
+        If a rank ended, or did not answer in time; the session is closed then.
 
     Examples
     --------
@@ -69,7 +76,7 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
     >>> synk.get_value(1, w)
     array([3., 4.])
     """
-    variables = Variables(shared_vars)
+    variables = checked(shared_vars)
     with variables.session.lock:
         staged = None if values is None else variables.stage(values)
         variables.session.run(Broadcast(variables.numbers, staged and [value.handle for value in staged], not nccl))

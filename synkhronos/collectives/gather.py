@@ -7,32 +7,37 @@ from typing import Any, List, Optional, Sequence
 import numpy as np
 
 from ..kernels.copy import join_into
-from ..memory.recycled import Recycler
-from ..runtime.command import Command
 from ..runtime.context import RankContext
-from .variables import Variables, keys_and_arrays
+from .arguments import checked
+from .command import CollectiveCommand
 
 
-class Gather(Command):
+class Gather(CollectiveCommand):
     """Copy every rank's values to the master."""
 
+    title = "gather"
+
     def __init__(self, numbers: List[int], nd_up: int) -> None:
-        self.numbers, self.nd_up = numbers, nd_up
+        super().__init__(numbers)
+        self.nd_up = nd_up
 
     def run(self, context: RankContext) -> Optional[List[Any]]:
-        keys, arrays = keys_and_arrays(context, self.numbers)
+        keys, arrays = context.bind(self.numbers)
         gathered = context.transport.gather(keys, arrays)
-        return None if gathered is None else [join(parts, self.nd_up, context.results) for parts in gathered]
+        return None if gathered is None else [join(parts, self.nd_up) for parts in gathered]
+
+    def finish(self, results: List[Any], context: RankContext) -> Any:
+        return results[context.root]
 
 
-def join(parts: Sequence[np.ndarray], nd_up: int, memory: Recycler) -> Any:
+def join(parts: Sequence[np.ndarray], nd_up: int) -> Any:
     """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays in new memory; list copies where they do not fit."""
     if nd_up == 0:
         parts = [np.atleast_1d(part) for part in parts] if len({part.ndim for part in parts}) == 1 else parts
     rows = [part[np.newaxis] if nd_up == 1 else part for part in parts]
     if len({part.shape[1:] for part in rows}) > 1 or len({part.ndim for part in rows}) > 1:
         return [part.copy() for part in parts]
-    joined = memory.empty((sum(map(len, rows)),) + rows[0].shape[1:], rows[0].dtype)
+    joined = np.empty((sum(map(len, rows)),) + rows[0].shape[1:], rows[0].dtype)
     join_into(joined, rows)
     return joined
 
@@ -60,7 +65,13 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong.
+        If an argument is wrong.
+    SharedMemoryError
+        If there is no memory for the results; no value has changed then.
+    WorkerError
+        If something went wrong on another rank; no value has changed then.
+    WorkerDied, WorkerTimeout
+        If a rank ended, or did not answer in time; the session is closed then.
 
     Examples
     --------
@@ -79,6 +90,6 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
     """
     if isinstance(nd_up, bool) or nd_up not in (0, 1):
         raise ValueError(f"nd_up must be 1 (stack) or 0 (concatenate), got {nd_up!r}")
-    variables = Variables(shared_vars)
+    variables = checked(shared_vars)
     session = variables.session
-    return variables.one_or_list(session.run(Gather(variables.numbers, nd_up))[session.root])
+    return variables.one_or_list(session.run(Gather(variables.numbers, nd_up)))

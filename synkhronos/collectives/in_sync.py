@@ -6,9 +6,9 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from ..runtime.command import Command
 from ..runtime.context import RankContext
-from .variables import Variables, keys_and_arrays
+from .arguments import checked
+from .command import CollectiveCommand
 
 
 class SyncReport:
@@ -36,14 +36,13 @@ class SyncReport:
         )
 
 
-class Compare(Command):
+class Compare(CollectiveCommand):
     """Compare every rank's values with the master's."""
 
-    def __init__(self, numbers: List[int]) -> None:
-        self.numbers = numbers
+    title = "in_sync"
 
     def run(self, context: RankContext) -> Optional[List[Dict[int, str]]]:
-        keys, arrays = keys_and_arrays(context, self.numbers)
+        keys, arrays = context.bind(self.numbers)
         gathered = context.transport.gather(keys, arrays)
         if gathered is None:
             return None
@@ -56,6 +55,9 @@ class Compare(Command):
             }
             for parts in gathered
         ]
+
+    def finish(self, results: List[Any], context: RankContext) -> Any:
+        return results[context.root]
 
 
 def first_difference(a: np.ndarray, b: np.ndarray) -> Optional[str]:
@@ -97,7 +99,13 @@ def in_sync(shared_vars: Any) -> SyncReport:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong.
+        If an argument is wrong.
+    SharedMemoryError
+        If there is no memory for the results; no value has changed then.
+    WorkerError
+        If something went wrong on another rank; no value has changed then.
+    WorkerDied, WorkerTimeout
+        If a rank ended, or did not answer in time; the session is closed then.
 
     Examples
     --------
@@ -115,7 +123,7 @@ def in_sync(shared_vars: Any) -> SyncReport:
     >>> synk.in_sync(w)
     in sync
     """
-    variables = Variables(shared_vars)
+    variables = checked(shared_vars)
     session = variables.session
-    found = session.run(Compare(variables.numbers))[session.root]
+    found = session.run(Compare(variables.numbers))
     return SyncReport({name: ranks for name, ranks in zip(variables.names, found) if ranks})

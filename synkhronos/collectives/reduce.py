@@ -7,26 +7,35 @@ from typing import Any, List, Optional
 import numpy as np
 
 from ..reductions import ReduceOp
-from ..runtime.command import Command
 from ..runtime.context import RankContext
-from .variables import Variables, describe, keep, keys_and_arrays
+from .arguments import checked
+from .command import CollectiveCommand
 
 
-class Reduce(Command):
+class Reduce(CollectiveCommand):
     """Reduce variables over the ranks, for the master."""
 
+    title = "reduce"
+
     def __init__(self, numbers: List[int], op: ReduceOp, in_place: bool) -> None:
-        self.numbers, self.op, self.in_place = numbers, op, in_place
+        super().__init__(numbers)
+        self.op, self.in_place = op, in_place
 
     def run(self, context: RankContext) -> Optional[List[np.ndarray]]:
-        keys, arrays = keys_and_arrays(context, self.numbers)
-        results = context.transport.reduce(
-            keys, arrays, [self.op] * len(keys), None, describe(context, self.numbers), in_place=self.in_place
-        )
-        if not self.in_place:
-            return None if results is None else [np.asarray(result) for result in results]
-        keep(context, self.numbers, [None] * len(keys) if results is None else results)
-        return None
+        keys, arrays = context.bind(self.numbers)
+        transport, name_of = context.transport, context.name_of(self.numbers)
+        if self.in_place:
+            pending = transport.all_reduce(keys, arrays, self.op, None, name_of, takers=(context.root,))
+            context.commit_values(self.numbers, pending)
+            return None
+        results = transport.reduce(keys, arrays, [self.op] * len(keys), None, name_of)
+        return None if results is None else [np.asarray(result) for result in results]
+
+    def finish(self, results: List[Any], context: RankContext) -> Any:
+        return results[context.root]
+
+    def details(self, context: RankContext) -> str:
+        return f"{super().details(context)} {self.op}"
 
 
 def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Any:
@@ -55,7 +64,13 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong, or shapes differ between ranks; no value has changed then.
+        If an argument is wrong, or shapes differ between ranks; no value has changed then.
+    SharedMemoryError
+        If there is no memory for the results; no value has changed then.
+    WorkerError
+        If something went wrong on another rank; no value has changed then.
+    WorkerDied, WorkerTimeout
+        If a rank ended, or did not answer in time; the session is closed then.
 
     Examples
     --------
@@ -72,7 +87,7 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
     >>> w.get_value(), synk.get_value(1, w)
     (array([1., 3.]), array([2., 6.]))
     """
-    variables = Variables(shared_vars)
+    variables = checked(shared_vars)
     session = variables.session
-    results = session.run(Reduce(variables.numbers, variables.check_op(op, nccl), bool(in_place)))[session.root]
+    results = session.run(Reduce(variables.numbers, variables.check_op(op, nccl), bool(in_place)))
     return None if in_place else variables.one_or_list(results)

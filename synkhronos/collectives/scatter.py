@@ -5,28 +5,28 @@ from __future__ import annotations
 from typing import Any, List, Sequence, Tuple
 
 from ..partition import split_rows
-from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..selection import Selection
-from .variables import Variables, keep
+from .arguments import checked
+from .command import CollectiveCommand, taken
 
 #: For one variable: the handle of the values, the rows that are selected, and every rank's part of those.
 Division = Tuple[Any, Selection, Sequence[Tuple[int, int]]]
 
 
-class Scatter(Command):
+class Scatter(CollectiveCommand):
     """Give every rank its rows of the values."""
 
+    title = "scatter"
+
     def __init__(self, numbers: List[int], divisions: List[Division]) -> None:
-        self.numbers, self.divisions = numbers, divisions
+        super().__init__(numbers)
+        self.divisions = divisions
 
     def run(self, context: RankContext) -> None:
-        results = []
-        for number, (handle, selection, bounds) in zip(self.numbers, self.divisions):
-            values, rows = context.pools.attach(handle), selection.part(*bounds[context.rank])
-            result = context.transport.allocate(("shared", number), (len(rows),) + values.shape[1:], values.dtype)
-            results.append(rows.take(values, out=result))
-        keep(context, self.numbers, results)
+        values = [context.pools.attach(handle) for handle, _, _ in self.divisions]
+        rows = [selection.part(*bounds[context.rank]) for _, selection, bounds in self.divisions]
+        context.commit_values(self.numbers, taken(context, self.numbers, values, rows))
 
 
 def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
@@ -48,7 +48,13 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong, or a rank's part does not suit the variable; no value has changed then.
+        If an argument is wrong, or a rank's part does not suit the variable; no value has changed then.
+    SharedMemoryError
+        If there is no memory for the results; no value has changed then.
+    WorkerError
+        If something went wrong on another rank; no value has changed then.
+    WorkerDied, WorkerTimeout
+        If a rank ended, or did not answer in time; the session is closed then.
 
     Examples
     --------
@@ -64,7 +70,7 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
     >>> total()
     array([6., 9.])
     """
-    variables = Variables(shared_vars)
+    variables = checked(shared_vars)
     session = variables.session
     with session.lock:
         variables.check_rows("use broadcast or set_value")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from ..runtime.command import Command
 from ..runtime.context import RankContext
-from .variables import Variables, keep
+from ..transports.base import Pending
+from .arguments import checked
+from .command import CollectiveCommand, taken
 
 
-class SetValue(Command):
+class SetValue(CollectiveCommand):
     """Overwrite variables on one rank.
 
     Parameters
@@ -24,25 +25,29 @@ class SetValue(Command):
         The values that are not in shared memory, by position.
     """
 
+    title = "set_value"
+
     def __init__(
         self, rank: int, numbers: List[int], handles: List[Any], selections: List[Any], states: Dict[int, Any]
     ) -> None:
-        self.rank, self.numbers, self.handles, self.selections, self.states = rank, numbers, handles, selections, states
+        super().__init__(numbers)
+        self.rank, self.handles, self.selections, self.states = rank, handles, selections, states
 
     def run(self, context: RankContext) -> None:
-        results: List[Any] = [None] * len(self.numbers)
+        dense: List[int] = []
+        pending, states = Pending([]), []
         if context.rank == self.rank:
-            for i, (number, handle, selection) in enumerate(zip(self.numbers, self.handles, self.selections)):
-                if i in self.states:
-                    results[i] = self.states[i]
-                    continue
-                key, values = ("shared", number), context.pools.attach(handle)
-                if selection is None:
-                    results[i] = context.transport.store(key, values)
-                else:
-                    result = context.transport.allocate(key, (len(selection),) + values.shape[1:], values.dtype)
-                    results[i] = selection.take(values, out=result)
-        keep(context, self.numbers, results)
+            chosen = [i for i in range(len(self.numbers)) if i not in self.states]
+            dense = [self.numbers[i] for i in chosen]
+            values = [context.pools.attach(self.handles[i]) for i in chosen]
+            pending = taken(context, dense, values, [self.selections[i] for i in chosen])
+            states = [(context.shareds[self.numbers[i]].cell, state) for i, state in self.states.items()]
+
+        def put_states() -> None:
+            for cell, state in states:
+                cell[0] = state
+
+        context.commit_values(dense, pending, put_states)
 
 
 def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> None:
@@ -64,7 +69,13 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong; no value has changed then.
+        If an argument is wrong; no value has changed then.
+    SharedMemoryError
+        If there is no memory for the results; no value has changed then.
+    WorkerError
+        If something went wrong on another rank; no value has changed then.
+    WorkerDied, WorkerTimeout
+        If a rank ended, or did not answer in time; the session is closed then.
 
     Examples
     --------
@@ -79,7 +90,7 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
     array([[0., 0.],
            [2., 6.]])
     """
-    variables = Variables(shared_vars, states=True)
+    variables = checked(shared_vars, states=True)
     rank = variables.check_rank(rank)
     with variables.session.lock:
         staged = variables.stage(values, batch)

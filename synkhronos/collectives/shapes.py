@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import Any, List, Tuple
 
-from ..runtime.command import Command
 from ..runtime.context import RankContext
-from .variables import Variables
+from .arguments import checked
+from .command import CollectiveCommand
 
 
-class GetShapes(Command):
-    """Tell the shapes of every rank's values."""
+class GetShapes(CollectiveCommand):
+    """Return the shapes of every rank's values: for each variable a list by rank."""
 
-    def __init__(self, numbers: List[int]) -> None:
-        self.numbers = numbers
+    title = "get_shapes"
 
     def run(self, context: RankContext) -> List[Tuple[int, ...]]:
-        shapes = []
-        for number in self.numbers:
-            engine, variable = context.shareds[number]
-            shapes.append(tuple(engine.get(variable).shape))
-        return shapes
+        return [tuple(context.shareds[number].cell[0].shape) for number in self.numbers]
+
+    def finish(self, results: List[Any], context: RankContext) -> List[List[Tuple[int, ...]]]:
+        return [list(shapes) for shapes in zip(*results)]
 
 
 def get_shapes(shared_vars: Any) -> Any:
@@ -41,7 +39,13 @@ def get_shapes(shared_vars: Any) -> Any:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong.
+        If an argument is wrong.
+    SharedMemoryError
+        If there is no memory for the results; no value has changed then.
+    WorkerError
+        If something went wrong on another rank; no value has changed then.
+    WorkerDied, WorkerTimeout
+        If a rank ended, or did not answer in time; the session is closed then.
 
     Examples
     --------
@@ -55,9 +59,8 @@ def get_shapes(shared_vars: Any) -> Any:
     >>> synk.get_shapes(x)
     [(3, 4), (2, 4)]
     """
-    variables = Variables(shared_vars)
-    by_rank = variables.session.run(GetShapes(variables.numbers))
-    return variables.one_or_list([list(shapes) for shapes in zip(*by_rank)])
+    variables = checked(shared_vars)
+    return variables.one_or_list(variables.session.run(GetShapes(variables.numbers)))
 
 
 def get_lengths(shared_vars: Any) -> Any:
@@ -78,7 +81,13 @@ def get_lengths(shared_vars: Any) -> Any:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        Where an argument is wrong.
+        If an argument is wrong.
+    SharedMemoryError
+        If there is no memory for the results; no value has changed then.
+    WorkerError
+        If something went wrong on another rank; no value has changed then.
+    WorkerDied, WorkerTimeout
+        If a rank ended, or did not answer in time; the session is closed then.
 
     Examples
     --------
@@ -92,7 +101,7 @@ def get_lengths(shared_vars: Any) -> Any:
     >>> synk.get_lengths(x)
     [3, 2]
     """
-    variables = Variables(shared_vars)
+    variables = checked(shared_vars)
     variables.check_rows("use get_shapes")
-    by_rank = variables.session.run(GetShapes(variables.numbers))
-    return variables.one_or_list([[shape[0] for shape in shapes] for shapes in zip(*by_rank)])
+    by_variable = variables.session.run(GetShapes(variables.numbers))
+    return variables.one_or_list([[shape[0] for shape in shapes] for shapes in by_variable])

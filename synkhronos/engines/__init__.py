@@ -1,7 +1,11 @@
-"""The engines, by name: who compiles functions and holds shared variables.
+"""The engines, by name: they compile functions and hold shared variables.
 
-An engine is imported only when the program itself has imported what it
-stands for, so that nobody pays for (or needs) an engine that he does not use.
+An engine is imported only if the program itself has imported what it is an
+engine for, so unused engines are never imported::
+
+    program             synkhronos                      this package
+    import theano  -->  function(inputs, outputs)  -->  find: who owns these variables?
+                        Function, collectives     <-->  ENGINE of engines/theano/engine.py
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional
 
-if TYPE_CHECKING:  # `python -m synkhronos` passes here before the program: NumPy is for that to import
+from ..errors import ArgumentValueError
+
+if TYPE_CHECKING:  # `python -m synkhronos` imports this before it runs the program: NumPy is for that to import
     from .base import Engine
 
 #: Name of the engine: (the module that a program of it has imported, the module whose ``ENGINE`` it is).
@@ -22,19 +28,31 @@ _made: Dict[str, Engine] = {}
 
 
 def register(name: str, home: str) -> None:
-    """Make an engine known that lives elsewhere: ``home`` is its module, which has it as ``ENGINE``."""
+    """Make another engine known: it is the ``ENGINE`` of the module ``home``."""
     KNOWN[name] = (home, home)
 
 
 def get(name: str, home: Optional[str] = None) -> Engine:
-    """Return the engine of that name; one object per process. ``home`` is its module, if it may not be known yet."""
+    """Return the engine of that name; one object per process.
+
+    Parameters
+    ----------
+    name : str
+    home : str, optional
+        Its module, if it may not be known yet in this process.
+    """
     if name not in _made:
         if home is not None and name not in KNOWN:
             register(name, home)
         if name not in KNOWN:
-            raise ValueError("unknown engine {!r} (known: {})".format(name, ", ".join(sorted(KNOWN))))
-        _made[name] = importlib.import_module(KNOWN[name][1]).ENGINE
+            raise ArgumentValueError("engine", "one of " + ", ".join(sorted(KNOWN)), repr(name))
+        _made[name] = importlib.import_module(home_of(name)).ENGINE
     return _made[name]
+
+
+def home_of(name: str) -> str:
+    """Return the module whose ``ENGINE`` is the engine of that name."""
+    return KNOWN[name][1]
 
 
 def loaded() -> List[Engine]:
@@ -44,9 +62,9 @@ def loaded() -> List[Engine]:
 
 def find(things: Iterable[Any], default: Optional[str] = "theano") -> Optional[Engine]:
     """Return the engine that owns the first of ``things`` which any engine owns, else the default one (if any)."""
-    there = loaded()
+    engines = loaded()
     for thing in things:
-        for engine in there:
+        for engine in engines:
             if engine.owns(thing):
                 return engine
     return None if default is None else get(default)

@@ -1,10 +1,12 @@
 """What an engine must offer: the one interface through which the library touches symbolic programs.
 
-An engine compiles functions, holds the values of shared variables, and makes
-both travel to other processes. Everything that names an engine (Theano, its
-descendants, the small NumPy engine of the tests) stands in this folder; the
-rest of the library works with the objects below and with opaque *variables*,
+An engine compiles functions, holds the values of shared variables, and sends
+both to other processes. All code that depends on a particular engine is in
+this package (the small NumPy engine of the tests is in `synkhronos.testing`).
+The rest of the library works with the objects below, and with *variables*,
 *shared variables* and *compiled functions* that it only hands back.
+
+The module is long because it is one interface, most of it docstrings.
 """
 
 from __future__ import annotations
@@ -15,16 +17,17 @@ from typing import Any, Callable, Hashable, List, Mapping, NamedTuple, Optional,
 
 import numpy as np
 
-from ..errors import SynkhronosError
+from ..errors import ArgumentValueError, SynkhronosError
 from ..reductions import Accumulator, ReduceOp
+from . import get, home_of
 
 
 class ArrayType(NamedTuple):
     """The static type of a dense array."""
 
-    dtype: np.dtype
+    dtype: np.dtype[Any]
     ndim: int
-    broadcastable: Tuple[bool, ...]  # True where the length of the dimension is known to be 1
+    broadcastable: Tuple[bool, ...]  # True for a dimension whose length is known to be 1
 
 
 class Input(NamedTuple):
@@ -32,7 +35,7 @@ class Input(NamedTuple):
 
     variable: Any
     name: Optional[str]
-    type: Optional[ArrayType]  # None where it is no dense array (sparse, generic, ...)
+    type: Optional[ArrayType]  # None if it is not a dense array (sparse, generic, ...)
     mutable: bool  # the function may destroy the array it is given
     has_default: bool
     default: Any
@@ -43,73 +46,86 @@ class Output(NamedTuple):
     """An output of a compiled function."""
 
     variable: Any
-    label: str  # how messages name it, e.g. "outputs[0] (loss)"
+    label: str  # its name in messages, e.g. "outputs[0] (loss)"
     type: Optional[ArrayType]
-    key: Optional[str] = None  # where the function returns a dict
+    key: Optional[str] = None  # if the function returns a dict
 
 
 class Engine(ABC):
     """Compiles functions and keeps shared variables; one object per process, without state of a session.
 
-    An implementer promises that every method which checks a value changes
-    nothing, and that its messages say argument, expected, got, next step.
+    An implementer promises that a method which checks a value changes nothing,
+    and that what it raises says argument, expected, got and what to do
+    (`synkhronos.errors.ArgumentError`).
     """
 
     #: The name under which `engines.get` finds the engine on every rank.
     name: str
 
+    def __reduce__(self) -> Any:
+        # By reference: every process has one object, which a rank finds even if it has not imported the module yet.
+        return get, (self.name, home_of(self.name))
+
     # -- recognising ---------------------------------------------------------------------------------------------
 
     @abstractmethod
     def owns(self, thing: Any) -> bool:
-        """Tell whether ``thing`` (variable, shared variable, wrapped input or output) belongs to this engine."""
+        """Return whether ``thing`` (variable, shared variable, wrapped input or output) belongs to this engine."""
 
     @abstractmethod
     def is_shared(self, thing: Any) -> bool:
-        """Tell whether ``thing`` is a shared variable of this engine."""
+        """Return whether ``thing`` is a shared variable of this engine."""
 
     @abstractmethod
     def label(self, variable: Any) -> str:
-        """Return how messages name the variable: its name, or its description where it has none."""
+        """Return what messages call the variable: its name, or its description if it has none."""
 
     # -- shared variables ----------------------------------------------------------------------------------------
 
     @abstractmethod
     def shared_type(self, shared: Any) -> Optional[ArrayType]:
-        """Return the type of the shared variable's value, or None where that is no dense array."""
+        """Return the type of the shared variable's value, or None if that is not a dense array."""
 
     @abstractmethod
     def identity(self, shared: Any) -> Hashable:
         """Return what two shared variables have in common if and only if they share one storage."""
 
     @abstractmethod
+    def storage(self, shared: Any) -> List[Any]:
+        """Return the storage of the variable: a list of one element, its value, that is the same for its whole life."""
+
     def get(self, shared: Any) -> Any:
-        """Return the value in the variable's storage itself, not a copy."""
+        """Return the object that the variable holds now, on the host or on the device: not a copy."""
+        return self.storage(shared)[0]
 
-    @abstractmethod
     def put(self, shared: Any, value: Any) -> None:
-        """Make the variable's storage refer to ``value`` itself: no copy, no check."""
+        """Make the variable hold this very object, without a copy and without a check.
+
+        The caller has made it from `coerce`, `to_device` or `get`.
+        """
+        self.storage(shared)[0] = value
 
     @abstractmethod
-    def coerce(self, shared: Any, value: Any, argument: str) -> np.ndarray:
-        """Return ``value`` as the array that the variable would hold after ``set_value(value)``.
+    def coerce(self, shared: Any, value: Any, argument: str) -> np.ndarray[Any, Any]:
+        """Return, on the host, the array that the variable would hold after ``set_value(value)``; changes nothing.
 
         Raises
         ------
-        TypeError
-            Where the variable would refuse it (dtype, dimensions, broadcastable pattern).
+        ArgumentTypeError, ArgumentValueError
+            If the variable would refuse it (dtype, dimensions, broadcastable pattern).
         """
 
     def to_device(self, shared: Any, value: Any) -> Any:
-        """Return an array that the variable may hold where its storage refers to it: on the host, or on the device.
+        """Return an array where the variable keeps its value, for `put`: on the device, or on the host.
 
-        Not a copy, unless it has to be brought there.
+        ``value`` itself if it is there already, else a copy.
         """
-        return value
+        return self.to_host(value)
 
     def export(self, shared: Any) -> Any:
-        """Return a copy of the variable's value as its own ``get_value`` would: on the host."""
-        return copy.deepcopy(self.get(shared))
+        """Return a copy of the variable's value on the host, as its own ``get_value`` does."""
+        value = self.get(shared)
+        return np.array(value) if self.is_on_device(value) else copy.deepcopy(value)
 
     @abstractmethod
     def blueprint(self, shared: Any) -> Any:
@@ -124,9 +140,9 @@ class Engine(ABC):
         blueprint
             From `blueprint`, on the master.
         value
-            What its storage shall hold; not copied.
+            What it holds at first; not copied.
         storage_of
-            A replica whose storage it shares, where two variables share one storage; ``value`` is ignored then.
+            A replica with which it shares one storage; ``value`` is ignored then.
         """
 
     # -- functions -----------------------------------------------------------------------------------------------
@@ -150,21 +166,17 @@ class Engine(ABC):
         """Return every shared variable that the function reads or updates, in a fixed order, each once."""
 
     @abstractmethod
-    def updated(self, compiled: Any) -> List[Any]:
-        """Return the shared variables that a call of the function changes, default updates included."""
-
-    @abstractmethod
     def convert(self, input: Input, value: Any, argument: str) -> Any:
-        """Return ``value`` as the function would take it: what the engine itself converts, converted.
+        """Return ``value`` as the function takes it: converted, if the engine itself would convert it.
 
         Raises
         ------
-        TypeError
-            Where the function would refuse it.
+        ArgumentTypeError, ArgumentValueError
+            If the function would refuse it.
         """
 
     @abstractmethod
-    def check(self, input: Input, dtype: np.dtype, shape: Tuple[int, ...], argument: str) -> None:
+    def check(self, input: Input, dtype: np.dtype[Any], shape: Tuple[int, ...], argument: str) -> None:
         """Raise what `convert` would raise for an array of that dtype and shape, without having one."""
 
     @abstractmethod
@@ -176,14 +188,14 @@ class Engine(ABC):
         """
 
     def on_ranks(self, compiled: Any) -> Any:
-        """Return the function as `call` shall have it on ranks: what it computes on a device stays there.
+        """Return the function as ranks `call` it: what it computes on a device stays there.
 
-        It shares the storage of all shared variables with ``compiled``, which itself is the program's.
+        It shares the storage of all shared variables with ``compiled``, which is what the program itself calls.
         """
         return compiled
 
     def present(self, compiled: Any, index: int, value: Any) -> Any:
-        """Return the value of an output where the engine's own function would return it: on the host or the device."""
+        """Return the value of an output as the engine's own function returns it: on the host, or on the device."""
         return value
 
     def take(self, array: Any, rows: Any) -> Any:
@@ -191,19 +203,49 @@ class Engine(ABC):
         return rows.take(array)
 
     def accumulator(self, op: ReduceOp, keep_dtype: bool = False) -> Any:
-        """Return an object like `Accumulator` for the values of an output or update of slices, wherever they are."""
+        """Return an object like `Accumulator` for the values of slices, on the host or on the device."""
         return Accumulator(op, keep_dtype)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an error of a function's call says that a device has no memory left."""
+        """Return whether an error of a function's call says that a device has no memory left."""
         return False
 
     def copy(self, compiled: Any, snapshot: Any, **kwargs: Any) -> Tuple[Any, Any]:
         """Return a copy of the function, made as the engine's own ``copy`` makes it, and the copy's snapshot."""
         raise TypeError(f"copy: functions of the engine {self.name!r} cannot be copied; build another one")
 
+    def function_name(self, compiled: Any) -> Optional[str]:
+        """Return the function's name, for messages; None if it has none."""
+        name: Optional[str] = compiled.name
+        return name
+
+    def trust_input(self, compiled: Any) -> bool:
+        """Return whether the engine's own function takes its arguments unchecked."""
+        return False
+
+    def set_trust_input(self, compiled: Any, trust_input: bool) -> None:
+        """Choose whether the engine's own function takes its arguments unchecked.
+
+        Raises
+        ------
+        ArgumentValueError
+            If the engine has no such functions.
+        """
+        if trust_input:
+            hint = f"functions of the engine {self.name!r} always check their arguments"
+            raise ArgumentValueError("trust_input", "False", repr(trust_input), hint)
+
+    def free(self, compiled: Any) -> None:  # noqa: B027, nothing to do for an engine whose functions keep nothing
+        """Free the memory that the function keeps between calls for its intermediate results."""
+
+    def warm_up(self, compiled: Any) -> None:  # noqa: B027, nothing to do for an engine that compiles at once
+        """Compile what the function would compile in its first call; computes and updates nothing.
+
+        Ranks do this when they receive a function, so that the first command that calls it does not have to wait.
+        """
+
     def profile(self, compiled: Sequence[Any]) -> Any:
-        """Return what the engine's profiler has counted of some functions, picklable; None where it does not run."""
+        """Return what the engine's profiler has counted of some functions, picklable; None if they are not profiled."""
         return None
 
     def merged_profile(self, compiled: Sequence[Any], counts: Sequence[Any]) -> Any:
@@ -224,8 +266,8 @@ class Engine(ABC):
     def given_pairs(self, givens: Any) -> List[Tuple[Any, Any]]:
         """Return the givens as pairs of variables.
 
-        What is no variable there (an array) becomes a shared variable here, so that all graphs of a function that are
-        made with these pairs have it in common.
+        A value that is not a variable (an array) becomes a shared variable here, so that all graphs of a function that
+        are made with these pairs have it in common.
         """
 
     @abstractmethod
@@ -234,8 +276,8 @@ class Engine(ABC):
     ) -> Any:
         """Keep the graph of a function as it is now, before any optimisation, for `variant`; compiles nothing.
 
-        The givens are put in and the default updates collected, so whatever becomes of them and of the program's
-        variables later, a variant is another graph of the function that `compile` makes now.
+        The givens are put in and the default updates collected: whatever happens later to them and to the program's
+        variables, a variant is another graph of the function that `compile` makes now.
 
         Parameters
         ----------
@@ -277,7 +319,7 @@ class Engine(ABC):
 
     @abstractmethod
     def is_random(self, shared: Any) -> bool:
-        """Tell whether the shared variable holds the state of a random number generator."""
+        """Return whether the shared variable holds the state of a random number generator."""
 
     @abstractmethod
     def jumped(self, shared: Any, value: Any, jumps: int) -> Any:
@@ -297,8 +339,8 @@ class Engine(ABC):
 
         Raises
         ------
-        TypeError
-            Where nobody knows how to jump a state of that kind; names the variable.
+        ArgumentTypeError
+            If the engine does not know how to jump a state of that kind; names the variable.
         """
 
     @abstractmethod
@@ -318,18 +360,27 @@ class Engine(ABC):
 
         Raises
         ------
-        TypeError
-            Where the state is of an unknown kind; names the variable.
+        ArgumentTypeError
+            If the state is of an unknown kind; names the variable.
         """
 
     # -- devices -------------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def is_on_device(value: Any) -> bool:
+        """Return whether a value is an array on a device."""
+        return False
+
+    def to_host(self, value: Any) -> Any:
+        """Return an array on the host: a copy of one that is on a device, anything else as it is."""
+        return np.asarray(value) if self.is_on_device(value) else value
+
     def check_devices(self) -> str:
-        """Return what is missing for using devices at all, with the remedy, as a sentence; "" where nothing is."""
+        """Return what is missing for using devices at all, with the remedy, as a sentence; "" if nothing is."""
         return f"the engine {self.name!r} uses no devices"
 
     def foreign_device(self) -> str:
-        """Tell what has opened a device in this process, other than `open_device`; "" where nothing has."""
+        """Return what has opened a device in this process, other than `open_device`; "" if nothing has."""
         return ""
 
     def opened_device(self) -> Optional[str]:
@@ -342,14 +393,14 @@ class Engine(ABC):
         Raises
         ------
         SynkhronosError
-            Where it cannot be opened; says what the driver says.
+            If it cannot be opened; says what the driver says.
         """
         raise SynkhronosError(self.check_devices())
 
     # -- travel --------------------------------------------------------------------------------------------------
 
-    def constants(self, compiled: Any) -> List[np.ndarray]:
-        """Return the arrays within a function that nothing ever writes to, so that ranks can share them."""
+    def constants(self, compiled: Any) -> List[np.ndarray[Any, Any]]:
+        """Return the arrays within a function that are never written to, so that ranks can share them."""
         return []
 
     @abstractmethod
@@ -360,7 +411,7 @@ class Engine(ABC):
         variables: Mapping[int, int],
         constants: Mapping[int, Any],
     ) -> bytes:
-        """Pickle compiled functions so that they meet the ranks' replicas of their shared variables.
+        """Pickle compiled functions so that `loads` joins them to the ranks' replicas of their shared variables.
 
         Parameters
         ----------
@@ -372,17 +423,26 @@ class Engine(ABC):
         variables
             The number of every shared variable object, by ``id``.
         constants
-            Where some of the functions' `constants` lie in shared memory, by ``id``.
+            The places in shared memory of some of the functions' `constants`, by ``id``.
 
         Raises
         ------
         TypeError
-            Where something cannot travel; names the function and the object.
+            If something cannot be pickled; names the function and the object.
         """
 
     @abstractmethod
-    def loads(self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray]) -> List[Any]:
+    def loads(
+        self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray[Any, Any]]
+    ) -> List[Any]:
         """Load what `dumps` made (bytes or a view of them) on a rank.
 
-        It holds ``replicas`` by number; ``constant`` returns the constant that lies at a place.
+        Parameters
+        ----------
+        data
+            From `dumps`.
+        replicas
+            The rank's shared variables by number.
+        constant
+            Returns the constant that is at a place in shared memory.
         """

@@ -1,10 +1,17 @@
-"""How compiled functions travel: a pickle in which what both sides already hold is only named.
+"""Pickles of compiled functions, in which objects that both sides already hold are only named.
 
-Pickled at different times, two functions still meet in their shared variables
+Two functions that are pickled at different times still share their variables
 on the other side, because the variables and their storage are *named* in the
 pickle (the persistent ids of the `pickle` module) and looked up there. What
-is defined in ``__main__`` or in a notebook cell goes along by value
-(cloudpickle).
+is defined in ``__main__`` or in a notebook cell is sent by value
+(cloudpickle)::
+
+    master                                   rank
+    graph  +--------------------------+      graph
+    [storage 3] -> ("storage", 3)     | -->  replicas[3].storage
+    [variable 3] -> ("variable", 3)   | -->  replicas[3]
+    [constant] -> ("constant", place) | -->  the array at that place in shared memory
+           +---- bytes ---------------+
 """
 
 from __future__ import annotations
@@ -30,8 +37,8 @@ RECURSION_LIMIT = 10**6
 _one_at_a_time = threading.Lock()
 
 
-def deep(function: Callable, *args: Any) -> Any:
-    """Return ``function(*args)``, run where recursion may go thousands of levels deep."""
+def deep(function: Callable[..., Any], *args: Any) -> Any:
+    """Return ``function(*args)``, run in a thread whose recursion may go thousands of levels deep."""
     outcome: List[Any] = []
 
     def work() -> None:
@@ -40,8 +47,8 @@ def deep(function: Callable, *args: Any) -> Any:
         except BaseException as error:  # raised again below, in the thread that asked
             outcome[:] = [False, error]
 
-    # The limit must not fall while the thread is deep (that is a fatal error of the interpreter), so Ctrl-C is taken up
-    # only when the thread is done.
+    # The limit must not fall while the thread is deep (that is a fatal error of the interpreter), so Ctrl-C has to wait
+    # until the thread is done.
     with DeferredSignals(), _one_at_a_time:
         limit = sys.getrecursionlimit()
         try:
@@ -66,9 +73,8 @@ def _start(work: Callable[[], None]) -> threading.Thread:
         except RuntimeError as error:  # no room for a stack of that size
             if size == STACK_SIZES[-1]:
                 raise SynkhronosError(
-                    f"functions cannot be sent or loaded: a thread with a deep stack is needed, and {error}; "
-                    "see ulimit -u "
-                    "(processes and threads) and ulimit -v (address space)"
+                    f"functions cannot be sent or loaded: a thread with a deep stack is needed, and {error}; see "
+                    "ulimit -u (processes and threads) and ulimit -v (address space)"
                 ) from error
         finally:
             threading.stack_size(before)
@@ -80,7 +86,7 @@ def names(
 ) -> Mapping[int, Tuple[str, Any]]:
     """Return by which name the pickle refers to an object, by the object's ``id``.
 
-    The caller keeps the objects alive, else a new object could take the place of a dead one.
+    The caller keeps the objects alive: a new object may get the ``id`` of a dead one.
     """
     known: Dict[Any, Tuple[str, Any]] = {storage: ("storage", number) for storage, number in numbers.items()}
     known.update({variable: ("variable", number) for variable, number in variables.items()})
@@ -88,7 +94,7 @@ def names(
     return known
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     def __init__(self, file: io.BytesIO, known: Mapping[int, Tuple[str, Any]], reduce: Callable[[Any], Any]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._known = known
@@ -131,12 +137,12 @@ def dumps(
     label
         How messages name a function.
     parts
-        The parts of a function, with their names in messages, in which to look for what does not travel.
+        The parts of a function, with their names in messages, in which to look for what does not pickle.
 
     Raises
     ------
     TypeError
-        Where something cannot travel; names the function and the object.
+        If something cannot be pickled; names the function and the object.
     """
 
     def dump(thing: Any) -> bytes:
@@ -144,7 +150,7 @@ def dumps(
         _Pickler(file, known, reduce).dump(thing)
         return file.getvalue()
 
-    def travels(thing: Any) -> bool:
+    def pickles(thing: Any) -> bool:
         try:
             dump(thing)
         except Exception:
@@ -153,16 +159,17 @@ def dumps(
 
     def search() -> str:
         for function in functions:
-            if not travels(function):
+            if not pickles(function):
                 for name, part in parts(function):
-                    if not travels(part):
+                    if not pickles(part):
                         return f"{label(function)} cannot be sent to the other ranks: {name} does not pickle"
                 return f"{label(function)} cannot be sent to the other ranks: it does not pickle"
         return "the functions {} cannot be sent to the other ranks together".format(", ".join(map(label, functions)))
 
     with DeferredSignals():  # so that what is raised here is raised by pickling
         try:
-            return deep(dump, list(functions))
+            data: bytes = deep(dump, list(functions))
+            return data
         except MemoryError:
             raise
         except Exception as error:
@@ -189,9 +196,11 @@ def loads(data: Any, find: Callable[[str, Any], Any]) -> List[Any]:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            return _Unpickler(io.BytesIO(data), find).load()
+            functions: List[Any] = _Unpickler(io.BytesIO(data), find).load()
+            return functions
         finally:
             if collecting:
                 gc.enable()
 
-    return deep(load)
+    loaded: List[Any] = deep(load)
+    return loaded

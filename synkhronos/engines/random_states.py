@@ -2,8 +2,13 @@
 
 Every rank must draw numbers of its own, so its streams start *long jumps*
 apart. A stream that has been jumped stays on the one sequence of its
-generator, so two ranks meet only after as many draws as the jump is long;
-streams that were seeded anew would only probably not meet.
+generator, so two ranks draw the same numbers only after as many draws as the
+jump is long; of streams with different seeds that is only probable::
+
+    sequence  ----|---------------|---------------|------------->
+                  rank 0 draws    rank 1 draws    rank 2 draws
+                  ->              ->              ->
+                  |<- long jump ->|
 """
 
 from __future__ import annotations
@@ -11,6 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ArgumentTypeError
 
 # MRG31k3p, the generator of Theano's MRG_RandomStreams: two recurrences of order 3,
 #     x[n] = 2^22 x[n-2] + (2^7 + 1) x[n-3]     mod M1
@@ -18,15 +26,15 @@ import numpy as np
 # (P. L'Ecuyer, R. Touzin, "Fast combined multiple recursive generators with multipliers of the form a = +/-2^q +/-2^r",
 # Winter Simulation Conference 2000). A state is (x[n], x[n-1], x[n-2], y[n], y[n-1], y[n-2]).
 M1, M2 = 2**31 - 1, 2**31 - 21069
-STEP1 = np.array([[0, 2**22, 2**7 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
-STEP2 = np.array([[2**15, 0, 2**15 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
+STEP_MATRIX_1 = np.array([[0, 2**22, 2**7 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
+STEP_MATRIX_2 = np.array([[2**15, 0, 2**15 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
 #: log2 of the steps between two rows of one state, and between two streams (Theano's rng_mrg.py).
-ROW, STREAM = 72, 134
+LOG2_ROW_STEPS, LOG2_STREAM_STEPS = 72, 134
 #: log2 of the steps of a long jump.
-JUMP = 166
+LOG2_JUMP_STEPS = 166
 
 
-def jumped_mrg(state: np.ndarray, jumps: int) -> np.ndarray:
+def jumped_mrg(state: NDArray[Any], jumps: int) -> NDArray[Any]:
     """Return the state ``jumps`` times 2^166 steps further.
 
     A step multiplies each half of a row by a matrix, so 2^k steps multiply it by the matrix's 2^k-th power modulo M1
@@ -44,8 +52,8 @@ def jumped_mrg(state: np.ndarray, jumps: int) -> np.ndarray:
 
     Returns
     -------
-    array
-        Of the same dtype and shape.
+    int array with shape (rows, 6)
+        Of the same dtype.
 
     Examples
     --------
@@ -53,10 +61,10 @@ def jumped_mrg(state: np.ndarray, jumps: int) -> np.ndarray:
     >>> bool((jumped_mrg(jumped_mrg(state, 2), 3) == jumped_mrg(state, 5)).all())
     True
     """
-    return _advanced(state, JUMP, jumps)
+    return _advanced(state, LOG2_JUMP_STEPS, jumps)
 
 
-def seeded_mrg(like: np.ndarray, seed: int, index: int) -> np.ndarray:
+def seeded_mrg(like: NDArray[Any], seed: int, index: int) -> NDArray[Any]:
     """Return the state that the ``index``-th stream of ``MRG_RandomStreams(seed)`` starts from.
 
     Parameters
@@ -64,30 +72,31 @@ def seeded_mrg(like: np.ndarray, seed: int, index: int) -> np.ndarray:
     like : int array with shape (rows, 6)
         What dtype and shape are taken from.
     seed : int
-        Where Theano would refuse it (0, or too large), six numbers are derived from it.
+        If Theano would refuse it (0, or too large), six numbers are derived from it.
     index : int
         How many streams the program has made before.
 
     Returns
     -------
-    array
+    int array with shape (rows, 6)
     """
     first = np.full(6, seed) if 0 < seed < M2 else np.random.SeedSequence(seed).generate_state(6) % (M2 - 1) + 1
-    rows = _advanced(first[np.newaxis], STREAM, index)
+    rows = _advanced(first[np.newaxis], LOG2_STREAM_STEPS, index)
     while len(rows) < len(like):  # row i is i * 2^72 steps after the first
-        rows = np.concatenate([rows, _advanced(rows, ROW, len(rows))])
-    return rows[: len(like)].astype(like.dtype)
+        rows = np.concatenate([rows, _advanced(rows, LOG2_ROW_STEPS, len(rows))])
+    seeded: NDArray[Any] = rows[: len(like)].astype(like.dtype)
+    return seeded
 
 
-def _advanced(state: np.ndarray, log2: int, times: int) -> np.ndarray:
+def _advanced(state: NDArray[Any], log2: int, times: int) -> NDArray[Any]:
     """Return the state ``times * 2^log2`` steps further."""
-    halves = [(state[:, :3], STEP1, M1), (state[:, 3:], STEP2, M2)]
-    return np.concatenate(
-        [_product(half, _power(step, times << log2, modulus).T, modulus) for half, step, modulus in halves], axis=1
-    ).astype(state.dtype)
+    advanced = np.empty_like(state)
+    for half, step, modulus in ((np.s_[:, :3], STEP_MATRIX_1, M1), (np.s_[:, 3:], STEP_MATRIX_2, M2)):
+        advanced[half] = _product(state[half], _power(step, times << log2, modulus).T, modulus)
+    return advanced
 
 
-def _power(matrix: np.ndarray, exponent: int, modulus: int) -> np.ndarray:
+def _power(matrix: NDArray[Any], exponent: int, modulus: int) -> NDArray[Any]:
     result = np.eye(3, dtype=np.uint64)
     while exponent:
         if exponent & 1:
@@ -97,7 +106,7 @@ def _power(matrix: np.ndarray, exponent: int, modulus: int) -> np.ndarray:
     return result
 
 
-def _product(one: np.ndarray, other: np.ndarray, modulus: int) -> np.ndarray:
+def _product(one: NDArray[Any], other: NDArray[Any], modulus: int) -> NDArray[Any]:
     # Numbers below 2^31: three products of them fit into 64 bits without a sign, not into 63.
     return one.astype(np.uint64) @ other.astype(np.uint64) % np.uint64(modulus)
 
@@ -119,8 +128,8 @@ def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.R
 
     Raises
     ------
-    TypeError
-        Where the RandomState draws from a generator other than its own, MT19937.
+    ArgumentTypeError
+        If the RandomState draws from a generator other than its own, MT19937.
 
     Examples
     --------
@@ -131,15 +140,12 @@ def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.R
     """
     whole: Any = state.get_state(legacy=False)
     if whole["bit_generator"] != "MT19937":
-        raise TypeError(
-            "expected a RandomState over MT19937, got one over {}; make it by RandomState(seed)".format(
-                whole["bit_generator"]
-            )
-        )
+        got = f"one over {whole['bit_generator']}"
+        raise ArgumentTypeError("random state", "a RandomState over MT19937", got, "make it by RandomState(seed)")
     words, position = whole["state"]["key"], whole["state"]["pos"]
     # NumPy's jump takes the words for a ring that begins at the position and leaves such a ring, while RandomState
-    # draws from them as from a block that is made anew as a whole: given to it as it is, the state would come out next
-    # to the sequence. The words of a block are a ring that begins at 0.
+    # draws from them as from a block that is renewed as a whole: given to it as it is, the state would come out beside
+    # the sequence. The words of a block are a ring that begins at 0.
     generator: Any = np.random.MT19937()
     generator.state = dict(whole, state={"key": words, "pos": len(words)})
     ring = generator.jumped(jumps).state["state"]

@@ -1,4 +1,10 @@
-"""What training needs besides functions and collectives, written on the published interface as any program could be.
+"""Training: update rules, training functions and batch normalisation, all written on the published interface.
 
-`updates` has the update rules. Nothing here is imported by ``import synkhronos``: a program that wants it says so.
+Nothing here is imported by ``import synkhronos``: a program imports what it uses::
+
+    train.make_train_function      loss, rule --> one call per step
+      |-- updates.*                loss, params --> gradients, steps
+      |     `-- gradients, scalars, parameters
+      `-- training_graph           clipping, checks
+    train.average_batch_norm       running statistics --> their mean over ranks
 """

@@ -1,19 +1,21 @@
 """Batch normalisation on many ranks: their running statistics."""
 
 from collections.abc import Iterable
+from typing import Any, List
 
 import theano
 import theano.tensor as T
 
 import synkhronos as synk
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 
-def average_batch_norm(layers) -> None:
+def average_batch_norm(layers: Any) -> None:
     """Average the running statistics of batch normalisation over the ranks: ``m_r := (m_0 + ... + m_{n-1}) / n``.
 
     In training every rank normalises its rows by their own mean and variance, and its running averages of these drift
-    from the other ranks'. Call this before the network is validated, tested or saved with those averages; in between
-    nothing reads them.
+    from the other ranks'. Call this before the network is validated, tested or saved with those averages;
+    training itself does not read them.
 
     Parameters
     ----------
@@ -26,7 +28,7 @@ def average_batch_norm(layers) -> None:
     StateError
         Before `synkhronos.fork`.
     TypeError, ValueError
-        Where a layer is none, or there is nothing to average.
+        If an entry is not a layer, or there is nothing to average.
 
     Examples
     --------
@@ -47,23 +49,23 @@ def average_batch_norm(layers) -> None:
     >>> mean.get_value()
     array([2., 2.])
     """
-    statistics = []
+    statistics: List[Any] = []
     for layer in layers if isinstance(layers, Iterable) else [layers]:
         if isinstance(layer, theano.compile.SharedVariable):
             statistics.append(layer)
         elif hasattr(layer, "get_params"):
-            from lasagne.layers import get_all_params  # whoever has a layer has Lasagne
+            from lasagne.layers import get_all_params  # a program that has a layer has Lasagne
 
             statistics += get_all_params(layer, trainable=False)
         else:
-            raise TypeError(
-                f"layers: expected a Lasagne layer or a list of layers or shared variables, got {layer!r} of type "
-                f"{type(layer).__name__}"
-            )
+            expected = "a Lasagne layer or a list of layers or shared variables"
+            raise ArgumentTypeError("layers", expected, f"{layer!r} of type {type(layer).__name__}")
     unique = list({id(shared): shared for shared in statistics if shared.dtype in T.float_dtypes}.values())
     if not unique:
-        raise ValueError(
-            "layers: there is nothing to average: no layer has floating-point parameters that are not "
-            "trained; give the network's output layer"
+        raise ArgumentValueError(
+            "layers",
+            "layers with floating-point parameters that are not trained",
+            "none, so there is nothing to average",
+            "give the network's output layer",
         )
     synk.all_reduce(unique)

@@ -2,23 +2,27 @@
 
 import sys
 from numbers import Real
+from typing import Any, List
 
 import numpy as np
 import theano
 import theano.tensor as T
 
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+
 from .parameters import describe
 
 
-def check_scalars(**given):
+def check_scalars(**given: Any) -> List[Any]:
     """Return scalars as floats or expressions of 0 dimensions, in the order given."""
-    checked = []
+    checked: List[Any] = []
     for name, value in given.items():
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()
         if isinstance(value, Real) and not isinstance(value, bool):
-            if not abs(value) <= sys.float_info.max:
-                raise ValueError(f"{name}: expected a finite number, got {value!r}")
+            number: Any = value
+            if not abs(number) <= sys.float_info.max:
+                raise ArgumentValueError(name, "a finite number", repr(value))
             checked.append(float(value))
         elif (
             isinstance(value, theano.Variable)
@@ -27,14 +31,12 @@ def check_scalars(**given):
         ):
             checked.append(T.cast(value, theano.config.floatX) if value.dtype in T.discrete_dtypes else value)
         else:
-            raise TypeError(
-                f"{name}: expected a number, or a real shared variable or expression of 0 dimensions, got "
-                f"{describe(value)}"
-            )
+            expected = "a number, or a real shared variable or expression of 0 dimensions"
+            raise ArgumentTypeError(name, expected, describe(value))
     return checked
 
 
-def cast(variable, *scalars):
+def cast(variable: Any, *scalars: Any) -> List[Any]:
     """Return the scalars as constants or expressions of the variable's dtype."""
     return [
         T.cast(scalar, variable.dtype)

@@ -1,42 +1,47 @@
-"""Training functions: everything that one step of synchronous SGD, or of any other first-order rule, does on all ranks.
+"""Training functions: one step of synchronous SGD, or of any other first-order rule, on all ranks.
 
 `make_train_function` builds the pattern that :mod:`synkhronos.extensions.updates` describes (gradients of each rank's
 rows, their mean over all rows by one `synkhronos.all_reduce`, the same step on every rank) into something that is
-called like one function; `make_train_function_theano` builds its serial twin, which is called alike in one process.
+called like one function; `make_train_function_theano` builds its serial twin, which is called in the same way in one
+process.
 `average_batch_norm` is for networks with batch normalisation.
 """
 
+from __future__ import annotations
+
 import numbers
+from typing import Any, Dict, Iterable, List, Optional
 
 import theano
 import theano.tensor as T
 
 import synkhronos as synk
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .batch_norm import average_batch_norm
 from .train_theano import TheanoTrainFunction
-from .training_graph import training_graph
+from .training_graph import TrainingGraph, training_graph
 
 __all__ = ["TrainFunction", "average_batch_norm", "make_train_function", "make_train_function_theano"]
 
 
 def make_train_function(
-    loss,
-    params,
-    x,
-    y,
-    update_rule,
-    *args,
-    outputs=(),
-    bcast_inputs=(),
-    givens=None,
-    sliceable_shareds=(),
-    max_norm=None,
-    communicate_every=1,
-    name="train",
-    function_options=None,
-    **kwargs,
-):
+    loss: Any,
+    params: Any,
+    x: Any,
+    y: Any,
+    update_rule: Any,
+    *args: Any,
+    outputs: Any = (),
+    bcast_inputs: Iterable[Any] = (),
+    givens: Any = None,
+    sliceable_shareds: Iterable[Any] = (),
+    max_norm: Any = None,
+    communicate_every: int = 1,
+    name: str = "train",
+    function_options: Optional[Dict[str, Any]] = None,
+    **kwargs: Any,
+) -> TrainFunction:
     """Build a training step that runs on all ranks: ``g := mean over all rows of dloss/dp``, ``p := rule(p, g)``.
 
     A call computes the gradients of every rank's rows, averages them over the ranks weighted by their rows, and lets
@@ -48,7 +53,7 @@ def make_train_function(
     loss : scalar expression
         A mean over rows.
     params : list of shared variables
-        What is trained: of any shape; floating-point, no two the same, all on one device.
+        The parameters to train: of any shape; floating-point, no two the same, all on one device.
     x, y : variable, list of variables, or None
         The inputs whose rows are divided over the ranks, in the order in which calls give them.
     update_rule : function
@@ -56,16 +61,16 @@ def make_train_function(
     *args, **kwargs
         The rule's options, such as ``learning_rate``.
     outputs : expression, or list of (expression or (expression, op))
-        Computed from the rows beside the loss, with the parameters before the step; ops as in `synkhronos.function`.
+        Further results of the rows, computed with the parameters before the step; ops as in `synkhronos.function`.
     bcast_inputs : list of variables
         Inputs that every rank gets whole; calls give them after those of ``x`` and ``y``.
     givens : dict, optional
         Replacements in the graph of the gradients, such as ``{input_var: X_shared}``.
     sliceable_shareds : list of shared variables
-        Variables with every rank's own rows, of which the calls' ``batch_s`` selects.
+        Variables with every rank's own rows, from which ``batch_s`` selects.
     max_norm : scalar, optional
         The largest global norm of the gradient; a longer one is scaled to it. It is the norm of the mean over all rows
-        (where ranks communicate every step).
+        (if ranks communicate every step).
     communicate_every : int
         1: gradients are averaged in every step. k > 1, local SGD: every rank steps along the gradient of its own rows,
         and every k-th call averages the parameters and the rule's floating-point state, weighted by the rows that each
@@ -81,10 +86,9 @@ def make_train_function(
 
     Raises
     ------
-    TypeError, ValueError
-        Where an argument is wrong: the loss is no scalar or does not depend on a parameter, a parameter is no shared
-        variable or stands twice, parameters are on different devices, the rule has no such option, and so on. The
-        message names it.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong: the loss is not a scalar or does not depend on a parameter, a parameter is not a shared
+        variable or is listed twice, parameters are on different devices, the rule has no such option, and so on.
 
     References
     ----------
@@ -111,36 +115,35 @@ def make_train_function(
     """
     graph = training_graph(loss, params, x, y, update_rule, args, kwargs, outputs, max_norm)
     if isinstance(communicate_every, bool) or not isinstance(communicate_every, numbers.Integral):
-        raise TypeError(
-            f"communicate_every: expected an int, got {communicate_every!r} of type {type(communicate_every).__name__}"
-        )
+        got = f"{communicate_every!r} of type {type(communicate_every).__name__}"
+        raise ArgumentTypeError("communicate_every", "an int", got)
     if communicate_every < 1:
-        raise ValueError(f"communicate_every: expected at least 1, got {communicate_every}")
+        raise ArgumentValueError("communicate_every", "at least 1", str(communicate_every))
     return TrainFunction(
         graph, bcast_inputs, givens, list(sliceable_shareds), int(communicate_every), name, function_options or {}
     )
 
 
 def make_train_function_theano(
-    loss,
-    params,
-    x,
-    y,
-    update_rule,
-    *args,
-    outputs=(),
-    bcast_inputs=(),
-    givens=None,
-    sliceable_shareds=(),
-    max_norm=None,
-    communicate_every=1,
-    name="train",
-    function_options=None,
-    **kwargs,
-):
+    loss: Any,
+    params: Any,
+    x: Any,
+    y: Any,
+    update_rule: Any,
+    *args: Any,
+    outputs: Any = (),
+    bcast_inputs: Iterable[Any] = (),
+    givens: Any = None,
+    sliceable_shareds: Iterable[Any] = (),
+    max_norm: Any = None,
+    communicate_every: int = 1,
+    name: str = "train",
+    function_options: Optional[Dict[str, Any]] = None,
+    **kwargs: Any,
+) -> TheanoTrainFunction:
     """Build the serial twin of `make_train_function`: the same steps by `theano.function`, in this process alone.
 
-    It needs no `synkhronos.fork`, and is what a parallel program is compared with. Parameters and calls are the same
+    It needs no `synkhronos.fork`; parallel programs are compared with it. Parameters and calls are the same
     (``timeout`` and ``communicate_every`` mean nothing to a single process); it takes NumPy arrays. Default updates
     apply after each of ``num_slices`` pieces, as Theano applies them.
 
@@ -149,7 +152,7 @@ def make_train_function_theano(
     loss, params, x, y, update_rule, *args, outputs, bcast_inputs, givens, sliceable_shareds, max_norm, name, **kwargs
         As for `make_train_function`.
     communicate_every : int
-        Ignored: one process has nobody to communicate with.
+        Ignored: a single process does not communicate.
     function_options : dict, optional
         Further keywords of `theano.function`.
 
@@ -160,8 +163,8 @@ def make_train_function_theano(
 
     Raises
     ------
-    TypeError, ValueError
-        Where an argument is wrong; the message names it.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     Examples
     --------
@@ -181,7 +184,7 @@ def make_train_function_theano(
 
 
 class TrainFunction:
-    """What `make_train_function` returns: a call is one training step on all ranks.
+    """One training step on all ranks, as `make_train_function` returns it.
 
     Attributes
     ----------
@@ -190,21 +193,31 @@ class TrainFunction:
     grad_shared : list of shared variables
         The gradients, between the two.
     params, state : list of shared variables
-        What is trained, and what the rule keeps between steps: together all that a checkpoint needs.
+        The parameters, and what the rule keeps between steps: together all that a checkpoint needs.
     communicate_every : int
         How many calls there are between averages.
     """
 
-    def __init__(self, graph, bcast_inputs, givens, sliceable_shareds, communicate_every, name, options):
+    def __init__(
+        self,
+        graph: TrainingGraph,
+        bcast_inputs: Iterable[Any],
+        givens: Any,
+        sliceable_shareds: List[Any],
+        communicate_every: int,
+        name: str,
+        options: Dict[str, Any],
+    ) -> None:
         self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
         self.communicate_every = communicate_every
         self._calls = 0  # since ranks last communicated
+        grad_updates: List[Any]
         grad_updates, param_updates = list(graph.grad_updates.items()), list(graph.param_updates.items())
         if communicate_every > 1:
             self._rows, self._total = (theano.shared(0, f"{name}.{what}") for what in ("rows", "rows in all"))
             rows = rows_of(graph.inputs + sliceable_shareds)
             grad_updates.append((self._rows, rows, "sum"))
-            # A rank that got no rows made no call, and must not step: what it has is an earlier gradient.
+            # A rank without rows made no call, and must not step: it still has an earlier gradient.
             param_updates = [(shared, T.switch(self._rows > 0, new, shared)) for shared, new in param_updates]
             param_updates += [(self._total, self._total + self._rows), (self._rows, T.zeros_like(self._rows))]
         outputs = graph.outputs if len(graph.outputs) > 1 else graph.outputs[0]
@@ -220,10 +233,18 @@ class TrainFunction:
         )
         self.step_fn = synk.function([], updates=param_updates, name=name + " (step)", **options)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<TrainFunction of {len(self.params)} parameters, {self.gradient_fn!r}>"
 
-    def __call__(self, *args, batch=None, batch_s=None, num_slices=1, timeout=None, **kwargs):
+    def __call__(
+        self,
+        *args: Any,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        timeout: Optional[float] = None,
+        **kwargs: Any,
+    ) -> Any:
         """Take one training step on all ranks.
 
         Parameters
@@ -233,8 +254,8 @@ class TrainFunction:
         batch, batch_s, timeout
             As for every `synkhronos.Function`; the timeout is for each of the step's commands.
         num_slices : int
-            Every rank computes its gradients in so many pieces and adds them up, for batches that do not fit into
-            memory: the step is the same.
+            Number of pieces in which every rank computes its gradients, for batches that do not fit into memory: the
+            step is the same.
 
         Returns
         -------
@@ -245,7 +266,7 @@ class TrainFunction:
         ------
         Exception
             As calls of a `synkhronos.Function` and `synkhronos.all_reduce`. No parameter has changed then, unless a
-            rank died in the step itself.
+            rank has died in the step itself.
         """
         try:
             results = self.gradient_fn(
@@ -253,7 +274,7 @@ class TrainFunction:
             )
         except Exception:
             if self.communicate_every > 1 and synk.is_forked():
-                synk.broadcast(self._rows, 0)  # some ranks may have computed: no step may take that for its own
+                synk.broadcast(self._rows, 0)  # some ranks may have computed gradients, which no step may use
             raise
         if self.communicate_every == 1:
             synk.all_reduce(self.grad_shared, weights=self.gradient_fn)
@@ -263,11 +284,12 @@ class TrainFunction:
             self.average()
         return results
 
-    def average(self):
+    def average(self) -> None:
         """Average parameters and the rule's state over the ranks, weighted by the rows since they were last averaged.
 
-        For local SGD (``communicate_every`` above 1), which does it by itself every k calls; a program does it before
-        it validates or saves in between, and at its end. Else all ranks hold the same values, and nothing happens.
+        For local SGD (``communicate_every`` above 1), which does it every k calls; a program calls it before it
+        validates or saves in between, and at its end. Without local SGD all ranks hold the same values, and nothing
+        happens.
         """
         if self.communicate_every > 1 and self._calls:
             totals = [int(total) for total in synk.gather(self._total)]
@@ -278,8 +300,8 @@ class TrainFunction:
         self._calls = 0
 
 
-def rows_of(variables):
-    """Return the number of rows that a rank takes in a call, as an expression; 1 where nothing is divided."""
+def rows_of(variables: List[Any]) -> Any:
+    """Return the number of rows that a rank takes in a call, as an expression; 1 if nothing is divided."""
     for variable in variables:
         if getattr(variable, "ndim", 0) and not variable.broadcastable[0]:
             return variable.shape[0]

@@ -4,9 +4,27 @@ import numpy as np
 import theano
 import theano.tensor as T
 
+
+def mean_of(results, rows):
+    """Return the mean of results, weighted by their numbers of rows.
+
+    The contract is that of `synkhronos.reductions.mean`, in NumPy's own words, since this is the serial program that
+    others are compared with: all types are averaged in double precision; what has no rows does not count beside what
+    has some; the mean of equal results is that result.
+    """
+    counted = [i for i, n in enumerate(rows) if n] or range(len(rows))
+    stack = np.stack([results[i] for i in counted])
+    weights = np.array([rows[i] or 1 for i in counted], np.float64)
+    weights /= weights.max()  # first, so that no sum overflows
+    weights /= weights.sum()
+    with np.errstate(all="ignore"):
+        mean = np.tensordot(weights, stack.astype(np.float64), 1)
+        return np.clip(mean, stack.min(axis=0), stack.max(axis=0)).astype(stack.dtype)
+
+
 #: How the results of several pieces of the rows become one, from their stack and their numbers of rows.
 COMBINE = {
-    "avg": lambda results, rows: np.average(results, axis=0, weights=rows) if sum(rows) else results[0],
+    "avg": mean_of,
     "sum": lambda results, rows: np.sum(results, axis=0),
     "prod": lambda results, rows: np.prod(results, axis=0),
     "min": lambda results, rows: np.min(results, axis=0),

@@ -8,11 +8,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import cloudpickle
 import numpy as np
 
-from .. import selection
+from ..errors import ArgumentTypeError, ArgumentValueError
 from ..memory.pool import Pool
+from ..selection import Indices, Selection, parse
 from ..shared_data import Data
-from .binding import bind
-from .call import Argument
+from .plan import Argument
 
 
 class Taken(NamedTuple):
@@ -48,15 +48,12 @@ class Arguments:
         self.engine, self.inputs = engine, inputs
         self.labels = [_label(i, given) for i, given in enumerate(inputs)]
         self._scattered = [i < n_scattered and _has_rows(given) for i, given in enumerate(inputs)]
-        self._with_rows = [i for i, scattered in enumerate(self._scattered) if scattered]
         self._taken: Dict[int, Taken] = {}  # by input
         self._staging: Dict[int, Staged] = {}  # by input (negative: lists of indices)
 
-    def bind(self, name: Optional[str], args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
-        """Return one value per input; see `binding.bind`."""
-        return bind(self.inputs, self.labels, name, args, kwargs)
-
-    def prepare(self, pool: Pool, values: Sequence[Any], batch: Any) -> Tuple[List[Argument], Any, Optional[int]]:
+    def prepare(
+        self, pool: Pool, values: Sequence[Any], batch: Any
+    ) -> Tuple[Tuple[Argument, ...], Optional[Selection], Any, Optional[int]]:
         """Check the arguments and bring them into shared memory.
 
         Parameters
@@ -70,80 +67,95 @@ class Arguments:
 
         Returns
         -------
-        arguments : list of Argument
-        chosen : Rows, handle or None
-            The rows that ``batch`` selects; of a list of them, the handle.
+        arguments : tuple of Argument
+        chosen : Rows or Indices, or None
+            The rows that ``batch`` selects.
+        indices : handle or None
+            Where these lie in shared memory, if they are a list that the ranks need.
         n_rows : int or None
-            Rows to divide over the ranks; None where no input is scattered.
+            Rows to divide over the ranks; None if no input is scattered.
         """
         arrays: List[Any] = []
+        lengths: List[int] = []  # of the scattered inputs
         for i, value in enumerate(values):
             if isinstance(value, Data):
-                self._take(i, value)
-                arrays.append(value)
+                taken = self._taken.get(i)
+                handle, minibatch = value.handle(), value.minibatch
+                if taken is None or taken.handle is not handle or taken.minibatch is not minibatch:
+                    self._take(i, value, handle)
+                if self._scattered[i]:
+                    lengths.append(handle.shape[0])
             else:
-                arrays.append(self.engine.convert(self.inputs[i], value, self.labels[i]))
-        chosen, n_rows = self._select(arrays, batch)
-        arguments = []
+                value = self.engine.convert(self.inputs[i], value, self.labels[i])
+                if self._scattered[i]:
+                    lengths.append(len(value))
+            arrays.append(value)
+        chosen, n_rows = self._select(arrays, lengths, batch) if lengths else self._nothing_to_select(batch)
+        arguments, indices = [], None
         for i, array in enumerate(arrays):
             mutable = self.inputs[i].mutable
             if isinstance(array, Data):
-                arguments.append(self._taken[i].argument)
+                argument = self._taken[i].argument
+                if argument.kind == "selected" and indices is None and isinstance(chosen, Indices):
+                    indices = self.stage(pool, -1, chosen.array)
             elif self.inputs[i].type is None:
-                arguments.append(Argument("value", _pickled(array, self.labels[i]), mutable))
+                argument = Argument("value", _pickled(array, self.labels[i]), mutable)
             elif self._scattered[i]:
-                arguments.append(Argument("batch", self._stage(pool, i, array, chosen), mutable))
+                argument = Argument("batch", self.stage(pool, i, array, chosen), mutable)
             else:
-                arguments.append(Argument("whole", self._stage(pool, i, array), mutable))
-        return arguments, self.pack(pool, -1, chosen), n_rows
+                argument = Argument("whole", self.stage(pool, i, array), mutable)
+            arguments.append(argument)
+        return tuple(arguments), chosen, indices, n_rows
 
-    def _take(self, i: int, data: Data) -> None:
-        """Check a Data for the i-th input, unless it was the last one there and has not changed."""
-        taken, handle = self._taken.get(i), data.handle()
-        if taken is not None and taken.handle is handle and taken.minibatch is data.minibatch:
-            return
+    def _take(self, i: int, data: Data, handle: Any) -> None:
+        """Check a Data for the i-th input."""
         given = self.inputs[i]
         if given.type is None:
-            raise TypeError(f"{self.labels[i]} is no dense array, so it cannot take a Data")
+            raise ArgumentTypeError(self.labels[i], f"what {given.variable} takes", "a Data, which is a dense array")
         self.engine.check(given, data.dtype, data.shape, self.labels[i])
         kind = "whole" if not self._scattered[i] else "batch" if data.minibatch else "selected"
         self._taken[i] = Taken(handle, data.minibatch, Argument(kind, handle, given.mutable))
 
-    def pack(self, pool: Pool, i: int, chosen: Any) -> Any:
-        """Return a selection as it travels: the handle of its indices, where it is a list of them."""
-        return self._stage(pool, i, chosen.array) if isinstance(chosen, selection.Indices) else chosen
+    def pack(self, pool: Pool, rank: int, chosen: Selection) -> Any:
+        """Return a rank's selection as it travels: if it is a list of indices, the handle of these."""
+        return self.stage(pool, -2 - rank, chosen.array) if isinstance(chosen, Indices) else chosen
 
-    def _select(self, arrays: Sequence[Any], batch: Any) -> Tuple[Any, Optional[int]]:
+    def _nothing_to_select(self, batch: Any) -> Tuple[None, None]:
+        if batch is not None:
+            raise ArgumentValueError("batch", "None, because no input of the function is scattered", repr(batch))
+        return None, None
+
+    def _select(self, arrays: Sequence[Any], lengths: List[int], batch: Any) -> Tuple[Optional[Selection], int]:
         """Return the rows that ``batch`` selects, and how many rows there are to divide."""
-        if not self._with_rows:
-            if batch is not None:
-                raise ValueError("batch was given, but no input of the function is scattered")
-            return None, None
-        lengths = {i: len(arrays[i]) for i in self._with_rows}
         if batch is None:
-            if len(set(lengths.values())) > 1:
-                raise ValueError(
-                    "scattered inputs must have the same length, got {}".format(
-                        ", ".join(f"{length} of {self.labels[i]}" for i, length in lengths.items())
-                    )
-                )
-            return None, next(iter(lengths.values()))
-        minibatch = [i for i in self._with_rows if isinstance(arrays[i], Data) and arrays[i].minibatch]
-        whole = [length for i, length in lengths.items() if i not in minibatch]
-        # Where all inputs hold just the batch, the data set that the indices are about is not there to check them.
-        chosen = selection.parse(batch, min(whole) if whole else np.iinfo(np.intp).max)
-        for i in minibatch:
-            if lengths[i] < len(chosen):
-                raise ValueError(
-                    (
-                        f"{self.labels[i]} is a minibatch of {lengths[i]} rows, but batch selects "
-                        f"{len(chosen)}: write the selected rows to "
-                        "it first"
-                    )
+            if lengths.count(lengths[0]) < len(lengths):
+                names = [label for label, scattered in zip(self.labels, self._scattered) if scattered]
+                got = ", ".join(f"{length} of {name}" for length, name in zip(lengths, names))
+                raise ArgumentValueError("scattered inputs", "the same length of all", got)
+            return None, lengths[0]
+        minibatch = [
+            isinstance(array, Data) and array.minibatch
+            for array, scattered in zip(arrays, self._scattered)
+            if scattered
+        ]
+        if True not in minibatch:
+            chosen = parse(batch, min(lengths))
+            return chosen, len(chosen)
+        whole = [length for length, is_minibatch in zip(lengths, minibatch) if not is_minibatch]
+        # If all inputs hold just the batch, the data set that the indices are about is not there to check them.
+        chosen = parse(batch, min(whole) if whole else np.iinfo(np.intp).max)
+        names = [label for label, scattered in zip(self.labels, self._scattered) if scattered]
+        for length, name, is_minibatch in zip(lengths, names, minibatch):
+            if is_minibatch and length < len(chosen):
+                raise ArgumentValueError(
+                    name,
+                    f"a minibatch of at least {len(chosen)} rows, as many as batch selects",
+                    f"{length} rows",
+                    "write the selected rows to it first",
                 )
         return chosen, len(chosen)
 
-    def _stage(self, pool: Pool, i: int, array: np.ndarray, chosen: Any = None) -> Any:
+    def stage(self, pool: Pool, i: int, array: np.ndarray, chosen: Optional[Selection] = None) -> Any:
         """Copy an array, or its chosen rows, into shared memory that is used again; return its handle."""
         shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
         staged = self._staging.get(i)
@@ -170,20 +182,21 @@ def _label(position: int, given: Any) -> str:
 
 
 def _has_rows(given: Any) -> bool:
-    """Tell whether an input is divided by rows: not one of 0 dimensions, nor one whose rows are broadcastable."""
+    """Return whether an input is divided by rows: not one of 0 dimensions, nor one whose rows are broadcastable."""
     if given.type is None:
-        raise TypeError(
-            "inputs: %s is no dense array, so its rows cannot be scattered; pass it in bcast_inputs"
-            % (given.name or given.variable)
+        raise ArgumentTypeError(
+            "inputs",
+            "dense arrays, whose rows can be scattered",
+            f"{given.name or given.variable}, which is not a dense array",
+            "pass it in bcast_inputs",
         )
     return given.type.ndim > 0 and not given.type.broadcastable[0]
 
 
 def _pickled(value: Any, label: str) -> bytes:
     try:
-        return cloudpickle.dumps(value)
+        pickled: bytes = cloudpickle.dumps(value)
     except Exception as error:
-        raise TypeError(
-            f"{label} cannot be sent to the other ranks: expected a value that pickles, got "
-            f"{type(value).__name__} ({type(error).__name__}: {error})"
-        ) from error
+        got = f"{type(value).__name__} ({type(error).__name__}: {error})"
+        raise ArgumentTypeError(label, "a value that pickles, to be sent to the other ranks", got) from error
+    return pickled

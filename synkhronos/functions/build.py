@@ -6,13 +6,10 @@ from typing import Any, List, Optional, Sequence
 
 from .. import engines
 from ..program.program import PROGRAM
-from ..reductions import MISSING, ReduceOp, check_dtype
-from . import spec
+from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
+from . import signature
 from .function import Function
 from .variants import Variants
-
-#: The ops by which the updates of slices can be accumulated.
-UPDATE_OPS = ("avg", "sum", "prod", "min", "max")
 
 
 def function(
@@ -79,25 +76,25 @@ def function(
     inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
     if not isinstance(kwargs.get("name"), (str, type(None))):  # it travels with every call
         raise TypeError("name must be a str, got {!r} of type {}".format(kwargs["name"], type(kwargs["name"]).__name__))
-    parsed = spec.parse_outputs(outputs)
+    parsed = signature.parse_outputs(outputs)
     engine = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
-    pairs, update_ops = spec.parse_updates(updates, engine.label)
+    pairs, update_ops = signature.parse_updates(updates, engine.label)
     for shared, _ in pairs:
         if not engine.is_shared(shared):
             raise TypeError(f"updates: expected a shared variable to update, got {shared!r}")
     ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
     update_ops = [
-        op if op is MISSING else ReduceOp.parse(op, f"the op of the update of {engine.label(shared)}", UPDATE_OPS)
+        op if op is MISSING else ReduceOp.parse(op, f"the op of the update of {engine.label(shared)}", COMBINING)
         for op, (shared, _) in zip(update_ops, pairs)
     ]
     givens = engine.given_pairs(givens)
     variables = list(inputs) + list(bcast_inputs)
     compiled = engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
     for given in engine.inputs(compiled):
-        if given.name in spec.RESERVED:
+        if given.name in signature.RESERVED:
             raise ValueError(
                 "an input is called {!r}, which is a keyword of the call itself (reserved: {}): give it "
-                "another name".format(given.name, ", ".join(spec.RESERVED))
+                "another name".format(given.name, ", ".join(signature.RESERVED))
             )
     output_ops = [_output_op(op, output) for op, output in zip(ops, engine.outputs(compiled))]
     given_updates = [(shared, _update_op(op, shared, engine)) for op, (shared, _) in zip(update_ops, pairs)]
@@ -146,7 +143,9 @@ def _as_list(variables: Any, argument: str) -> Sequence[Any]:
     return variables
 
 
-def _variables(inputs: Sequence[Any], bcast_inputs: Sequence[Any], outputs: spec.Outputs, updates: Any) -> List[Any]:
+def _variables(
+    inputs: Sequence[Any], bcast_inputs: Sequence[Any], outputs: signature.Outputs, updates: Any
+) -> List[Any]:
     found = list(inputs) + list(bcast_inputs)
     form = outputs.variables
     found += list(form.values()) if isinstance(form, dict) else form if isinstance(form, list) else [form]
@@ -177,5 +176,5 @@ def _update_op(op: Any, shared: Any, engine: Any) -> Any:
         return op
     if op is MISSING:
         return ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
-    check_dtype(op, type_.dtype, f"the update of {engine.label(shared)}", UPDATE_OPS)
+    check_dtype(op, type_.dtype, f"the update of {engine.label(shared)}", COMBINING)
     return op

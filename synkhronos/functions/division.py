@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -37,6 +36,14 @@ class Division(NamedTuple):
     num_slices: int
     weights: Optional[List[int]]
     rows_differ: bool = False
+
+    @property
+    def key(self) -> Any:
+        """Return what calls with the same division have in common, to find their plan by."""
+        shared = None if self.shared_rows is None else tuple(self.shared_rows)
+        counts = None if self.shared_counts is None else tuple(self.shared_counts)
+        weights = None if self.weights is None else tuple(self.weights)
+        return self.bounds, shared, counts, self.num_slices, weights, self.rows_differ
 
     @property
     def is_empty(self) -> bool:
@@ -97,8 +104,6 @@ def divide(
     >>> divide(2, 0, n_rows=3).weights
     [2, 1]
     """
-    if lengths is None and batch_s is None and type(num_slices) is int and num_slices == 1:
-        return _whole(size, root, n_rows)
     if isinstance(num_slices, (bool, np.bool_)) or not isinstance(num_slices, (int, np.integer)):
         raise TypeError(f"num_slices must be an int, got {num_slices!r} of type {type(num_slices).__name__}")
     if num_slices < 1:
@@ -141,11 +146,3 @@ def divide(
         weights,
         rows is not None and counts is not None and rows != counts,
     )
-
-
-@lru_cache(maxsize=256)
-def _whole(size: int, root: int, n_rows: Optional[int]) -> Division:
-    """Return the division of a call without slices or sliceable variables: the same object for the same rows."""
-    bounds = None if n_rows is None else split_rows(n_rows, size, root)
-    weights = None if bounds is None else [end - begin for begin, end in bounds]
-    return Division(bounds, None, None, 1, weights)

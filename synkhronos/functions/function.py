@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import engines
+from ..errors import ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
-from ..replication.distribute import Catalogue, catalogue_of
+from ..replication.replicator import Replicator, replicator_of
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
 from ..shared_data import Data
-from . import spec
+from . import signature
 from .arguments import Arguments
-from .call import Argument, CallFunction, FreeFunction, Plan, Profile, SharedLengths, reduce_answers
+from .call import CallFunction
 from .division import Division, divide
-from .plans import Plans
+from .plan import Plan, Plans
+from .upkeep import FreeFunction, Profile, SharedLengths
 from .variants import Variants
 
 
@@ -43,13 +45,13 @@ class Function:
         program: Program,
         engine: Any,
         compiled: Any,
-        form: spec.Form,
+        form: signature.Form,
         output_ops: List[ReduceOp],
         updates: List[Tuple[Any, Any]],
         n_scattered: int,
         variants: Variants,
     ) -> None:
-        self.program, self.engine, self.compiled, self.name = program, engine, compiled, compiled.name
+        self.program, self.engine, self.compiled, self.name = program, engine, compiled, engine.function_name(compiled)
         self._form, self._output_ops, self._updates, self._n_scattered = form, output_ops, updates, n_scattered
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
         self._shareds = engine.shareds(compiled)
@@ -58,7 +60,7 @@ class Function:
         self.on_ranks = engine.on_ranks(compiled)
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # reference to the session of the last call
-        self._plans: Optional[Plans] = None
+        self._plans: Optional[Plans] = None  # of that session
         program.add(self)
 
     def __repr__(self) -> str:
@@ -150,11 +152,11 @@ class Function:
         >>> f.build_inputs([[1, 2], [3, 4]], [0, 1])
         (<Data 'x': float32 (2, 2)>, <Data 'y': int32 (2,)>)
         """
-        values = self._arguments.bind(self.name, args, kwargs)
         inputs = self._arguments.inputs
+        values = signature.bind(inputs, self._arguments.labels, self.name, args, kwargs)
         for given, label in zip(inputs, self._arguments.labels):
             if given.type is None:
-                raise TypeError(f"{label} is no dense array, so it cannot be a Data: pass it to the call")
+                raise ArgumentTypeError(label, "a dense array", str(given.variable), "pass it to the call instead")
         made = [
             Data(
                 self.program.pool,
@@ -214,11 +216,12 @@ class Function:
     @property
     def trust_input(self) -> bool:
         """Whether `as_theano` takes its arguments as they are; calls on all ranks always check them."""
-        return self.compiled.trust_input
+        trusts: bool = self.engine.trust_input(self.compiled)
+        return trusts
 
     @trust_input.setter
     def trust_input(self, trust_input: bool) -> None:
-        self.compiled.trust_input = trust_input
+        self.engine.set_trust_input(self.compiled, trust_input)
 
     def copy(
         self,
@@ -271,40 +274,38 @@ class Function:
 
     def free(self) -> None:
         """Free the memory that the function keeps for intermediate results, on all ranks that hold it."""
-        session = self.program.session
-        graphs = self._graphs()
-        if session is None or session.closed:
-            for compiled in [self.compiled] + [graph.on_ranks for graph in graphs]:
-                compiled.free()
-            return
-        with session.lock:
-            catalogue = catalogue_of(session)
-            session.run(FreeFunction([catalogue.number(graph) for graph in graphs if graph in catalogue]))
-            for compiled in [self.compiled] + [graph.on_ranks for graph in graphs]:
-                compiled.free()  # also those that the ranks do not hold
+        session, graphs = self.program.session, self._graphs()
+        if session is not None and not session.closed:
+            with session.lock:
+                session.run(FreeFunction(self._numbers(session, graphs)))
+        for compiled in [self.compiled] + [graph.on_ranks for graph in graphs]:
+            self.engine.free(compiled)  # also those that the ranks do not hold
 
     @property
     def profile(self) -> Any:
         """What the engine's profiler has counted, of all graphs of the function and on all ranks of this session.
 
         A Theano ``ProfileStats``, for functions that were built with ``profile=True``: its ``summary()`` shows the
-        times of all ranks added up. It is made anew whenever it is looked at.
+        times of all ranks added up. It is made again whenever it is looked at.
         """
-        graphs = self._graphs()
+        graphs, session = self._graphs(), self.program.session
         counts = [self.engine.profile([graph.on_ranks for graph in graphs])]
         if counts == [None]:
-            return self.compiled.profile
-        session = self.program.session
+            return None
         if session is not None and not session.closed:
             with session.lock:
-                catalogue = catalogue_of(session)
-                if self in catalogue:
+                replicator = replicator_of(session)
+                if self in replicator:
                     # In the order of the graphs; what the ranks do not hold was not called there.
-                    graphs.sort(key=lambda graph: graph not in catalogue)
-                    of_ranks = session.run(Profile([catalogue.number(graph) for graph in graphs if graph in catalogue]))
-                    of_ranks[session.root] = self.engine.profile([graph.on_ranks for graph in graphs])
-                    counts = of_ranks
+                    graphs.sort(key=lambda graph: graph not in replicator)
+                    compiled = [graph.on_ranks for graph in graphs]
+                    counts = session.run(Profile(self._numbers(session, graphs), compiled))
         return self.engine.merged_profile([graph.on_ranks for graph in graphs], counts)
+
+    def _numbers(self, session: Session, graphs: Sequence[Any]) -> List[int]:
+        """Return the numbers of those graphs that the ranks hold."""
+        replicator = replicator_of(session)
+        return [replicator.number(graph) for graph in graphs if graph in replicator]
 
     def _graphs(self) -> List[Any]:
         """Return the function itself, and its other graphs that have been compiled."""
@@ -375,48 +376,66 @@ class Function:
         >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 calls twice: it has two rows
         [array(3.), array([1., 1., 2.])]
         """
-        check_timeout(timeout)
-        subset = spec.output_indices(output_subset, self._form.keys, len(self._output_ops))
-        values = self._arguments.bind(self.name, args, kwargs)
-        session = self.program.current()
+        if timeout is not None:
+            check_timeout(timeout)
+        subset = None
+        if output_subset is not None:
+            subset = tuple(signature.output_indices(output_subset, self._form.keys, len(self._output_ops)))
+        inputs, values = self._arguments.inputs, args
+        if kwargs or len(args) != len(inputs):
+            values = signature.bind(inputs, self._arguments.labels, self.name, args, kwargs)
+        session = self.program.session
+        if session is None or session.closed:
+            session = self.program.current()  # which raises
         with session.lock:
             session.check()  # before anything is written: a command in progress may be reading it
-            catalogue = catalogue_of(session)
-            if self._plans is None or not self._plans.are_of(session):
-                catalogue.ensure([self])
-                self._plans = Plans(session)
-            arguments, chosen, n_rows = self._arguments.prepare(session.pool, values, batch)
-            lengths = self._lengths(session, catalogue)
-            division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
-            rows, indices = (chosen, None) if isinstance(chosen, Rows) else (None, chosen)
-            found = self._plans.find((arguments, indices, division, subset))
-            if found is None:
-                found = self._plans.add(
-                    (arguments, indices, division, subset),
-                    self._plan(session, catalogue, arguments, indices, division, subset),
-                )
-            in_graph = self._variants.updated_in_graph(bool(found.plan.updates))
-            results = session.run(CallFunction(found.plan, found.place, found.known, rows), timeout, in_graph)
-            found.known = True
-            self.last_rows = [1] * session.size if division.weights is None else list(division.weights)
-            self._called_in = found.session
-            outputs = results[session.root]
-            if found.plan.in_answers:
-                outputs = reduce_answers(found.plan, results, session.context)
-        return self._form.wrap(outputs, subset)
+            plans = self._plans
+            if plans is None or plans.session() is not session:
+                replicator_of(session).ensure([self])
+                plans = self._plans = Plans(session)
+            arguments, chosen, indices, n_rows = self._arguments.prepare(session.pool, values, batch)
+            rows = chosen if isinstance(chosen, Rows) else None
+            division = None
+            if self._variants.sliceable or batch_s is not None or type(num_slices) is not int or num_slices != 1:
+                division = self._division(session, n_rows, batch_s, num_slices)
+            key = (arguments, n_rows, indices, division and division.key, subset)
+            kept = plans.find(key)
+            if kept is None:
+                division = division or divide(session.size, session.root, n_rows)
+                plan = self._plan(replicator_of(session), arguments, indices, division, subset)
+                kept = plans.add(key, plan, self._variants.updated_in_graph(bool(plan.updates)))
+            command = kept.command
+            if command is None or rows is not None:
+                command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
+            outputs = session.run(command, timeout, kept.updates)
+            if kept.command is None and kept.place is not None:
+                kept.known, kept.command = True, CallFunction(kept.plan.name, kept.place, None, None)
+                kept.command.freeze()
+            weights = kept.plan.division.weights
+            self.last_rows = [1] * session.size if weights is None else list(weights)
+            self._called_in = plans.session
+        if self._form.keys is not None:
+            return self._form.wrap(outputs, subset)
+        return outputs[0] if self._form.single and subset is None else outputs
+
+    def _division(self, session: Session, n_rows: Optional[int], batch_s: Any, num_slices: Any) -> Division:
+        """Return who does what in a call with slices or sliceable variables, long lists of indices as handles."""
+        lengths, sliceable = None, self._variants.sliceable
+        if sliceable:
+            replicator = replicator_of(session)
+            lengths = session.run(SharedLengths([replicator.find(self.engine, shared) for shared in sliceable]))
+        division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
+        if division.shared_rows is None:
+            return division
+        packed = [self._arguments.pack(session.pool, rank, rows) for rank, rows in enumerate(division.shared_rows)]
+        return division._replace(shared_rows=packed)
 
     def _plan(
-        self,
-        session: Session,
-        catalogue: Catalogue,
-        arguments: List[Argument],
-        indices: Any,
-        division: Division,
-        subset: Optional[List[int]],
+        self, replicator: Replicator, arguments: Sequence[Any], indices: Any, division: Division, subset: Any
     ) -> Plan:
         """Return what a call has in common with others of the same arguments, after checking that it has a meaning."""
-        ops = self._ops(division, subset, session.root)
-        number, sliceable, updates = self._graph_for(division, catalogue)
+        ops = self._ops(division, subset, replicator.session.root)
+        number, sliceable, updates = self._graph_for(division, replicator)
         outputs = self.engine.outputs(self.compiled)
         wanted = outputs if subset is None else [outputs[i] for i in subset]
         types = [output.type for output in wanted]
@@ -429,20 +448,15 @@ class Function:
             self.name or "without a name",
             arguments,
             indices,
-            self._packed(division, session),
+            division,
             subset,
             ops,
             [output.label for output in wanted],
-            in_answers,
+            [None if type_ is None else type_.dtype for type_ in types] if in_answers else None,
+            self.engine.opened_device() is not None,
             sliceable,
             updates,
         )
-
-    def _lengths(self, session: Session, catalogue: Catalogue) -> Optional[List[List[int]]]:
-        """Return, by rank, the lengths of the sliceable shared variables; None where there are none."""
-        if not self._variants.sliceable:
-            return None
-        return session.run(SharedLengths([catalogue.find(self.engine, shared) for shared in self._variants.sliceable]))
 
     def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
         """Return the ops of the wanted outputs; refuse those that the call has no meaning for."""
@@ -450,67 +464,59 @@ class Function:
         ops = [self._output_ops[i] for i in positions]
         for i, op in zip(positions, ops):
             if op.name is None and division.num_slices > 1:
-                raise ValueError(
-                    f"num_slices: {self.engine.outputs(self.compiled)[i].label} has op None, which takes one "
-                    "result, and slices give several: give it "
-                    "another op, or leave it out with output_subset"
+                raise ArgumentValueError(
+                    "num_slices",
+                    f"1, because {self.engine.outputs(self.compiled)[i].label} has op None, which takes one result",
+                    str(division.num_slices),
+                    "give the output another op, or leave it out with output_subset",
                 )
             if op.name is None and not division.takes_part(root):
-                raise ValueError(
-                    (
-                        f"{self.engine.outputs(self.compiled)[i].label} has op None, which takes the "
-                        f"master's own result, but the master (rank {root}) has no "
-                        "rows of the sliceable shared variables, so it makes no call: select some there too, "
-                        "or leave the output out with output_subset"
-                    )
+                raise ArgumentValueError(
+                    self.engine.outputs(self.compiled)[i].label,
+                    "an op that combines ranks: op None takes the master's own result",
+                    f"no rows of the sliceable shared variables on the master (rank {root}), so it makes no call",
+                    "select some there too, or leave the output out with output_subset",
                 )
         _check_weights(division, ops)
         if division.is_empty:
             return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
         return ops
 
-    def _graph_for(self, division: Division, catalogue: Catalogue) -> Tuple[int, List[int], List[Any]]:
+    def _graph_for(self, division: Division, replicator: Replicator) -> Tuple[int, List[int], List[Any]]:
         """Return the number of the graph that the call needs, and of the variables that the graph leaves to us."""
         sliced = division.num_slices > 1
         if not sliced and division.shared_rows is None:
-            return catalogue.number(self), [], []
+            return replicator.number(self), [], []
         updates = []
         if sliced:
             ops = {self.engine.identity(shared): op for shared, op in self._updates}
             for shared in self._variants.accumulated():
                 type_ = self.engine.shared_type(shared)
                 if type_ is None:
-                    raise ValueError(
-                        f"num_slices: the function updates {self.engine.label(shared)}, which is no dense "
-                        "array, so its values on "
-                        "different slices cannot be combined"
+                    raise ArgumentValueError(
+                        "num_slices",
+                        "1, because values on different slices cannot be combined",
+                        f"{division.num_slices} for a function that updates {self.engine.label(shared)}, which is "
+                        "not a dense array",
                     )
                 default = ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
                 op = ops.get(self.engine.identity(shared), default)
-                updates.append((catalogue.find(self.engine, shared), None if op is MISSING else op))
+                updates.append((replicator.find(self.engine, shared), None if op is MISSING else op))
             _check_weights(division, [op for _, op in updates if op is not None])
         graph = self._variants.get(sliced)
-        catalogue.ensure([graph])
-        sliceable = [catalogue.find(self.engine, shared) for shared in self._variants.sliceable]
-        return catalogue.number(graph), sliceable, updates
-
-    def _packed(self, division: Division, session: Session) -> Division:
-        """Return the division as it travels: long lists of indices as handles."""
-        if division.shared_rows is None:
-            return division
-        return division._replace(
-            shared_rows=[
-                self._arguments.pack(session.pool, -2 - rank, rows) for rank, rows in enumerate(division.shared_rows)
-            ]
-        )
+        replicator.ensure([graph])
+        sliceable = [replicator.find(self.engine, shared) for shared in self._variants.sliceable]
+        return replicator.number(graph), sliceable, updates
 
 
 def _check_weights(division: Division, ops: Sequence[ReduceOp]) -> None:
-    """Refuse averages where nobody can say what rows weigh."""
+    """Refuse averages for which rows have no weights."""
     if division.rows_differ and any(op.name == "avg" for op in ops):
-        raise ValueError(
-            "op 'avg' has no weights here: scattered inputs and sliceable shared variables have different "
-            "numbers of rows on some rank; select as many rows of both, or use other ops"
+        raise ArgumentValueError(
+            "batch_s",
+            "as many rows of the sliceable shared variables as of the scattered inputs, for op 'avg' weighs by rows",
+            "different numbers on some rank",
+            "select as many rows of both, or use other ops",
         )
 
 

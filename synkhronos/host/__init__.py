@@ -1,1 +1,1 @@
-"""This computer: its cores, memory and GPUs, and how this process uses them."""
+"""This computer: its cores, memory, threads and GPUs, and how this process uses them."""

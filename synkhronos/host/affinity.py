@@ -1,21 +1,18 @@
-"""Where ranks run: cores of their own, and no more threads than those have.
+"""The cores that ranks run on: each has its own, and the master only while it executes a command.
 
-Unpinned, the kernel often puts two ranks that wait for each other on one core,
-which costs half the speed. Several programs on one machine must not choose the
-same cores, so a program *claims* the cores it pins ranks to: it holds an
-advisory lock on the core's entry under /sys, which the kernel gives back when
-the program ends, however it ends.
+If ranks are not pinned, the kernel often puts two that wait for each other on one core, which costs half the speed.
+Several programs on one machine must not choose the same cores, so a program *claims* those that it pins ranks to: it
+holds an advisory lock on the core's entry under /sys, which the kernel releases when the program ends, however it ends.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from typing import Any, Collection, Dict, List, Optional, Sequence, Set, Tuple
-
-import threadpoolctl
+from typing import Collection, Dict, List, Optional, Sequence, Set, Tuple
 
 from .machine import usable_cores
+from .threads import Library, loaded_libraries
 
 _CORE = "/sys/devices/system/cpu/cpu%d"
 
@@ -27,13 +24,13 @@ class CoreClaims:
         self._held: Dict[int, int] = {}
 
     def claim(self, groups: int) -> List[List[int]]:
-        """Claim cores for ``groups`` ranks, as many for each.
+        """Claim cores for ``groups`` ranks, the same number for each.
 
         Returns
         -------
         list of list of int
-            One group of cores per rank; all empty where there are too few cores that nobody else has claimed: then it
-            is better to leave the ranks to the kernel.
+            One group of cores per rank; all empty if too few cores are free of other programs' claims: then it is
+            better to leave the ranks to the kernel.
         """
         self.release()
         cores = usable_cores()
@@ -82,39 +79,12 @@ def _siblings_last(cores: Sequence[int]) -> List[int]:
 
 
 def confine(cores: Collection[int]) -> None:
-    """Run this thread, and those that it will start, on these cores only; where they have been taken away, on any."""
+    """Run this thread, and those that it will start, on these cores only, or on any if these are gone."""
     if cores:
         try:
             os.sched_setaffinity(0, cores)
         except OSError:  # the cpuset of the container or the user's own has changed
             pass
-
-
-def limit_threads(threads: int) -> None:
-    """Limit the threads of BLAS and OpenMP in this process, for libraries loaded now or later."""
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(threads)
-    threadpoolctl.threadpool_limits(threads)
-
-
-class _Library:
-    """The number of threads of one BLAS or OpenMP library; OpenBLAS without threadpoolctl's detours.
-
-    They take longer than all else that surrounds a command: 5 instead of 1 microseconds for two libraries.
-    """
-
-    def __init__(self, controller: Any) -> None:
-        self.get_num_threads, self.set_num_threads = controller.get_num_threads, controller.set_num_threads
-        if controller.internal_api == "openblas":
-            for form in (
-                "openblas_%s_num_threads",
-                "openblas_%s_num_threads64_",
-                "scipy_openblas_%s_num_threads",
-                "scipy_openblas_%s_num_threads64_",
-            ):
-                if hasattr(controller.dynlib, form % "set"):
-                    self.get_num_threads = getattr(controller.dynlib, form % "get")
-                    self.set_num_threads = getattr(controller.dynlib, form % "set")
 
 
 class MasterAffinity:
@@ -125,7 +95,7 @@ class MasterAffinity:
     Parameters
     ----------
     cores : list of int
-        Empty where ranks are not pinned.
+        Empty if ranks are not pinned.
     threads : int, optional
         Of BLAS and OpenMP; not limited by default.
     claims : CoreClaims, optional
@@ -134,15 +104,15 @@ class MasterAffinity:
 
     def __init__(self, cores: List[int], threads: Optional[int], claims: Optional[CoreClaims] = None) -> None:
         self.cores, self.threads, self._claims = set(cores), threads, claims
-        self._libraries: List[Any] = []
-        self._before: List[Tuple[Any, int]] = []  # what to restore
+        self._libraries: List[Library] = []
+        self._before: List[Tuple[Library, int]] = []  # what to restore
         self._affinity: Optional[Set[int]] = None
         self.look()
 
     def look(self) -> None:
         """Find the BLAS and OpenMP libraries, again after more have been loaded."""
         if self.threads is not None:
-            self._libraries = [_Library(each) for each in threadpoolctl.ThreadpoolController().lib_controllers]
+            self._libraries = loaded_libraries()
 
     def release(self) -> None:
         """Let other programs have the cores. May be called again."""

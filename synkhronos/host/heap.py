@@ -1,25 +1,26 @@
-"""The C library's heap: it keeps what is freed, for functions that take as much again with every call.
+"""The C library's heap: have it keep what is freed, for functions that need as much again in every call.
 
-By itself it gives large pieces, and what is free at its end, back to the kernel, which zeroes them page by page when
-they are taken again. Whether that happens depends on how the heap of a process came to lie: one rank may lose a
-quarter of its time to it, and with it all that wait for it.
+By default it gives large pieces, and what is free at its end, back to the kernel, which zeroes them page by page when
+they are needed again. Whether that happens depends on the layout of a process's heap: one rank may lose a quarter of
+its time to it, and so do all ranks that wait for it. The setting holds until the process ends; with
+``fork(keep_heap=False)`` it is never made.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-#: Bytes from which on a piece is taken from the kernel by itself and given back at once: the most that glibc takes.
+#: Bytes from which on a piece is mapped by itself and given back at once: the largest value that glibc accepts.
 MMAP_THRESHOLD_BYTES = 32 << 20
 
-#: Bytes at the end of the heap that stay while nobody uses them.
+#: Bytes at the end of the heap that are kept while they are free.
 TRIM_THRESHOLD_BYTES = 512 << 20
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Have this process keep freed memory, from now on; tell whether the C library has a way to.
+    """Have this process keep freed memory from now on; return whether the C library can.
 
     Examples
     --------

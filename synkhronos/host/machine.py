@@ -1,7 +1,6 @@
-"""What of this machine the process may use: cores, memory, GPUs.
+"""What of this machine the process may use: cores, memory, files.
 
-Nothing here touches a device. ``root`` is where ``/proc``, ``/sys`` and ``/dev`` are looked for; tests put a fake
-tree there.
+``root`` is the folder with ``/proc`` and ``/sys``; tests make a fake one.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import subprocess
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple
 
@@ -40,7 +38,7 @@ def descriptor_limit() -> int:
 
 
 def working_directory() -> str:
-    """Return the working directory, or "" where it has been deleted.
+    """Return the working directory, or "" if it has been deleted.
 
     Examples
     --------
@@ -56,7 +54,7 @@ def working_directory() -> str:
 def core_budget(root: str = "/") -> int:
     """Return how many cores' worth of time this process can get, at least 1.
 
-    That is the number of `usable_cores`, or the whole cores in the CPU quota of the process's control group where
+    That is the number of `usable_cores`, or the whole cores in the CPU quota of the process's control group if
     this is less: a container with 2.5 CPUs on a machine with 64 has a budget of 2.
 
     Examples
@@ -72,7 +70,7 @@ def core_budget(root: str = "/") -> int:
 
 
 def cpu_quota(root: str = "/") -> Optional[float]:
-    """Return the CPU quota of the process's control group in cores, or None where there is none."""
+    """Return the CPU quota of the process's control group in cores, or None if there is none."""
     quotas = []
     for folder in _control_groups(root, "cpu"):
         for quota, period in _quota_and_period(folder):
@@ -106,7 +104,7 @@ def available_memory(root: str = "/") -> int:
 
 
 def cache_size(root: str = "/") -> int:
-    """Return the bytes of the largest cache that a core has or shares; 32 MB where the kernel does not tell.
+    """Return the bytes of the largest cache that a core has or shares; 32 MB if the kernel does not say.
 
     Examples
     --------
@@ -122,48 +120,8 @@ def cache_size(root: str = "/") -> int:
     return max(sizes, default=32 << 20)
 
 
-def count_gpus(root: str = "/") -> int:
-    """Count the NVIDIA GPUs that CUDA would show to this process, without touching CUDA.
-
-    ``CUDA_VISIBLE_DEVICES`` is read as CUDA reads it: devices are taken in order up to the first that does not
-    exist.
-
-    Examples
-    --------
-    >>> count_gpus() >= 0
-    True
-    """
-    devices = Path(root, "dev")
-    present = sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
-    if not present:
-        present = _gpus_of_nvidia_smi()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or not present:
-        return present
-    count = 0
-    for device in visible.split(","):
-        device = device.strip()
-        by_number = device.isdigit() and int(device) < present
-        by_uuid = device.startswith(("GPU-", "MIG-"))
-        if not (by_number or by_uuid):
-            break
-        count += 1
-    return count
-
-
-def _gpus_of_nvidia_smi() -> int:
-    """Count the GPUs that ``nvidia-smi`` lists: under WSL there are no device files."""
-    try:
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True, timeout=20
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    return len(re.findall(r"^GPU \d+:", listing, flags=re.MULTILINE))
-
-
 def _kernel_available(root: str) -> int:
-    """Return ``MemAvailable``, or all of the machine's memory where the kernel does not tell (macOS)."""
+    """Return ``MemAvailable``, or all of the machine's memory if the kernel does not say (macOS)."""
     table = _table(Path(root, "proc/meminfo"))
     if "MemAvailable" in table:
         return 1024 * table["MemAvailable"]
@@ -202,7 +160,7 @@ def _quota_and_period(folder: Path) -> Iterator[Tuple[int, int]]:
 
 
 def _lines(path: Path) -> List[str]:
-    """Return the lines of a small file, none where it cannot be read."""
+    """Return the lines of a small file, none if it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:

@@ -1,9 +1,8 @@
-"""Putting off the program's signal handlers where an exception out of one would leave something half done.
+"""Deferring the program's signal handlers while an exception out of one would leave something half done.
 
-Ctrl-C raises ``KeyboardInterrupt`` between any two steps of the main thread:
-also after a process was forked and before its id was noted. Blocking the
-signal does not help, since another thread of the process may take it (BLAS
-has some), and Python runs the handler in the main thread all the same.
+Ctrl-C raises ``KeyboardInterrupt`` between any two steps of the main thread: also after a process was forked and before
+its id was noted. Blocking the signal does not help, because another thread of the process may take it (BLAS has some),
+and Python runs the handler in the main thread all the same.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class DeferredSignals:
     >>> before = signal.signal(signal.SIGALRM, lambda *_: print("called"))
     >>> with DeferredSignals():
     ...     signal.raise_signal(signal.SIGALRM)
-    ...     print("still undisturbed")
-    still undisturbed
+    ...     print("not yet")
+    not yet
     called
     >>> signal.signal(signal.SIGALRM, before) is not None
     True
@@ -36,7 +35,7 @@ class DeferredSignals:
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # handlers run in the main thread alone
+            return  # handlers run in the main thread only
         try:
             for number in range(1, signal.NSIG):
                 handler = signal.getsignal(number)

@@ -1,1 +1,8 @@
-"""Copying and reducing past the caches: the only modules that know of C."""
+"""Copying and reducing past the caches, by kernels in C if they could be built: nothing else knows of C.
+
+::
+
+    copy.py      copy_into, join_into ----+
+                                          +--> _kernels.c   (buffers in, no addresses; NumPy instead without it)
+    reduce.py    Share.combine -----------+
+"""

@@ -1,6 +1,10 @@
-/* Copy and reduce arrays that are larger than the caches; `streaming.py` and `transports/share.py` tell when.
+/* Copy and reduce arrays that are larger than the caches; `copy.py` and `reduce.py` decide when.
  *
- * NumPy's stores fetch a cache line before they overwrite it, and a reduction of two arrays into two others so moves
+ * Memory is given as objects with the buffer protocol, never as addresses. Whatever the arguments, nothing outside these
+ * buffers is read or written: their lengths, dtypes, contiguity, alignment and writability are checked when a `Pieces`
+ * is made, and it holds on to them for as long as it lives.
+ *
+ * NumPy's stores fetch a cache line before they overwrite it, so a reduction of two arrays into two others moves
  * six times the data of one. Non-temporal stores go past the caches and leave out the fetch: four times. And one call
  * reduces any number of arrays, each pass of which stays within the first cache.
  *
@@ -18,10 +22,10 @@
 #endif
 
 #define CHUNK 4096        /* bytes of each array that are worked on at a time: a few of them fit the first cache */
-#define STREAM_CHUNK 1024 /* the same where results go past the caches: so loads and stores alternate (measured) */
-#define MOST 64           /* arrays that are reduced together */
+#define STREAM_CHUNK 1024 /* the same if results go past the caches: so loads and stores alternate (measured) */
+#define MAX_PARTS 64      /* arrays that are reduced together */
 
-/* Copy past the caches where `stream` says so and the machine can. */
+/* Copy, past the caches if `stream` is set and the machine can. */
 static void
 store(char *target, const char *source, size_t nbytes, int stream)
 {
@@ -119,35 +123,157 @@ enum { SUM, MIDPOINT, MEAN };
 DEFINE_REDUCE(float, reduce_float, BIG_FLOAT)
 DEFINE_REDUCE(double, reduce_double, BIG_DOUBLE)
 
-/* Read a sequence of numbers into an array of doubles; return how many, or -1 with an exception. */
-static int
-read_numbers(PyObject *given, double *numbers)
+/* Arrays that are reduced together, of one dtype and with as many parts and targets in every piece.
+ *
+ *     piece 0:   part 0, part 1, ..., target 0, target 1, ...     all of one length
+ *     piece 1:   part 0, part 1, ..., target 0, target 1, ...     all of one length
+ */
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t n_pieces, n_parts, n_targets;
+    Py_ssize_t n_views; /* those that have been taken, and must be released */
+    Py_buffer *views;   /* of one piece after the other */
+    int is_double;
+} Pieces;
+
+static void
+pieces_dealloc(Pieces *self)
 {
-    PyObject *fast = PySequence_Fast(given, "expected a sequence");
-    Py_ssize_t n = fast ? PySequence_Fast_GET_SIZE(fast) : -1;
-    if (n > MOST) {
-        PyErr_Format(PyExc_ValueError, "expected at most %d parts, got %zd", MOST, n);
-        n = -1;
+    for (Py_ssize_t i = 0; i < self->n_views; i++)
+        PyBuffer_Release(&self->views[i]);
+    PyMem_Free(self->views);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* Take the buffer of a part or a target, the next of `views`; return whether it could be had and fits. */
+static int
+take_view(Pieces *self, PyObject *object, int writable, Py_ssize_t nbytes)
+{
+    Py_buffer *view = &self->views[self->n_views];
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0)) < 0)
+        return 0;
+    self->n_views++;
+    const char *wanted = self->is_double ? "d" : "f";
+    size_t itemsize = self->is_double ? sizeof(double) : sizeof(float);
+    if (view->format == NULL || strcmp(view->format, wanted) || view->itemsize != (Py_ssize_t)itemsize) {
+        PyErr_Format(PyExc_ValueError, "expected a buffer of format '%s', got '%s'", wanted,
+                     view->format == NULL ? "B" : view->format);
+        return 0;
     }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        numbers[i] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(fast, i));
-        if (PyErr_Occurred())
-            n = -1;
+    if (nbytes >= 0 && view->len != nbytes) {
+        PyErr_Format(PyExc_ValueError, "the buffers of a piece have %zd and %zd bytes", nbytes, view->len);
+        return 0;
     }
-    Py_XDECREF(fast);
-    return (int)n;
+    if (view->len && (uintptr_t)view->buf % itemsize) {
+        PyErr_SetString(PyExc_ValueError, "a buffer is not aligned to its elements");
+        return 0;
+    }
+    return 1;
+}
+
+/* Take the buffers of one piece, (parts, targets); return whether all fit. */
+static int
+take_piece(Pieces *self, PyObject *given, Py_ssize_t n_pieces)
+{
+    int ok = 0;
+    PyObject *pair = PySequence_Tuple(given), *parts = NULL, *targets = NULL;
+    if (pair == NULL)
+        return 0;
+    if (PyTuple_GET_SIZE(pair) != 2) {
+        PyErr_SetString(PyExc_ValueError, "a piece is not a pair of parts and targets");
+        goto end;
+    }
+    /* (Tuples: whatever is called while they are read cannot change them.) */
+    parts = PySequence_Tuple(PyTuple_GET_ITEM(pair, 0));
+    targets = parts == NULL ? NULL : PySequence_Tuple(PyTuple_GET_ITEM(pair, 1));
+    if (targets == NULL)
+        goto end;
+    Py_ssize_t n_parts = PyTuple_GET_SIZE(parts), n_targets = PyTuple_GET_SIZE(targets);
+    if (self->views == NULL) { /* the first piece */
+        if (n_parts < 1 || n_parts > MAX_PARTS || n_targets < 1) {
+            PyErr_Format(PyExc_ValueError, "expected 1 to %d parts and at least 1 target, got %zd and %zd", MAX_PARTS,
+                         n_parts, n_targets);
+            goto end;
+        }
+        self->n_parts = n_parts, self->n_targets = n_targets;
+        if (n_targets > PY_SSIZE_T_MAX / n_pieces - n_parts) {
+            PyErr_NoMemory();
+            goto end;
+        }
+        self->views = PyMem_New(Py_buffer, n_pieces * (n_parts + n_targets));
+        if (self->views == NULL) {
+            PyErr_NoMemory();
+            goto end;
+        }
+    }
+    if (n_parts != self->n_parts || n_targets != self->n_targets) {
+        PyErr_SetString(PyExc_ValueError, "the pieces have different numbers of parts or targets");
+        goto end;
+    }
+    Py_ssize_t nbytes = -1;
+    for (Py_ssize_t i = 0; i < n_parts + n_targets; i++) {
+        PyObject *object = i < n_parts ? PyTuple_GET_ITEM(parts, i) : PyTuple_GET_ITEM(targets, i - n_parts);
+        if (!take_view(self, object, i >= n_parts, nbytes))
+            goto end;
+        nbytes = self->views[self->n_views - 1].len;
+    }
+    ok = 1;
+end:
+    Py_DECREF(pair);
+    Py_XDECREF(parts);
+    Py_XDECREF(targets);
+    return ok;
+}
+
+PyDoc_STRVAR(pieces_doc,
+"Pieces(pieces, typecode)\n--\n\n"
+"Arrays to reduce, checked once and then reduced as often as wanted.\n\n"
+"Parameters\n----------\n"
+"pieces : sequence of (parts, targets)\n"
+"    Both are sequences of buffers: C-contiguous, aligned, all of one length within a piece; targets are writable.\n"
+"    Every piece has as many parts (at most 64) and as many targets.\n"
+"typecode : 'f' or 'd'\n"
+"    Of the elements.");
+
+static PyObject *
+pieces_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *given;
+    int typecode;
+    if (kwargs != NULL && PyDict_Size(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "Pieces takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OC", &given, &typecode))
+        return NULL;
+    if (typecode != 'f' && typecode != 'd') {
+        PyErr_SetString(PyExc_ValueError, "typecode is neither 'f' nor 'd'");
+        return NULL;
+    }
+    PyObject *pieces = PySequence_Tuple(given);
+    if (pieces == NULL)
+        return NULL;
+    Pieces *self = (Pieces *)type->tp_alloc(type, 0); /* all zero */
+    if (self == NULL)
+        goto fail;
+    self->is_double = typecode == 'd';
+    Py_ssize_t n_pieces = PyTuple_GET_SIZE(pieces);
+    for (Py_ssize_t i = 0; i < n_pieces; i++)
+        if (!take_piece(self, PyTuple_GET_ITEM(pieces, i), n_pieces))
+            goto fail;
+    self->n_pieces = n_pieces; /* only now is there something to reduce */
+    Py_DECREF(pieces);
+    return (PyObject *)self;
+fail:
+    Py_DECREF(pieces);
+    Py_XDECREF(self);
+    return NULL;
 }
 
 PyDoc_STRVAR(reduce_doc,
-"reduce(table, n_parts, n_targets, typecode, op, chosen, weights, total, stream)\n--\n\n"
-"Reduce arrays that are given by their addresses.\n\n"
+"reduce(op, chosen, weights, total, stream)\n--\n\n"
+"Reduce all pieces, each into its targets.\n\n"
 "Parameters\n----------\n"
-"table : contiguous array of int64\n"
-"    Per piece: how many elements, the address of each part, the address of each target.\n"
-"n_parts, n_targets : int\n"
-"    How many there are of each in a piece.\n"
-"typecode : 'f' or 'd'\n"
-"    Of the elements.\n"
 "op : int\n"
 "    0: the sum of the parts, from left to right. 1: the mean of two. 2: the weighted mean.\n"
 "chosen : sequence of int\n"
@@ -160,65 +286,89 @@ PyDoc_STRVAR(reduce_doc,
 "    Whether to store past the caches.");
 
 static PyObject *
-reduce(PyObject *module, PyObject *args)
+pieces_reduce(Pieces *self, PyObject *args)
 {
-    Py_buffer table;
-    int n_parts, n_targets, typecode, op, stream, ok = 0;
-    double total, chosen[MOST], weights[MOST];
-    float narrow[MOST];
-    PyObject *chosen_given, *weights_given;
-    if (!PyArg_ParseTuple(args, "y*iiCiOOdp", &table, &n_parts, &n_targets, &typecode, &op, &chosen_given,
-                          &weights_given, &total, &stream))
+    int op, stream, ok = 0;
+    double total, weights[MAX_PARTS];
+    float narrow[MAX_PARTS];
+    Py_ssize_t chosen[MAX_PARTS];
+    PyObject *chosen_given, *weights_given, *indices = NULL, *numbers = NULL;
+    if (!PyArg_ParseTuple(args, "iOOdp", &op, &chosen_given, &weights_given, &total, &stream))
         return NULL;
-    int n_chosen = read_numbers(chosen_given, chosen);
-    int n_weights = n_chosen < 0 ? -1 : read_numbers(weights_given, weights);
-    if (n_weights < 0)
+    if (self->n_pieces == 0)
+        Py_RETURN_NONE;
+    indices = PySequence_Tuple(chosen_given);
+    numbers = indices == NULL ? NULL : PySequence_Tuple(weights_given);
+    if (numbers == NULL)
         goto end;
-    size_t width = 1 + (size_t)n_parts + (size_t)n_targets, itemsize = typecode == 'f' ? sizeof(float) : sizeof(double);
-    if (n_parts < 1 || n_targets < 1 || table.len % (Py_ssize_t)(width * sizeof(int64_t)) || n_chosen < 1 ||
-        (typecode != 'f' && typecode != 'd') || op < SUM || op > MEAN || (op == MIDPOINT && n_chosen != 2) ||
-        (op == MEAN && n_weights != n_chosen)) {
-        PyErr_SetString(PyExc_ValueError, "the arguments do not fit each other");
+    Py_ssize_t n_chosen = PyTuple_GET_SIZE(indices), n_weights = PyTuple_GET_SIZE(numbers);
+    if (n_chosen < 1 || n_chosen > MAX_PARTS || op < SUM || op > MEAN || (op == MIDPOINT && n_chosen != 2) ||
+        n_weights != (op == MEAN ? n_chosen : 0)) {
+        PyErr_SetString(PyExc_ValueError, "op, chosen and weights do not fit each other");
         goto end;
     }
-    for (int p = 0; p < n_chosen; p++) {
-        if (!(0 <= chosen[p] && chosen[p] < n_parts)) {
-            PyErr_SetString(PyExc_ValueError, "there is no such part");
+    for (Py_ssize_t p = 0; p < n_chosen; p++) {
+        chosen[p] = PyNumber_AsSsize_t(PyTuple_GET_ITEM(indices, p), PyExc_OverflowError);
+        if (chosen[p] == -1 && PyErr_Occurred())
+            goto end;
+        if (chosen[p] < 0 || chosen[p] >= self->n_parts) {
+            PyErr_Format(PyExc_ValueError, "there is no part %zd of %zd", chosen[p], self->n_parts);
             goto end;
         }
     }
-    for (int p = 0; p < n_weights; p++)
+    for (Py_ssize_t p = 0; p < n_weights; p++) {
+        weights[p] = PyFloat_AsDouble(PyTuple_GET_ITEM(numbers, p));
+        if (weights[p] == -1 && PyErr_Occurred())
+            goto end;
         narrow[p] = (float)weights[p];
+    }
     Py_BEGIN_ALLOW_THREADS
-    size_t n_pieces = table.len / (width * sizeof(int64_t));
-    for (size_t piece = 0; piece < n_pieces; piece++) {
-        const int64_t *row = (const int64_t *)table.buf + piece * width, *targets = row + 1 + n_parts;
-        size_t nbytes = (size_t)row[0] * itemsize, chunk = stream ? STREAM_CHUNK : CHUNK;
+    for (Py_ssize_t piece = 0; piece < self->n_pieces; piece++) {
+        const Py_buffer *of_parts = self->views + piece * (self->n_parts + self->n_targets);
+        const Py_buffer *of_targets = of_parts + self->n_parts;
+        size_t nbytes = (size_t)of_parts->len, chunk = stream ? STREAM_CHUNK : CHUNK;
         for (size_t at = 0; at < nbytes; at += chunk) {
             size_t some = nbytes - at < chunk ? nbytes - at : chunk;
             union { float f[CHUNK / sizeof(float)]; double d[CHUNK / sizeof(double)]; } out;
-            const void *parts[MOST];
-            for (int p = 0; p < n_chosen; p++)
-                parts[p] = (const char *)(intptr_t)row[1 + (int)chosen[p]] + at;
-            if (typecode == 'f')
-                reduce_float(op, (const float *const *)parts, n_chosen, narrow, (float)total, out.f,
-                             some / sizeof(float));
-            else
-                reduce_double(op, (const double *const *)parts, n_chosen, weights, total, out.d,
+            const void *parts[MAX_PARTS];
+            for (Py_ssize_t p = 0; p < n_chosen; p++)
+                parts[p] = (const char *)of_parts[chosen[p]].buf + at;
+            if (self->is_double)
+                reduce_double(op, (const double *const *)parts, (int)n_chosen, weights, total, out.d,
                               some / sizeof(double));
-            for (int t = 0; t < n_targets; t++)
-                store((char *)(intptr_t)targets[t] + at, (const char *)&out, some, stream);
+            else
+                reduce_float(op, (const float *const *)parts, (int)n_chosen, narrow, (float)total, out.f,
+                             some / sizeof(float));
+            for (Py_ssize_t i = 0; i < self->n_targets; i++)
+                store((char *)of_targets[i].buf + at, (const char *)&out, some, stream);
         }
     }
     finish(stream);
     Py_END_ALLOW_THREADS
     ok = 1;
 end:
-    PyBuffer_Release(&table);
+    Py_XDECREF(indices);
+    Py_XDECREF(numbers);
     if (!ok)
         return NULL;
     Py_RETURN_NONE;
 }
+
+static PyMethodDef pieces_methods[] = {
+    {"reduce", (PyCFunction)pieces_reduce, METH_VARARGS, reduce_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject PiecesType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "synkhronos.kernels._kernels.Pieces",
+    .tp_basicsize = sizeof(Pieces),
+    .tp_dealloc = (destructor)pieces_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = pieces_doc,
+    .tp_methods = pieces_methods,
+    .tp_new = pieces_new,
+};
 
 PyDoc_STRVAR(copy_doc,
 "copy(target, source)\n--\n\n"
@@ -247,7 +397,6 @@ copy(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
-    {"reduce", reduce, METH_VARARGS, reduce_doc},
     {"copy", copy, METH_VARARGS, copy_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -259,5 +408,16 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__kernels(void)
 {
-    return PyModule_Create(&definition);
+    if (PyType_Ready(&PiecesType) < 0)
+        return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL)
+        return NULL;
+    Py_INCREF(&PiecesType);
+    if (PyModule_AddObject(module, "Pieces", (PyObject *)&PiecesType) < 0) {
+        Py_DECREF(&PiecesType);
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
 }

@@ -1,4 +1,4 @@
-"""Copying and reducing what is larger than the caches, by kernels in C where they could be built.
+"""Copying and reducing what is larger than the caches, by kernels in C if they could be built.
 
 They store past the caches, which leaves out a third of what moves between memory and cores, and reduce many arrays in
 one call. Without them (no compiler when the library was installed; a processor other than x86-64 has only the second
@@ -7,17 +7,18 @@ advantage) NumPy does the same, with the same results.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..host.machine import cache_size
 
+#: The module written in C, or None.
 kernels: Any = None
 try:
-    from . import _kernels
-
-    kernels = _kernels
+    kernels = import_module("synkhronos.kernels._kernels")
 except ImportError:
     pass
 
@@ -25,7 +26,7 @@ except ImportError:
 CACHE_BYTES = cache_size()
 
 
-def copy_into(target: np.ndarray, source: np.ndarray) -> None:
+def copy_into(target: NDArray[Any], source: NDArray[Any]) -> None:
     """Copy an array into another of the same shape and dtype.
 
     Examples
@@ -49,7 +50,7 @@ def copy_into(target: np.ndarray, source: np.ndarray) -> None:
         np.copyto(target, source)
 
 
-def join_into(target: np.ndarray, parts: Sequence[np.ndarray]) -> None:
+def join_into(target: NDArray[Any], parts: Sequence[NDArray[Any]]) -> None:
     """Copy arrays one after the other into the rows of another, which has as many as they together.
 
     Examples
@@ -65,5 +66,5 @@ def join_into(target: np.ndarray, parts: Sequence[np.ndarray]) -> None:
         begin += len(part)
 
 
-def _in_bytes(array: np.ndarray) -> np.ndarray:
+def _in_bytes(array: NDArray[Any]) -> NDArray[Any]:
     return array.reshape(-1).view(np.uint8)

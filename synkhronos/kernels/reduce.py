@@ -1,7 +1,7 @@
 """One rank's share of a reduction: which elements it reduces, for all ranks, and how.
 
-Values of single and double precision are reduced by a kernel in C where there is one (`streaming`), by any number of
-ranks and for any number of arrays in one call; all else by NumPy, in blocks that fit the cache.
+Values of single and double precision are reduced by the kernel in C if it could be built, for any number of arrays in
+one call; all else by NumPy, in blocks that fit the cache.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from functools import lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..reductions import ReduceOp, combine_pieces, counting, narrowed
+from ..trace import point
 from . import copy as streaming
 
 #: Bytes of every rank's array that NumPy reduces at a time.
@@ -20,12 +22,15 @@ BLOCK_BYTES = 1 << 19
 #: Ranks whose values the kernel takes together.
 MAX_PARTS = 64
 
-Piece = Tuple[List[Optional[np.ndarray]], List[np.ndarray]]  # parts of a block, and targets of what they combine to
+#: Weights that a group keeps prepared: every batch may have its own.
+MAX_RECIPES = 16
+
+Piece = Tuple[List[Optional[NDArray[Any]]], List[NDArray[Any]]]  # parts of a block, and targets of what they combine to
 _SUM, _MIDPOINT, _MEAN = range(3)  # what the kernel calls them
 
 
 class Recipe(NamedTuple):
-    """How the kernel combines the parts that there are."""
+    """How the kernel combines the parts that there are: the arguments of its `reduce`."""
 
     step: int
     chosen: Sequence[int]
@@ -56,8 +61,8 @@ class Share:
 
     def __init__(
         self,
-        parts: Sequence[Sequence[Optional[np.ndarray]]],
-        targets: Sequence[Sequence[np.ndarray]],
+        parts: Sequence[Sequence[Optional[NDArray[Any]]]],
+        targets: Sequence[Sequence[NDArray[Any]]],
         rank: int,
         ranks: int,
     ) -> None:
@@ -71,9 +76,10 @@ class Share:
             sum(array.nbytes for array in of_array if array is not None) for of_array in self._parts + self._targets
         )
         self._stream = nbytes >= streaming.CACHE_BYTES
-        self._tables: Optional[List[Table]] = None
+        self._groups: Optional[List[Group]] = None
         self._pieces: Dict[bool, List[Piece]] = {}
 
+    @point("transport")
     def combine(self, op: ReduceOp, weights: Optional[Sequence[float]]) -> None:
         """Reduce the elements and write the result to all targets.
 
@@ -86,34 +92,33 @@ class Share:
         """
         by_kernel = streaming.kernels is not None and op.name in ("avg", "sum")
         if by_kernel:
-            if self._tables is None:
-                self._tables = self._listed()
-            for table in self._tables:
-                table.combine(op, weights, self._stream)
+            if self._groups is None:
+                self._groups = self._grouped()
+            for group in self._groups:
+                group.combine(op, weights, self._stream)
         pieces = self._pieces.get(by_kernel)
         if pieces is None:
             pieces = self._pieces[by_kernel] = self._cut(by_kernel)
         if pieces:
             combine_pieces(op, pieces, weights)
 
-    def _listed(self) -> List[Table]:
-        """Return what the kernel does, in tables of pieces that are alike."""
-        tables: Dict[Any, Table] = {}
+    def _grouped(self) -> List[Group]:
+        """Return what the kernel does, in groups of pieces that are alike."""
+        pieces: Dict[Any, List[Tuple[List[NDArray[Any]], List[NDArray[Any]]]]] = {}
         for i, low, high in self._ranges:
             parts, targets = self._parts[i], self._targets[i]
-            if for_kernel(parts):
-                present = tuple([part is not None for part in parts])
-                dtype = targets[0].dtype
-                table = tables.setdefault((present, dtype), Table(present, dtype))
-                table.add([array[low:high] for array in parts + targets if array is not None], high - low)
-        return list(tables.values())
+            if for_kernel(parts, targets):
+                alike = tuple([part is not None for part in parts]), targets[0].dtype, len(targets)
+                present = [part[low:high] for part in parts if part is not None]
+                pieces.setdefault(alike, []).append((present, [target[low:high] for target in targets]))
+        return [Group(present, dtype, some) for (present, dtype, _), some in pieces.items()]
 
     def _cut(self, by_kernel: bool) -> List[Piece]:
         """Return what NumPy does, in blocks: all, or what the kernel leaves."""
         pieces: List[Piece] = []
         for i, begin, end in self._ranges:
             parts, targets = self._parts[i], self._targets[i]
-            if by_kernel and for_kernel(parts):
+            if by_kernel and for_kernel(parts, targets):
                 continue
             step = max(1, BLOCK_BYTES // targets[0].itemsize)
             for low in range(begin, end, step):
@@ -127,7 +132,7 @@ class Share:
         return pieces
 
 
-class Table:
+class Group:
     """Pieces that the kernel reduces in one call: of one dtype, and with values of the same ranks.
 
     Parameters
@@ -136,41 +141,45 @@ class Table:
         Which ranks have a value.
     dtype : dtype
         Single or double precision.
+    pieces : list of (list of ndarray, list of ndarray)
+        The parts that there are, and the targets.
     """
 
-    def __init__(self, present: Tuple[bool, ...], dtype: np.dtype) -> None:
+    def __init__(
+        self,
+        present: Tuple[bool, ...],
+        dtype: np.dtype[Any],
+        pieces: List[Tuple[List[NDArray[Any]], List[NDArray[Any]]]],
+    ) -> None:
         self.present, self.dtype = present, dtype
-        self._rows: List[List[int]] = []
-        self._array: Optional[np.ndarray] = None
+        self._pieces = streaming.kernels.Pieces(pieces, dtype.char)
         self._recipes: Dict[Any, Recipe] = {}
 
-    def add(self, arrays: Sequence[np.ndarray], count: int) -> None:
-        """Add a piece of so many elements: the parts that there are, and the targets. Others keep the arrays alive."""
-        self._rows.append([count] + [array.__array_interface__["data"][0] for array in arrays])
-
     def combine(self, op: ReduceOp, weights: Optional[Sequence[float]], stream: bool) -> None:
-        """Reduce all pieces; past the caches where ``stream`` says so."""
-        if self._array is None:
-            self._array = np.array(self._rows, np.int64)
+        """Reduce all pieces; past the caches if ``stream`` is set."""
         known = (op.name, None if weights is None else tuple(weights))
         recipe = self._recipes.get(known)
         if recipe is None:
-            if len(self._recipes) > 16:  # every batch may have weights of its own
+            if len(self._recipes) >= MAX_RECIPES:
                 self._recipes.clear()
             recipe = self._recipes[known] = recipe_of(op, self.present, weights, self.dtype)
-        n_parts = sum(self.present)
-        streaming.kernels.reduce(
-            self._array, n_parts, self._array.shape[1] - 1 - n_parts, self.dtype.char, *recipe, stream
-        )
+        self._pieces.reduce(*recipe, stream)
 
 
-def for_kernel(parts: Sequence[Optional[np.ndarray]]) -> bool:
-    """Tell whether the kernel can combine these parts of one shape and dtype."""
-    there = [part for part in parts if part is not None]
-    return 0 < len(there) <= MAX_PARTS and there[0].dtype in (np.float32, np.float64) and there[0].dtype.isnative
+def for_kernel(parts: Sequence[Optional[NDArray[Any]]], targets: Sequence[NDArray[Any]]) -> bool:
+    """Return whether the kernel can combine these parts of one shape and dtype."""
+    present = [part for part in parts if part is not None]
+    return (
+        0 < len(present) <= MAX_PARTS
+        and present[0].dtype in (np.float32, np.float64)
+        and present[0].dtype.isnative
+        and all([array.flags.aligned for array in [*present, *targets]])
+    )
 
 
-def recipe_of(op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype) -> Recipe:
+def recipe_of(
+    op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype[Any]
+) -> Recipe:
     """Return how the kernel combines the values of the ranks that are present: as `reductions.combine_into` does."""
     ranks = [rank for rank, is_there in enumerate(present) if is_there]
     if op.name == "sum":

@@ -1,7 +1,8 @@
-"""Ranks as threads of this process: for tests, which run by the thousand with it, and for nothing else.
+"""Ranks in this process: the master alone, or each other rank as a thread.
 
-Everything is the same as with processes, shared memory included, except that
-a thread cannot be killed: `SimulatedDeath`, raised inside a rank, plays its death.
+A session of one rank starts here, because there is nothing to fork. With more ranks the others are threads, which tests
+use: they start in no time. All else is as with processes, shared memory included, except that a thread cannot be
+killed: `SimulatedDeath`, raised inside a rank, takes the place of its death.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import time
 import traceback
 from typing import Dict, Iterable, List
 
-from ..memory.pool import Pool, PoolMap
+from ..memory.pool import Pool
 from ..runtime.channel import RankEnd
 from ..runtime.context import RankContext
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.serve import serve
-from ..sync.barrier import Barrier, WaitPolicy
 from ..sync.control_block import ControlBlock
-from ..transports.shared_memory import SharedMemoryTransport
+from ..sync.semaphore import WaitPolicy
 from .processes.keeper import record_exit
 from .processes.rank_main import EXIT_CODE_FAILED
 
@@ -29,12 +29,12 @@ class SimulatedDeath(BaseException):
 
 
 class LocalLauncher(Launcher):
-    """Runs every rank in a thread."""
+    """Runs every other rank, if there is any, in a thread of this process."""
 
     def __init__(self) -> None:
         self._threads: Dict[int, threading.Thread] = {}
-        self._words: Dict[int, str] = {}
-        self._over = False
+        self._fatal_errors: Dict[int, str] = {}
+        self._killed = False
         #: The ranks' contexts, for tests to look into.
         self.contexts: Dict[int, RankContext] = {}
 
@@ -49,36 +49,31 @@ class LocalLauncher(Launcher):
     def _live(self, config: RankConfig, block: ControlBlock, pools: Dict[int, Pool]) -> None:
         status = EXIT_CODE_FAILED
         try:
-            mapped = PoolMap()
-            for ident, pool in pools.items():
-                mapped.add(ident, pool)
-            pool = pools[config.rank]
-            barrier = Barrier(block, config.rank, config.root, self._watch, WaitPolicy.of_threads())
-            context = self.contexts[config.rank] = RankContext(
-                barrier, pool, mapped, SharedMemoryTransport(barrier, pool, mapped)
-            )
-            serve(context, RankEnd(block, config.rank, pool, mapped, WaitPolicy.of_threads()), self._watch)
+            pool, policy = pools[config.rank], WaitPolicy.of_threads()
+            context = RankContext.create(config.rank, config.root, block, pool, pools, self._watch, policy)
+            self.contexts[config.rank] = context
+            serve(context, RankEnd(block, config.rank, pool, context.pools, policy), self._watch)
             status = 0
         except SimulatedDeath:
             status = -9
         except BaseException:
-            self._words[config.rank] = traceback.format_exc()
+            self._fatal_errors[config.rank] = traceback.format_exc()
         finally:
             self.contexts.pop(config.rank, None)
             record_exit(block, config.rank, status)
 
     def _watch(self) -> None:
-        if self._over:
+        if self._killed:
             raise SimulatedDeath
 
-    def check(self) -> None:
-        pass
+    def is_alive(self) -> bool:
+        return True
 
     def pid(self, rank: int) -> int:
         return self._threads[rank].native_id or 0
 
     def fatal_error(self, rank: int) -> str:
-        return self._words.get(rank, "")
+        return self._fatal_errors.get(rank, "")
 
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
         frames = sys._current_frames()
@@ -98,5 +93,5 @@ class LocalLauncher(Launcher):
         return not any(thread.is_alive() for thread in self._threads.values())
 
     def kill(self) -> None:
-        self._over = True
+        self._killed = True
         self.join(5.0)

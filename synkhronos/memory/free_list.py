@@ -44,7 +44,7 @@ class FreeList:
         Returns
         -------
         int or None
-            Where it starts; None where no range is long enough.
+            Where it starts; None if no range is long enough.
         """
         for index, (start, stop) in enumerate(zip(self._starts, self._stops)):
             if stop - start >= size:

@@ -1,33 +1,20 @@
-"""Arrays that lie in files, mapped by every rank and copied by none."""
+"""Arrays in files, which every rank maps and none copies."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Optional
 
 import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ArgumentTypeError, ArgumentValueError
+from .handles import FileHandle, address
 
 
-class FileHandle(NamedTuple):
-    """Where an array lies in a file; travels in commands.
-
-    `identity` is device and inode, so that a file put in its place later is not taken for it; `length` is that of the
-    file, for to touch what was cut off since would end the process.
-    """
-
-    path: str
-    offset: int
-    shape: Tuple[int, ...]
-    strides: Optional[Tuple[int, ...]]
-    dtype: np.dtype[Any]
-    mode: str
-    identity: Tuple[int, int]
-    length: int
-
-
-def is_mapped(array: np.ndarray) -> bool:
-    """Tell whether an array is a ``np.memmap`` with elements, or a view of one, and not the result of a computation.
+def is_mapped(array: NDArray[Any]) -> bool:
+    """Return whether an array is a ``np.memmap`` with elements, or a view of one, not the result of a computation.
 
     Examples
     --------
@@ -37,35 +24,41 @@ def is_mapped(array: np.ndarray) -> bool:
     return isinstance(array, np.memmap) and array.size > 0 and _root(array) is not None
 
 
-def describe(array: np.ndarray) -> FileHandle:
+def describe(array: NDArray[Any]) -> FileHandle:
     """Return the handle of a ``np.memmap`` or of a view of one.
 
     Parameters
     ----------
     array : np.ndarray
-        One that `is_mapped`; any slice, any order.
+        One for which `is_mapped` is true; any slice, any order.
 
     Raises
     ------
-    ValueError
+    ArgumentTypeError
+        The array is not mapped.
+    ArgumentValueError
         Another process cannot map the same: the mapping is private (mode "c"), or its file has no name (any more).
     """
     root = _root(array)
     if root is None:
-        raise ValueError("value is no np.memmap, but an array of its own")
+        raise ArgumentTypeError("value", "an np.memmap or a view of one", "an array with memory of its own")
     if root.mode == "c":
-        raise ValueError(
-            "value is a np.memmap of mode 'c', whose changes no other process can see: "
-            "open it with mode 'r' or 'r+', or pass np.array(value), which copies it"
+        raise ArgumentValueError(
+            "value",
+            "an np.memmap that the other ranks can map",
+            "one of mode 'c', whose changes no other process can see",
+            "open it with mode 'r' or 'r+', or pass np.array(value), which copies it",
         )
     path = "" if root.filename is None else os.path.abspath(os.fspath(root.filename))
-    if not os.path.exists(path) or _deleted(_address(root), path):
-        raise ValueError(
-            f"value is a np.memmap of a file that is no longer to be found ({root.filename}): "
-            "the ranks cannot map it; keep the file, or pass np.array(value), which copies it"
+    if not os.path.exists(path) or _deleted(address(root), path):
+        raise ArgumentValueError(
+            "value",
+            "an np.memmap that the other ranks can map",
+            f"one of a file that cannot be found any more ({root.filename})",
+            "keep the file, or pass np.array(value), which copies it",
         )
-    # The offset attribute of a view is the one of the array it was taken from, so that only addresses tell.
-    offset = root.offset + _address(array) - _address(root)
+    # A view has the `offset` attribute of the array that it was taken from, so its place follows from the addresses.
+    offset = root.offset + address(array) - address(root)
     strides = None if array.flags.c_contiguous else array.strides
     mode = "r+" if array.flags.writeable else "r"
     stat = os.stat(path)
@@ -117,22 +110,17 @@ def _compare(handle: FileHandle, stat: os.stat_result) -> None:
         )
 
 
-def _root(array: np.ndarray) -> Optional[np.memmap]:
-    """Return the array that np.memmap itself made; None where the memory is none of a file."""
+def _root(array: NDArray[Any]) -> Optional[np.memmap[Any, Any]]:
+    """Return the array that np.memmap itself made; None if the memory is not that of a file."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) else None
 
 
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+def _deleted(position: int, path: str) -> bool:
+    """Return whether the file mapped at an address has lost its name, by the kernel's account (False if it has none).
 
-
-def _deleted(address: int, path: str) -> bool:
-    """Tell whether the file mapped at an address has lost its name, as the kernel has it (False where it does not say).
-
-    A look at the path is not enough: another file may stand there now.
+    A look at the path is not enough: another file may have that path now.
     """
     mark = " (deleted)"
     if path.endswith(mark):  # part of the name, even before it is lost
@@ -141,7 +129,7 @@ def _deleted(address: int, path: str) -> bool:
         with open("/proc/self/maps", errors="replace") as lines:
             for line in lines:
                 start, _, stop = line.split(" ", 1)[0].partition("-")
-                if int(start, 16) <= address < int(stop, 16):
+                if int(start, 16) <= position < int(stop, 16):
                     return line.rstrip("\n").endswith(mark)
     except OSError:
         pass

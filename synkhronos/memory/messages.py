@@ -1,4 +1,4 @@
-"""Messages in shared memory: bytes in a slot, or in the sender's pool where they do not fit."""
+"""Messages in shared memory: bytes in a slot, or in the sender's pool if they do not fit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, Tuple
 
 import numpy as np
 
-from .pool import Pool, PoolMap
+from .attach import PoolMap
+from .pool import Pool
 
 
 def put(payload: bytes, slot: memoryview, pool: Pool) -> Tuple[int, Any]:
@@ -16,14 +17,14 @@ def put(payload: bytes, slot: memoryview, pool: Pool) -> Tuple[int, Any]:
     Returns
     -------
     length : int
-        Of what stands in the slot; negative where that is the handle of the message.
+        Bytes in the slot; negative if they are the handle of the message.
     keep : object
         Must live until the message has been read.
 
     Raises
     ------
     SharedMemoryError
-        Where a long message finds no memory.
+        There is no memory for a long message.
     """
     if len(payload) <= len(slot):
         slot[: len(payload)] = payload

@@ -1,8 +1,4 @@
-"""OS shared memory as NumPy arrays.
-
-Every process owns one `Pool` and sees those of its peers through a `PoolMap`;
-a `Handle` says where an array lies and travels in commands by value.
-"""
+"""The pool: one process's shared memory, handed out as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -13,52 +9,31 @@ import resource
 import sys
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from itertools import islice
 from operator import index
-from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Deque, Optional, Sequence, Tuple, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..errors import SharedMemoryError, StateError
-from . import mapped_file, posix_names
+from ..errors import ArgumentTypeError, ArgumentValueError, SharedMemoryError, StateError
+from ..host.units import readable_bytes
+from ..trace import point
 from .free_list import FreeList
-from .mapped_file import FileHandle
-from .memfd import nameless_file
-from .posix_names import NamedMemory, NameHandle
-from .reservation import in_words, reserve
+from .handles import Handle, address, extent
+from .memfd import nameless_file, reserve
+from .posix_names import NamedMemory
 
 #: Dimensions that NumPy's arrays can have.
 MAX_NDIM = 32
 
+#: Address space of a pool, if it can be had; pages count only once they are reserved.
 WINDOW_BYTES = 1 << 40
 _MIN_WINDOW_BYTES = 64 << 20
-_PEER_WINDOW_BYTES = (
-    1 << 30
-)  # a peer's pool is mapped as far as its arrays reach, so that 200 pools fit into one process
-_ALIGNMENT = 64
+_ALIGNMENT_BYTES = 64
 _CHECK_EVERY_BYTES = 1 << 20  # look at the machine's memory once in so many bytes
 _RELEASE_FROM_BYTES = 64 << 10  # a freed range of this size goes back at once, smaller ones together
-_MAX_FILES = 16  # mapped at a time; each costs a descriptor
-
-
-class Handle(NamedTuple):
-    """Where an array lies in a pool; `strides` is None for a C-contiguous one."""
-
-    pool: int
-    offset: int
-    shape: Tuple[int, ...]
-    strides: Optional[Tuple[int, ...]]
-    dtype: np.dtype[Any]
-
-    def __reduce__(self) -> Any:
-        # NumPy pickles even float32 as a class and a state, which takes most of a command's time.
-        dtype = self.dtype.str if self.dtype.isbuiltin == 1 else self.dtype
-        return _handle, (self.pool, self.offset, self.shape, self.strides, dtype)
-
-
-def _handle(pool: int, offset: int, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]], dtype: Any) -> Handle:
-    return Handle(pool, offset, shape, strides, np.dtype(dtype))
 
 
 class Pool:
@@ -70,11 +45,11 @@ class Pool:
     Parameters
     ----------
     ident : int
-        Names the pool in handles.
+        The pool's number in handles.
     window : int
-        Address space to take, in bytes; less is taken where less can be had (``ulimit -v``).
+        Address space to take, in bytes; less is taken if less can be had (``ulimit -v``).
     fd : int, optional
-        Descriptor of an empty `nameless_file` that peers know already; a new one is made without.
+        Descriptor of an empty `nameless_file` that peers know already; by default a new one is made.
 
     Raises
     ------
@@ -86,6 +61,7 @@ class Pool:
     >>> pool = Pool(0)
     >>> x = pool.allocate((2, 3), "float32")
     >>> x[:] = 1
+    >>> from synkhronos.memory.attach import PoolMap
     >>> peer = PoolMap()
     >>> peer.add(0, pool.fileno())
     >>> peer.attach(pool.handle(x[:, ::-1])).sum()
@@ -101,21 +77,22 @@ class Pool:
         # Never closed: NumPy holds a reference to the mapping but does not keep it from being closed.
         self._mapping = _map_window(self._fd, window)
         self._window = len(self._mapping)
-        self._address = _address(np.ndarray((1,), np.uint8, self._mapping))
+        self._address = address(np.ndarray((1,), np.uint8, self._mapping))
         self._named: weakref.WeakSet[NamedMemory] = weakref.WeakSet()
         # The lock guards what follows. A dying array may meet it locked by its own thread (garbage is collected
-        # anywhere), so its range waits in `_freed` for whoever holds the lock.
+        # anywhere), so its range waits in `_freed` for the holder of the lock.
         self._lock = threading.Lock()
         self._freed: Deque[Tuple[int, int]] = deque()
         self._free = FreeList(self._window)
         self._used = 0
-        self._top = 0  # no page was ever reserved above
+        self._top = 0  # no page above was ever reserved
         self._kept = 0  # bytes of small freed ranges whose pages are still reserved
         self._unchecked = 0  # bytes reserved since the machine's memory was looked at
 
     def __repr__(self) -> str:
         state = "" if self._close.alive else " closed"
-        return f"<Pool {self.ident}: {in_words(self._used)} used of a window of {in_words(self._window)}{state}>"
+        used, window = readable_bytes(self._used), readable_bytes(self._window)
+        return f"<Pool {self.ident}: {used} used of a window of {window}{state}>"
 
     @property
     def used(self) -> int:
@@ -128,17 +105,18 @@ class Pool:
         return self._fd
 
     def close(self) -> None:
-        """Close the descriptor. The arrays live on; no harm twice."""
+        """Close the descriptor. The arrays live on. May be called again."""
         self._close()
 
-    def allocate(self, shape: Union[int, Sequence[int]], dtype: Any, order: Any = "C") -> np.ndarray:
+    @point("memory")
+    def allocate(self, shape: Union[int, Sequence[int]], dtype: Any, order: Any = "C") -> NDArray[Any]:
         """Make an array in the pool, aligned to 64 bytes. Its contents are undefined, as with ``np.empty``.
 
         Parameters
         ----------
         shape : int or sequence of int
         dtype : dtype
-            Any but those that hold Python objects.
+            Any that holds no Python objects.
         order : {"C", "F"}
 
         Returns
@@ -148,29 +126,29 @@ class Pool:
 
         Raises
         ------
-        TypeError, ValueError
-            No such array can be.
+        ArgumentTypeError, ArgumentValueError
+            There cannot be such an array.
         SharedMemoryError
             The memory cannot be had; nothing was changed.
         StateError
-            The pool is closed, or is another process's.
+            The pool is closed, or belongs to another process.
         """
         self._check_open()
         if os.getpid() != self._owner:
-            raise StateError(f"pool {self.ident} is of process {self._owner}: a forked child cannot allocate in it")
-        # NumPy's own reading of both: flexible dtypes get a length, those with a shape of their own lend it.
+            raise StateError(f"pool {self.ident} belongs to process {self._owner}: a forked child cannot allocate")
+        # As NumPy reads both: flexible dtypes get a length, and a dtype with a shape of its own adds it.
         model = np.empty((0,), dtype)
         if model.dtype.hasobject:
-            raise TypeError(f"dtype must be one that lies flat in memory, got {model.dtype}: it holds Python objects")
+            raise ArgumentTypeError("dtype", "one without Python objects", str(model.dtype))
         sizes = as_shape(shape) + model.shape[1:]
         nbytes = model.dtype.itemsize
         for size in sizes:
             nbytes *= size
-        taken = max(_ALIGNMENT, -(-nbytes // _ALIGNMENT) * _ALIGNMENT)
+        taken = max(_ALIGNMENT_BYTES, -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
         start = self._take(taken)
         try:
-            # All views have this array as their base, for NumPy keeps the last array before the mapping.
-            block: np.ndarray = np.ndarray((taken,), np.uint8, self._mapping, start)
+            # Every view has this array as its base, because NumPy keeps the last array before the mapping.
+            block: NDArray[Any] = np.ndarray((taken,), np.uint8, self._mapping, start)
             finalizer = weakref.finalize(block, self._let_go, start, taken)
         except BaseException:
             self._let_go(start, taken)
@@ -178,23 +156,23 @@ class Pool:
         finalizer.atexit = False
         return np.ndarray(sizes, model.dtype, block, order=order)
 
-    def owns(self, array: np.ndarray) -> bool:
-        """Tell whether an array lies in this pool (as one without elements does in any)."""
-        return array.size == 0 or 0 <= _address(array) - self._address < self._window
+    def owns(self, array: NDArray[Any]) -> bool:
+        """Return whether an array lies in this pool (one without elements lies in every pool)."""
+        return array.size == 0 or 0 <= address(array) - self._address < self._window
 
-    def handle(self, array: np.ndarray) -> Handle:
+    def handle(self, array: NDArray[Any]) -> Handle:
         """Return the handle of an array, or of any view of one, that lies in this pool.
 
         Raises
         ------
         ValueError
-            It does not.
+            It does not lie in this pool.
         """
         if array.size == 0:
             return Handle(self.ident, 0, array.shape, None, array.dtype)
-        offset = _address(array) - self._address
+        offset = address(array) - self._address
         strides = None if array.flags.c_contiguous else array.strides
-        low, high = _extent(array.shape, strides, array.dtype.itemsize)
+        low, high = extent(array.shape, strides, array.dtype.itemsize)
         if offset + low < 0 or offset + high > self._window:
             raise ValueError(f"array of shape {array.shape} does not lie in pool {self.ident}: copy it there first")
         return Handle(self.ident, offset, array.shape, strides, array.dtype)
@@ -226,8 +204,9 @@ class Pool:
             self._settle()
         if start is None:
             raise SharedMemoryError(
-                f"shared memory: needed {in_words(size)} in one piece of the pool's address space, of which "
-                f"{in_words(self._window - self._used)} are free: use smaller arrays, or raise the limit (ulimit -v)"
+                f"shared memory: needed {readable_bytes(size)} in one piece of the pool's address space, of which "
+                f"{readable_bytes(self._window - self._used)} are free: use smaller arrays, or raise the limit "
+                "(ulimit -v)"
             )
         try:
             self._unchecked += size
@@ -246,7 +225,7 @@ class Pool:
             self._settle()
 
     def _settle(self) -> None:
-        """Take in the freed ranges, unless the lock is held: then its holder calls this after its release."""
+        """Take the freed ranges back, unless the lock is held: then its holder calls this after its release."""
         while self._freed and self._lock.acquire(blocking=False):
             try:
                 while self._freed:
@@ -276,125 +255,6 @@ class Pool:
                 pass  # not on this system: the pages wait for the next array
 
 
-class PoolMap:
-    """The pools of all ranks, the files and the named memory, as one process sees them."""
-
-    def __init__(self) -> None:
-        self._peers: Dict[int, _Peer] = {}
-        self._mappings: Dict[int, mmap.mmap] = {}
-        self._others: OrderedDict[Tuple[Any, ...], mmap.mmap] = OrderedDict()
-
-    def __repr__(self) -> str:
-        return f"<PoolMap: pools {self._known()}, {len(self._others)} files>"
-
-    def add(self, ident: int, pool: Union[int, Pool]) -> None:
-        """Make a pool known, in the place of an earlier one of that number.
-
-        Parameters
-        ----------
-        ident : int
-        pool : int or Pool
-            A descriptor of it (the caller may close it afterwards), or this process's own.
-        """
-        self.remove(ident)
-        if isinstance(pool, Pool):
-            self._mappings[ident] = pool._mapping
-        else:
-            self._peers[ident] = _Peer(pool)
-
-    def remove(self, ident: int) -> None:
-        """Forget a pool; arrays that are attached live on. No harm if it is unknown."""
-        self._mappings.pop(ident, None)
-        self._peers.pop(ident, None)
-
-    def forget(self, path: Optional[str] = None) -> None:
-        """Drop the mapping of a file or of named memory; of all by default. Arrays that are attached live on."""
-        for key in list(self._others):
-            if path is None or key[0] == path:
-                del self._others[key]
-
-    def attach(self, handle: Union[Handle, FileHandle, NameHandle]) -> np.ndarray:
-        """Return the array of a handle, without a copy.
-
-        It keeps the memory mapped, but not its range taken: that is up to the owner of the pool.
-
-        Raises
-        ------
-        ValueError
-            Unknown pool, or the file or the named memory is no longer what it was.
-        SharedMemoryError
-            No address space is left to map it.
-        """
-        if not isinstance(handle, Handle):
-            return self._attach_other(handle)
-        mapping, peer = self._mappings.get(handle.pool), self._peers.get(handle.pool)
-        if mapping is not None:
-            try:
-                return np.ndarray(handle.shape, handle.dtype, mapping, handle.offset, handle.strides)
-            except (TypeError, ValueError):
-                if peer is None:
-                    raise
-        elif peer is None:
-            raise ValueError(f"unknown pool {handle.pool} (known: {self._known()})")
-        # It reaches beyond what is mapped of the pool so far.
-        stop = handle.offset + _extent(handle.shape, handle.strides, handle.dtype.itemsize)[1]
-        mapping = self._mappings[handle.pool] = peer.map(stop)
-        return np.ndarray(handle.shape, handle.dtype, mapping, handle.offset, handle.strides)
-
-    def _known(self) -> List[int]:
-        return sorted({*self._peers, *self._mappings})
-
-    def _attach_other(self, handle: Union[FileHandle, NameHandle]) -> np.ndarray:
-        if isinstance(handle, FileHandle):
-            key: Tuple[Any, ...] = (handle.path, handle.mode, handle.identity)
-            offset, strides = handle.offset, handle.strides
-        else:
-            key = (handle.name, handle.identity)
-            offset, strides = 0, None
-        for fresh in (False, True):  # a file may have grown since it was mapped
-            mapping = self._others.get(key)
-            if mapping is None or fresh:
-                mapping = (
-                    mapped_file.open_mapping(handle)
-                    if isinstance(handle, FileHandle)
-                    else posix_names.open_mapping(handle)
-                )
-                self._others[key] = mapping
-                if len(self._others) > _MAX_FILES:
-                    self._others.popitem(last=False)
-            self._others.move_to_end(key)
-            try:
-                return np.ndarray(handle.shape, handle.dtype, mapping, offset, strides)
-            except (TypeError, ValueError):
-                pass
-        raise ValueError(f"{key[0]} is shorter than when it was mapped: make the Data again")
-
-
-class _Peer:
-    """Another process's pool, mapped as far as was asked for."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = os.dup(fd)
-        weakref.finalize(self, os.close, self._fd).atexit = False
-
-    def map(self, stop: int) -> mmap.mmap:
-        """Map at least the first `stop` bytes; more, so that this is rare."""
-        whole = os.fstat(self._fd).st_size  # the owner has settled it before its first array
-        size = min(whole, max(_PEER_WINDOW_BYTES, 1 << stop.bit_length()))
-        if stop > whole:
-            raise ValueError(f"handle ends at byte {stop} of a pool of {whole} bytes")
-        while True:
-            try:
-                return mmap.mmap(self._fd, size)
-            except OSError as error:
-                if size == stop:
-                    raise SharedMemoryError(
-                        f"shared memory: cannot map {in_words(stop)} of another rank ({error.strerror}): "
-                        "raise the limit of the address space (ulimit -v)"
-                    ) from None
-                size = max(stop, size // 2)
-
-
 def _map_window(fd: int, window: int) -> mmap.mmap:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:  # the program and the pools of the peers need some of it too
@@ -406,8 +266,8 @@ def _map_window(fd: int, window: int) -> mmap.mmap:
         except (OSError, OverflowError) as error:
             if window // 2 < _MIN_WINDOW_BYTES:
                 raise SharedMemoryError(
-                    f"shared memory: needed a window of at least {in_words(window)}, which cannot be mapped ({error}): "
-                    "raise the limits of this process (ulimit -v, ulimit -f)"
+                    f"shared memory: needed a window of at least {readable_bytes(window)}, which cannot be mapped "
+                    f"({error}): raise the limits of this process (ulimit -v, ulimit -f)"
                 ) from None
             window = window // 2 // mmap.PAGESIZE * mmap.PAGESIZE
 
@@ -421,38 +281,18 @@ def as_shape(shape: Union[int, Sequence[int]]) -> Tuple[int, ...]:
     ((3,), (2, 0))
     """
     try:
-        # (not all of them, where they are very many, or have no end)
+        # (not all of them, if they are very many, or have no end)
         sizes = tuple(index(size) for size in islice(shape, MAX_NDIM + 1))  # type: ignore[arg-type]
     except TypeError:
         try:
             sizes = (index(shape),)  # type: ignore[arg-type]
         except TypeError:
-            raise TypeError(f"shape must be an integer or a sequence of integers, got {shape!r}") from None
+            raise ArgumentTypeError("shape", "an integer or a sequence of integers", repr(shape)) from None
     if any(size < 0 for size in sizes):
-        raise ValueError(f"shape must not have negative sizes, got {sizes}")
+        raise ArgumentValueError("shape", "no negative sizes", str(sizes))
     if len(sizes) > MAX_NDIM:
-        raise ValueError(f"shape must have at most {MAX_NDIM} sizes, got {shape!r}")
+        raise ArgumentValueError("shape", f"at most {MAX_NDIM} sizes", repr(shape))
     if max(sizes, default=0) > sys.maxsize or math.prod(sizes) > 1 << 500:
-        # (Less than that is refused as too much memory; here it is about numbers that no float can tell.)
-        raise ValueError(f"shape has more elements than an array can have: {sizes}")
+        # (Less than that is refused as too much memory; these are numbers that no float can hold.)
+        raise ArgumentValueError("shape", "no more elements than an array can have", str(sizes))
     return sizes
-
-
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
-def _extent(shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]], itemsize: int) -> Tuple[int, int]:
-    """Return where the memory of an array starts and stops, in bytes from its first element."""
-    low, high = 0, itemsize
-    if strides is None:
-        for size in shape:
-            high *= size
-        return 0, high
-    for size, stride in zip(shape, strides):
-        if stride < 0:
-            low += stride * (size - 1)
-        else:
-            high += stride * (size - 1)
-    return low, high

@@ -6,30 +6,21 @@ import mmap
 import os
 import re
 import weakref
-from typing import Any, NamedTuple, Tuple
+from typing import Any, Tuple
 
 import numpy as np
 import posix_ipc
+from numpy.typing import NDArray
 
-from .reservation import reserve
-
-
-class NameHandle(NamedTuple):
-    """A C-contiguous array at the start of a named segment; travels in commands.
-
-    `identity` is device and inode, so that a segment made later under the same name is not taken for it.
-    """
-
-    name: str
-    shape: Tuple[int, ...]
-    dtype: np.dtype[Any]
-    identity: Tuple[int, int]
+from ..errors import ArgumentTypeError, ArgumentValueError
+from .handles import NameHandle
+from .memfd import reserve
 
 
 class NamedMemory:
     """A new segment of shared memory, mode 0600, that has its name until `unlink`, or until it is dropped or at exit.
 
-    The memory itself lives as long as an array over it, in whatever process.
+    The memory itself lives as long as an array over it, in any process.
 
     Parameters
     ----------
@@ -46,30 +37,33 @@ class NamedMemory:
 
     Raises
     ------
-    TypeError, ValueError
-        The name cannot be one, or exists.
+    ArgumentTypeError, ArgumentValueError
+        The name is not a valid one, or exists.
     SharedMemoryError
         The memory cannot be had; nothing is left.
     """
 
     def __init__(self, name: str, nbytes: int) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"share_as must be a str like '/name', got {name!r}")
+            raise ArgumentTypeError("share_as", "a str like '/name'", repr(name))
         if not re.fullmatch(r"/[^/\0]{1,254}", name):
-            raise ValueError(f"share_as must be a slash and then 1 to 254 characters without one, got {name!r}")
+            raise ArgumentValueError("share_as", "a slash and then 1 to 254 characters without one", repr(name))
         try:
             segment = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
         except posix_ipc.ExistentialError:
-            raise ValueError(
-                f"share_as={name!r}: shared memory of that name exists; choose another, close() what made it, "
-                f"or if that has died remove it: posix_ipc.unlink_shared_memory({name!r})"
+            raise ArgumentValueError(
+                "share_as",
+                "a name that does not exist yet",
+                f"{name!r}, which exists",
+                "choose another, close() what made it, or if that has died remove it: "
+                f"posix_ipc.unlink_shared_memory({name!r})",
             ) from None
         self.name = name
         try:
             size = max(1, nbytes)  # nothing of length 0 can be mapped
             os.ftruncate(segment.fd, size)
             reserve(segment.fd, 0, size)
-            self.memory: np.ndarray = np.ndarray((nbytes,), np.uint8, mmap.mmap(segment.fd, size))
+            self.memory: NDArray[Any] = np.ndarray((nbytes,), np.uint8, mmap.mmap(segment.fd, size))
             self._identity = _identity(segment.fd)
             self._unlink = weakref.finalize(self, _unlink, name, self._identity, os.getpid())
         except BaseException:
@@ -80,15 +74,15 @@ class NamedMemory:
 
     @property
     def linked(self) -> bool:
-        """Whether it has its name still."""
+        """Whether it still has its name."""
         return self._unlink.alive
 
-    def handle(self, array: np.ndarray) -> NameHandle:
+    def handle(self, array: NDArray[Any]) -> NameHandle:
         """Return the handle of a C-contiguous array at the start of the segment."""
         return NameHandle(self.name, array.shape, array.dtype, self._identity)
 
     def unlink(self) -> None:
-        """Take the name away. No harm twice."""
+        """Take the name away. May be called again."""
         self._unlink()
 
 
@@ -125,7 +119,7 @@ def _unlink(name: str, identity: Tuple[int, int], owner: int) -> None:
     except (posix_ipc.Error, OSError):
         return
     try:
-        if _identity(segment.fd) == identity:  # somebody may have removed ours, and made another
+        if _identity(segment.fd) == identity:  # another program may have removed ours and made its own
             segment.unlink()
     finally:
         segment.close_fd()

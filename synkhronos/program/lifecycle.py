@@ -1,17 +1,16 @@
-"""`synkhronos.fork`, `close`, and what tells the state in between."""
+"""`synkhronos.fork` and `close`, and the state in between."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 
-from .. import engines
-from ..errors import StateError, SynkhronosError
-from ..host import machine
+from ..errors import ArgumentTypeError, ArgumentValueError, StateError, SynkhronosError
+from ..host import gpus, machine
 from ..runtime.session import check_timeout
-from .devices import ENGINE, place
+from .devices import choose_devices
 from .program import PROGRAM
 
 #: Threads per rank that may be asked for: BLAS libraries crash at absurd numbers.
@@ -37,19 +36,19 @@ def fork(
     timeout: Optional[float] = None,
     pin: bool = True,
     threads: Optional[int] = None,
+    keep_heap: bool = True,
 ) -> int:
     """Start the other ranks: one process per GPU, or per CPU core.
 
-    The calling process is one of the ranks, and stays usable for plain single-device Theano. Every rank, this process
-    too, keeps up to 512 MB of the memory that it frees, and uses them again.
+    The calling process is one of the ranks, and stays usable for plain single-device Theano.
 
     Parameters
     ----------
     n_parallel : int, optional
         Number of ranks, the master included; 1 is legal. All GPUs, or the cores this process may use, by default.
     use_gpu : bool, optional
-        True: GPUs, or an error that says what is missing; False: CPU processes; None: GPUs where there are any that
-        can be used, else CPU processes and a line in the log that says why.
+        True: GPUs, or an error that says what is missing; False: CPU processes; None: GPUs if there are any that can be
+        used, else CPU processes and a line in the log that says why.
     master_rank : int
         The rank of the calling process.
     profile_workers : bool
@@ -62,19 +61,23 @@ def fork(
         the computations of new functions on the rank's device. A process keeps its device to its end, so in later
         sessions the master is given the same.
     seed : int, optional
-        Not negative. The random streams of the program begin anew by it, each when it is first sent to the ranks: the
+        Not negative. The random streams of the program start from it, each when it is first sent to the ranks: the
         same seed gives the same numbers at the same number of ranks. Streams are numbered in the order in which the
-        functions that use them were built. By default they begin where the master's are then.
+        functions that use them were built. By default they start where the master's are then.
     random : {"split", "same"}
-        "split": rank 0 draws what plain Theano would, and rank r from the same sequence so far ahead that no two ranks
-        meet. "same": all ranks draw the same numbers, if they draw equally many.
+        "split": rank 0 draws what plain Theano would, and rank r from the same sequence so far ahead that no two
+        ranks draw the same part. "same": all ranks draw the same numbers, if they draw equally many.
     timeout : float, optional
-        Seconds that a command may take before `WorkerTimeout` is raised; without end by default.
+        Seconds that a command may take before `WorkerTimeout` is raised; by default there is no limit.
     pin : bool
-        Whether ranks are pinned to cores where there are no more ranks than cores. The master is confined only while
-        it executes a command.
+        Whether ranks are pinned to cores if there are no more ranks than cores. The master is confined only while it
+        executes a command.
     threads : int, optional
         BLAS and OpenMP threads per rank; cores divided by ranks by default.
+    keep_heap : bool
+        Whether the C library's heap keeps up to 512 MB of the memory that is freed, on every rank, this process
+        included: a rank whose heap gives it back to the kernel after every call may lose a quarter of its time. The
+        setting (``mallopt``) holds until the process ends, also after `close`; with False it is never made.
 
     Returns
     -------
@@ -83,12 +86,12 @@ def fork(
 
     Raises
     ------
-    TypeError, ValueError
-        Where an argument is wrong.
+    ArgumentTypeError, ArgumentValueError
+        An argument is wrong.
     StateError
-        Where a session is open already, this is a rank itself, or this process has opened a device by itself.
+        A session is open already, this is a rank itself, or this process has opened a device by itself.
     SynkhronosError
-        Where processes or memory cannot be had, or a device cannot be opened; names rank and device.
+        Processes or memory cannot be had, or a device cannot be opened; names rank and device.
 
     Examples
     --------
@@ -100,20 +103,18 @@ def fork(
     2
     >>> synk.close()
     """
-    for argument, value in (("use_gpu", use_gpu), ("profile_workers", profile_workers), ("pin", pin)):
+    flags = {"use_gpu": use_gpu, "profile_workers": profile_workers, "pin": pin, "keep_heap": keep_heap}
+    for argument, value in flags.items():
         if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
-            raise TypeError(
-                "{} must be True or False{}, got {!r} of type {}".format(
-                    argument, ", or None" if argument == "use_gpu" else "", value, type(value).__name__
-                )
-            )
+            expected = "True, False or None" if argument == "use_gpu" else "True or False"
+            raise ArgumentTypeError(argument, expected, _with_type(value))
     if n_parallel is not None:
         n_parallel = _positive("n_parallel", n_parallel)
-    names = _devices(devices, use_gpu, n_parallel)
+    names = choose_devices(devices, use_gpu, n_parallel)
     size = len(names) if names else machine.core_budget() if n_parallel is None else n_parallel
     root = _integer("master_rank", master_rank)
     if not 0 <= root < size:
-        raise ValueError(f"master_rank must be from 0 to {size - 1} (there are {size} ranks), got {root}")
+        raise ArgumentValueError("master_rank", f"from 0 to {size - 1}, as there are {size} ranks", str(root))
     most = machine.descriptor_limit() // DESCRIPTORS_PER_RANK
     if size > max(1, most):
         raise SynkhronosError(
@@ -124,15 +125,21 @@ def fork(
         )
     check_timeout(timeout)
     if random not in ("split", "same"):
-        raise ValueError(f"random must be 'split' or 'same', got {random!r}")
+        raise ArgumentValueError("random", "'split' or 'same'", repr(random))
     if seed is not None:
         seed = _integer("seed", seed)
         if seed < 0:
-            raise ValueError(f"seed must not be negative, got {seed}")
+            raise ArgumentValueError("seed", "0 or more", str(seed))
     if threads is not None and _positive("threads", threads) > MAX_THREADS:
-        raise ValueError(f"threads must be at most {MAX_THREADS}, got {threads}")
+        raise ArgumentValueError("threads", f"at most {MAX_THREADS}", str(threads))
     options: Dict[str, Any] = dict(
-        timeout=timeout, pin=bool(pin), threads=threads, profile=bool(profile_workers), seed=seed, random=random
+        timeout=timeout,
+        pin=bool(pin),
+        threads=threads,
+        profile=bool(profile_workers),
+        seed=seed,
+        random=random,
+        keep_heap=bool(keep_heap),
     )
     if names and use_gpu is None and devices is None:
         try:
@@ -147,55 +154,21 @@ def fork(
     return PROGRAM.open(size, root, devices=names, **options).size
 
 
-def _devices(
-    devices: Optional[Sequence[str]], use_gpu: Optional[bool], n_parallel: Optional[int]
-) -> Optional[List[str]]:
-    """Return the device of every rank, or None where they are to be CPU processes."""
-    if devices is None and not use_gpu and (use_gpu is not None or not machine.count_gpus()):
-        return None
-    if use_gpu is not None and not use_gpu:
-        raise ValueError("devices were named, but use_gpu is False: leave out one of them")
-    try:
-        missing = engines.get(ENGINE).check_devices()
-    except ImportError as error:
-        missing = f"Theano cannot be imported ({error}): pip install 'synkhronos[theano]'"
-    names: List[str] = []
-    if devices is None and not machine.count_gpus():
-        missing = missing or "there is no GPU on this machine that CUDA would show: see python -m synkhronos doctor"
-    elif devices is not None or use_gpu or not missing:
-        try:
-            names = place(devices, n_parallel, machine.count_gpus())
-        except ValueError as error:
-            if devices is not None or use_gpu:
-                raise
-            missing = str(error)
-    if missing and devices is None and use_gpu is None:
-        logger.warning(
-            "the %d GPUs of this machine are not used, CPU processes take their place: %s",
-            machine.count_gpus(),
-            missing,
-        )
-        return None
-    if missing:
-        raise SynkhronosError("{}: {}".format("devices" if devices is not None else "use_gpu=True", missing))
-    return names
-
-
 def close() -> None:
-    """Stop the other ranks; nothing of them stays. Happens at exit by itself, too.
+    """Stop the other ranks; nothing of them stays. Also called at exit.
 
-    Functions and data stay valid: after another `fork` they are distributed anew at their next use.
+    Functions and data stay valid: after another `fork` they are distributed again when they are next used.
 
     Examples
     --------
     >>> import synkhronos as synk
-    >>> synk.close()    # no harm where nothing is open
+    >>> synk.close()    # does nothing if no session is open
     """
     PROGRAM.close()
 
 
 def is_forked() -> bool:
-    """Tell whether a session is open: after `fork`, until `close` or the death of a rank.
+    """Return whether a session is open: after `fork`, until `close` or the death of a rank.
 
     Returns
     -------
@@ -246,16 +219,20 @@ def get_n_gpu() -> int:
     >>> synk.get_n_gpu() >= 0
     True
     """
-    return machine.count_gpus()
+    return gpus.count_gpus()
 
 
 def _integer(argument: str, value: Any) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{argument} must be an int, got {value!r} of type {type(value).__name__}")
+        raise ArgumentTypeError(argument, "an int", _with_type(value))
     return int(value)
 
 
 def _positive(argument: str, value: Any) -> int:
     if _integer(argument, value) < 1:
-        raise ValueError(f"{argument} must be at least 1, got {value}")
+        raise ArgumentValueError(argument, "at least 1", str(value))
     return int(value)
+
+
+def _with_type(value: Any) -> str:
+    return f"{value!r} of type {type(value).__name__}"

@@ -1,7 +1,7 @@
 """The program: what lives as long as this process. Its memory, its keeper, its functions, its session.
 
-`PROGRAM` is the library's one piece of module-level state. The published
-functions find it here and pass on what they need.
+`PROGRAM` is the library's one piece of module-level state. The published functions find it here and pass on what they
+need.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Type
 
 from .. import engines
-from ..errors import StateError, SynkhronosError
+from ..errors import ArgumentValueError, StateError, SynkhronosError
 from ..host import machine
 from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
@@ -24,18 +24,34 @@ from ..launchers.processes.keeper import Keeper
 from ..launchers.processes.launcher import ProcessLauncher
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
+from ..runtime.command import Start
 from ..runtime.launcher import Launcher, RankConfig
-from ..runtime.serve import Start
 from ..runtime.session import GRACE_S, Session
-from ..sync.barrier import WaitPolicy
 from ..sync.control_block import ControlBlock
+from ..sync.semaphore import WaitPolicy
+from ..trace import log_as_the_environment_says
 from .devices import OpenDevices
+
+#: How the other ranks run, by the name that `Program.open` is given.
+LAUNCHERS: Dict[str, Type[Launcher]] = {"fork": ProcessLauncher, "threads": LocalLauncher}
 
 #: Seconds in which the ranks must be ready.
 START_TIMEOUT_S = 60.0
 
 #: Seconds in which they must have opened their devices; Theano may compile a while for that.
 DEVICES_TIMEOUT_S = 600.0
+
+
+class SessionOptions(NamedTuple):
+    """What `fork` was asked for beside ranks and devices; it documents and checks them."""
+
+    timeout: Optional[float] = None
+    pin: bool = True
+    threads: Optional[int] = None
+    profile: bool = False
+    seed: Optional[int] = None
+    random: str = "split"
+    keep_heap: bool = True
 
 
 class Program:
@@ -70,7 +86,7 @@ class Program:
 
     @property
     def keeper_pid(self) -> Optional[int]:
-        """Process id of the keeper, where one runs."""
+        """Process id of the keeper, if one runs."""
         return None if self._keeper is None else self._keeper.pid
 
     def current(self) -> Session:
@@ -79,7 +95,7 @@ class Program:
         Raises
         ------
         StateError
-            Where there is none.
+            No session is open.
         """
         session = self.session
         if session is None:
@@ -93,16 +109,35 @@ class Program:
         size: int,
         root: int,
         *,
-        timeout: Optional[float] = None,
-        pin: bool = True,
-        threads: Optional[int] = None,
-        profile: bool = False,
-        seed: Optional[int] = None,
-        random: str = "split",
         launcher: str = "fork",
         devices: Optional[List[str]] = None,
+        **options: Any,
     ) -> Session:
-        """Start a session; the arguments are those of `fork`, checked. ``devices`` are the ranks', by rank."""
+        """Start a session.
+
+        Parameters
+        ----------
+        size, root : int
+            Number of ranks, and the master's.
+        launcher : {"fork", "threads"}
+            How the other ranks run: as processes, or as threads of this one.
+        devices : list of str, optional
+            By rank.
+        **options
+            See `SessionOptions`.
+
+        Raises
+        ------
+        ArgumentValueError
+            The launcher is not known.
+        StateError
+            A session is open, this is a rank, or what this process has opened does not go with the session.
+        SynkhronosError
+            The ranks cannot be started.
+        """
+        if launcher not in LAUNCHERS:
+            raise ArgumentValueError("launcher", f"one of {sorted(LAUNCHERS)}", repr(launcher))
+        log_as_the_environment_says()
         with self._lock:
             if self.inside_rank:
                 raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")
@@ -113,19 +148,8 @@ class Program:
             self._check_device(devices is not None)
             session = None
             try:
-                with DeferredSignals():  # or a process could be left that nobody knows of
-                    session = self._start(
-                        size,
-                        root,
-                        timeout,
-                        pin,
-                        threads,
-                        profile,
-                        launcher == "fork",
-                        seed,
-                        random,
-                        devices is not None,
-                    )
+                with DeferredSignals():  # or a process could be left behind
+                    session = self._start(size, root, launcher, devices is not None, SessionOptions(**options))
                 session.run(Start(), START_TIMEOUT_S)
                 if devices is not None:
                     session.run(OpenDevices(devices), DEVICES_TIMEOUT_S)
@@ -137,7 +161,7 @@ class Program:
             return session
 
     def _check_device(self, wanted: bool) -> None:
-        """Raise where what this process has opened does not go with the session."""
+        """Raise if what this process has opened does not go with the session."""
         for engine in engines.loaded():
             foreign, device = engine.foreign_device(), engine.opened_device()
             if foreign:
@@ -161,38 +185,23 @@ class Program:
                     f"opened {device}: start a new program"
                 )
 
-    def _start(
-        self,
-        size: int,
-        root: int,
-        timeout: Optional[float],
-        pin: bool,
-        threads: Optional[int],
-        profile: bool,
-        processes: bool,
-        seed: Optional[int],
-        random: str,
-        devices: bool,
-    ) -> Session:
+    def _start(self, size: int, root: int, launcher: str, devices: bool, options: SessionOptions) -> Session:
+        processes = LAUNCHERS[launcher] is ProcessLauncher
         budget = machine.core_budget()
         claims = CoreClaims()
         groups: List[List[int]] = [[]] * size
-        threads = threads or max(1, budget // size)
+        threads = options.threads or max(1, budget // size)
         block: Optional[ControlBlock] = None
         pools: Dict[int, Any] = {}
-        starter: Launcher = LocalLauncher()
+        starter: Launcher = LocalLauncher()  # also if there is no other rank to start
         try:
             block = ControlBlock(size)
             if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
-                keep_freed_memory()  # all ranks wait for the slowest: here as there
-                if pin and 1 < size <= budget:
+                if options.pin and 1 < size <= budget:
                     groups = claims.claim(size)
-                if self._keeper is not None and not self._keeper.alive():
-                    self._keeper.end()
-                    self._keeper = None
-                if self._keeper is None:
-                    self._keeper = Keeper(self._enter_rank)
-                starter = ProcessLauncher(self._keeper)
+                starter = ProcessLauncher(self._living_keeper())
+                if options.keep_heap:  # after the keeper was forked: each of its ranks has its own setting
+                    keep_freed_memory()
             for rank in range(size):
                 if rank != root:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
@@ -209,7 +218,8 @@ class Program:
                     list(sys.path),
                     machine.working_directory(),
                     dict(os.environ),
-                    _profile_path(rank) if profile else None,
+                    _profile_path(rank) if options.profile else None,
+                    options.keep_heap,
                 )
                 for rank in range(size)
                 if rank != root
@@ -226,10 +236,10 @@ class Program:
                 pools,
                 policy,
                 affinity,
-                timeout,
-                _profile_path(root) if profile else None,
-                seed,
-                random,
+                options.timeout,
+                _profile_path(root) if options.profile else None,
+                options.seed,
+                options.random,
             )
         except BaseException as error:
             starter.kill()
@@ -245,6 +255,14 @@ class Program:
             for each in pools.values():
                 if isinstance(each, int):
                     os.close(each)
+
+    def _living_keeper(self) -> Keeper:
+        if self._keeper is not None and not self._keeper.alive():
+            self._keeper.end()
+            self._keeper = None
+        if self._keeper is None:
+            self._keeper = Keeper(self._enter_rank)
+        return self._keeper
 
     def close(self, wait_s: float = -1) -> None:
         """Close the session, if one is open, and take back the names of shared Data; the keeper stays for the next.

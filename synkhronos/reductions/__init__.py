@@ -5,17 +5,23 @@ weighted, weight 0 and a rank without a value do not take part, float16
 accumulates in float32, and the order of evaluation is the order of the ranks,
 so that the same values give the same bits in every run.
 
-`op` knows what users may ask for, `combining` does it to the ranks' values
-(by `blocks`, `weights` and `silence`), `accumulator` to those of slices.
+`op` knows what users may ask for; `mean` defines the average; `combining`
+reduces the ranks' values, `accumulator` those of a rank's slices, and `device`
+does both for arrays on devices::
+
+    rank 0, slices of its rows   x_00 x_01 x_02 --Accumulator--> x_0, w_0 --+
+    rank 1                       x_10 x_11      --Accumulator--> x_1, w_1 --+-- combine --> the master's result
+    rank 2, without rows                                            None ---+
 """
 
 from .accumulator import Accumulator
 from .combining import combine, combine_into, combine_pieces, gather_outputs, reduce_outputs
-from .op import MISSING, NAMES, ReduceOp, check_dtype
-from .weights import counting, narrowed, scaled_weights
+from .mean import counting, narrowed, scaled_weights
+from .op import COMBINING, MISSING, NAMES, ReduceOp, check_dtype, compute_dtype
 
 __all__ = [
     "Accumulator",
+    "COMBINING",
     "MISSING",
     "NAMES",
     "ReduceOp",
@@ -23,6 +29,7 @@ __all__ = [
     "combine",
     "combine_into",
     "combine_pieces",
+    "compute_dtype",
     "counting",
     "gather_outputs",
     "narrowed",

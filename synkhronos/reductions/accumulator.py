@@ -7,10 +7,8 @@ from typing import Any, List, Optional, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import compute_dtype
 from .combining import combine, gather_outputs
-from .errstate import silent
-from .op import ReduceOp
+from .op import ReduceOp, compute_dtype
 
 
 class Accumulator:
@@ -84,5 +82,5 @@ class Accumulator:
             return gather_outputs(self._collected), self._weight
         if self._value is None:
             return None, self._weight
-        with silent():
+        with np.errstate(all="ignore"):
             return self._value.astype(self._dtype, copy=False), self._weight

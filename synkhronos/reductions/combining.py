@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import average_into, fold_into
-from .errstate import Silence
-from .op import COMBINING, ReduceOp, check_dtype, listed
-from .weights import checked_weights
+from .mean import BLOCK_BYTES, checked_weights, mean_into
+from .op import COMBINING, ReduceOp, check_dtype, compute_dtype, listed
+from .single_numbers import combine_numbers
+
+_UFUNCS: Dict[Optional[str], np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 def combine(
@@ -53,9 +54,9 @@ def combine(
     Raises
     ------
     TypeError
-        If the op is not defined for the type, or a weight is no number.
+        If the op is not defined for the type, or a weight is not a number.
     ValueError
-        If nobody has a value, or shapes, types or numbers of things differ, or
+        If no rank has a value, or shapes, types or numbers of things differ, or
         a weight is negative or not finite.
 
     Examples
@@ -63,10 +64,10 @@ def combine(
     >>> combine(ReduceOp("avg"), [np.array([1.0, 2.0]), None, np.array([4.0, 8.0])], weights=[2, 0, 1])
     array([2., 4.])
     """
-    if out is None and (weights is None or len(weights) == len(parts)):
-        quick = _numbers(op, parts, weights)
-        if quick is not None:
-            return quick
+    if out is None:
+        number = combine_numbers(op, parts, weights)
+        if number is not None:
+            return number
     present = [np.asarray(part) for part in parts if part is not None]
     if not present:
         raise ValueError(f"'{op}' needs the value of one rank at least, got none")
@@ -90,7 +91,7 @@ def combine(
     else:
         result = np.empty(shape, dtype)
     flat = [None if part is None else np.asarray(part).reshape(-1) for part in parts]
-    combine_into(op, flat, weights, result.reshape(-1))
+    combine_pieces(op, [(flat, [result.reshape(-1)])], weights)
     if out is None or result is out:
         return result
     np.copyto(out, result)
@@ -106,7 +107,7 @@ def combine_into(
     """Do the work of `combine` on 1-D contiguous blocks, for transports that cut values into blocks.
 
     Every element is a function of the parts' elements at its place alone: a
-    value combined in blocks has the same bits as one combined whole. (Where
+    value combined in blocks has the same bits as one combined whole. (If
     several parts are NaN, the result is NaN, but NumPy does not say with which
     sign and payload.)
 
@@ -117,7 +118,7 @@ def combine_into(
         are those of the whole value, not normalised.
     out : ndarray
         Takes the result: apart from all parts, or exactly one of them. Its
-        type is the type that `combine` returns; it tells whether a sum of
+        type is the type that `combine` returns: it says whether a sum of
         bools is an integer.
 
     Raises
@@ -151,16 +152,33 @@ def combine_pieces(
         checked: Any = None if weights is None else checked_weights(weights)
     elif op.name not in COMBINING:
         raise ValueError(f"values are combined by {listed(COMBINING)}; not by '{op}'")
-    # The state of errors is switched once for all blocks, and for few numbers not at all.
-    with Silence() as silence:
+    # inf and nan are results here, whatever the user has set: if one rank alone raised, the others would have gone on.
+    with np.errstate(all="ignore"):
         for parts, targets in pieces:
             out = targets[0]
             if op.name == "avg":
-                average_into(parts, checked, out, silence)
+                mean_into(parts, checked, out)
             else:
-                fold_into(op, parts, out, silence)
+                _fold_into(op, parts, out)
             for target in targets[1:]:
                 np.copyto(target, out)
+
+
+def _fold_into(op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], out: NDArray[Any]) -> None:
+    """Apply the op's ufunc from the first rank to the last; only the last step writes to ``out``, as in `mean_into`."""
+    ufunc = _UFUNCS[op.name]
+    present = [part for part in parts if part is not None]
+    if len(present) == 1:
+        np.copyto(out, present[0])
+        return
+    compute = compute_dtype(op, out.dtype)
+    step = BLOCK_BYTES // compute.itemsize
+    for begin in range(0, out.size, step):
+        block = slice(begin, begin + step)
+        result, spare = present[0][block], None
+        for part in present[1:-1]:
+            result = spare = ufunc(result, part[block], out=spare, dtype=compute)
+        ufunc(result, present[-1][block], out=out[block], dtype=compute)
 
 
 def gather_outputs(parts: Sequence[Optional[NDArray[Any]]]) -> NDArray[Any]:
@@ -179,7 +197,7 @@ def gather_outputs(parts: Sequence[Optional[NDArray[Any]]]) -> NDArray[Any]:
     Raises
     ------
     ValueError
-        If nobody has a value, or shapes differ in more than the first axis.
+        If no rank has a value, or shapes differ in more than the first axis.
 
     Examples
     --------
@@ -213,7 +231,7 @@ def reduce_outputs(
     parts, weights, keep_dtype
         As in `combine`.
     root : int
-        The rank whose value the op None takes; the first value that there is where it has none.
+        The rank whose value the op None takes; the first value that there is if it has none.
 
     Returns
     -------
@@ -231,46 +249,6 @@ def reduce_outputs(
     if op.name == "gather":
         return gather_outputs(parts)
     return combine(op, parts, weights, keep_dtype=keep_dtype)
-
-
-_PLAIN = {np.dtype(np.float32): (1e-37, 3e38), np.dtype(np.float64): (1e-290, 1e290)}
-"""Types that Python's floats hold, and between which sizes nothing can overflow or underflow on the way."""
-
-
-def _numbers(
-    op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[Any]]
-) -> Optional[NDArray[Any]]:
-    """Combine single numbers (losses, say) in a tenth of the time that arrays take; None where that is not so plain.
-
-    The same steps as with arrays. (Those of float32 are done in double, and rounded once.)
-    """
-    values, shares, dtype = [], [], None
-    for rank, part in enumerate(parts):
-        if part is None:
-            continue
-        if not isinstance(part, np.ndarray) or part.ndim or dtype not in (None, part.dtype):
-            return None
-        dtype = part.dtype
-        values.append(part.item())
-        shares.append(1 if weights is None else weights[rank])
-    limits = _PLAIN.get(dtype)
-    if limits is None or op.name not in ("avg", "sum"):
-        return None
-    total = share = 0.0
-    for value, weight in zip(values, shares):
-        if (
-            type(weight) not in (int, float)
-            or not 0 < weight < 1e15
-            or value
-            and not (limits[0] < abs(value) < limits[1])
-        ):
-            return None
-        total += value if op.name == "sum" else value * weight
-        share += weight
-    if op.name == "avg":
-        # Rounding must not take the mean of equal values off that value.
-        total = min(max(total / share, min(values)), max(values))
-    return np.array(total, dtype) if limits[0] < abs(total) < limits[1] else None  # (0 may be -0.0)
 
 
 def _same_or_apart(out: NDArray[Any], part: NDArray[Any]) -> bool:

@@ -10,10 +10,11 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import pygpu
+from numpy.typing import NDArray
 from pygpu._elemwise import GpuElemwise, arg
 from pygpu.gpuarray import GpuArray, GpuContext
 
-from . import Accumulator, ReduceOp, scaled_weights
+from . import Accumulator, ReduceOp, compute_dtype, narrowed
 
 #: What combines two elements, as C; NaN wins, as in NumPy.
 _EXPRESSIONS: Dict[Optional[str], str] = {
@@ -22,7 +23,7 @@ _EXPRESSIONS: Dict[Optional[str], str] = {
     "min": "({a} != {a} || {a} < b) ? {a} : b",
     "max": "({a} != {a} || {a} > b) ? {a} : b",
 }
-#: Rounding must not take the mean of equal values off that value; comparisons with NaN are false.
+#: The formula of `mean`, for two: the clamp comes last, and comparisons with NaN are false.
 _MEAN = "({a} * v + b * w) / (v + w)"
 _EXPRESSIONS["avg"] = (
     "({m} < {{a}} && {m} < b) ? ({{a}} < b ? {{a}} : b) : ({m} > {{a}} && {m} > b) ? ({{a}} > b ? {{a}} : b) : {m}"
@@ -31,16 +32,16 @@ _kernels: Dict[Tuple[Any, ...], GpuElemwise] = {}
 
 
 def is_on_device(array: Any) -> bool:
-    """Tell whether an array lives on a device."""
+    """Return whether an array lives on a device."""
     return isinstance(array, GpuArray)
 
 
-def upload(array: np.ndarray, context: GpuContext) -> GpuArray:
+def upload(array: NDArray[Any], context: GpuContext) -> GpuArray:
     """Return a copy of a host's array on the device."""
     return pygpu.array(array, context=context)
 
 
-def download(array: GpuArray, into: np.ndarray) -> np.ndarray:
+def download(array: GpuArray, into: NDArray[Any]) -> NDArray[Any]:
     """Copy a device's array into a host's of the same shape and dtype; return that."""
     if array.size:
         contiguous(array).read(into)
@@ -57,18 +58,13 @@ def empty(shape: Tuple[int, ...], dtype: Any, context: GpuContext) -> GpuArray:
     return pygpu.empty(shape, dtype=dtype, context=context)
 
 
-def filled(value: Any, shape: Tuple[int, ...], dtype: np.dtype, context: GpuContext) -> GpuArray:
+def filled(value: Any, shape: Tuple[int, ...], dtype: np.dtype[Any], context: GpuContext) -> GpuArray:
     """Return an array of equal elements on the device."""
     if not shape:  # pygpu does not index these
         return upload(np.full(shape, value, dtype), context)
     array = empty(shape, dtype, context)
     array[...] = np.asarray(value, dtype)
     return array
-
-
-def compute_dtype(op: ReduceOp, dtype: np.dtype) -> np.dtype:
-    """Return the type in which elements are accumulated: float16 in float32, as on the host."""
-    return np.dtype(np.float32) if dtype == np.float16 and op.name in ("avg", "sum", "prod") else dtype
 
 
 def scale(array: GpuArray, weight: float, total: float = 1.0, dtype: Any = None) -> GpuArray:
@@ -88,6 +84,19 @@ def scale(array: GpuArray, weight: float, total: float = 1.0, dtype: Any = None)
     return out
 
 
+def clamp(array: GpuArray, low: GpuArray, high: GpuArray) -> GpuArray:
+    """Return the array, moved into the range from ``low`` to ``high`` element by element, in its memory; NaN stays."""
+    _run(
+        "out = (out < l) ? l : (out > h) ? h : out",
+        [
+            (arg("out", array.dtype, read=True, write=True), array),
+            (arg("l", array.dtype, read=True), low),
+            (arg("h", array.dtype, read=True), high),
+        ],
+    )
+    return array
+
+
 def nan_mark(array: GpuArray) -> GpuArray:
     """Return NaN where the array is NaN, and 0 elsewhere."""
     out = empty(array.shape, array.dtype, array.context)
@@ -103,7 +112,7 @@ def combine(
 ) -> GpuArray:
     """Return ``op(a, b)`` element by element, in ``out`` (which may be ``a``) or in new memory.
 
-    ``avg`` is weighted, and lies between the two.
+    ``avg`` is weighted, by weights that are not 0, and lies between the two: see `mean`.
     """
     if a.shape != b.shape or a.dtype != b.dtype:
         raise ValueError(f"'{op}' needs values of one shape and type, got {a.dtype}{a.shape} and {b.dtype}{b.shape}")
@@ -115,8 +124,8 @@ def combine(
     operands.append((arg("b", a.dtype, read=True), b))
     if op.name == "avg":
         number = np.float64 if a.dtype == np.float64 else np.float32
-        first, second = scaled_weights(np.asarray(weights, np.float64))
-        operands += [(arg("v", number, scalar=True), number(first)), (arg("w", number, scalar=True), number(second))]
+        first, second = narrowed(tuple(map(float, weights)), np.dtype(number))
+        operands += [(arg("v", number, scalar=True), first), (arg("w", number, scalar=True), second)]
     _run("out = " + _EXPRESSIONS[op.name].format(a="out" if out is a else "a"), operands)
     return out
 
@@ -128,15 +137,15 @@ def concatenate(parts: Sequence[GpuArray]) -> GpuArray:
     return there[0].copy() if len(there) == 1 else pygpu.concatenate(there, axis=0, context=there[0].context)
 
 
-def take(array: GpuArray, indices: np.ndarray) -> GpuArray:
+def take(array: GpuArray, indices: NDArray[Any]) -> GpuArray:
     """Return rows of the array, in new memory; no index is negative."""
     return contiguous(array).take1(upload(np.ascontiguousarray(indices, np.int64), array.context))
 
 
 class DeviceAccumulator:
-    """Does what `Accumulator` does, on the device where the values are; on the host where they are there.
+    """Does what `Accumulator` does, on the device where the values are; or on the host if they are there.
 
-    The values must not be written to by anybody else afterwards.
+    Nothing else may write to the values afterwards.
 
     Parameters
     ----------
@@ -152,7 +161,7 @@ class DeviceAccumulator:
         self._dtype: Any = None
         self._weight: Any = 0
         self._count = 0
-        self._is_own = False  # else the first slice's, which may be another output, too
+        self._is_own = False  # else the first slice's, which may be another output as well
 
     def add(self, value: Any, weight: Any = 1) -> None:
         """Add the value of the next slice."""

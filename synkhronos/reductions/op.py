@@ -10,6 +10,8 @@ from typing import Any, Collection, Optional, Tuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..errors import ArgumentTypeError, ArgumentValueError
+
 NAMES: Tuple[Optional[str], ...] = ("avg", "sum", "prod", "min", "max", "gather", None)
 """What users may write."""
 
@@ -22,7 +24,7 @@ class _Missing(Enum):
 
 
 MISSING = _Missing.MISSING
-"""Stands for an op that the user did not give; None is an op."""
+"""The op of an output or update for which the user gave none; None is an op."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class ReduceOp:
         argument : str
             What error messages call it.
         allowed : collection of (str or None)
-            The names that make sense where it stands.
+            The names that make sense here.
 
         Returns
         -------
@@ -69,7 +71,7 @@ class ReduceOp:
         Raises
         ------
         TypeError
-            If ``op`` is no string, None or ReduceOp.
+            If ``op`` is not a string, None or ReduceOp.
         ValueError
             If there is no such op, or not here.
 
@@ -86,10 +88,10 @@ class ReduceOp:
         elif isinstance(op, cls):
             parsed = op
         else:
-            raise TypeError(f"{argument} must be {listed(allowed)}, got {op!r} of type {type(op).__name__}")
+            raise ArgumentTypeError(argument, listed(allowed), f"{op!r} of type {type(op).__name__}")
         if parsed.name not in allowed:
-            raise ValueError(
-                f"{argument} must be {listed(allowed)} (a prefix 'c_' asks for the CPU transport), got {str(op)!r}"
+            raise ArgumentValueError(
+                argument, f"{listed(allowed)} ('c_' before it: by the CPU transport)", repr(str(op))
             )
         return parsed
 
@@ -130,11 +132,11 @@ def _made(name: Optional[str], on_host: bool) -> ReduceOp:
 
 
 AVG = ReduceOp("avg")
-"""What is done with floats where the user gives no op."""
+"""What is done with floats if the user gives no op."""
 
 
 def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str, allowed: Collection[Optional[str]] = NAMES) -> None:
-    """Refuse an op that a type does not have: ``avg`` of integers and bools, arithmetic of what is no number.
+    """Refuse an op that a type does not have: ``avg`` of integers and bools, arithmetic of what is not a number.
 
     Parameters
     ----------
@@ -161,15 +163,31 @@ def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str, allowed: Collection[
         others = [repr(name) for name in allowed if name not in ("avg", None)]
         if None in allowed:
             others.append("None (the master's own value)")
-        raise TypeError(
-            f"{label} has the type {dtype}, which has no average ('avg' is the default op): give the op"
-            f" {', '.join(others[:-1])} or {others[-1]}, or cast {label} to a float"
+        raise ArgumentTypeError(
+            label,
+            "a floating-point type for 'avg', the default op (integers and bools have no average)",
+            str(dtype),
+            f"give the op {', '.join(others[:-1])} or {others[-1]}, or cast {label} to a float",
         )
     if op.name in COMBINING and dtype.kind not in "biufc":
-        raise TypeError(
-            f"{label} has the type {dtype}, which cannot be reduced by '{op}': give the op 'gather' or None (the"
-            " master's own value)"
+        raise ArgumentTypeError(
+            label,
+            f"numbers, which alone can be reduced by '{op}'",
+            str(dtype),
+            "give the op 'gather' or None (the master's own value)",
         )
+
+
+def compute_dtype(op: ReduceOp, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type, in the machine's byte order, that values of type ``dtype`` are accumulated in.
+
+    Examples
+    --------
+    >>> compute_dtype(ReduceOp("sum"), np.dtype("float16"))
+    dtype('float32')
+    """
+    wide = dtype == np.float16 and op.name in ("avg", "sum", "prod")
+    return np.dtype(np.float32) if wide else dtype.newbyteorder("=")
 
 
 def listed(names: Collection[Optional[str]]) -> str:

@@ -1,8 +1,10 @@
 """The channel between the master and the ranks: commands out, answers back, through shared memory.
 
-A message stands in a slot of the control block and is announced by a
-semaphore. Commands and answers alternate strictly, so a slot is never written
-while somebody may read it.
+A message lies in a slot of the control block and is announced by a semaphore. Commands and answers alternate strictly,
+so a slot is never written while somebody may read it. ::
+
+    master   MasterEnd.send --- command slot, commands[r] ---> RankEnd.wait, RankEnd.read   rank r
+             MasterEnd.wait, .read <--- answers[r], slot of r --- RankEnd.send
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ import pickle
 from typing import Any, Callable, Iterable
 
 from ..memory import messages
-from ..memory.pool import Pool, PoolMap
-from ..sync.barrier import WaitPolicy, wait
-from ..sync.control_block import ControlBlock
+from ..memory.attach import PoolMap
+from ..memory.pool import Pool
+from ..sync.control_block import COMMAND_LENGTH, COMMAND_NUMBER, ControlBlock
+from ..sync.semaphore import WaitPolicy
+from ..trace import point
+from .command import Answer, Envelope
 
 
 class MasterEnd:
@@ -25,49 +30,63 @@ class MasterEnd:
         self.block, self.ranks, self.pool, self.pools, self.policy = block, list(ranks), pool, pools, policy
         self._keep: Any = None
 
+    @point("channel")
     def send(self, number: int, payload: bytes) -> None:
-        """Publish the command of that number. Where this raises SharedMemoryError, no rank has moved."""
-        block = self.block
-        block.command_length, self._keep = messages.put(payload, block.command_slot, self.pool)
-        block.command_number = number
+        """Publish the command of that number. If this raises SharedMemoryError, no rank has moved."""
+        block, words = self.block, self.block.words
+        if len(payload) <= len(block.command_slot):
+            block.command_slot[: len(payload)] = payload
+            words[COMMAND_LENGTH], self._keep = len(payload), None
+        else:
+            words[COMMAND_LENGTH], self._keep = messages.put(payload, block.command_slot, self.pool)
+        words[COMMAND_NUMBER] = number
         for rank in self.ranks:
             block.commands[rank].release()
 
+    @point("channel")
     def wait(self, rank: int, number: int, watch: Callable[[], object]) -> None:
         """Wait until the rank has answered the command of that number."""
         block = self.block
         while block.finished[rank] < number:  # the semaphore may also be a call for attention
-            wait(block.answers[rank], watch, *self.policy)
+            block.answers[rank].wait(watch, self.policy)
             if block.finished[rank] < number:
                 watch()
 
-    def read(self, rank: int) -> Any:
+    @point("channel")
+    def read(self, rank: int) -> Answer:
         """Return the rank's answer to the last command; whatever unpickling it raises comes out."""
-        block = self.block
-        return pickle.loads(messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools))
+        length, slot = self.block.answer_length[rank], self.block.answer_slots[rank]
+        answer: Answer = pickle.loads(slot[:length] if length >= 0 else messages.get(length, slot, self.pools))
+        return answer
 
 
 class RankEnd:
     """Another rank's end: receives commands, and answers them."""
 
+    @point("channel")
     def __init__(self, block: ControlBlock, rank: int, pool: Pool, pools: PoolMap, policy: WaitPolicy) -> None:
         self.block, self.rank, self.pool, self.pools, self.policy = block, rank, pool, pools, policy
         self._keep: Any = None
 
+    @point("channel")
     def wait(self, watch: Callable[[], object]) -> int:
         """Wait for the next command; return its number."""
         block = self.block
         while block.command_number <= block.finished[self.rank]:
-            wait(block.commands[self.rank], watch, *self.policy)
+            block.commands[self.rank].wait(watch, self.policy)
         self._keep = None
         return block.command_number
 
-    def read(self) -> Any:
+    @point("channel")
+    def read(self) -> Envelope:
         """Return the command; whatever unpickling it raises comes out."""
-        return pickle.loads(messages.get(self.block.command_length, self.block.command_slot, self.pools))
+        length, slot = self.block.command_length, self.block.command_slot
+        envelope: Envelope = pickle.loads(messages.get(length, slot, self.pools))
+        return envelope
 
+    @point("channel")
     def send(self, number: int, payload: bytes) -> None:
-        """Answer the command of that number. Where this raises SharedMemoryError, nothing was sent."""
+        """Answer the command of that number. If this raises SharedMemoryError, nothing was sent."""
         block = self.block
         block.answer_length[self.rank], self._keep = messages.put(payload, block.answer_slots[self.rank], self.pool)
         block.finished[self.rank] = number

@@ -1,67 +1,114 @@
 """Commands: what every rank does together, pickled once and executed everywhere in the same way.
 
-There is one path: the master and the other ranks call the same `execute` with
-the same command, each with its own context. A command may look at
-``context.rank == context.root`` to decide *values* (who supplies, who keeps),
-never to decide *which calls are made*: two ranks that disagree on those are a
-deadlock.
+There is one path::
+
+    master                                 every rank, the master included
+    ------                                 -------------------------------
+    Session.run(command) -- Envelope --->  RankContext.execute(envelope)
+                                               forget what the program has dropped
+                                               command.run(context)
+                         <-- Answer -----  result, error, or given up
+    command.finish(results, context)
+
+All ranks execute the same command, each with its own context. A command may look at ``context.rank == context.root``
+to decide *values* (who supplies, who keeps), never to decide *which calls are made*: two ranks that disagree on those
+are a deadlock.
 """
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Optional
-
-from ..errors import Aborted
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 if TYPE_CHECKING:
     from .context import RankContext
 
 
 class Command(ABC):
-    """What every rank does together. Fields are few, small and picklable."""
+    """What every rank does together. Its fields are few, small, picklable, and do not change once it has been run."""
+
+    #: The command in an envelope with nothing else, pickled; see `freeze`.
+    frozen: Optional[bytes] = None
+
+    #: The functions that the command is about: numbers in the registry.
+    functions: Sequence[int] = ()
 
     @property
     def title(self) -> str:
-        """How messages name the command, e.g. ``all_reduce of 'W'``."""
+        """How messages name the command, e.g. ``all_reduce``."""
         return type(self).__name__
 
     @abstractmethod
     def run(self, context: RankContext) -> Any:
-        """Do this rank's part and return what the master shall have of it.
+        """Do this rank's part and return what the master needs of it.
 
         Every rank makes the same transport calls in the same order.
         """
 
+    def finish(self, results: List[Any], context: RankContext) -> Any:
+        """Return what `Session.run` returns; called on the master alone, when all ranks have succeeded.
 
-class Answer:
-    """A rank's answer to a command: its result, its error, or that it was told to give up."""
+        Parameters
+        ----------
+        results : list
+            What `run` has returned, in rank order.
+        context : RankContext
+            The master's.
+        """
+        return results
 
-    __slots__ = ("rank", "result", "error", "aborted")
+    def details(self, context: RankContext) -> str:
+        """Return what the log says of the command besides its title."""
+        return ""
 
-    def __init__(
-        self, rank: int, result: Any = None, error: Optional[BaseException] = None, aborted: bool = False
-    ) -> None:
-        self.rank, self.result, self.error, self.aborted = rank, result, error, aborted
+    def freeze(self) -> None:
+        """Pickle the command now, because it will be run again and again."""
+        self.frozen = pickle.dumps(Envelope((), self), pickle.HIGHEST_PROTOCOL)
 
-    def __repr__(self) -> str:
-        what = "aborted" if self.aborted else f"error={self.error!r}" if self.error else f"result={self.result!r}"
-        return f"Answer(rank={self.rank}, {what})"
+    def __getstate__(self) -> Dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "frozen"}
 
 
-def execute(command: Command, context: RankContext) -> Answer:
-    """Run the command on this rank; never raises.
+class Envelope(NamedTuple):
+    """What is sent to every rank, and executed there as one thing.
 
-    Whatever goes wrong, KeyboardInterrupt and SystemExit included, is in the
-    answer, and the peers that wait for this rank are freed.
+    Attributes
+    ----------
+    forget : sequence of (str, int)
+        The functions and shared variables that the program has dropped: ``("function", 3)``, ``("shared", 5)``.
+    command : Command
     """
-    try:
-        return Answer(context.rank, command.run(context))
-    except Aborted:
-        context.abort()
-        return Answer(context.rank, aborted=True)
-    except BaseException as error:
-        context.abort()
-        return Answer(context.rank, error=error)
-    finally:
-        context.settle()
+
+    forget: Sequence[Tuple[str, int]]
+    command: Command
+
+
+class Answer(NamedTuple):
+    """A rank's answer to a command: its result, its error, or that it was told to give up.
+
+    ``error`` is the exception itself on the rank where it was raised, and a `failures.Failure` once it has travelled.
+    """
+
+    rank: int
+    result: Any = None
+    error: Any = None
+    aborted: bool = False
+
+
+class Start(Command):
+    """Answer, so that `fork` learns what keeps a rank from living."""
+
+    title = "start"
+
+    def run(self, context: RankContext) -> None:
+        pass
+
+
+class Stop(Command):
+    """End the ranks: each stops serving once it has answered."""
+
+    title = "stop"
+
+    def run(self, context: RankContext) -> None:
+        context.stopped = True

@@ -2,100 +2,221 @@
 
 from __future__ import annotations
 
+import functools
 import gc
-from typing import Any, Callable, Dict, Iterable, List, MutableMapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 
-from ..memory.pool import Pool, PoolMap
-from ..memory.recycled import Recycler
-from ..sync.barrier import Barrier
-from ..transports.base import Transport
+from ..errors import Aborted
+from ..memory.attach import PoolMap
+from ..memory.pool import Pool
+from ..sync.barrier import Barrier, WaitPolicy
+from ..sync.control_block import ControlBlock
+from ..trace import point
+from ..transports.base import Key, Pending, Transport
+from ..transports.shared_memory import SharedMemoryTransport
+from .command import Answer, Command, Envelope
+from .registry import FunctionEntry, Registry, Replicas, SharedEntry
 
 
 class RankContext:
-    """One rank's place in the session, and its tables.
+    """One rank's place in the session, and what it holds.
 
     Attributes
     ----------
     rank, size, root : int
         This rank, the number of ranks, and the rank of the master.
     barrier : Barrier
-        Where the ranks meet.
+        At which ranks wait for each other.
     pool : Pool
-        The shared memory that this rank hands out; the others read it through their ``pools``.
+        The shared memory that this rank allocates; the others read it through their ``pools``.
     pools : PoolMap
         The shared memory of all ranks.
     transport : Transport
         How arrays move between ranks.
-    functions : dict of int to compiled function
-    shareds : dict of int to (Engine, shared variable)
-        This rank's replicas; the master's are the user's own.
+    registry : Registry
+        The functions and shared variables that the ranks hold.
+    replicas : Replicas, optional
+        Makes the entries of the registry: on the master from what the program has, elsewhere from what was sent.
     plans : dict of (int, int) to object
-        What calls of functions have in common with earlier ones, by the function's number and another.
-    rooms : dict of (int, int) to array
-        Memory that calls copy rows into, by the function's number and the argument's.
-    results : Recycler
-        Memory for what the user gets.
+        What calls of functions have in common, by the function's number and the plan's.
+    row_buffers : dict of (int, int) to array
+        Reusable buffers for the rows of a batch, by the function's number and the argument's.
+    stopped : bool
+        Whether the rank was told to end.
     """
 
-    def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport) -> None:
-        self.rank, self.root = barrier.rank, barrier.root
-        self.size = barrier.block.size
+    def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport, registry: Registry) -> None:
+        self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
         self.barrier, self.pool, self.pools, self.transport = barrier, pool, pools, transport
-        self.functions: MutableMapping[int, Any] = {}
-        self.shareds: MutableMapping[int, Any] = {}
+        self.registry = registry
+        self.shareds: Dict[int, SharedEntry] = registry.shareds
+        self.functions: Dict[int, FunctionEntry] = registry.functions
+        self.replicas: Optional[Replicas] = None
         self.plans: Dict[Tuple[int, int], Any] = {}
         self.row_buffers: Dict[Tuple[int, int], np.ndarray] = {}
-        self.results = Recycler()
-        self._changes: List[Callable[[], object]] = []
+        self.stopped = False
+        self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None
 
-    def __repr__(self) -> str:
-        return (
-            f"RankContext(rank={self.rank} of {self.size}, root={self.root}, functions={len(self.functions)}, "
-            f"shareds={len(self.shareds)})"
-        )
-
-    def commit(self, *changes: Callable[[], object]) -> None:
-        """Make the changes if every rank comes to its commit, and none of them on any rank otherwise.
-
-        This is the last barrier of a command that changes values. Up to it a rank prepares what it will change,
-        beside what stands; the changes themselves only make that current.
+    @classmethod
+    def create(
+        cls,
+        rank: int,
+        root: int,
+        block: ControlBlock,
+        pool: Pool,
+        pools: Mapping[int, Union[int, Pool]],
+        watch: Callable[[], object],
+        policy: WaitPolicy,
+    ) -> RankContext:
+        """Assemble a rank's state: the one place where it is done, for the master, for processes and for threads.
 
         Parameters
         ----------
-        changes : callables
-            Must not fail, and may be called twice (where the master is interrupted in the middle).
+        rank, root : int
+        block : ControlBlock
+        pool : Pool
+            This rank's own memory.
+        pools : dict of int to Pool or descriptor
+            The memory of every rank, by the pools' idents.
+        watch : callable
+            Called while the rank waits at a barrier; raises if waiting has become pointless.
+        policy : WaitPolicy
         """
-        self._changes = list(changes)
-        self._commitment = self.barrier.current + 1
-        self.barrier.wait()
-        self.settle()
+        known = PoolMap()
+        for ident, each in pools.items():
+            known.add(ident, each)
+        barrier, registry = Barrier(block, rank, root, watch, policy), Registry()
+        transport = SharedMemoryTransport(barrier, pool, known, functools.partial(memory_in_cells, registry))
+        return cls(barrier, pool, known, transport, registry)
 
-    def settle(self) -> None:
-        """Make the changes of a commit that took place, and forget those of one that did not."""
-        if self._commitment is not None:
-            if self.barrier.is_complete(self._commitment):
-                for change in self._changes:
-                    change()
-            self._commitment, self._changes = None, []
+    def __repr__(self) -> str:
+        return f"RankContext(rank={self.rank} of {self.size}, root={self.root}, {self.registry})"
 
-    def forget(self, things: Iterable[Tuple[str, int]]) -> None:
-        """Drop functions and shared variables that the program has dropped."""
-        things = list(things)
-        for kind, number in things:
-            if kind == "function":
-                self.functions.pop(number, None)
-                for table in (self.plans, self.row_buffers):
-                    for place in [place for place in table if place[0] == number]:
-                        del table[place]
-            else:
-                self.shareds.pop(number, None)
-            self.transport.forget((kind, number))
-        if things and self.rank != self.root:
-            gc.collect()  # graphs are cycles, and a rank may make too little garbage to have them collected by itself
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    @point("command")
+    def execute(self, envelope: Envelope) -> Answer:
+        """Run what the envelope holds on this rank; never raises.
+
+        Whatever goes wrong, KeyboardInterrupt and SystemExit included, is in the answer, and the peers that wait for
+        this rank are freed.
+        """
+        try:
+            if envelope.forget:
+                self.forget(envelope.forget)
+            return Answer(self.rank, envelope.command.run(self))
+        except Aborted:
+            self.abort()
+            return Answer(self.rank, aborted=True)
+        except BaseException as error:
+            self.abort()
+            return Answer(self.rank, error=error)
+        finally:
+            if self._commitment is not None:
+                self.settle()
 
     def abort(self) -> None:
         """Free the peers that wait for this rank."""
         self.barrier.abort()
+
+    def described(self, command: Command) -> str:
+        """Return the command as a line of the log says it."""
+        details = command.details(self)
+        return f"{command.title} {details}" if details else command.title
+
+    # -- the values of shared variables --------------------------------------------------------------------------
+
+    def bind(self, numbers: Sequence[int]) -> Tuple[List[Key], List[Any]]:
+        """Return the keys of variables for transports, and this rank's values, in the transport's memory.
+
+        The storage of the variables refers to that memory from then on, so that what a function writes in place is
+        there already the next time.
+        """
+        keys, values = [], []
+        for number in numbers:
+            entry = self.shareds[number]
+            keys.append(entry.key)
+            values.append(entry.cell[0])
+        bound = self.transport.bind(keys, values)
+        for number, value, array in zip(numbers, values, bound):
+            if array is not value:
+                self.shareds[number].cell[0] = array
+        return keys, bound
+
+    def name_of(self, numbers: Sequence[int]) -> Callable[[int], str]:
+        """Return how messages name the i-th of the variables with these numbers."""
+        return lambda i: self.shareds[numbers[i]].label
+
+    # -- commits -------------------------------------------------------------------------------------------------
+
+    def commit_values(self, numbers: Sequence[int], results: Pending, *changes: Callable[[], object]) -> None:
+        """Make the results of a collective the values of variables, on all ranks or on none: a command's last call.
+
+        A result that is None leaves this rank's value as it is. For ``changes`` see `commit`.
+        """
+        entries = [self.shareds[number] for number in numbers]
+        for i, entry in enumerate(entries):
+            if entry.on_device:
+                results.bring(i, entry.engine.to_device, entry.reference())
+
+        def change() -> None:
+            for entry, result in zip(entries, results.release()):
+                if result is not None:
+                    self.transport.swap_in(entry.key, result)
+                    entry.cell[0] = result
+
+        self.commit(change, *changes)
+
+    @point("commit")
+    def commit(self, *changes: Callable[[], object]) -> None:
+        """Commit atomically: make the changes on all ranks or on none.
+
+        This is the last barrier of a command that changes values. Up to it a rank prepares what it will change,
+        beside the current values; the changes themselves only make that current.
+
+        Parameters
+        ----------
+        changes : callables
+            Must not fail, and may be called twice (if the master is interrupted in the middle).
+        """
+        self._changes, self._commitment = changes, self.barrier.current + 1
+        self.barrier.wait()
+        self.settle()
+
+    @point("commit")
+    def settle(self) -> None:
+        """Make the changes of a commit that was decided, and forget those of one that was not."""
+        if self._commitment is not None:
+            if self.barrier.is_complete(self._commitment):
+                for change in self._changes:
+                    change()
+            self._commitment, self._changes = None, ()
+
+    # -- what the program has dropped ----------------------------------------------------------------------------
+
+    @point("command")
+    def forget(self, things: Iterable[Tuple[str, int]]) -> None:
+        """Drop functions and shared variables, ``(kind, number)`` each, that the program has dropped."""
+        for thing in things:
+            kind, number = thing
+            if kind == "function":
+                for table in (self.plans, self.row_buffers):
+                    for place in [place for place in table if place[0] == number]:
+                        del table[place]
+            self.registry.forget(thing)
+            self.transport.forget(thing)
+            if self.replicas is not None:
+                self.replicas.forget(thing)
+        if self.rank != self.root:
+            gc.collect()  # graphs are cycles, and a rank may make too little garbage to have them collected by itself
+
+
+def memory_in_cells(registry: Registry) -> Set[int]:
+    """Return the ids of the memory that variables hold now: of every array the one of which it is a view.
+
+    A function may have put one variable's array into another's storage, by an update that swaps them for example.
+    """
+    return {id(getattr(entry.cell[0], "base", None)) for entry in registry.shareds.values()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
+from ..errors import SynkhronosError
+
 
 class RankConfig(NamedTuple):
     """What a rank is told at its start. Small and picklable."""
@@ -19,6 +21,7 @@ class RankConfig(NamedTuple):
     directory: str  # working directory; empty where it has been deleted
     environment: Dict[str, str]
     profile: Optional[str]  # where to write a cProfile file at the end
+    keep_heap: bool = True  # whether the C library's heap is to keep what is freed
 
 
 class Launcher(ABC):
@@ -33,8 +36,12 @@ class Launcher(ABC):
         """Start one rank per config; return when all exist (they need not be ready)."""
 
     @abstractmethod
-    def check(self) -> None:
-        """Raise `SynkhronosError` where the launcher itself can no longer tell the ranks' fate."""
+    def is_alive(self) -> bool:
+        """Return whether the launcher itself can still tell the ranks' fate."""
+
+    def error(self) -> SynkhronosError:
+        """Return what to raise if it cannot."""
+        return SynkhronosError("the launcher has ended")
 
     @abstractmethod
     def pid(self, rank: int) -> int:

@@ -1,4 +1,4 @@
-"""The session: the ranks that run together from `fork` to `close`, and the way commands reach them."""
+"""The session: the ranks that run together from `fork` to `close`, and the way in which commands reach them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ import pickle
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
-from ..errors import Aborted, RemoteTraceback, StateError, SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
+from ..errors import Aborted, ArgumentValueError, StateError, SynkhronosError, WorkerTimeout
 from ..host.affinity import MasterAffinity
 from ..host.signals import DeferredSignals
-from ..memory.pool import Pool, PoolMap
-from ..sync.barrier import Barrier, WaitPolicy
-from ..sync.control_block import ControlBlock
-from ..transports.shared_memory import SharedMemoryTransport
+from ..memory.pool import Pool
+from ..sync.control_block import DEATHS, ControlBlock
+from ..sync.semaphore import WaitPolicy
 from .channel import MasterEnd
-from .command import Answer, Command, execute
+from .command import Answer, Command, Envelope, Stop
 from .context import RankContext
-from .exit_status import describe_end
+from .failures import Failure, add_failures, add_note, worker_died, worker_error
 from .launcher import Launcher
-from .serve import Failure, Stop, decode
 
 logger = logging.getLogger("synkhronos")
 
 #: Seconds that the ranks are given to answer after an interrupt, and to end after `close`, before they are killed.
 GRACE_S = 2.5
 
-#: Seconds that stuck ranks are given to tell where they are.
+#: Seconds that stuck ranks are given to show their stacks.
 STACKS_TIMEOUT_S = 0.5
 
-#: Seconds of waiting after which a line in the log says who is waited for.
+#: Seconds of waiting after which a line in the log names the ranks that are awaited.
 WARN_AFTER_S = 60.0
 
 
@@ -45,7 +44,7 @@ class Session:
     launcher : Launcher
         Has started the others.
     block : ControlBlock
-        Where they meet.
+        Through which they wait for each other.
     pool : Pool
         The master's memory.
     pools : dict of int to Pool or descriptor
@@ -60,6 +59,12 @@ class Session:
         Where to write the master's cProfile file.
     seed, random
         How random streams begin; see `fork`.
+
+    Attributes
+    ----------
+    dropped : deque of (str, int)
+        What the program has dropped, ``("function", 3)`` or ``("shared", 5)``, added to by finalizers at any time: the
+        ranks forget it with the next command.
     """
 
     def __init__(
@@ -81,25 +86,23 @@ class Session:
         self.timeout, self.affinity = timeout, affinity
         self.seed, self.random = seed, random
         self.others = [rank for rank in range(size) if rank != root]
-        self.pool, self.pools = pool, PoolMap()
-        for ident, each in pools.items():
-            self.pools.add(ident, each)
-        barrier = Barrier(block, root, root, self._watch_meeting, policy)
-        self.context = RankContext(
-            barrier, self.pool, self.pools, SharedMemoryTransport(barrier, self.pool, self.pools)
-        )
-        self.channel = MasterEnd(block, self.others, self.pool, self.pools, policy)
-        self.catalogue: Any = None  # what the ranks hold; see functions.distribute
+        self.pool = pool
+        self.context = RankContext.create(root, root, block, pool, pools, self._watch_barrier, policy)
+        self.pools = self.context.pools
+        self.channel = MasterEnd(block, self.others, pool, self.pools, policy)
         self.closed: Optional[str] = None  # why, once it is
-        #: Held while a command runs; hold it to prepare one in memory that calls have in common.
+        #: Serialises commands; also protects the memory in which calls share staged arguments.
         self.lock = threading.RLock()
+        self.dropped: Deque[Tuple[str, int]] = deque()
+        #: What functions and collectives keep from call to call, by the name of the cache; it ends with the session.
+        self.caches: Dict[str, Any] = {}
+        self._forget: List[Tuple[str, int]] = []
         self._running = False
-        self._forget: List[Tuple[str, int]] = []  # what the ranks are to drop with the next command
         self._number = 0
-        self._title = "nothing"
-        self._updates: Sequence[str] = ()  # what the command in progress may have updated where it is interrupted
+        self._command: Optional[Command] = None  # in progress, or the last one
+        self._updates: Sequence[str] = ()  # what the command in progress may have updated if it is interrupted
         self._deadline = self._warn = float("inf")
-        self._trouble: Optional[SynkhronosError] = None  # why the command in progress was given up
+        self._fatal: Optional[SynkhronosError] = None  # why the command in progress was given up
         self._began = 0.0
         self._profile_path, self._profile = profile, None
         if profile is not None:
@@ -108,15 +111,17 @@ class Session:
             self._profile = cProfile.Profile()
 
     def __repr__(self) -> str:
-        return (
-            f"Session(size={self.size}, root={self.root}, "
-            f"{('closed: ' + self.closed if self.closed else 'open')}, {self._number} commands)"
-        )
+        state = f"closed: {self.closed}" if self.closed else "open"
+        return f"Session(size={self.size}, root={self.root}, {state}, {self._number} commands)"
+
+    @property
+    def _title(self) -> str:
+        return "nothing" if self._command is None else self._command.title
 
     # -- running commands ----------------------------------------------------------------------------------------
 
-    def run(self, command: Command, timeout: Optional[float] = None, updates: Sequence[str] = ()) -> List[Any]:
-        """Have every rank execute the command; return their results in rank order.
+    def run(self, command: Command, timeout: Optional[float] = None, updates: Sequence[str] = ()) -> Any:
+        """Have every rank execute the command; return what the command makes of their results (`Command.finish`).
 
         Parameters
         ----------
@@ -130,24 +135,25 @@ class Session:
         Raises
         ------
         WorkerError
-            Where it failed on another rank. Where it failed on the master, its own exception is raised.
+            If it failed on another rank. If it failed on the master, its own exception is raised.
         WorkerDied, WorkerTimeout
-            Where a rank ended, or did not answer in time. The session is closed then.
+            If a rank ended, or did not answer in time. The session is closed then.
         StateError
-            Where the session is closed, or this thread is inside a command already.
+            If the session is closed, or this thread is inside a command already.
         """
         with self.lock:  # other threads wait here; this one passes, also when it should not
             self.check()
             self._running, self._updates = True, updates
             try:
-                return self._run(command, self.timeout if timeout is None else timeout)
+                results = self._execute(command, self.timeout if timeout is None else timeout)
+                return command.finish(results, self.context)
             finally:
                 self._running = False
-                self._trouble = None  # it holds the frames it came through
-                self.launcher.forward(idle=True)
+                self._fatal = None  # it holds the frames it came through
+                self.launcher.forward(True)
 
     def check(self) -> None:
-        """Raise `StateError` where no command can be run: the session is closed, or one runs. Call with the lock."""
+        """Raise `StateError` if no command can be run: the session is closed, or one runs. Call with the lock."""
         if self._running:
             raise StateError(
                 "a synkhronos call was made while another one is in progress in this thread (from a "
@@ -156,126 +162,125 @@ class Session:
         if self.closed:
             raise StateError(f"the session is closed ({self.closed}): call synkhronos.fork() again")
 
-    def _run(self, command: Command, timeout: Optional[float]) -> List[Any]:
-        number = self._number + 1
-        if self.catalogue is not None:
-            self._forget += self.catalogue.sweep()
-        payload = pickle.dumps((self._forget, command), pickle.HIGHEST_PROTOCOL)
-        self._title, self._number = command.title, number
+    def _execute(self, command: Command, timeout: Optional[float]) -> List[Any]:
+        """Send the command, execute it here, and collect the answers; return the results in rank order."""
+        number, own = self._number + 1, None
+        while self.dropped:
+            self._forget.append(self.dropped.popleft())
+        envelope, payload = Envelope(self._forget, command), command.frozen
+        if self._forget or payload is None:
+            payload = pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
+        self._command, self._number = command, number
         self._began = time.monotonic()
         self._deadline = float("inf") if timeout is None else self._began + timeout
         self._warn = self._began + WARN_AFTER_S
-        self._trouble = own = None
         try:
-            self._check_idle()
+            if self.block.words[DEATHS] or not self.launcher.is_alive():
+                self._raise_what_ended()
             self.context.barrier.begin(number)
             self.channel.send(number, payload)
             with self.affinity:  # takes a while, in which the others begin, and finish
-                if self._forget:
-                    self.context.forget(self._forget)
-                    self._forget = []
-                own = self._execute(command)
+                if self._profile is None:
+                    own = self.context.execute(envelope)
+                else:
+                    own = self._profile.runcall(self.context.execute, envelope)
+            self._forget = []
             if own.error is not None and not isinstance(own.error, Exception):
                 raise own.error  # an interrupt: the others may be far from done
             for rank in self.others:
                 self.channel.wait(rank, number, self._watch_answers)
-            answers = [own if rank == self.root else self._read(rank) for rank in range(self.size)]
-        except _Trouble as trouble:
-            self._note_others(trouble.error, own)
-            self._end(str(trouble.error))
-            cause = trouble.error.__cause__
-            raise trouble.take() from cause
+            answers = [own] * self.size
+            for rank in self.others:
+                try:
+                    answers[rank] = self.channel.read(rank)
+                except Exception:  # out of unpickling a user's object, or out of a signal handler
+                    answers[rank] = self._unreadable(rank)
+        except _Fatal as fatal:
+            self._note_others(fatal.error, own)
+            self._end(str(fatal.error))
+            cause = fatal.error.__cause__
+            raise fatal.take() from cause
         except BaseException:
             self._recover(number)
             raise
-        if any([answer.aborted or answer.error is not None for answer in answers]):
+        results, failed = [], False
+        for answer in answers:
+            failed = failed or answer.aborted or answer.error is not None
+            results.append(answer.result)
+        if failed:
             self.context.barrier.clear()
-            self._raise(command, own, [answer for answer in answers if answer is not own and answer.error is not None])
-        return [answer.result for answer in answers]
+            self._raise(command, own, answers)
+        return results
 
-    def _execute(self, command: Command) -> Answer:
-        if self._profile is None:
-            return execute(command, self.context)
-        return self._profile.runcall(execute, command, self.context)
-
-    def _read(self, rank: int) -> Answer:
-        try:
-            return decode(self.channel.read(rank))
-        except Exception:  # out of unpickling a user's object, or out of a signal handler
-            with DeferredSignals():
-                try:
-                    decode(self.channel.read(rank))
-                except Exception as error:
-                    return Answer(rank, error=Failure(error))  # type: ignore[arg-type]
-            raise
+    def _unreadable(self, rank: int) -> Answer:
+        """Read an answer that could not be read once more: return its error, or raise what came from elsewhere."""
+        with DeferredSignals():
+            try:
+                self.channel.read(rank)
+            except Exception as error:
+                return Answer(rank, error=Failure(error))
+        raise  # noqa: PLE0704, what is being handled: it came out of a signal handler
 
     def _note_others(self, error: SynkhronosError, own: Optional[Answer]) -> None:
         """Add to the error that ends the session what else went wrong in the command."""
         if own is not None and own.error is not None:
-            _add_note(error, f"the master raised, too: {Failure(own.error).summary}")
+            add_note(error, f"the master also raised {Failure(own.error).summary}")
         for rank in self.others:
             if own is not None and self.block.finished[rank] >= self._number:
                 failure = self._read(rank).error
                 if failure is not None:
-                    _add_note(error, f"rank {rank} raised, too: {failure.summary}")  # type: ignore[attr-defined]
+                    add_note(error, f"rank {rank} also raised {failure.summary}")
 
-    def _raise(self, command: Command, own: Answer, failed: Sequence[Answer]) -> None:
+    def _read(self, rank: int) -> Answer:
+        try:
+            return self.channel.read(rank)
+        except Exception as error:
+            return Answer(rank, error=Failure(error))
+
+    def _raise(self, command: Command, own: Answer, answers: Sequence[Answer]) -> None:
         """Raise what went wrong: the master's own exception, or the first other rank's as a `WorkerError`."""
-        failures: Dict[int, Failure] = {answer.rank: answer.error for answer in failed}  # type: ignore[misc]
+        failures: Dict[int, Failure] = {
+            answer.rank: answer.error for answer in answers if answer is not own and answer.error is not None
+        }
         if own.error is not None:
-            summary = Failure(own.error).summary
-            for rank, failure in failures.items():
-                if failure.summary != summary:  # what every rank found wrong is told once
-                    _add_note(own.error, f"rank {rank} raised, too: {failure.summary}")
+            add_failures(own.error, failures)
             raise own.error
-        if self._trouble is not None:  # the master gave up because of it, while all others could still answer
-            self._note_others(self._trouble, own)
-            self._end(str(self._trouble))
-            raise self._trouble
+        if self._fatal is not None:  # the master gave up because of it, while all others could still answer
+            self._note_others(self._fatal, own)
+            self._end(str(self._fatal))
+            raise self._fatal
         if not failures:
             self._end("the ranks disagreed")
             raise SynkhronosError(
                 f"the ranks disagreed about {command.title}: one waited for another that was not to come; the "
                 "session is closed, synkhronos.fork() starts a new one"
             )
-        rank = min(failures)
-        message = f"rank {rank} raised {failures[rank].summary} in {command.title}"
-        for other in sorted(failures)[1:]:
-            message += f"\nrank {other} raised {failures[other].summary}"
-        error = WorkerError(message, rank, {r: failure.text for r, failure in failures.items()}, self._updates)
-        raise error from RemoteTraceback(
-            "\n".join(f"Traceback of rank {r}:\n{failure.text}" for r, failure in sorted(failures.items()))
-        )
+        error = worker_error(command, failures, self._updates)
+        raise error from error.__cause__
 
     # -- watching ------------------------------------------------------------------------------------------------
 
     def _look(self) -> Optional[SynkhronosError]:
-        """Return the error to raise where waiting for the command in progress has become pointless."""
-        self.launcher.forward()
-        if self._trouble is None:
+        """Return the error to raise if waiting for the command in progress has become pointless."""
+        self.launcher.forward(False)
+        if self._fatal is None:
             if self.closed:  # from a signal handler, or at the program's exit
-                self._trouble = StateError(f"the session was closed ({self.closed}) in the middle of {self._title}")
-                return self._trouble
+                self._fatal = StateError(f"the session was closed ({self.closed}) in the middle of {self._title}")
+                return self._fatal
             for rank in self.others:
                 if self.block.ended[rank] and self.block.finished[rank] < self._number:
-                    self._trouble = self._died(rank, "in " + self._title, self._updates)
-                    return self._trouble
-            try:
-                self.launcher.check()
-            except SynkhronosError as error:
-                self._trouble = error
+                    self._fatal = self._died(rank, "in " + self._title, self._updates)
+                    return self._fatal
+            if not self.launcher.is_alive():
+                self._fatal = self.launcher.error()
             now = time.monotonic()
             if now > self._deadline:
-                self._trouble = self._late()
+                self._fatal = self._late()
             elif now > self._warn:
                 self._warn = now + WARN_AFTER_S
-                logger.warning(
-                    "waiting for rank(s) %s in %s, since %.0f s",
-                    ", ".join(map(str, self._missing())),
-                    self._title,
-                    now - self._began,
-                )
-        return self._trouble
+                missing = ", ".join(map(str, self._missing()))
+                logger.warning("waiting for rank(s) %s in %s, since %.0f s", missing, self._title, now - self._began)
+        return self._fatal
 
     def _missing(self) -> List[int]:
         """Return the ranks that have neither answered nor arrived where the master waits."""
@@ -283,56 +288,44 @@ class Session:
         missing = [rank for rank in self.others if self.block.finished[rank] < self._number]
         return [rank for rank in missing if self.block.arrived[rank] < here] or missing
 
-    def _watch_meeting(self) -> None:
+    def _watch_barrier(self) -> None:
         if self._look() is not None or any(self.block.finished[rank] >= self._number for rank in self.others):
-            raise Aborted  # the answers tell why
+            raise Aborted  # the answers say why
 
     def _watch_answers(self) -> None:
-        trouble = self._look()
-        if trouble is not None:
-            raise _Trouble(trouble)
+        error = self._look()
+        if error is not None:
+            raise _Fatal(error)
         if any(self.block.arrived[rank] > self.context.barrier.current for rank in self.others):
             self.context.abort()  # it waits for the master, which is done
 
-    def _check_idle(self) -> None:
-        """Raise where a rank has ended since the last command, or the keeper."""
+    def _raise_what_ended(self) -> None:
+        """Raise the error for a rank that has ended since the last command, or for the keeper."""
         for rank in self.others:
             if self.block.ended[rank]:
-                raise _Trouble(self._died(rank, "before " + self._title))
-        try:
-            self.launcher.check()
-        except SynkhronosError as error:
-            raise _Trouble(error) from None
+                raise _Fatal(self._died(rank, "before " + self._title))
+        if not self.launcher.is_alive():
+            raise _Fatal(self.launcher.error())
 
-    def _died(self, rank: int, when: str, updates: Sequence[str] = ()) -> WorkerDied:
-        status, memory, pid = self.block.status[rank], self.block.memory[rank], self.launcher.pid(rank)
-        error = WorkerDied(
-            f"rank {rank} (pid {pid}) {describe_end(status, memory)} {when}; the session is closed, "
-            "synkhronos.fork() starts a new one",
-            rank,
-            pid,
-            status,
-            memory,
-            updates,
-        )
-        words = self.launcher.fatal_error(rank)
-        if words:
-            error.__cause__ = RemoteTraceback(f"Traceback of rank {rank}:\n{words}")
+    def _died(self, rank: int, when: str, updates: Sequence[str] = ()) -> SynkhronosError:
+        status, memory = self.block.status[rank], self.block.memory[rank]
+        pid, fatal_error = self.launcher.pid(rank), self.launcher.fatal_error(rank)
+        error = worker_died(rank, pid, status, memory, when, fatal_error, updates)
+        error.command = self._title
         return error
 
     def _late(self) -> WorkerTimeout:
         missing = self._missing()
         doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
-        return WorkerTimeout(
-            "{} did not finish within {:.6g} s; the session is closed, synkhronos.fork() starts a new "
-            "one. Not there:\n{}".format(
-                self._title,
-                self._deadline - self._began,
-                "\n".join(f"rank {rank} (pid {self.launcher.pid(rank)}): {doing[rank]}" for rank in missing),
-            ),
+        ranks = "\n".join(f"rank {rank} (pid {self.launcher.pid(rank)}): {doing[rank]}" for rank in missing)
+        error = WorkerTimeout(
+            f"{self._title} did not finish within {self._deadline - self._began:.6g} s; the session is closed, "
+            f"synkhronos.fork() starts a new one. Not there:\n{ranks}",
             missing[0] if missing else self.root,
             self._updates,
         )
+        error.command = self._title
+        return error
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -342,15 +335,15 @@ class Session:
         try:
             if self.block.command_number >= number:  # else it was not sent
                 self.context.abort()
-                self._trouble, self._deadline = None, time.monotonic() + GRACE_S
+                self._fatal, self._deadline = None, time.monotonic() + GRACE_S
                 for rank in self.others:
-                    self.block.commands[rank].release()  # the interrupt may have come before this rank was told
+                    self.block.commands[rank].release()  # the interrupt may have come before this rank was woken
                 for rank in self.others:
                     self.channel.wait(rank, number, self._watch_answers)
                 self.context.settle()
                 self.context.barrier.clear()
             done = True
-        except _Trouble:
+        except _Fatal:
             pass
         finally:
             if not done:
@@ -366,12 +359,12 @@ class Session:
             self._tidy()
 
     def close(self, why: str = "synkhronos.close() was called", wait_s: float = -1) -> None:
-        """Tell the ranks to stop; kill those that do not. May be called twice.
+        """Stop the ranks; kill those that do not end. May be called twice.
 
         Parameters
         ----------
         why : str
-            What is said to who uses the session later.
+            What a later use of the session is told.
         wait_s : float
             Seconds to wait for a command in progress in another thread, before the ranks are killed in the middle of
             it; without end by default.
@@ -397,15 +390,16 @@ class Session:
             self.pools.remove(rank)
         self.block.close()
         self.affinity.release()
-        # Without these circles the memory, and the descriptors that its mappings keep, go with the last reference.
+        # Without these reference cycles the memory, and the descriptors of its mappings, go with the last reference.
         self.context.barrier.watch = _over
-        self.catalogue = None
+        self.context.replicas = None
+        self.caches.clear()
         profile, self._profile = self._profile, None
         if profile is not None and self._profile_path is not None:
             profile.dump_stats(self._profile_path)
 
 
-class _Trouble(Exception):
+class _Fatal(Exception):
     """Carries the error that ends the session, past the handlers of errors that do not."""
 
     def __init__(self, error: SynkhronosError) -> None:
@@ -413,7 +407,7 @@ class _Trouble(Exception):
         self.error = error
 
     def take(self) -> SynkhronosError:
-        """Return the error and let go of it, whose context this will be: circles keep what the frames hold."""
+        """Return the error and let go of it, whose context this will be: reference cycles keep the frames' memory."""
         error = self.error
         del self.error
         self.__traceback__ = None
@@ -421,7 +415,7 @@ class _Trouble(Exception):
 
 
 def check_timeout(timeout: Any) -> None:
-    """Refuse what is no timeout: neither None nor a positive number of seconds.
+    """Refuse a timeout that is neither None nor a positive number of seconds.
 
     Raises
     ------
@@ -430,18 +424,9 @@ def check_timeout(timeout: Any) -> None:
     if timeout is not None and (
         isinstance(timeout, bool) or not (isinstance(timeout, (int, float)) and 0 < timeout <= sys.float_info.max)
     ):
-        raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+        raise ArgumentValueError("timeout", "a positive number of seconds or None", repr(timeout))
 
 
 def _over() -> None:
     """Watch over a session that has ended."""
     raise Aborted
-
-
-def _add_note(error: BaseException, note: str) -> None:
-    """Do what ``error.add_note`` does from Python 3.11 on; before, notes are kept but not shown."""
-    notes = getattr(error, "__notes__", None)
-    try:
-        error.__notes__ = (notes or []) + [note]
-    except AttributeError:  # an exception without a __dict__
-        pass

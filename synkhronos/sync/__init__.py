@@ -1,1 +1,13 @@
-"""How ranks wait for each other: semaphores, the control block they lie in, and the barrier."""
+"""How ranks wait for each other: semaphores, the control block that they lie in, and the barrier.
+
+::
+
+    rank 0 (root)      rank 1             rank 2             keeper
+         |                |                  |                  |        all of them map
+    +----v----------------v------------------v------------------v----+
+    | `ControlBlock`:  words  |  semaphores  |  command  |  answers   |   one file without a name
+    +----------------------------------------------------------------+
+
+A word says what has happened, a `Semaphore` wakes those who wait to look at the words, and a `Barrier` is a protocol of
+both that survives the death of a rank.
+"""

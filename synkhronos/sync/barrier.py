@@ -1,87 +1,40 @@
-"""The barrier: a barrier that survives the death of any of its ranks.
+"""A barrier that survives the death of any of its ranks.
 
-Every rank but the root tells the root that it has arrived and waits at its
-gate; the root waits for all, *decides* that the barrier is complete, and
-opens the releases. Only the root decides, so all surviving ranks agree on whether
-a barrier took place, whatever happens while it does: this is what makes
-collectives all or nothing.
+Every rank but the root announces that it has arrived and waits to be released; the root waits for all, *decides*
+that the barrier is complete, and releases them. Only the root decides, so all surviving ranks agree on whether a
+barrier was complete, whatever happens meanwhile: this is what makes collectives all or nothing. ::
 
-A rank that fails asks the root to give the command up; the root *refuses* it
-then, and all that wait at a gate raise `Aborted`. Numbers tell the barrier
-and the commands apart, so that nothing of an old one is taken for a new one.
-The words of the control block alone say what has happened; the semaphores wake
-those who wait to look at them, and may do so too often.
+    rank 1   arrived[1] = k   post arrivals ........................ wait for releases[1] ... decided >= k: go on
+    rank 2   arrived[2] = k   post arrivals ........................ wait for releases[2] ... decided >= k: go on
+    root     arrived[0] = k   wait for arrivals twice, decided = k,  post releases[1], releases[2]
 
-This module is also the one place that waits (`wait`): a semaphore is tried for
-a short while and then blocks, in bounded steps between which the waiter looks
-at the fate of its peers.
+The state of a barrier is in four words, and each rank's part of it in one::
+
+    word             written by       state
+    arrived[r] = k   rank r           r waits at barrier k
+    decided = k      root             barrier k is complete, for all ranks, whatever happens from here on
+    abort_requested  a rank failing   command c is to be given up; the root looks at it before it decides
+      = c
+    aborted = c      root             no barrier of command c will be decided any more
+    deaths = 1       keeper           a rank has ended: as abort_requested
+
+A rank that fails requests that the command be given up; the root *aborts* it then, and all that wait raise `Aborted`.
+Numbers tell the barriers and the commands apart, so that nothing of an old one is taken for a new one. The words of the
+control block alone say what has happened; the semaphores wake those who wait to look at them, and may do so too often.
 """
 
 from __future__ import annotations
 
-import os
-from typing import Callable, NamedTuple
+from typing import Any, Callable, List, Tuple
 
 from ..errors import Aborted
-from .control_block import ControlBlock
-from .semaphore import Semaphore
+from ..memory import messages
+from ..trace import point
+from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED, ControlBlock
+from .semaphore import WaitPolicy
 
-#: Longest time, in seconds, between two looks at the fate of the peers.
-POLL_INTERVAL_S = 0.1
-
-#: Barrier that one command can have; a barrier' number is command * BARRIERS_PER_COMMAND + index.
+#: Barriers that one command can have; a barrier's number is command * BARRIERS_PER_COMMAND + index.
 BARRIERS_PER_COMMAND = 1 << 24
-
-
-def wait(semaphore: Semaphore, watch: Callable[[], object], tries: int = 0, yields: bool = False) -> None:
-    """Take one from the semaphore's count, however long it takes.
-
-    Parameters
-    ----------
-    semaphore : Semaphore
-        What is waited for.
-    watch : callable
-        Called at every step; ends the waiting by raising, or by returning True.
-    tries : int
-        How often to try before blocking. A try costs a fifth of a microsecond, blocking and being woken tens.
-    yields : bool
-        Whether to yield the core between tries: where there are more ranks than cores, the peer may need it.
-    """
-    for _ in range(tries):
-        if semaphore.try_acquire():
-            return
-        if yields:
-            os.sched_yield()
-    while not semaphore.acquire(POLL_INTERVAL_S):
-        if watch():
-            return
-
-
-class WaitPolicy(NamedTuple):
-    """How long to try before blocking.
-
-    Parameters
-    ----------
-    tries : int
-        A semaphore is tried so often: about the time that blocking and waking would cost.
-    yields : bool
-        Whether to yield the core between tries.
-    """
-
-    tries: int
-    yields: bool
-
-    @classmethod
-    def of_processes(cls, ranks: int, cores: int, pinned: bool) -> WaitPolicy:
-        """Return what suits ``ranks`` processes on ``cores`` cores, each pinned to its own or not."""
-        # Yielding gives away whole time slices to any other process, so it is done only where the peer may need the
-        # core: where there are more ranks, or where the kernel may have put two on one.
-        return cls(600, False) if pinned and ranks <= cores else cls(60, True)
-
-    @classmethod
-    def of_threads(cls) -> WaitPolicy:
-        """Return what suits ranks that share one interpreter: trying would keep it from the peer."""
-        return cls(1, False)
 
 
 class Barrier:
@@ -94,8 +47,8 @@ class Barrier:
     rank, root : int
         This rank, and the one that decides.
     watch : callable
-        Called at every step of a wait; raises where waiting has become pointless: `Aborted` on the root where the
-        command is to be given up; on the others it ends the process where the root is gone.
+        Called at every step of a wait; raises if waiting has become pointless: `Aborted` on the root if the command
+        is to be given up; on the others it ends the process if the root is gone.
     policy : WaitPolicy
         How to wait.
     """
@@ -107,91 +60,126 @@ class Barrier:
         self.watch, self.policy = watch, policy
         self.command = 0
         self.current = 0  # number of the barrier in progress, or of the last one
+        self._words, self._arrived = block.words, block.arrived
         self._others = [r for r in range(block.size) if r != root]
+        self._keep: List[Any] = [None, None]
 
+    @point("barrier")
     def begin(self, command: int) -> None:
         """Start counting for the command of that number, which is larger than any before."""
         self.command = command
         self.current = command * BARRIERS_PER_COMMAND
 
+    @point("barrier")
     def wait(self) -> None:
         """Wait until every rank has called this as often as this rank has.
 
         Raises
         ------
         Aborted
-            On every rank, where one of them failed or died before all had arrived.
+            On every rank, if one of them failed or died before all had arrived.
         """
         self.current += 1
-        self.block.arrived[self.rank] = self.current
+        self._arrived[self.rank] = self.current
         if self.rank == self.root:
             self._decide()
         else:
             self._follow()
 
     def _decide(self) -> None:
-        block, current = self.block, self.current
+        words, block, current = self._words, self.block, self.current
         for _ in self._others:
-            wait(block.arrivals, self._watch_root, *self.policy)
-            self._look()
+            block.arrivals.wait(self._watch_root, self.policy)
+            if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
+                raise Aborted
         for rank in self._others:
-            while block.arrived[rank] < current:  # a token was not about this barrier
-                wait(block.arrivals, self._watch_root, *self.policy)
-                self._look()
-        block.decided = current  # from here on it has taken place, for every rank, whatever happens
+            while self._arrived[rank] < current:  # a token was not about this barrier
+                block.arrivals.wait(self._watch_root, self.policy)
+                self._check()
+        words[DECIDED] = current  # from here on it is complete, for every rank, whatever happens
         for rank in self._others:
             block.releases[rank].release()
 
     def _follow(self) -> None:
-        block = self.block
+        words, block = self._words, self.block
         block.arrivals.release()
         while True:
-            wait(block.releases[self.rank], self._watch_other, *self.policy)
-            if block.decided >= self.current:
+            block.releases[self.rank].wait(self._watch_other, self.policy)
+            if words[DECIDED] >= self.current:
                 return
-            if block.aborted >= self.command:
+            if words[ABORTED] >= self.command:
                 raise Aborted
 
     def _watch_other(self) -> bool:
         self.watch()
-        # True where the root was interrupted before it could wake this rank.
-        return self.block.decided >= self.current or self.block.aborted >= self.command
+        # True if the root was interrupted before it could wake this rank.
+        return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command
 
-    def _look(self) -> None:
-        """On the root: give up where a rank, or the keeper, asks for it."""
-        if self.block.abort_requested >= self.command or self.block.deaths:
+    def _check(self) -> None:
+        """On the root: give up if a rank, or the keeper, requests it."""
+        if self._words[ABORT_REQUESTED] >= self.command or self._words[DEATHS]:
             raise Aborted
 
     def _watch_root(self) -> None:
-        self._look()
+        self._check()
         self.watch()
 
     def look(self) -> None:
-        """Raise `Aborted` where the command in progress is given up: for who waits for something else than `wait`."""
+        """Raise `Aborted` if the command in progress is given up: for waits on something else than a barrier."""
         if self.rank == self.root:
             self._watch_root()
         else:
             self.watch()
-            if self.block.aborted >= self.command:
+            if self._words[ABORTED] >= self.command:
                 raise Aborted
 
+    def exchange(self, notice: bytes, pool: Any, pools: Any) -> Tuple[bytes, ...]:
+        """Wait as `wait` does; return the notice that every rank came with, in rank order.
+
+        Parameters
+        ----------
+        notice : bytes
+            What this rank has to say. A long one travels through shared memory.
+        pool : Pool
+            This rank's memory.
+        pools : PoolMap
+            All ranks' memory.
+        """
+        # Two slots in turn, by the number of the barrier: that is the same on all ranks, even after a command that
+        # some of them gave up earlier than others. The slot was read for the last time before the barrier in between.
+        turn = (self.current + 1) % 2
+        slots, length = self.block.notice_slots[turn], self.block.notice_length[turn]
+        if len(notice) <= len(slots[self.rank]):
+            slots[self.rank][: len(notice)] = notice
+            length[self.rank], self._keep[turn] = len(notice), None
+        else:
+            length[self.rank], self._keep[turn] = messages.put(notice, slots[self.rank], pool)
+        self.wait()
+        found = []
+        for rank, slot in enumerate(slots):
+            if length[rank] >= 0:
+                found.append(bytes(slot[: length[rank]]))
+            else:
+                found.append(bytes(messages.get(length[rank], slot, pools)))
+        return tuple(found)
+
     def is_complete(self, number: int) -> bool:
-        """Tell whether the barrier of that number was decided; on the root, and elsewhere once it has refused."""
-        return self.block.decided >= number
+        """Return whether the barrier of that number was decided; on ranks but the root, once it is or was aborted."""
+        return self._words[DECIDED] >= number
 
     def abort(self) -> None:
-        """Give up the command in progress: free every rank that waits, or will wait, in a barrier of it."""
-        block = self.block
+        """Give up the command in progress: free every rank that waits, or will wait, at a barrier of it."""
+        block, words = self.block, self._words
         if self.rank == self.root:
-            block.aborted = max(block.aborted, self.command)
+            words[ABORTED] = max(words[ABORTED], self.command)
             for rank in self._others:
                 block.releases[rank].release()
-        elif block.aborted < self.command:
-            block.abort_requested = self.command  # whoever else writes it is in the same command
+        elif words[ABORTED] < self.command:
+            words[ABORT_REQUESTED] = self.command  # whichever rank else writes it is in the same command
             block.arrivals.release()
 
     def clear(self) -> None:
         """Forget what is left of a command that was given up. On the root, while no rank is in a command."""
         self.block.arrivals.drain()
-        for gate in self.block.releases:
-            gate.drain()
+        for release in self.block.releases:
+            release.drain()

@@ -1,16 +1,24 @@
 """The control block: the shared memory through which the ranks of a session meet.
 
-A small nameless file that every rank, the master and the keeper map: words
-that say who has arrived where, semaphores to wait on, and slots for the
-command in progress, the ranks' answers, their notices to each other and their last words. It has no logic; what the
-words mean stands with those who use them (`barrier`, `launchers.channel`).
+A small file without a name that every rank, the master and the keeper map. It has no logic. ::
+
+    line 0        words of the session (`SESSION_WORDS`)
+    line 1 + r    words of rank r (`RANK_WORDS`)
+    semaphores    arrivals | releases, by rank | commands, by rank | answers, by rank
+    command       the command in progress, or the handle of a longer one
+    answers       by rank: its answer to the command
+    notices       by rank, twice: what it tells the others at a barrier
+    fatal errors  by rank: what it died of
+
+A line is a cache line of eight words of 64 bits: ranks that write to their own words do not slow each other. Words are
+written by one process each, as the tables say; a semaphore only wakes its waiters to look at the words.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from typing import List
+from typing import Dict, List, Tuple
 
 from ..memory.memfd import nameless_file
 from . import semaphore
@@ -23,11 +31,54 @@ ANSWER_BYTES = NOTICE_BYTES = 1 << 14
 #: Bytes of what a rank can leave when it ends.
 FATAL_ERROR_BYTES = 1 << 14
 
-_LINE = 8  # words in a cache line: every rank writes its own words to a line of its own
+#: The words of the session: name, writer, meaning.
+SESSION_WORDS = (
+    ("decided", "root", "the last barrier that the root has decided to be complete"),
+    ("abort_requested", "any rank", "the last command that some rank asked to give up (all write the same)"),
+    ("aborted", "root", "the last command that the root gave up"),
+    ("command_number", "root", "the command in progress, or the last one"),
+    ("command_length", "root", "bytes of the command in its slot; negative if they are the handle of a longer one"),
+    ("deaths", "keeper", "whether the keeper has seen any rank end"),
+)
+
+#: The words of every rank, likewise.
+RANK_WORDS = (
+    ("ended", "keeper", "whether the keeper has seen the process end"),
+    ("status", "keeper", "and how: its exit code, or minus the signal's number"),
+    ("memory", "keeper", "and the bytes of memory that it held at most"),
+    ("arrived", "the rank", "the barrier that it has reached"),
+    ("finished", "the rank", "the command that it has answered"),
+    ("answer_length", "the rank", "bytes of its answer in the slot; negative as for commands"),
+    ("notice_length_0", "the rank", "bytes of its notice in the first slot; negative as for commands"),
+    ("notice_length_1", "the rank", "and in the second"),
+)
+
+#: Places of the session's words in `ControlBlock.words`, for code on a hot path.
+DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS = range(len(SESSION_WORDS))
+
+_LINE_WORDS = 8  # words in a cache line
+_WORD_BYTES = 8
 
 
-def _word(index: int) -> property:
-    """A word of the whole session."""
+def _regions(size: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
+    """Return where everything lies, by name: first byte, number of items, bytes of each; and the bytes of all."""
+    found, begin = {}, 0
+    for name, count, nbytes in (
+        ("words", 1 + size, _LINE_WORDS * _WORD_BYTES),
+        ("semaphores", 1 + 3 * size, semaphore.SEMAPHORE_BYTES),
+        ("command", 1, COMMAND_BYTES),
+        ("answers", size, ANSWER_BYTES),
+        ("notices", 2 * size, NOTICE_BYTES),  # two per rank, in turn: one may be read while the next is written
+        ("fatal errors", size, FATAL_ERROR_BYTES),  # apart from the answers, which may still wait to be read
+    ):
+        found[name] = (begin, count, nbytes)
+        begin += count * nbytes
+    return found, begin
+
+
+def _session_word(name: str) -> property:
+    """Make a word of the session an attribute, for code that is not on a hot path."""
+    index = [word[0] for word in SESSION_WORDS].index(name)
 
     def read(block: ControlBlock) -> int:
         return block.words[index]
@@ -36,21 +87,6 @@ def _word(index: int) -> property:
         block.words[index] = value
 
     return property(read, write)
-
-
-class _RankWord:
-    """The same word of every rank, as a sequence by rank."""
-
-    __slots__ = ("_words", "_index")
-
-    def __init__(self, words: memoryview, index: int) -> None:
-        self._words, self._index = words, index
-
-    def __getitem__(self, rank: int) -> int:
-        return self._words[(1 + rank) * _LINE + self._index]
-
-    def __setitem__(self, rank: int, value: int) -> None:
-        self._words[(1 + rank) * _LINE + self._index] = value
 
 
 class ControlBlock:
@@ -62,63 +98,55 @@ class ControlBlock:
         Number of ranks.
     fd : int, optional
         Descriptor of a block that another process created; without it a new one is made.
+
+    Attributes
+    ----------
+    words : memoryview of int
+        All words, one line after the other.
+    arrivals : Semaphore
+        Counts the ranks that have arrived at a barrier; the root waits.
+    releases, commands, answers : list of Semaphore
+        By rank: the root lets it pass a barrier; there is a command for it; there is its answer for the master.
+    command_slot : memoryview
+    answer_slots, fatal_error : list of memoryview
+        By rank.
+    notice_slots, notice_length : pairs of list of memoryview, and of memoryview of int
+        By turn and by rank.
     """
 
-    # Words of the session. Each has one writer, except `requested`, into which all write the same.
-    decided = _word(0)  # the last barrier that the root let pass
-    abort_requested = _word(1)  # the last command that some rank asked to give up
-    aborted = _word(2)  # the last command that the root gave up
-    command_number = _word(3)
-    command_length = _word(4)
-    deaths = _word(5)  # whether the keeper has seen any rank end
+    decided = _session_word("decided")
+    abort_requested = _session_word("abort_requested")
+    aborted = _session_word("aborted")
+    command_number = _session_word("command_number")
+    command_length = _session_word("command_length")
+    deaths = _session_word("deaths")
 
     def __init__(self, size: int, fd: int = -1) -> None:
         create = fd < 0
-        n_words = (1 + size) * _LINE
-        n_semaphores = 1 + 3 * size
-        begin_semaphores = -(-n_words * 8 // semaphore.SIZE) * semaphore.SIZE
-        begin_command = begin_semaphores + n_semaphores * semaphore.SIZE
-        begin_acks = begin_command + COMMAND_BYTES
-        begin_notices = begin_acks + size * ANSWER_BYTES
-        begin_last = begin_notices + 2 * size * NOTICE_BYTES
-        total = begin_last + size * FATAL_ERROR_BYTES
+        regions, total = _regions(size)
         self.size = size
         self.fd = nameless_file("control", total) if create else fd
-        if create:
-            os.posix_fallocate(self.fd, 0, total)
         memory = memoryview(mmap.mmap(self.fd, total))
-        self.words = memory[: n_words * 8].cast("q")
 
-        # Words of the ranks.
-        self.ended = _RankWord(self.words, 0)  # whether the keeper has seen the process end
-        self.status = _RankWord(self.words, 1)  # and how: its exit code, or minus the signal's number
-        self.arrived = _RankWord(self.words, 2)  # the barrier that it has reached
-        self.memory = _RankWord(self.words, 3)  # and the bytes it held at most, by then
-        self.finished = _RankWord(self.words, 4)  # the command that it has answered
-        self.answer_length = _RankWord(self.words, 5)  # of its answer in the slot
-        self.notice_length = (_RankWord(self.words, 6), _RankWord(self.words, 7))  # of its notices to the other ranks
+        def items(name: str) -> List[memoryview]:
+            begin, count, nbytes = regions[name]
+            return [memory[begin + i * nbytes : begin + (i + 1) * nbytes] for i in range(count)]
 
-        def semaphore_at(index: int) -> Semaphore:
-            begin = begin_semaphores + index * semaphore.SIZE
-            return Semaphore(memory[begin : begin + semaphore.SIZE], create)
+        self.words = memory[: (1 + size) * _LINE_WORDS * _WORD_BYTES].cast("q")
+        of_ranks = {word[0]: self.words[_LINE_WORDS + index :: _LINE_WORDS] for index, word in enumerate(RANK_WORDS)}
+        self.ended, self.status, self.memory = of_ranks["ended"], of_ranks["status"], of_ranks["memory"]
+        self.arrived, self.finished = of_ranks["arrived"], of_ranks["finished"]
+        self.answer_length = of_ranks["answer_length"]
+        self.notice_length = of_ranks["notice_length_0"], of_ranks["notice_length_1"]
 
-        self.arrivals = semaphore_at(0)  # counts the ranks that have arrived, for the root
-        self.releases = [semaphore_at(1 + rank) for rank in range(size)]  # the root lets the rank pass
-        self.commands = [semaphore_at(1 + size + rank) for rank in range(size)]  # there is a command for the rank
-        self.answers = [semaphore_at(1 + 2 * size + rank) for rank in range(size)]  # there is the rank's answer
-        self.command_slot = memory[begin_command:begin_acks]
+        semaphores = [Semaphore(each, create) for each in items("semaphores")]
+        self.arrivals = semaphores[0]
+        self.releases, self.commands, self.answers = (semaphores[1 + i * size : 1 + (i + 1) * size] for i in range(3))
 
-        def slots(begin: int, length: int) -> List[memoryview]:
-            return [memory[begin + rank * length : begin + (rank + 1) * length] for rank in range(size)]
-
-        self.answer_slots = slots(begin_acks, ANSWER_BYTES)
-        # Two per rank, used in turn: one may still be read while the next is written.
-        self.notice_slots = (
-            slots(begin_notices, NOTICE_BYTES),
-            slots(begin_notices + size * NOTICE_BYTES, NOTICE_BYTES),
-        )
-        # Apart from the answers: a rank can end while its last answer waits to be read.
-        self.fatal_error = slots(begin_last, FATAL_ERROR_BYTES)
+        (self.command_slot,) = items("command")
+        self.answer_slots, self.fatal_error = items("answers"), items("fatal errors")
+        notices = items("notices")
+        self.notice_slots = notices[:size], notices[size:]
 
     def close(self) -> None:
         """Close the descriptor; the memory lives as long as this object."""

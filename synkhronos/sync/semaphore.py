@@ -1,8 +1,11 @@
 """Semaphores that live in shared memory and have no name.
 
-POSIX ``sem_t`` objects, reached through the C library: every process that maps
-the memory can use them, nothing needs to be inherited, and a ``kill -9`` leaves
-nothing behind (a named semaphore would stay in /dev/shm).
+POSIX ``sem_t`` objects, reached through the C library: every process that maps the memory can use them, nothing needs
+to be inherited, and a ``kill -9`` leaves nothing behind (a named semaphore would stay in /dev/shm).
+
+A wait tries for a short while and then blocks, in bounded steps between which the waiter looks at the fate of its
+peers. All waits of ranks for each other, and of the master for answers, are `Semaphore.wait`. (The keeper polls its
+socket, `close` waits for ranks to end, and NCCL is polled.)
 """
 
 from __future__ import annotations
@@ -12,10 +15,41 @@ import errno
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Callable, NamedTuple
 
 #: Bytes to set aside for one semaphore: a cache line of its own, so that spinning on one does not slow its neighbours.
-SIZE = 64
+SEMAPHORE_BYTES = 64
+
+#: Longest time, in seconds, between two looks at the fate of the peers.
+POLL_INTERVAL_S = 0.1
+
+
+class WaitPolicy(NamedTuple):
+    """How long to try before blocking.
+
+    Parameters
+    ----------
+    tries : int
+        How often a semaphore is tried: about the time that blocking and waking would cost. A try costs a fifth of a
+        microsecond, blocking and being woken tens.
+    yields : bool
+        Whether to yield the core between tries: with more ranks than cores, the peer may need it.
+    """
+
+    tries: int
+    yields: bool
+
+    @classmethod
+    def of_processes(cls, ranks: int, cores: int, pinned: bool) -> WaitPolicy:
+        """Return what suits ``ranks`` processes on ``cores`` cores, each pinned to its own or not."""
+        # Yielding gives away whole time slices to any other process, so it is done only if the peer may need the core:
+        # if there are more ranks, or if the kernel may have put two on one.
+        return cls(600, False) if pinned and ranks <= cores else cls(60, True)
+
+    @classmethod
+    def of_threads(cls) -> WaitPolicy:
+        """Return what suits ranks that share one interpreter: trying would keep it from the peer."""
+        return cls(1, False)
 
 
 class _Timespec(ctypes.Structure):
@@ -48,7 +82,8 @@ else:  # glibc before 2.30: only the wall clock, which may be set back; the step
 
     def _clockwait(semaphore: Any, clock: int, until: Any, _wait: Any = _blocking.sem_timedwait) -> int:
         moment = time.time() + max(0.0, until.tv_sec + until.tv_nsec * 1e-9 - time.monotonic())
-        return _wait(semaphore, ctypes.byref(_Timespec(int(moment), int(moment % 1 * 1e9))))
+        failed: int = _wait(semaphore, ctypes.byref(_Timespec(int(moment), int(moment % 1 * 1e9))))
+        return failed
 
 
 class Semaphore:
@@ -57,7 +92,7 @@ class Semaphore:
     Parameters
     ----------
     memory : writable buffer
-        At least `SIZE` bytes of shared memory, aligned to 64 bytes. Kept alive by this object.
+        At least `SEMAPHORE_BYTES` bytes of shared memory, aligned to 64 bytes. Kept alive by this object.
     create : bool
         Whether to initialise it with the count 0; else it must have been created elsewhere.
     """
@@ -65,7 +100,7 @@ class Semaphore:
     __slots__ = ("_keep", "_address")
 
     def __init__(self, memory: Any, create: bool = False) -> None:
-        self._keep = (ctypes.c_char * SIZE).from_buffer(memory)
+        self._keep = (ctypes.c_char * SEMAPHORE_BYTES).from_buffer(memory)
         self._address = ctypes.c_void_p(ctypes.addressof(self._keep))
         if create and _init(self._address, 1, 0):
             raise OSError(ctypes.get_errno(), "sem_init: " + os.strerror(ctypes.get_errno()))
@@ -76,19 +111,40 @@ class Semaphore:
             raise OSError(ctypes.get_errno(), "sem_post: " + os.strerror(ctypes.get_errno()))
 
     def try_acquire(self) -> bool:
-        """Take one from the count if it is positive; tell whether it was."""
-        return _trywait(self._address) == 0
+        """Take one from the count if it is positive; return whether it was."""
+        taken: bool = _trywait(self._address) == 0
+        return taken
 
     def acquire(self, seconds: float) -> bool:
-        """Wait at most so long for a positive count and take one from it; tell whether it succeeded.
+        """Wait at most so long for a positive count and take one from it; return whether it succeeded.
 
-        Returns early, with False, where a signal arrives: Python runs its handler before the next attempt.
+        Returns early, with False, if a signal arrives: Python runs its handler before the next attempt.
         """
         until = time.monotonic() + seconds
         moment = _Timespec(int(until), int(until % 1 * 1e9))
-        return _clockwait(self._address, time.CLOCK_MONOTONIC, moment) == 0
+        taken: bool = _clockwait(self._address, time.CLOCK_MONOTONIC, moment) == 0
+        return taken
+
+    def wait(self, watch: Callable[[], object], policy: WaitPolicy) -> None:
+        """Take one from the count, however long it takes.
+
+        Parameters
+        ----------
+        watch : callable
+            Called at every step; ends the wait by raising, or by returning True.
+        policy : WaitPolicy
+        """
+        address, yields = self._address, policy.yields
+        for _ in range(policy.tries):
+            if _trywait(address) == 0:
+                return
+            if yields:
+                os.sched_yield()
+        while not self.acquire(POLL_INTERVAL_S):
+            if watch():
+                return
 
     def drain(self) -> None:
-        """Set the count to zero, where nobody else uses the semaphore."""
+        """Set the count to zero, while no other process uses the semaphore."""
         while _trywait(self._address) == 0:
             pass

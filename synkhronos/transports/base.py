@@ -1,21 +1,31 @@
 """What a transport must promise.
 
-A transport moves arrays between the ranks. Every method is called by every
-rank, in the same order, with lists of the same length; it treats all arrays of
-a call together, so that many small ones cost little more than one large one.
+A transport moves arrays between the ranks. Every method that is not called *local* is called by every rank, in the
+same order, with lists of the same length; it treats all arrays of a call together, so that many small ones cost little
+more than one large one.
 
-**All or nothing.** No method changes an array that it is given. A result
-stands beside what it shall replace and is complete once the ranks have met
-again (`RankContext.commit`, which every command that keeps results ends with);
-only then does `adopt` make it current.
+**All or nothing.** No method changes an array that it is given. What becomes the value of something is returned as
+`Pending`: it lies beside the current array and is complete once the ranks have met again, so only
+`RankContext.commit_values` gets the arrays out.
 
-**Keys.** A key names what an array is the value of (a shared variable, an
-output), so that a transport can keep memory for it from call to call.
+**Keys.** A key names what an array is the value of (a shared variable, an output), so that a transport can keep memory
+for it from call to call.
 
-**Devices.** Arrays are NumPy arrays here. Where ranks have devices, their
-transport takes the arrays that live there as well, in the same lists, and
-returns results for those on the device or on the host, as it comes. An op's
-``on_host``, and the argument of that name, ask for the way through the host.
+**Devices.** Arrays are NumPy arrays here. Where ranks have devices, their transport takes the arrays that live there as
+well, in the same lists, and returns results for those on the device or on the host, as it comes. An op's ``on_host``,
+and the argument of that name, ask for the way through the host.
+
+**Words.** Moving an array is called, everywhere in the library:
+
+=============  =================================================================================
+``bind``       make it lie in the memory that the transport keeps for its key
+``to_host``    make an array of a device lie there
+``allocate``   make room for a result, beside the current array of the key
+``swap_in``    make a result the current array of its key
+``to_device``  make an array of the host lie on the rank's device (of engines)
+``put``        make a variable's storage refer to it (of engines)
+``coerce``     convert a user's value as the variable's own ``set_value`` would (of engines)
+=============  =================================================================================
 """
 
 from __future__ import annotations
@@ -25,11 +35,34 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..kernels.copy import copy_into
 from ..reductions import ReduceOp
 
 Key = Tuple[Any, ...]  # e.g. ("shared", 3)
-Describe = Callable[[int], str]  # from the position in a call's lists to how messages name the array
+NameOf = Callable[[int], str]  # from the position in a call's lists to how messages name the array
+
+
+class Pending:
+    """Results that may be incomplete until the ranks have met again.
+
+    Parameters
+    ----------
+    results : list of (array or None)
+        None where this rank keeps its value.
+    """
+
+    __slots__ = ("_results",)
+
+    def __init__(self, results: List[Any]) -> None:
+        self._results = results
+
+    def bring(self, i: int, to_device: Callable[[Any, Any], Any], variable: Any) -> None:
+        """Bring the i-th result to where the variable lives; for results that are complete on this rank."""
+        if self._results[i] is not None:
+            self._results[i] = to_device(variable, self._results[i])
+
+    def release(self) -> List[Any]:
+        """Return the results: to be called after the barrier that completes them, by who has waited at it."""
+        return self._results
 
 
 class Transport(ABC):
@@ -43,31 +76,38 @@ class Transport(ABC):
     def all_reduce(
         self,
         keys: Sequence[Key],
-        arrays: Sequence[np.ndarray],
+        arrays: Sequence[Any],
         op: ReduceOp,
         weights: Optional[Sequence[float]],
-        describe: Describe,
-    ) -> List[np.ndarray]:
-        """Reduce over the ranks, for every rank: ``result := op(x_0, ..., x_{n-1})``, the same bits everywhere.
+        name_of: NameOf,
+        takers: Optional[Sequence[int]] = None,
+    ) -> Pending:
+        """Reduce over the ranks: ``result := op(x_0, ..., x_{n-1})``, the same bits everywhere.
+
+        Parameters
+        ----------
+        takers : sequence of int, optional
+            The ranks that take the results; all of them by default. The others' are None.
 
         Raises
         ------
         ValueError
-            On every rank, where shapes or dtypes differ between ranks.
+            On every rank, if shapes or dtypes differ between ranks.
         """
 
     @abstractmethod
     def reduce(
         self,
         keys: Sequence[Key],
-        arrays: Sequence[Optional[np.ndarray]],
+        arrays: Sequence[Any],
         ops: Sequence[ReduceOp],
         weights: Optional[Sequence[float]],
-        describe: Describe,
+        name_of: NameOf,
         keep_dtype: bool = True,
-        in_place: bool = False,
-    ) -> Optional[List[np.ndarray]]:
+    ) -> Optional[List[Any]]:
         """Reduce over the ranks, for the root; None on the others.
+
+        The results are complete, and nothing else refers to them.
 
         Parameters
         ----------
@@ -79,51 +119,34 @@ class Transport(ABC):
             Of the ranks, for ``avg``.
         keep_dtype
             Whether sums of bool stay bool (they become counts otherwise).
-        in_place
-            Whether the results will be adopted (every rank has a value then, and all ops are the same one that
-            combines values); else they are arrays that nobody else refers to, and complete.
         """
 
     @abstractmethod
-    def gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray]) -> Optional[List[List[np.ndarray]]]:
+    def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray]]]:
         """Return, on the root, every rank's arrays: for each array a list in rank order; None on the others.
 
         They are readable until the end of the command, no longer.
         """
 
     @abstractmethod
-    def all_gather(
-        self, keys: Sequence[Key], arrays: Sequence[np.ndarray], describe: Describe, on_host: bool = False
-    ) -> List[np.ndarray]:
+    def all_gather(self, keys: Sequence[Key], arrays: Sequence[Any], name_of: NameOf, on_host: bool = False) -> Pending:
         """Concatenate the ranks' arrays along axis 0, in rank order, for every rank. Lengths may differ."""
 
     @abstractmethod
-    def broadcast(
-        self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int, on_host: bool = False
-    ) -> List[np.ndarray]:
-        """Return, on every rank, the arrays of the root. Those of the others may have any shape."""
+    def broadcast(self, keys: Sequence[Key], arrays: Sequence[Any], root: int, on_host: bool = False) -> Pending:
+        """Return, on every rank, the arrays of the root. Those of the others may have any shape, or be None."""
 
     @abstractmethod
-    def bind(self, key: Key, value: np.ndarray) -> np.ndarray:
-        """Return the key's current array, holding ``value``; not a copy where it is there already. Local."""
-
-    def to_host(self, key: Key, array: Any) -> np.ndarray:
-        """Return the key's current array as one in shared memory: itself, or a copy of what lies elsewhere. Local."""
-        return array
+    def bind(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
+        """Return the current arrays of the keys, holding the values; not copies if they are there already. Local."""
 
     @abstractmethod
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an array to be filled and then adopted as a result; its contents are undefined. Local."""
-
-    def store(self, key: Key, value: np.ndarray) -> np.ndarray:
-        """Return a copy of ``value`` that can be adopted as a result. Local."""
-        copy = self.allocate(key, value.shape, value.dtype)
-        copy_into(copy, value)
-        return copy
+        """Return an array to be filled and given to a `Pending`; its contents are undefined. Local."""
 
     @abstractmethod
-    def swap_in(self, key: Key, result: np.ndarray) -> None:
-        """Make a result of this transport the current array of its key. Local."""
+    def swap_in(self, key: Key, result: Any) -> None:
+        """Make a result the current array of its key; for `RankContext.commit_values`. Local."""
 
     @abstractmethod
     def forget(self, prefix: Tuple[Any, ...]) -> None:

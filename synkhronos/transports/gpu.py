@@ -15,7 +15,7 @@ import numpy as np
 
 from ..reductions import ReduceOp
 from ..reductions.device import contiguous, download, is_on_device, upload
-from .base import Describe, Key, Transport
+from .base import Key, NameOf, Pending, Transport
 from .nccl import Clique, Meta, is_known, open_clique
 from .shared_memory import SharedMemoryTransport, check_same
 
@@ -53,10 +53,15 @@ class GpuTransport(Transport):
     def exchange(self, notice: Any) -> List[Any]:
         return self.host.exchange(notice)
 
-    def bind(self, key: Key, value: Any) -> Any:
-        return contiguous(value) if is_on_device(value) else self.host.bind(key, value)
+    def bind(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
+        on_host = [i for i, value in enumerate(values) if not is_on_device(value)]
+        bound = [None if i in on_host else contiguous(value) for i, value in enumerate(values)]
+        for i, array in zip(on_host, self.host.bind([keys[i] for i in on_host], [values[i] for i in on_host])):
+            bound[i] = array
+        return bound
 
     def to_host(self, key: Key, array: Any) -> np.ndarray:
+        """Return an array, or a copy of one that lives on the device, in this rank's shared memory. Local."""
         if not is_on_device(array):
             return array
         staged = download(array, self.host.allocate(key, array.shape, array.dtype))
@@ -73,7 +78,7 @@ class GpuTransport(Transport):
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         self.host.forget(prefix)
 
-    def _exposed(self, keys: Sequence[Key], arrays: Sequence[Any]) -> List[Any]:
+    def _on_host(self, keys: Sequence[Key], arrays: Sequence[Any]) -> List[Any]:
         return [None if array is None else self.to_host(key, array) for key, array in zip(keys, arrays)]
 
     # -- which way -----------------------------------------------------------------------------------------------
@@ -108,26 +113,32 @@ class GpuTransport(Transport):
         arrays: Sequence[Any],
         op: ReduceOp,
         weights: Optional[Sequence[float]],
-        describe: Describe,
-    ) -> List[Any]:
-        metas = self._metas(arrays, [op.on_host] * len(arrays))
-        for i, of_ranks in enumerate(metas):
-            check_same(of_ranks, describe, i)
+        name_of: NameOf,
+        takers: Optional[Sequence[int]] = None,
+    ) -> Pending:
+        metas, staged = self._ways(arrays, [op.on_host] * len(arrays), name_of)
         results: Dict[int, Any] = {}
-        staged = [i for i, of_ranks in enumerate(metas) if not of_ranks]
         if staged:
             mine = [keys[i] for i in staged]
-            reduced = self.host.all_reduce(
-                mine, self._exposed(mine, [arrays[i] for i in staged]), op, weights, lambda j: describe(staged[j])
+            pending = self.host.all_reduce(
+                mine,
+                self._on_host(mine, [arrays[i] for i in staged]),
+                op,
+                weights,
+                lambda j: name_of(staged[j]),
+                takers,
             )
             if any(is_on_device(arrays[i]) for i in staged):
                 self.host.barrier.wait()  # the others' shares of the results are complete
-            for i, result in zip(staged, reduced):
-                results[i] = upload(result, self.context) if is_on_device(arrays[i]) else result
+            for i, result in zip(staged, pending.release()):
+                goes_up = result is not None and is_on_device(arrays[i])
+                results[i] = upload(result, self.context) if goes_up else result
         for i, of_ranks in enumerate(metas):
-            if of_ranks:
-                results[i] = self.nccl.all_reduce(arrays[i], op, weights)
-        return self._finished(results, len(arrays))
+            if of_ranks and takers is None:
+                results[i] = self._nccl.all_reduce(arrays[i], op, weights)
+            elif of_ranks:  # the root alone
+                results[i] = self._nccl.reduce(arrays[i], of_ranks, op, weights)
+        return Pending(self._finished(results, len(arrays)))
 
     def reduce(
         self,
@@ -135,72 +146,82 @@ class GpuTransport(Transport):
         arrays: Sequence[Any],
         ops: Sequence[ReduceOp],
         weights: Optional[Sequence[float]],
-        describe: Describe,
+        name_of: NameOf,
         keep_dtype: bool = True,
-        in_place: bool = False,
     ) -> Optional[List[Any]]:
-        metas = self._metas(arrays, [op.on_host or op.name in (None, "gather") for op in ops])
-        for i, of_ranks in enumerate(metas):
-            check_same(of_ranks, describe, i)
+        on_host = [op.on_host or op.name in (None, "gather") for op in ops]
+        metas, staged = self._ways(arrays, on_host, name_of)
         results: Dict[int, Any] = {}
-        staged = [i for i, of_ranks in enumerate(metas) if not of_ranks]
         if staged:
             mine = [keys[i] for i in staged]
             reduced = self.host.reduce(
                 mine,
-                self._exposed(mine, [arrays[i] for i in staged]),
+                self._on_host(mine, [arrays[i] for i in staged]),
                 [ops[i] for i in staged],
                 weights,
-                lambda j: describe(staged[j]),
+                lambda j: name_of(staged[j]),
                 keep_dtype,
-                in_place,
             )
-            if in_place and any(is_on_device(arrays[i]) for i in staged):
-                self.host.barrier.wait()  # the others' shares of the results are complete
             results.update(zip(staged, reduced or [None] * len(staged)))
         for i, of_ranks in enumerate(metas):
             if of_ranks:
-                results[i] = self.nccl.reduce(arrays[i], of_ranks, ops[i], weights)
+                results[i] = self._nccl.reduce(arrays[i], of_ranks, ops[i], weights)
         finished = self._finished(results, len(arrays))
         return finished if self.host.rank == self.host.root else None
 
     def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray]]]:
-        return self.host.gather(keys, self._exposed(keys, arrays))
+        return self.host.gather(keys, self._on_host(keys, arrays))
 
-    def all_gather(
-        self, keys: Sequence[Key], arrays: Sequence[Any], describe: Describe, on_host: bool = False
-    ) -> List[Any]:
-        metas = self._metas(arrays, [on_host] * len(arrays))
-        for i, of_ranks in enumerate(metas):
-            check_same(of_ranks, describe, i, but_lengths=True)
+    def all_gather(self, keys: Sequence[Key], arrays: Sequence[Any], name_of: NameOf, on_host: bool = False) -> Pending:
+        metas, staged = self._ways(arrays, [on_host] * len(arrays), name_of, but_lengths=True)
         results: Dict[int, Any] = {}
-        staged = [i for i, of_ranks in enumerate(metas) if not of_ranks]
         if staged:
             mine = [keys[i] for i in staged]
             gathered = self.host.all_gather(
-                mine, self._exposed(mine, [arrays[i] for i in staged]), lambda j: describe(staged[j])
+                mine, self._on_host(mine, [arrays[i] for i in staged]), lambda j: name_of(staged[j])
             )
-            results.update(zip(staged, gathered))
+            results.update(zip(staged, gathered.release()))  # every rank has made its own: they are complete
         for i, of_ranks in enumerate(metas):
             if of_ranks:
-                results[i] = self.nccl.all_gather(arrays[i], [meta.shape[0] for meta in of_ranks])
-        return self._finished(results, len(arrays))
+                results[i] = self._nccl.all_gather(arrays[i], [meta.shape[0] for meta in of_ranks if meta is not None])
+        return Pending(self._finished(results, len(arrays)))
 
-    def broadcast(self, keys: Sequence[Key], arrays: Sequence[Any], root: int, on_host: bool = False) -> List[Any]:
-        metas = self._metas(arrays, [on_host] * len(arrays))
+    def broadcast(self, keys: Sequence[Key], arrays: Sequence[Any], root: int, on_host: bool = False) -> Pending:
+        metas, staged = self._ways(arrays, [on_host] * len(arrays), None)
         results: Dict[int, Any] = {}
-        staged = [i for i, of_ranks in enumerate(metas) if not of_ranks]
         if staged:
-            mine = [keys[i] for i in staged]
+            mine, is_root = [keys[i] for i in staged], self.host.rank == root
             # Only the root's values are read.
-            exposed = self._exposed(mine, [arrays[i] for i in staged]) if self.host.rank == root else []
-            sent = self.host.broadcast(mine, exposed, root)
-            for i, result in zip(staged, sent):
-                results[i] = arrays[i] if self.host.rank == root else result
+            sent = self.host.broadcast(
+                mine, self._on_host(mine, [arrays[i] if is_root else None for i in staged]), root
+            )
+            for i, result in zip(staged, sent.release()):  # the rank's own copy, so it is complete
+                results[i] = arrays[i] if is_root else result
         for i, of_ranks in enumerate(metas):
             if of_ranks:
-                results[i] = self.nccl.broadcast(arrays[i], of_ranks[root], root)
-        return self._finished(results, len(arrays))
+                results[i] = self._nccl.broadcast(arrays[i], of_ranks[root], root)
+        return Pending(self._finished(results, len(arrays)))
+
+    def _ways(
+        self, arrays: Sequence[Any], on_host: Sequence[bool], name_of: Optional[NameOf], but_lengths: bool = False
+    ) -> Tuple[List[List[Optional[Meta]]], List[int]]:
+        """Return what the ranks say of the arrays that go through NCCL (else nothing), and which go through the host.
+
+        Raises
+        ------
+        ValueError
+            If shapes or dtypes differ between ranks, unless ``name_of`` is None.
+        """
+        metas = self._metas(arrays, on_host)
+        if name_of is not None:
+            for i, of_ranks in enumerate(metas):
+                check_same(of_ranks, name_of, i, but_lengths)
+        return metas, [i for i, of_ranks in enumerate(metas) if not of_ranks]
+
+    @property
+    def _nccl(self) -> Clique:
+        assert self.nccl is not None  # an array has metas only if there is a clique
+        return self.nccl
 
     def _finished(self, results: Dict[int, Any], count: int) -> List[Any]:
         """Return the results in order, once NCCL has computed those that it computes."""

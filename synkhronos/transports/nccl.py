@@ -2,14 +2,15 @@
 
 NCCL sums, multiplies, and takes least and greatest elements, of arrays of one
 size. What `reductions` promises beyond that is done here, by kernels around its
-calls: averages are weighted before the sum and divided after it; float16 is
-summed in float32; NaN wins against numbers; a rank that has nothing takes part
+calls: averages are weighted before the sum and divided after it, with more
+digits or a clamp (`Clique._average`); float16 is summed in float32; NaN wins
+against numbers; a rank that has nothing takes part
 with what changes nothing; arrays of different lengths are padded and cut.
 
 Its calls return before the work is done, and the work waits for all ranks: one
 that dies in the middle leaves the others' devices waiting. So `Clique.finish`
-looks at the fate of the ranks until the device is done, and aborts where that
-has become pointless.
+looks at the fate of the ranks until the device is done, and aborts if that has
+become pointless.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import ctypes
 import os
 import time
 from abc import ABC, abstractmethod
+from importlib import import_module
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..reductions import ReduceOp, scaled_weights
-from ..reductions.device import combine, compute_dtype, concatenate, empty, filled, nan_mark, scale
+from ..reductions import ReduceOp, compute_dtype, counting, narrowed
+from ..reductions.device import clamp, combine, concatenate, empty, filled, nan_mark, scale
 from .shared_memory import SharedMemoryTransport
 
 #: Types that both NCCL and pygpu know.
@@ -36,25 +38,25 @@ MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
 EAGER, PAUSE = 0.001, 0.0002
 
 #: What cuEventQuery answers while the device works.
-READY_TIMEOUT_S = 600
+CUDA_ERROR_NOT_READY = 600
 
-#: What changes nothing when it is combined.
-_NEUTRAL = {"avg": 0, "sum": 0, "prod": 1}
+#: What changes nothing when it is combined; 0 would make 0 of a sum that is -0.
+_NEUTRAL = {"sum": -0.0, "prod": 1}
 
 
 _aborted: List[Any] = []  # communicators that must not be collected as garbage
 
 
 class Meta(NamedTuple):
-    """What a rank tells the others of an array."""
+    """What a rank says of an array to the others."""
 
     on_device: bool
     shape: Tuple[int, ...]
-    dtype: np.dtype
+    dtype: np.dtype[Any]
 
 
-def is_known(dtype: np.dtype) -> bool:
-    """Tell whether NCCL knows elements of that type."""
+def is_known(dtype: np.dtype[Any]) -> bool:
+    """Return whether NCCL knows elements of that type."""
     return dtype.name in KNOWN
 
 
@@ -64,7 +66,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
     Returns
     -------
     Clique or None
-        None on all ranks where any of them cannot take part.
+        None on all ranks if any of them cannot take part.
     str
         Why there is none.
     """
@@ -74,17 +76,17 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
     collectives: Any = None
     ident, trouble = b"", ""
     try:
-        from pygpu import collectives
-
+        collectives = import_module("pygpu.collectives")
         clique_id = collectives.GpuCommCliqueId(context)
         ident = bytes(clique_id.comm_id)
     except Exception as error:
         trouble = _words(error)
-    said = host.exchange((trouble, ident))  # nobody goes on where one cannot
+    said = host.exchange((trouble, ident))  # no rank goes on if one cannot
     for rank, (theirs, _) in enumerate(said):
         if theirs:
             return None, f"rank {rank}, {devices[rank]}: {theirs}"
-    comm = progress = None
+    comm: Any = None
+    progress: Any = None
     try:
         if host.rank != host.root:
             clique_id = collectives.GpuCommCliqueId(context, bytearray(said[host.root][1]))
@@ -99,7 +101,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
 
 
 class Progress(ABC):
-    """Tells when a device is done."""
+    """Says when a device is done."""
 
     @abstractmethod
     def mark(self) -> None:
@@ -107,7 +109,7 @@ class Progress(ABC):
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Tell whether the device has done what it had been given when `mark` was called."""
+        """Return whether the device has done what it had been given when `mark` was called."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -141,7 +143,7 @@ class Cuda(Progress):
     def is_done(self) -> bool:
         with self._context:
             status = self._cuda.cuEventQuery(self._event)
-        if status != READY_TIMEOUT_S:
+        if status != CUDA_ERROR_NOT_READY:
             _check(status)
             return True
         error = ctypes.c_int()
@@ -173,7 +175,7 @@ class Clique:
     rank, size, root : int
     progress : Progress
     look : callable
-        Raises `Aborted` where a peer has failed or died.
+        Raises `Aborted` if a peer has failed or died.
     """
 
     def __init__(
@@ -229,7 +231,7 @@ class Clique:
         Raises
         ------
         Aborted
-            Where a peer has failed or died before.
+            If a peer has failed or died before.
         """
         if not self._busy:
             return
@@ -264,13 +266,10 @@ class Clique:
     ) -> Any:
         """Prepare this rank's part, have NCCL combine the parts, and finish what comes out."""
         name, shape, dtype = str(op.name), meta.shape, meta.dtype
-        wide = compute_dtype(op, dtype)
-        total = 1.0
         if name == "avg":
-            own, total = self._weight(weights, present)
-            # Not 0 * x, which is NaN where x is infinite.
-            part = scale(array, own, dtype=wide) if own else filled(0, shape, wide, self.context)
-        elif array is None:
+            return self._average(array, meta, weights, present, call)
+        wide = compute_dtype(op, dtype)
+        if array is None:
             part = filled(_neutral(name, wide), shape, wide, self.context)
         else:
             part = array.astype(wide, copy=False)
@@ -280,23 +279,51 @@ class Clique:
         if name in ("min", "max") and wide.kind == "f":  # NCCL lets numbers win against NaN, NumPy does not
             mark = nan_mark(part)
             mark = call(mark, "sum")
-        out = call(part, "sum" if name == "avg" else name)
+        out = call(part, name)
         if out is None:
             return None
         if mark is not None:
             out = combine(ReduceOp("sum"), out, mark, out)
-        if total != 1.0:
-            out = scale(out, 1.0, total)
         return out.astype(dtype, copy=False)
 
-    def _weight(self, weights: Optional[Sequence[float]], present: Sequence[bool]) -> Tuple[float, float]:
-        """Return this rank's weight and the sum of all: exact, and no sum weighted so overflows."""
-        given = np.ones(self.size) if weights is None else np.asarray(weights, np.float64)
-        given = np.where(present, given, 0)
-        if not given.any():
-            given = np.asarray(present, np.float64)
-        scaled = scaled_weights(given)
-        return float(scaled[self.rank]), float(scaled.sum())
+    def _average(
+        self,
+        array: Any,
+        meta: Meta,
+        weights: Optional[Sequence[float]],
+        present: Sequence[bool],
+        call: Callable[[Any, str], Any],
+    ) -> Any:
+        """Return the mean of the ranks that count, under the contract of `reductions.mean`.
+
+        NCCL adds in an order of its own and rounds at each step, which takes the sum of equal values off that value,
+        and every rank knows only its own. Half and single precision are therefore added in the next wider type: the
+        error is far below half a digit of the narrow one, so that what is rounded to it lies between the least and the
+        greatest value, without any clamp. That is one call with twice the bytes. The least and the greatest elements
+        to clamp to would be two more calls, and three times the bytes: they are for double precision, which has no
+        wider type.
+        """
+        ranks, counted = counting(present, weights)
+        wide = np.dtype(np.float32 if meta.dtype == np.float16 else np.float64)
+        shares = narrowed(counted, wide)
+        counts = self.rank in ranks
+        if counts:
+            part = scale(array, float(shares[ranks.index(self.rank)]), dtype=wide)
+        else:  # not 0 * x, which is NaN if x is infinite
+            part = filled(_neutral("sum", wide), meta.shape, wide, self.context)
+        if not part.size:
+            return self._cut(part.astype(meta.dtype, copy=False), call)
+        out, bounds = call(part, "sum"), []
+        if wide == meta.dtype:
+            for name in ("min", "max"):
+                own = array if counts else filled(_neutral(name, wide), meta.shape, wide, self.context)
+                bounds.append(call(own, name))
+        if out is None:
+            return None
+        out = scale(out, 1.0, float(shares.sum()))
+        if bounds:
+            out = clamp(out, *bounds)
+        return out.astype(meta.dtype, copy=False)
 
     def _cut(self, part: Any, call: Callable[[Any, str], Any]) -> Any:
         """Return the result of an array without elements."""
@@ -321,7 +348,7 @@ class Clique:
 
     def _scattered(self, part: Any, op: str) -> Any:
         if part.shape[0] % self.size:
-            raise ValueError(f"reduce_scatter: the length {part.shape[0]} is no multiple of the {self.size} ranks")
+            raise ValueError(f"reduce_scatter: the length {part.shape[0]} is not a multiple of the {self.size} ranks")
         self._enter()
         out = empty((part.shape[0] // self.size,) + part.shape[1:], part.dtype, self.context)
         self.comm.reduce_scatter(part, op, out)
@@ -332,7 +359,7 @@ def _meta(array: Any) -> Meta:
     return Meta(True, tuple(array.shape), np.dtype(array.dtype))
 
 
-def _neutral(name: str, dtype: np.dtype) -> Any:
+def _neutral(name: str, dtype: np.dtype[Any]) -> Any:
     """Return the element that changes nothing."""
     if name in _NEUTRAL:
         return _NEUTRAL[name]

@@ -1,45 +1,40 @@
 """Collectives through shared memory: every rank reads the others' arrays where they lie.
 
-Each key has a *slot* in the memory of each rank: its *current* array, which
-the owner's storage cell normally points at, and a *spare* one that results are
-written to. Every rank works out its share of the elements, for all ranks: it
-reads n current arrays and writes into n spare ones. So all ranks hold the same
-bits, no element is computed twice, and the current arrays stand untouched
-until every rank has finished.
+Each key has a *slot* in the memory of each rank: its *current* array, to which the variable's storage normally refers,
+and a *spare* one into which results are written::
+
+              rank 0's pool          rank 1's pool
+    current   [ x_0         ]        [ x_1         ]     read by both
+    spare     [ 0 0 0 | 1 1 ]        [ 0 0 0 | 1 1 ]     each rank writes its share into both
+
+Every rank works out its share of the elements, for all ranks: it reads n current arrays and writes into n spare ones.
+So all ranks hold the same bits, no element is computed twice, and the current arrays stay as they are until every rank
+has finished; the commit lets current and spare change places.
 """
 
 from __future__ import annotations
 
 import math
 import pickle
-import sys
-from collections import OrderedDict
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
+from ..errors import ArgumentValueError
 from ..kernels.copy import copy_into, join_into
 from ..kernels.reduce import Share
-from ..memory import messages
-from ..memory.pool import Handle, Pool, PoolMap
+from ..memory.attach import PoolMap
+from ..memory.handles import Handle
+from ..memory.pool import Pool
 from ..reductions import ReduceOp, reduce_outputs
 from ..sync.barrier import Barrier
-from .base import Describe, Key, Transport
+from ..trace import point
+from .base import Key, NameOf, Pending, Transport
+from .layouts import Layout, Layouts, Placed
 
-#: Up to so many bytes the root reduces alone: sharing the work would cost another barrier.
+#: Up to so many bytes the root reduces alone: sharing the work would take another barrier.
 ROOT_REDUCES_BELOW_BYTES = 1 << 16
-
-#: What ranks have told each other is kept for so many collectives: two for each of different variables, whose current
-#: and spare arrays change places.
-MAX_LAYOUTS = 64
-
-
-class Placed(NamedTuple):
-    """An array in the rank's pool, and its handle: one thing, for Ctrl-C may come between any two assignments."""
-
-    array: np.ndarray
-    handle: Handle
 
 
 class Slot:
@@ -51,93 +46,76 @@ class Slot:
         self.current: Optional[Placed] = None
         self.spare: Optional[Placed] = None
 
-    def fits(self, which: str, shape: Tuple[int, ...], dtype: np.dtype) -> bool:
-        """Tell whether one of the arrays can be overwritten with a value of that shape and dtype.
-
-        Not where somebody else still refers to it, or to a view of it: another variable's cell after an update that
-        swaps the two, or a user who borrowed the value. Then it is left to them, and its memory goes back with the
-        last reference.
-        """
-        placed = getattr(self, which)
-        if placed is None or placed.array.shape != shape or placed.array.dtype != dtype:
-            return False
-        # The slot's reference and the argument's; and, as all views have the array's own base, the array's and again
-        # the argument's.
-        return sys.getrefcount(placed.array) == 2 and sys.getrefcount(placed.array.base) == 2
-
-
-class Layout:
-    """Where arrays of all ranks lie, as all of them have told.
-
-    Attributes
-    ----------
-    handles : list of list of (Handle or None)
-        By rank, and by position in what was told.
-    known : dict
-        What collectives have worked out from it, for the next time.
-    """
-
-    def __init__(self, handles: List[Sequence[Optional[Handle]]], pools: PoolMap) -> None:
-        self.handles, self._pools = handles, pools
-        self._arrays: Dict[int, List[Optional[np.ndarray]]] = {}
-        self.known: Dict[Any, Any] = {}
-
-    def of_ranks(self, i: int) -> List[Optional[Handle]]:
-        """Return every rank's handle at a position."""
-        return [handles[i] for handles in self.handles]
-
-    def arrays(self, i: int) -> List[Any]:
-        """Return every rank's array at a position, attached."""
-        found = self._arrays.get(i)
-        if found is None:
-            found = self._arrays[i] = [
-                None if handle is None else self._pools.attach(handle) for handle in self.of_ranks(i)
-            ]
-        return found
-
 
 class SharedMemoryTransport(Transport):
-    """Collectives over the pools of the ranks; see the module."""
+    """Collectives over the pools of the ranks; see the module.
 
-    def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap) -> None:
-        self.barrier, self.pool, self.pools = barrier, pool, pools
+    Parameters
+    ----------
+    barrier : Barrier
+    pool : Pool
+        This rank's memory.
+    pools : PoolMap
+        All ranks' memory.
+    borrowed : callable
+        Returns the ids of the memory to which the storage of any variable refers now. A variable may have *borrowed*
+        an array of another one's slot (an update can swap two variables): then it is left to the borrower, and not
+        written to.
+    """
+
+    def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, borrowed: Callable[[], Set[int]] = set) -> None:
+        self.barrier, self.pool, self.pools, self._borrowed = barrier, pool, pools, borrowed
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
+        self.everybody = range(self.size)
         self._slots: Dict[Key, Slot] = {}
-        self._keep: List[Any] = [None, None]
-        # What was told last, by the identities of the handles, which are kept for that: pickled.
-        self._told: "OrderedDict[Tuple[int, ...], Tuple[bytes, Any]]" = OrderedDict()
-        self._layouts: "OrderedDict[Tuple[bytes, ...], Layout]" = OrderedDict()  # by what all ranks told
+        self._layouts = Layouts(pools)
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
-    def _slot(self, key: Key) -> Slot:
-        slot = self._slots.get(key)
-        if slot is None:
-            slot = self._slots[key] = Slot()
-        return slot
-
-    def bind(self, key: Key, value: np.ndarray) -> np.ndarray:
-        slot = self._slot(key)
-        if slot.current is not None and _same_memory(value, slot.current.array):
-            return slot.current.array
-        if not slot.fits("current", value.shape, value.dtype):
-            slot.current = self._placed_array(value.shape, value.dtype)
-        copy_into(slot.current.array, value)  # type: ignore[union-attr]
-        return slot.current.array  # type: ignore[union-attr]
+    @point("transport")
+    def bind(self, keys: Sequence[Key], values: Sequence[np.ndarray]) -> List[np.ndarray]:
+        bound: List[np.ndarray] = []
+        borrowed: Optional[Set[int]] = None
+        for key, value in zip(keys, values):
+            slot = self._slots.get(key)
+            if slot is None:
+                slot = self._slots[key] = Slot()
+            current = slot.current
+            if current is None or current.array is not value:
+                if current is None or not _is_same_memory(value, current.array):
+                    borrowed = self._borrowed() if borrowed is None else borrowed
+                    current = slot.current = self._fitting(current, value.shape, value.dtype, borrowed)
+                    copy_into(current.array, value)
+            bound.append(current.array)
+        return bound
 
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        slot = self._slot(key)
-        if not slot.fits("spare", shape, dtype):
-            slot.spare = self._placed_array(shape, dtype)
-        return slot.spare.array  # type: ignore[union-attr]
+        return self._spares([key], [(shape, dtype)])[0].array
 
-    def _placed_array(self, shape: Tuple[int, ...], dtype: np.dtype) -> Placed:
+    @point("transport")
+    def _spares(self, keys: Sequence[Key], kinds: Sequence[Tuple[Tuple[int, ...], np.dtype]]) -> List[Placed]:
+        """Return the spare arrays of the keys, with these shapes and dtypes."""
+        borrowed, found = self._borrowed(), []
+        for key, (shape, dtype) in zip(keys, kinds):
+            slot = self._slots.get(key)
+            if slot is None:
+                slot = self._slots[key] = Slot()
+            slot.spare = self._fitting(slot.spare, shape, dtype, borrowed)
+            found.append(slot.spare)
+        return found
+
+    def _fitting(self, placed: Optional[Placed], shape: Tuple[int, ...], dtype: np.dtype, borrowed: Set[int]) -> Placed:
+        """Return the array if it can be overwritten with a value of that shape and dtype, else another one."""
+        if placed is not None and placed.array.shape == shape and placed.array.dtype == dtype:
+            if id(placed.array.base) not in borrowed:
+                return placed
         array = self.pool.allocate(shape, dtype)
-        return Placed(array, self.pool.handle(array))
+        return Placed.at(array, self.pool.handle(array))
 
+    @point("transport")
     def swap_in(self, key: Key, result: np.ndarray) -> None:
-        slot = self._slot(key)
-        if slot.spare is not None and result is slot.spare.array:
+        slot = self._slots.get(key)
+        if slot is not None and slot.spare is not None and result is slot.spare.array:
             before, after = slot.current, slot.spare
             slot.spare = None  # first: an array must never be both, wherever this is interrupted
             slot.current = after
@@ -147,57 +125,30 @@ class SharedMemoryTransport(Transport):
         for key in [key for key in self._slots if key[: len(prefix)] == prefix]:
             del self._slots[key]
 
-    # -- meeting -------------------------------------------------------------------------------------------------
+    # -- telling each other --------------------------------------------------------------------------------------
 
     def exchange(self, notice: Any) -> List[Any]:
-        told = self._exchange(pickle.dumps(notice, pickle.HIGHEST_PROTOCOL))
-        return [notice if rank == self.rank else pickle.loads(each) for rank, each in enumerate(told)]
+        notices = self.barrier.exchange(pickle.dumps(notice, pickle.HIGHEST_PROTOCOL), self.pool, self.pools)
+        return [notice if rank == self.rank else pickle.loads(each) for rank, each in enumerate(notices)]
 
-    def _exchange(self, notice: bytes) -> Tuple[bytes, ...]:
-        block = self.barrier.block
-        # Two slots in turn, by the number of the barrier: that is the same on all ranks, even after a command that
-        # some of them gave up earlier than others.
-        turn = (self.barrier.current + 1) % 2
-        slots, length = block.notice_slots[turn], block.notice_length[turn]
-        # The slot was read for the last time before the barrier in between.
-        length[self.rank], self._keep[turn] = messages.put(notice, slots[self.rank], self.pool)
-        self.barrier.wait()
-        return tuple(
-            notice if rank == self.rank else bytes(messages.get(length[rank], slots[rank], self.pools))
-            for rank in range(self.size)
-        )
+    @point("transport")
+    def _layout(self, placed: Sequence[Optional[Placed]]) -> Layout:
+        """Tell all ranks where this rank's arrays lie; return where all lie."""
+        return self._layouts.of(self.barrier.exchange(self._layouts.notice(placed), self.pool, self.pools))
 
-    def _share(self, handles: Sequence[Optional[Handle]]) -> Layout:
-        """Tell all ranks where this rank's arrays lie; return where all lie.
-
-        Mostly they lie where they lay the last time, or the time before (current and spare arrays change places). So
-        both what is told and what is made of it are kept.
-        """
-        identities = tuple(map(id, handles))
-        notice, _ = self._told.get(identities, (None, None))
-        if notice is None:
-            notice = pickle.dumps(handles, pickle.HIGHEST_PROTOCOL)
-            _remember(self._told, identities, (notice, handles))
-        told = self._exchange(notice)
-        layout = self._layouts.get(told)
-        if layout is None:
-            layout = Layout([pickle.loads(each) for each in told], self.pools)
-            _remember(self._layouts, told, layout)
-        return layout
-
-    def _placed(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]]) -> List[Optional[Handle]]:
-        """Bring arrays into their slots; return the handles."""
-        handles: List[Optional[Handle]] = []
+    def _current(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]]) -> List[Optional[Placed]]:
+        """Bring arrays into their slots, if they are not there; return the slots' current arrays."""
+        found: List[Optional[Placed]] = []
         for key, array in zip(keys, arrays):
+            slot = self._slots.get(key)
             if array is None:
-                handles.append(None)
+                found.append(None)
+            elif slot is not None and slot.current is not None and slot.current.array is array:
+                found.append(slot.current)
             else:
-                self.bind(key, array)
-                handles.append(self._slots[key].current.handle)  # type: ignore[union-attr]
-        return handles
-
-    def _spare_handle(self, key: Key) -> Handle:
-        return self._slots[key].spare.handle  # type: ignore[union-attr]
+                self.bind([key], [array])
+                found.append(self._slots[key].current)
+        return found
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
@@ -207,35 +158,27 @@ class SharedMemoryTransport(Transport):
         arrays: Sequence[np.ndarray],
         op: ReduceOp,
         weights: Optional[Sequence[float]],
-        describe: Describe,
-    ) -> List[np.ndarray]:
-        return self._reduce_beside(keys, arrays, op, weights, describe, range(self.size))
-
-    def _reduce_beside(
-        self,
-        keys: Sequence[Key],
-        arrays: Sequence[np.ndarray],
-        op: ReduceOp,
-        weights: Optional[Sequence[float]],
-        describe: Describe,
-        takers: Sequence[int],
-    ) -> List[np.ndarray]:
-        """Reduce arrays that every rank has, into spare ones of the ranks that take the results; return this rank's."""
-        n = len(keys)
-        told, results = self._placed(keys, arrays), []
+        name_of: NameOf,
+        takers: Optional[Sequence[int]] = None,
+    ) -> Pending:
+        takers = self.everybody if takers is None else takers
+        placed, results = self._current(keys, arrays), [None] * len(keys)
         if self.rank in takers:
-            results = [self.allocate(key, array.shape, array.dtype) for key, array in zip(keys, arrays)]
-            told = told + [self._spare_handle(key) for key in keys]
-        layout = self._share(told)
-        share = layout.known.get(takers)
+            spares = self._spares(keys, [(array.shape, array.dtype) for array in arrays])
+            placed, results = placed + spares, [spare.array for spare in spares]
+        layout = self._layout(placed)
+        share = layout.plans.get(("all_reduce", tuple(takers)))
         if share is None:
-            for i in range(n):
-                check_same([handles[i] for handles in layout.handles], describe, i)
-            targets = [[self.pools.attach(layout.handles[taker][n + i]) for taker in takers] for i in range(n)]
-            share = layout.known[takers] = Share([layout.arrays(i) for i in range(n)], targets, self.rank, self.size)
+            share = layout.plans["all_reduce", tuple(takers)] = self._share_of(layout, len(keys), takers, name_of)
         share.combine(op, weights)
-        # The others' shares are complete at the next barrier.
-        return results
+        return Pending(results)  # the others' shares are complete at the next barrier
+
+    def _share_of(self, layout: Layout, n: int, takers: Sequence[int], name_of: NameOf) -> Share:
+        """Return what this rank reduces of n arrays, whose results follow them in the layout of the takers."""
+        for i in range(n):
+            check_same(layout.of_ranks(i), name_of, i)
+        targets = [[self.pools.attach(layout.handles[taker][n + i]) for taker in takers] for i in range(n)]
+        return Share([layout.arrays(i) for i in range(n)], targets, self.rank, self.size)
 
     def reduce(
         self,
@@ -243,85 +186,90 @@ class SharedMemoryTransport(Transport):
         arrays: Sequence[Optional[np.ndarray]],
         ops: Sequence[ReduceOp],
         weights: Optional[Sequence[float]],
-        describe: Describe,
+        name_of: NameOf,
         keep_dtype: bool = True,
-        in_place: bool = False,
     ) -> Optional[List[np.ndarray]]:
-        if in_place:
-            (op,) = set(ops)
-            results_here = self._reduce_beside(keys, arrays, op, weights, describe, (self.root,))
-            return results_here if self.rank == self.root else None
-        layout = self._share(self._placed(keys, arrays))
-        names = tuple(op.name for op in ops)
-        shared_out = layout.known.get(names)
-        if shared_out is None:
+        layout = self._layout(self._current(keys, arrays))
+        names = tuple([op.name for op in ops])
+        together = layout.plans.get(("reduce", names))
+        if together is None:
             for i, name in enumerate(names):
                 if name not in (None, "gather"):
-                    check_same(layout.of_ranks(i), describe, i)
-            shared_out = layout.known[names] = [
-                i for i, name in enumerate(names) if self._worth_sharing(layout.of_ranks(i), name)
+                    check_same(layout.of_ranks(i), name_of, i)
+            together = layout.plans["reduce", names] = [
+                i for i, name in enumerate(names) if self._is_worth_sharing(layout.of_ranks(i), name)
             ]
-        results: Dict[int, np.ndarray] = {}
-        if shared_out:
-            # The root tells where the results shall lie, which takes an exchange of its own.
-            spares: List[Optional[Handle]] = [None] * len(shared_out)
-            if self.rank == self.root:
-                for j, i in enumerate(shared_out):
-                    self.allocate(keys[i], *_shape_of(layout.of_ranks(i)))
-                    spares[j] = self._spare_handle(keys[i])
-            targets = self._share(spares)
-            for j, i in enumerate(shared_out):
-                results[i] = targets.arrays(j)[self.root]
-                Share([layout.arrays(i)], [[results[i]]], self.rank, self.size).combine(ops[i], weights)
-            self.barrier.wait()
+        results = self._reduced_together(keys, layout, ops, weights, together) if together else {}
         if self.rank != self.root:
             return None
-        out = []
         for i, op in enumerate(ops):
-            if i in results:
-                out.append(results[i].copy())
-                continue
-            with _named(describe, i):
-                out.append(reduce_outputs(op, layout.arrays(i), weights, self.root, keep_dtype))
-        return out
+            if i not in results:
+                with _named(name_of, i):
+                    results[i] = reduce_outputs(op, layout.arrays(i), weights, self.root, keep_dtype)
+        return [results[i] for i in range(len(ops))]
 
-    def _worth_sharing(self, handles: Sequence[Optional[Handle]], name: Optional[str]) -> bool:
+    def _reduced_together(
+        self,
+        keys: Sequence[Key],
+        layout: Layout,
+        ops: Sequence[ReduceOp],
+        weights: Optional[Sequence[float]],
+        chosen: Sequence[int],
+    ) -> Dict[int, np.ndarray]:
+        """Reduce the chosen arrays, each rank its share; return copies of the results on the root."""
+        spares: List[Optional[Placed]] = [None] * len(chosen)
+        if self.rank == self.root:  # it says where the results will lie, which takes an exchange of its own
+            spares = list(self._spares([keys[i] for i in chosen], [_kind_of(layout.of_ranks(i)) for i in chosen]))
+        targets = self._layout(spares)
+        for j, i in enumerate(chosen):
+            share = Share([layout.arrays(i)], [[targets.arrays(j)[self.root]]], self.rank, self.size)
+            share.combine(ops[i], weights)
+        self.barrier.wait()
+        return {i: spare.array.copy() for i, spare in zip(chosen, spares) if spare is not None}
+
+    def _is_worth_sharing(self, handles: Sequence[Optional[Handle]], name: Optional[str]) -> bool:
         if name in (None, "gather") or self.size == 1:
             return False
-        shape, dtype = _shape_of(handles)
+        shape, dtype = _kind_of(handles)
         return dtype.itemsize * math.prod(shape) > ROOT_REDUCES_BELOW_BYTES and dtype != np.bool_
 
     def gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray]) -> Optional[List[List[np.ndarray]]]:
-        layout = self._share(self._placed(keys, arrays))
+        layout = self._layout(self._current(keys, arrays))
         return [layout.arrays(i) for i in range(len(keys))] if self.rank == self.root else None
 
     def all_gather(
-        self, keys: Sequence[Key], arrays: Sequence[np.ndarray], describe: Describe, on_host: bool = False
-    ) -> List[np.ndarray]:
-        layout = self._share(self._placed(keys, arrays))
+        self, keys: Sequence[Key], arrays: Sequence[np.ndarray], name_of: NameOf, on_host: bool = False
+    ) -> Pending:
+        layout = self._layout(self._current(keys, arrays))
         results = []
         for i, key in enumerate(keys):
             of_ranks = layout.of_ranks(i)
-            check_same(of_ranks, describe, i, but_lengths=True)
-            length = sum(handle.shape[0] for handle in of_ranks)
-            spare = self.allocate(key, (length,) + of_ranks[0].shape[1:], of_ranks[0].dtype)
-            join_into(spare, layout.arrays(i))
-            results.append(spare)
-        return results
+            check_same(of_ranks, name_of, i, but_lengths=True)
+            length = sum([handle.shape[0] for handle in of_ranks if handle is not None])
+            shape, dtype = _kind_of(of_ranks)
+            result = self.allocate(key, (length,) + shape[1:], dtype)
+            join_into(result, layout.arrays(i))
+            results.append(result)
+        return Pending(results)
 
     def broadcast(
-        self, keys: Sequence[Key], arrays: Sequence[np.ndarray], root: int, on_host: bool = False
-    ) -> List[np.ndarray]:
+        self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], root: int, on_host: bool = False
+    ) -> Pending:
         if self.rank == root:
-            self._share(self._placed(keys, arrays))
-            return [self._slots[key].current.array for key in keys]  # type: ignore[union-attr]
-        handles = self._share([]).handles[root]
-        return [self.store(key, self.pools.attach(handle)) for key, handle in zip(keys, handles)]
+            current = self._current(keys, arrays)
+            self._layout(current)
+            return Pending([None if placed is None else placed.array for placed in current])
+        results = []
+        for key, handle in zip(keys, self._layout([]).handles[root]):
+            value = self.pools.attach(handle)
+            results.append(self.allocate(key, value.shape, value.dtype))
+            copy_into(results[-1], value)
+        return Pending(results)
 
 
-def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell whether two arrays are views of the same elements in the same order; ``b`` is C-contiguous."""
-    return a is b or (
+def _is_same_memory(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether two arrays are views of the same elements in the same order; ``b`` is C-contiguous."""
+    return (
         a.shape == b.shape
         and a.dtype == b.dtype
         and a.flags.c_contiguous
@@ -329,34 +277,27 @@ def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
     )
 
 
-def _shape_of(handles: Sequence[Optional[Handle]]) -> Tuple[Tuple[int, ...], np.dtype]:
+def _kind_of(handles: Sequence[Optional[Handle]]) -> Tuple[Tuple[int, ...], np.dtype]:
+    """Return the shape and the dtype that the ranks' arrays have in common."""
     handle = next(handle for handle in handles if handle is not None)
     return handle.shape, handle.dtype
 
 
-def _remember(known: OrderedDict, key: Any, value: Any) -> None:
-    """Add to what is known, and forget the oldest where that is too much."""
-    known[key] = value
-    if len(known) > MAX_LAYOUTS:
-        known.popitem(last=False)
-
-
-def check_same(handles: Sequence[Optional[Handle]], describe: Describe, i: int, but_lengths: bool = False) -> None:
-    """Raise where shapes or dtypes differ; every rank sees the same handles, so all raise or none."""
+def check_same(handles: Sequence[Any], name_of: NameOf, i: int, but_lengths: bool = False) -> None:
+    """Raise if shapes or dtypes differ; every rank sees the same handles, so all raise or none."""
     there = [(rank, handle) for rank, handle in enumerate(handles) if handle is not None]
     if len({(handle.shape[but_lengths:], len(handle.shape), handle.dtype) for _, handle in there}) > 1:
-        raise ValueError(
-            "{} differs between ranks: expected the same shape{} and dtype on all of them, got {}".format(
-                describe(i),
-                " (but for the length)" if but_lengths else "",
-                "; ".join(f"{handle.dtype} {handle.shape} on rank {rank}" for rank, handle in there),
-            )
+        raise ArgumentValueError(
+            name_of(i),
+            f"the same shape{' (except axis 0)' if but_lengths else ''} and dtype on all ranks",
+            "; ".join(f"{handle.dtype} {handle.shape} on rank {rank}" for rank, handle in there),
         )
 
 
 @contextmanager
-def _named(describe: Describe, i: int) -> Iterator[None]:
+def _named(name_of: NameOf, i: int) -> Iterator[None]:
+    """Name the array in the errors of the block."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{describe(i)}: {error}") from None
+        raise ValueError(f"{name_of(i)}: {error}") from None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from synkhronos.cli import doctor
-from synkhronos.host import machine
+from synkhronos.host import gpus, machine
 from synkhronos.kernels import copy as streaming
 
 ROOT = str(Path(__file__).parents[2])
@@ -123,7 +123,7 @@ class Fake:
         self.set(streaming, "kernels", None)
 
     def no_gpus(self):
-        self.set(machine, "count_gpus", lambda: 0)
+        self.set(gpus, "count_gpus", lambda: 0)
         self.eight_cores()
 
     def gpus_hidden(self):
@@ -131,7 +131,7 @@ class Fake:
         self.monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     def two_gpus(self):
-        self.set(machine, "count_gpus", lambda: 2)
+        self.set(gpus, "count_gpus", lambda: 2)
         self.monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def one_core_no_gpu(self):
@@ -185,9 +185,15 @@ THIS = "{}.{}".format(*sys.version_info)
         ("cores", "quota_of_two", OK, f"2 usable: affinity 8 of {os.cpu_count()}, quota 2.5", ""),
         ("cores", "one_core", WARN, "1 usable", "taskset"),
         ("shared_memory", "nothing", OK, "memfd", ""),
-        ("shared_memory", "no_memfd", OK, "4.0 GB free in /dev/shm", ""),
+        ("shared_memory", "no_memfd", OK, "4.0 GiB (4294967296 bytes) free in /dev/shm", ""),
         ("shared_memory", "memfd_refused", OK, "Operation not permitted", ""),
-        ("shared_memory", "docker_without_memfd", WARN, "64 MB free in /dev/shm", "docker run --shm-size"),
+        (
+            "shared_memory",
+            "docker_without_memfd",
+            WARN,
+            "64.0 MiB (67108864 bytes) free in /dev/shm",
+            "docker run --shm-size",
+        ),
         ("shared_memory", "no_shared_memory", MISSING, "no memfd", "pip install posix_ipc"),
         ("gpus", "no_gpus", WARN, "none", "NVIDIA's driver"),
         ("gpus", "gpus_hidden", WARN, "none with CUDA_VISIBLE_DEVICES=", "NVIDIA's driver"),
@@ -221,7 +227,7 @@ def test_every_check_is_in_the_list():
 @pytest.mark.parametrize(
     "statuses, code, last",
     [
-        ([OK, WARN], 0, "All that is needed is there."),
+        ([OK, WARN], 0, "Nothing that is needed is missing."),
         ([OK, MISSING, WARN, MISSING], 1, "Missing: thing 1, thing 3"),
     ],
 )
@@ -246,7 +252,7 @@ def test_command_line():
     )
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["ok", "Engine", "Theano"] in [line[:3] for line in lines], done.stdout
-    assert done.returncode == 0 and done.stdout.endswith("All that is needed is there.\n")
+    assert done.returncode == 0 and done.stdout.endswith("Nothing that is needed is missing.\n")
 
 
 @pytest.mark.theano

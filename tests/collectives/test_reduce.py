@@ -73,7 +73,7 @@ def test_default_is_avg_in_place_and_a_variable_alone_gives_its_result_alone(thr
 def test_bad_input(three, refused, in_place):
     counts, W = three.shareds([np.zeros(3, "int32"), np.zeros((2, 2))], ["counts", "W"])
     refused(three, TypeError, ["counts", "int32", "no average"], lambda: synk.reduce([W, counts], in_place=in_place))
-    refused(three, ValueError, ["op must be", "'mean'"], lambda: synk.reduce(W, "mean", in_place))
+    refused(three, ValueError, ["op: expected", "'mean'"], lambda: synk.reduce(W, "mean", in_place))
     for rank in range(3):
         shapes = [(2, 2)] * 3
         shapes[rank] = (2, 1)

@@ -145,11 +145,15 @@ def test_bad_input(three, refused):
     X, y, scale = three.shareds([np.ones((1, 2)), np.ones(1), np.ones(())], ["X", "y", "scale"])
     values = [np.zeros((10, 2)), np.zeros(9)]
     for batch, error, words in [
-        ([0, 9], ValueError, ["batch has index 9", "shortest value has length 9"]),  # an index equal to the length
-        (np.array([3, 9]), ValueError, ["batch has index 9", "length 9"]),
-        ([-10], ValueError, ["batch has index -10", "length 9"]),
-        (10, ValueError, ["batch", "first 10 rows", "length 9"]),
-        (-1, ValueError, ["batch", "negative", "-1"]),
+        (
+            [0, 9],
+            ValueError,
+            ["batch: ", "index 9", "shortest value, which has length 9"],
+        ),  # an index equal to the length
+        (np.array([3, 9]), ValueError, ["batch: ", "index 9", "length 9"]),
+        ([-10], ValueError, ["batch: ", "index -10", "length 9"]),
+        (10, ValueError, ["batch", "first 10 rows", "at most 9 rows"]),
+        (-1, ValueError, ["batch", "0 or more", "-1"]),
         ([1.0], TypeError, ["batch", "integers", "1.0"]),
         (np.array([1.0]), TypeError, ["batch", "float64"]),
         (2.5, TypeError, ["batch", "2.5"]),

@@ -89,7 +89,7 @@ def test_bad_values(three, refused):
     ]:
         refused(three, error, words, lambda value=value: synk.set_value(0, W, value))
     refused(
-        three, ValueError, ["batch has index 2", "length 2"], lambda: synk.set_value(0, W, np.zeros((2, 2)), batch=[2])
+        three, ValueError, ["batch: ", "index 2", "length 2"], lambda: synk.set_value(0, W, np.zeros((2, 2)), batch=[2])
     )
     refused(three, TypeError, ["batch", "1.5"], lambda: synk.set_value(0, W, np.zeros((2, 2)), batch=[1.5]))
     refused(three, ValueError, ["scale", "no rows", "leave out batch"], lambda: synk.set_value(0, scale, 1.0, batch=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from peer import prepare_theano
+from refusals import refuses
 
 prepare_theano()
 theano = pytest.importorskip("theano")
@@ -216,7 +217,7 @@ def test_inputs_keep_how_they_convert():
     f = ENGINE.variant(kept, True, [])
     one, other, _ = ENGINE.inputs(f)
     assert ENGINE.convert(one, np.ones(1), "x").dtype == "float32"
-    with pytest.raises(TypeError, match="^y: expected "):
+    with refuses(TypeError, "y"):
         ENGINE.convert(other, np.ones(1), "y")
     same([f(np.ones(1), np.ones(1, "float32"))[0]], [np.array([3.0])])
 
@@ -320,5 +321,5 @@ def test_unknown_random_states_are_refused(value):
     state.tag.is_rng = True
     assert ENGINE.is_random(state)
     for refused in (lambda: ENGINE.jumped(state, value, 1), lambda: ENGINE.reseeded(state, value, 1, 0)):
-        with pytest.raises(TypeError, match=r"^random state state: expected one of MRG.*, got .*; use one of"):
+        with refuses(TypeError, "random state state", expected="one of MRG"):
             refused()

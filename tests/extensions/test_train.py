@@ -1,9 +1,8 @@
 """Training functions against Lasagne's rules in one process, and against ranks that are simulated one after another."""
 
-import re
-
 import numpy as np
 import pytest
+from refusals import refuses
 
 import synkhronos as synk
 
@@ -495,16 +494,16 @@ def test_statistics_of_a_lasagne_network():
 
 
 @pytest.mark.parametrize(
-    "layers, error, message",
+    "layers, error, got",
     [
-        (3, TypeError, "layers: expected a Lasagne layer .* got 3 of type int"),
-        ([], ValueError, "layers: there is nothing to average"),
-        ([theano.shared(3, "n")], ValueError, "layers: there is nothing to average"),
+        (3, TypeError, "3 of type int"),
+        ([], ValueError, "nothing to average"),
+        ([theano.shared(3, "n")], ValueError, "nothing to average"),
     ],
 )
-def test_what_has_no_statistics(layers, error, message):
+def test_what_has_no_statistics(layers, error, got):
     synk.fork(2, use_gpu=False)
-    with pytest.raises(error, match=message):
+    with refuses(error, "layers", got=got):
         train.average_batch_norm(layers)
 
 
@@ -523,66 +522,79 @@ def bad_arguments():
         "learning_rate": 0.1,
     }
     n = T.lscalar("n")
+    scalar, variable = "a floating-point expression of 0 dimensions", "the variable of an input"
+    average = "integers have no average"
     return good, [
-        ({"params": model.params + [other]}, ValueError, r"params[3] ('other'): the loss does not depend on it"),
-        ({"params": model.params + [model.c]}, ValueError, r"params[3] ('c') stands twice"),
-        ({"params": [model.w * 2]}, TypeError, "params[0]"),
-        ({"params": []}, ValueError, "params: expected at least one"),
-        ({"loss": model.errors}, TypeError, "loss: expected a floating-point expression of 0 dimensions, got"),
-        ({"loss": [model.loss]}, TypeError, "loss: expected a floating-point expression of 0 dimensions, got a list"),
-        ({"loss": 1.0}, TypeError, "loss: expected a floating-point expression"),
-        ({"x": X}, TypeError, "x: expected the variable of an input"),
-        ({"x": 3}, TypeError, "x: expected the variable of an input, or a list of them, got 3"),
-        ({"y": model.y * 2}, TypeError, "y: expected the variable of an input"),
-        ({"y": model.c}, TypeError, "y: c of TensorType(float64, scalar) is a shared variable"),
-        ({"update_rule": "sgd"}, TypeError, "update_rule: expected a rule of synkhronos.extensions.updates"),
+        ({"params": model.params + [other]}, ValueError, "params[3] ('other')", "the loss depends on", None),
+        ({"params": model.params + [model.c]}, ValueError, "params[3] ('c')", None, "listed twice"),
+        ({"params": [model.w * 2]}, TypeError, "params[0]", None, None),
+        ({"params": []}, ValueError, "params", "at least one", None),
+        ({"loss": model.errors}, TypeError, "loss", scalar, None),
+        ({"loss": [model.loss]}, TypeError, "loss", scalar, "a list"),
+        ({"loss": 1.0}, TypeError, "loss", scalar, None),
+        ({"x": X}, TypeError, "x", variable, None),
+        ({"x": 3}, TypeError, "x", variable, "3"),
+        ({"y": model.y * 2}, TypeError, "y", variable, None),
+        ({"y": model.c}, TypeError, "y", variable, "c of TensorType(float64, scalar), which is a shared variable"),
+        ({"update_rule": "sgd"}, TypeError, "update_rule", "a rule of synkhronos.extensions.updates", None),
         (
             {"update_rule": lambda loss, params, learning_rate: {}},
             TypeError,
-            "expected it to return (grad_updates, param_updates, grad_shared), got dict",
+            "update_rule <lambda>",
+            "(grad_updates, param_updates, grad_shared)",
+            "dict",
         ),
         (
             {"learnig_rate": 0.1},
             TypeError,
-            "update_rule sgd: got an unexpected keyword argument 'learnig_rate'; its options are learning_rate",
+            "update_rule sgd",
+            "its options learning_rate",
+            "unexpected keyword argument 'learnig_rate'",
         ),
         (
             {"update_rule": updates.adam, "beta3": 0.1},
             TypeError,
-            "its options are learning_rate, beta1, beta2, epsilon",
+            "update_rule adam",
+            "its options learning_rate, beta1, beta2, epsilon",
+            None,
         ),
-        ({"learning_rate": "high"}, TypeError, "learning_rate: expected a number"),
-        ({"learning_rate": rate}, ValueError, "depends on rate of TensorType(float64, scalar), which is no shared"),
-        ({"max_norm": 0}, ValueError, "max_norm: expected a positive number, got 0"),
-        ({"max_norm": "1"}, TypeError, "max_norm: expected a number"),
-        ({"outputs": T.argmax(model.errors)}, TypeError, "outputs[0] (argmax) has the type int64, and integers"),
-        ({"outputs": [model.loss, 3]}, TypeError, "outputs[1]: expected an expression or (expression, op), got 3"),
-        ({"outputs": [(model.errors, "mean")]}, ValueError, "outputs[0]: unknown op 'mean' (known: avg, "),
-        ({"outputs": [(n, "avg")]}, TypeError, "outputs[0] (n) has the type int64, and integers"),
+        ({"learning_rate": "high"}, TypeError, "learning_rate", "a number", None),
+        (
+            {"learning_rate": rate},
+            ValueError,
+            "the step of w",
+            "shared variables",
+            "rate of TensorType(float64, scalar)",
+        ),
+        ({"max_norm": 0}, ValueError, "max_norm", "a positive number", "0"),
+        ({"max_norm": "1"}, TypeError, "max_norm", "a number", None),
+        ({"outputs": T.argmax(model.errors)}, TypeError, "outputs[0] (argmax)", average, "int64"),
+        ({"outputs": [model.loss, 3]}, TypeError, "outputs[1]", "an expression or (expression, op)", "3"),
+        ({"outputs": [(model.errors, "mean")]}, ValueError, "outputs[0]", "avg, ", "'mean'"),
+        ({"outputs": [(n, "avg")]}, TypeError, "outputs[0] (n)", average, "int64"),
     ]
 
 
 @pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_bad_arguments_are_named(made_by):
     good, cases = bad_arguments()
-    for change, error, message in cases:
-        with pytest.raises(error) as raised:
+    for change, error, *fields in cases:
+        with refuses(error, *fields):
             getattr(train, made_by)(**dict(good, **change))
             pytest.fail(f"{change!r} was accepted")
-        assert message.lower() in re.sub(r"\s+", " ", str(raised.value)).lower(), change
 
 
 @pytest.mark.parametrize(
-    "every, error, message",
+    "every, error, expected",
     [
-        (0, ValueError, "communicate_every: expected at least 1, got 0"),
-        (2.0, TypeError, "communicate_every: expected an int"),
-        (True, TypeError, "communicate_every: expected an int, got True"),
+        (0, ValueError, "at least 1"),
+        (2.0, TypeError, "an int"),
+        (True, TypeError, "an int"),
     ],
 )
-def test_communicate_every_is_a_number_of_steps(every, error, message):
+def test_communicate_every_is_a_number_of_steps(every, error, expected):
     good, _ = bad_arguments()
-    with pytest.raises(error, match=message):
+    with refuses(error, "communicate_every", expected, repr(every)):
         train.make_train_function(communicate_every=every, **good)
 
 

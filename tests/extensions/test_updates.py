@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import synkhronos as synk
 
@@ -407,53 +408,67 @@ def bad_params():
     loss, w = model.loss, model.w
     return OrderedDict(
         [
-            ("unused", (loss, [w, other], ValueError, r"params\[1\] \('other'\): the loss does not depend on it")),
-            ("unused in list", ([w * 1, None], [w, other], ValueError, r"'other'\): the loss does not depend")),
+            ("unused", (loss, [w, other], ValueError, "params[1] ('other')", "the loss depends on")),
+            ("unused in list", ([w * 1, None], [w, other], ValueError, "'other'", "the loss depends on")),
             (
                 "nameless",
-                (loss, [theano.shared(0.0), w], ValueError, r"params\[0\] \(without a name\): the loss does not"),
+                (loss, [theano.shared(0.0), w], ValueError, "params[0] (without a name)", "the loss depends on"),
             ),
             (
                 "no shared",
-                (loss, [w, model.b * 2], TypeError, r"params\[1\] .*expected a shared variable, got .* TensorType"),
+                (loss, [w, model.b * 2], TypeError, "params[1] ", "a shared variable", "TensorType"),
             ),
             (
                 "array",
-                (loss, [w, np.zeros(2)], TypeError, r"params\[1\].* shared variable, got array.* of type ndarray"),
+                (loss, [w, np.zeros(2)], TypeError, "params[1]", "shared variable", "of type ndarray"),
             ),
-            ("twice", (loss, [w, model.b, w], ValueError, r"params\[2\] \('w'\) stands twice, .* params\[0\]")),
-            ("clone", (loss, [w, w.clone()], ValueError, r"params\[1\] \('w'\) stands twice")),
+            (
+                "twice",
+                (
+                    loss,
+                    [w, model.b, w],
+                    ValueError,
+                    "params[2] ('w')",
+                    None,
+                    "listed twice: its value is that of params[0]",
+                ),
+            ),
+            ("clone", (loss, [w, w.clone()], ValueError, "params[1] ('w')", None, "listed twice")),
             (
                 "integers",
                 (
                     loss,
                     [theano.shared(np.arange(3), "n")],
                     TypeError,
-                    r"\('n'\): expected .* floating-point numbers, got TensorType\(int64, vector\)",
+                    "('n')",
+                    "floating-point numbers",
+                    "TensorType(int64, vector)",
                 ),
             ),
-            ("sparse", (loss, [theano.shared(sparse, "s")], TypeError, r"\('s'\): expected a dense array")),
-            ("one", (loss, w, TypeError, "params: expected a list of shared variables, got w")),
-            ("number", (loss, 3, TypeError, "params: expected a list of shared variables, got 3")),
-            ("none", (loss, [], ValueError, "params: expected at least one")),
+            ("sparse", (loss, [theano.shared(sparse, "s")], TypeError, "('s')", "a dense array")),
+            ("one", (loss, w, TypeError, "params", "a list of shared variables", "w")),
+            ("number", (loss, 3, TypeError, "params", "a list of shared variables", "3")),
+            ("none", (loss, [], ValueError, "params", "at least one")),
             (
                 "device",
                 (
                     loss,
                     [w, on_device],
                     ValueError,
-                    r"params\[1\] \('far'\) is on device dev1, but .*'w'\) on device cpu",
+                    "params[1] ('far')",
+                    "on device cpu, as params[0] ('w')",
+                    "on device dev1",
                 ),
             ),
-            ("loss of rows", (model.x.sum(axis=1), [w], TypeError, "loss_or_grads: expected .* 0 dimensions.*average")),
-            ("integer loss", (T.argmax(w), [w], TypeError, "loss_or_grads: expected a floating-point .*int64")),
-            ("number as loss", (1.0, [w], TypeError, "loss_or_grads: expected .* got 1.0 of type float")),
-            ("too few", ([w * 1], [w, model.b], ValueError, "one gradient for each of 2 params, got 1")),
-            ("dimensions", ([w * 1, w * 1], [w, model.v], TypeError, r"params\[1\] \('v'\): .* 1 dimensions.* matrix")),
-            ("complex", ([w * 1j], [w], TypeError, r"params\[0\] \('w'\): expected a real gradient")),
+            ("loss of rows", (model.x.sum(axis=1), [w], TypeError, "loss_or_grads", "0 dimensions", None, "average")),
+            ("integer loss", (T.argmax(w), [w], TypeError, "loss_or_grads", "a floating-point", "int64")),
+            ("number as loss", (1.0, [w], TypeError, "loss_or_grads", None, "1.0 of type float")),
+            ("too few", ([w * 1], [w, model.b], ValueError, "loss_or_grads", "one gradient for each of 2 params", "1")),
+            ("dimensions", ([w * 1, w * 1], [w, model.v], TypeError, "params[1] ('v')", "1 dimensions", "matrix")),
+            ("complex", ([w * 1j], [w], TypeError, "params[0] ('w')", "a real gradient")),
             (
                 "number as gradient",
-                ([0.0], [w], TypeError, r"params\[0\] \('w'\): expected a real gradient .* got 0.0"),
+                ([0.0], [w], TypeError, "params[0] ('w')", "a real gradient", "0.0"),
             ),
         ]
     )
@@ -461,8 +476,8 @@ def bad_params():
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "sgd_nonflat"])
 def test_bad_params_are_named(name):
-    for case, (loss, params, error, message) in bad_params().items():
-        with pytest.raises(error, match=message):
+    for case, (loss, params, error, *fields) in bad_params().items():
+        with refuses(error, *fields):
             getattr(rules, name)(loss, params, 0.1)
             pytest.fail(f"{case} was accepted")
 
@@ -473,19 +488,17 @@ def test_bad_params_are_named(name):
 def test_bad_scalars_are_named(bad):
     model = Model()
     for name in ALL:
-        with pytest.raises(
-            TypeError, match="learning_rate: expected a number, or a real shared variable or expression"
-        ):
+        with refuses(TypeError, "learning_rate", "a number, or a real shared variable or expression"):
             getattr(rules, name)(model.loss, model.params, bad)
         for option in OTHERS.get(name, []):
-            with pytest.raises(TypeError, match=option + ": expected a number"):
+            with refuses(TypeError, option, "a number"):
                 getattr(rules, name)(model.loss, model.params, 0.1, **{option: bad})
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, np.float32(-np.inf), 10**400])
 def test_scalars_are_finite(bad):
     model = Model()
-    with pytest.raises(ValueError, match="learning_rate: expected a finite number, got -?(nan|inf|1000)"):
+    with refuses(ValueError, "learning_rate", "a finite number", repr(bad)):
         rules.rmsprop(model.loss, model.params, bad)
 
 
@@ -500,11 +513,11 @@ def test_unknown_options_are_named(name):
 def test_bad_updates_are_named(apply):
     model = Model()
     made = rules.sgd(model.loss, model.params[:2], 0.1)
-    with pytest.raises(TypeError, match="param_updates: expected a dict .* second of the three"):
+    with refuses(TypeError, "param_updates", "second of the three"):
         apply(made)
-    with pytest.raises(ValueError, match=r"params\[1\] \('v'\) has no update in param_updates"):
+    with refuses(ValueError, "params[1] ('v')", "a key of param_updates"):
         apply(made[1], [model.w, model.v])
-    with pytest.raises(ValueError, match=r"params\[1\] \('w'\) stands twice"):
+    with refuses(ValueError, "params[1] ('w')", got="listed twice"):
         apply(made[1], [model.w, model.w])
-    with pytest.raises(TypeError, match="momentum: expected a number"):
+    with refuses(TypeError, "momentum", "a number"):
         apply(made[1], momentum="much")

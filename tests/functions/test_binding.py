@@ -4,7 +4,7 @@ from collections import namedtuple
 
 import pytest
 
-from synkhronos.functions.binding import bind
+from synkhronos.functions.signature import bind
 
 Given = namedtuple("Given", "name has_default default", defaults=(False, None))
 

@@ -283,20 +283,24 @@ def test_the_rows_of_every_rank_with_batch(world, words, shards):
 
 
 BAD_BATCHES = [
-    (8, ValueError, "batch selects the first 8 rows but the shortest scattered input has length 7"),
-    (-1, ValueError, "batch must not be a negative number of rows, got -1"),
-    ([7], ValueError, "batch has index 7 but the shortest scattered input has length 7"),  # the original took it
-    ([0, -8], ValueError, "batch has index -8 but the shortest scattered input has length 7"),
-    (np.array([0, 7]), ValueError, "batch has index 7 but"),
-    (1.5, TypeError, "batch must be an int, a slice, or a list or 1-D array of integers; got 1.5"),
-    ([0.0, 1.0], TypeError, "batch must be an int, a slice, .*; got a list with 0.0"),
+    (8, ValueError, "batch: expected at most 7 rows, the length of the shortest scattered input, got the first 8"),
+    (-1, ValueError, "batch: expected a number of rows, 0 or more, got -1"),
+    (
+        [7],
+        ValueError,
+        "batch: expected .* the shortest scattered input, which has length 7, got index 7",
+    ),  # the original took it
+    ([0, -8], ValueError, "batch: expected .*, got index -8"),
+    (np.array([0, 7]), ValueError, "batch: expected .*, got index 7"),
+    (1.5, TypeError, "batch: expected an int, a slice, or a list or 1-D array of integers, got 1.5"),
+    ([0.0, 1.0], TypeError, "batch: expected an int, a slice, .*, got a list with 0.0"),
     (np.array([0.0]), TypeError, "got an array of type float64"),
     ([[0, 1]], ValueError, "more than one dimension"),
     (np.zeros((2, 2), int), ValueError, r"got an array of shape \(2, 2\)"),
-    (True, TypeError, "batch must be an int"),
+    (True, TypeError, "batch: expected an int"),
     ([True, False], TypeError, r"np.flatnonzero\(mask\)"),
     (np.ones(7, bool), TypeError, r"np.flatnonzero\(mask\)"),
-    ("abc", TypeError, "batch must be an int, a slice"),
+    ("abc", TypeError, "batch: expected an int, a slice"),
     (slice(0, 3, 0), ValueError, "a step other than 0"),
     (slice(0.5, 3), TypeError, "a slice of integers or None"),
 ]

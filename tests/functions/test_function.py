@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
+from refusals import is_local, refuses
 
 import synkhronos as synk
 
@@ -81,7 +82,7 @@ def test_inputs_refuse_what_theano_refuses(one, theano_words, kwargs, value, rig
         f.as_theano(value)
     with pytest.raises((TypeError, ValueError), match=r"^input 'x' \(argument 0\): expected .*, got ") as parallel:
         f(value)
-    assert parallel.type is serial.type
+    assert is_local(parallel.value, serial.type)
     if isinstance(value, np.ndarray):
         with pytest.raises(TypeError, match=r"^input 'x' \(argument 0\): expected .*, got an array of .*; cast or"):
             f(synk.data(value))
@@ -184,15 +185,11 @@ def test_results_have_the_form_that_theano_returns(two, theano_words):
 
 def test_ops_of_integers_and_bools(one, theano_words):
     i, b = T.lvector("i"), T.TensorType("bool", (False,))("flags")
-    with pytest.raises(
-        TypeError,
-        match=r"outputs\[1\] \(count\) has the type int64, which has no average \('avg' is "
-        "the default op\\): give the op 'sum', .*, or cast .* to a float",
-    ):
+    with refuses(TypeError, "outputs[1] (count)", "floating-point", "int64", "give the op 'sum', "):
         count = i.sum()
         count.name = "count"
         theano_words.function([i], [T.cast(i.sum(), "float64"), count])
-    with pytest.raises(TypeError, match=r"output has the type bool, which has no average"):
+    with refuses(TypeError, "output", "floating-point", "bool"):
         theano_words.function([b], (b.any(), "avg"))
     f = theano_words.function(
         [i, b],
@@ -209,10 +206,10 @@ def test_ops_of_integers_and_bools(one, theano_words):
         (
             "mean",
             ValueError,
-            "the op of an output must be 'avg', 'sum', 'prod', 'min', 'max', 'gather', None .*got 'mean'",
+            "the op of an output: expected 'avg', 'sum', 'prod', 'min', 'max', 'gather', None .*got 'mean'",
         ),
-        ("c_", ValueError, "the op of an output must be"),
-        (3, TypeError, "the op of an output must be .*, got 3 of type int"),
+        ("c_", ValueError, "the op of an output: expected"),
+        (3, TypeError, "the op of an output: expected .*, got 3 of type int"),
     ],
 )
 def test_unknown_ops(theano_words, output, error, message):
@@ -248,9 +245,9 @@ def test_every_form_of_updates(two, theano_words):
 @pytest.mark.parametrize(
     "update,error,message",
     [
-        (lambda w, c, s: [(w, w + 1, "gather")], ValueError, "the op of the update of w must be .*, got 'gather'"),
-        (lambda w, c, s: [(w, w + 1, None)], ValueError, "the op of the update of w must be"),
-        (lambda w, c, s: [(c, c + 1, "avg")], TypeError, "the update of c has the type int64, which has no average"),
+        (lambda w, c, s: [(w, w + 1, "gather")], ValueError, "the op of the update of w: expected .*, got 'gather'"),
+        (lambda w, c, s: [(w, w + 1, None)], ValueError, "the op of the update of w: expected"),
+        (lambda w, c, s: [(c, c + 1, "avg")], TypeError, "the update of c: .* no average.*, got int64"),
         (lambda w, c, s: [(w * 2, w)], TypeError, "updates: expected a shared variable to update, got"),
         (lambda w, c, s: [(w, w + 1), (w, w + 2)], ValueError, r"updates\[1\]: w is updated twice"),
         (lambda w, c, s: [(s, s * 2, "sum")], TypeError, "the update of s can have no op: it is no dense array"),
@@ -338,7 +335,7 @@ def test_build_inputs(two, theano_words):
         f.build_inputs(np.ones((4, 2)), [1])
     xs, ys, _ = f.build_inputs(np.ones((4, 2)), [1.7, 2.2, 3.1, 4.9], force_cast=True, oversize=1.5, minibatch=True)
     assert xs.alloc_size == 12 and ys[:].tolist() == [1, 2, 3, 4] and xs.minibatch and ys.minibatch
-    with pytest.raises(ValueError, match="oversize must be from 1 to 2, got 2.5"):
+    with pytest.raises(ValueError, match="oversize: expected .* got 2.5"):
         f.build_inputs(np.ones((4, 2), "float32"), [1], oversize=2.5)
     with pytest.raises(ValueError, match="expected 2 dimensions, got 1"):
         f.build_inputs(np.ones(4, "float32"), [1])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 from worlds import Tables
 
 import synkhronos as synk
@@ -60,7 +61,7 @@ def test_one_graph_at_function_and_others_when_a_call_needs_them(two, theano_wor
     f(ROWS, num_slices=1, batch_s=None)
     with pytest.raises(ValueError, match="num_slices must be at least 1"):
         f(ROWS, num_slices=0)
-    with pytest.raises(ValueError, match="batch_s has index 7"):
+    with refuses(ValueError, "batch_s", got="index 7"):
         f(ROWS, batch_s=[7])
     assert compilations == ["f"]
     for _ in range(2):

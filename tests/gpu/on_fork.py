@@ -123,8 +123,8 @@ def test_gpus_that_cannot_be_used_are_no_reason_to_fail():
     """On a machine whose GPUs do not open (here: there are none), CPU ranks take over, and the log says why."""
     program = (
         "import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
-        "import synkhronos as synk; from synkhronos.host import machine\n"
-        "machine.count_gpus = lambda: 2\n"
+        "import synkhronos as synk; from synkhronos.host import gpus\n"
+        "gpus.count_gpus = lambda: 2\n"
         "print('ranks', synk.fork(2))\n"
         "import theano, numpy\n"
         "print(type(theano.shared(numpy.zeros(2))).__name__)"

@@ -20,6 +20,7 @@ FORMS = (
 PARTS = {
     "devices": [HERE + "/on_fork.py"],
     "arithmetic": [HERE + "/on_arrays.py"],
+    "mean": ["tests/reductions/test_mean.py", "-k", "device or NCCL"],
     "nccl": [HERE + "/on_nccl.py"],
     "functions": [HERE + "/on_functions.py"],
     "collectives": ["tests/collectives", "-k", "fork and theano"],

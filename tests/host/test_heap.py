@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from synkhronos.host import heap
-
 ROOT = str(Path(__file__).parents[2])
 
 pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc's heap")
@@ -41,7 +39,7 @@ def run(text):
     ).stdout
 
 
-def test_freed_memory_is_not_taken_anew():
+def test_freed_memory_stays_with_the_process():
     without, with_it = map(
         int,
         run("""
@@ -55,20 +53,36 @@ print(faults())
     assert with_it < 100
 
 
-def test_on_every_rank():
-    told = run("""
+def faults_of_ranks(*forks):
+    """Return the page faults of the master and of the other rank in the last of some sessions."""
+    return eval(
+        run(f"""
 import numpy as np
 import synkhronos as synk
 from synkhronos.testing import numpy_engine as engine
-synk.fork(2, use_gpu=False)
+for keywords in {forks!r}:
+    synk.close()
+    synk.fork(2, use_gpu=False, **keywords)
 x = engine.variable("x", "float64", 1)
 count = lambda x: np.full(len(x), faults(), "float64")
 print(synk.function([x], (engine.apply(count, x), "gather"))(np.zeros(2)).tolist())
 """)
-    master, other = eval(told)
+    )
+
+
+def test_on_every_rank():
+    master, other = faults_of_ranks({})
     assert master < 100 and other < 100
 
 
-def test_where_the_c_library_has_no_such_way(monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    assert heap.keep_freed_memory() is False
+def test_can_be_left_alone_on_every_rank():
+    master, other = faults_of_ranks({"keep_heap": False})
+    assert master > 5000 and other > 5000
+
+
+def test_the_ranks_of_a_later_session_decide_for_themselves():
+    """The master's own heap stays as an earlier session had it."""
+    master, other = faults_of_ranks({"keep_heap": True}, {"keep_heap": False})
+    assert master < 100 and other > 5000
+    master, other = faults_of_ranks({"keep_heap": False}, {"keep_heap": True})
+    assert master < 100 and other < 100

@@ -10,20 +10,6 @@ GB = 1 << 30
 
 
 @pytest.fixture
-def fake(tmp_path):
-    """Return a function that writes files below a root and returns the root."""
-
-    def write(files):
-        for name, text in files.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(str(text))
-        return str(tmp_path)
-
-    return write
-
-
-@pytest.fixture
 def eight_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {6, 1, 0, 2, 3, 4, 5, 7})
 
@@ -138,46 +124,3 @@ def test_available_memory_without_proc_is_all_the_memory(fake):
 
 def test_available_memory_of_this_machine_is_plausible():
     assert 0 < machine.available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-FOUR = {f"dev/nvidia{name}": "" for name in ("0", "1", "2", "3", "ctl", "-uvm", "-caps/nvidia-cap1")}
-
-
-@pytest.mark.parametrize(
-    "files, visible, count",
-    [
-        ({}, None, 0),
-        ({}, "0,1", 0),
-        (FOUR, None, 4),
-        (FOUR, "", 0),
-        (FOUR, "-1", 0),
-        (FOUR, "2", 1),
-        (FOUR, "3, 1", 2),
-        (FOUR, "0,4,1", 1),
-        (FOUR, "0,-1,1", 1),
-        (FOUR, "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,1", 2),
-        (FOUR, "MIG-8932f937", 1),
-        (FOUR, "none", 0),
-    ],
-)
-def test_count_gpus(fake, monkeypatch, files, visible, count):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert machine.count_gpus(fake(files)) == count
-
-
-@pytest.mark.parametrize(
-    "script, count",
-    [
-        ("printf 'GPU 0: A (UUID: GPU-1)\\n  MIG 1g: x\\nGPU 1: B (UUID: GPU-2)\\n'", 2),
-        ("echo No devices found; exit 6", 0),
-    ],
-)
-def test_count_gpus_asks_nvidia_smi_where_there_are_no_device_files(fake, monkeypatch, script, count):
-    root = fake({"bin/nvidia-smi": "#!/bin/sh\n" + script})
-    os.chmod(root + "/bin/nvidia-smi", 0o755)
-    monkeypatch.setenv("PATH", root + "/bin")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert machine.count_gpus(root) == count

@@ -1,4 +1,4 @@
-"""The kernels in C: what they compute and refuse; copying past the caches."""
+"""Copying past the caches."""
 
 import numpy as np
 import pytest
@@ -72,53 +72,6 @@ def test_copy_refuses_other_sizes():
         kernels.copy(np.zeros(1), np.zeros(2))
     with pytest.raises((TypeError, ValueError, BufferError)):
         kernels.copy(b"constant", np.zeros(1))
-
-
-def table(*arrays):
-    return np.array([[arrays[0].size] + [array.__array_interface__["data"][0] for array in arrays]], np.int64)
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"n_parts": 1},
-        {"n_parts": 0},
-        {"n_parts": -1},
-        {"n_targets": 0},
-        {"typecode": "i"},
-        {"op": 3},
-        {"op": -1},
-        {"chosen": ()},
-        {"chosen": (0, 2)},
-        {"chosen": (-1, 0)},
-        {"op": 1, "chosen": (0,)},
-        {"op": 2, "weights": (1.0,)},
-        {"chosen": range(65)},
-        {"chosen": ("a", "b")},
-        {"chosen": 3},
-    ],
-)
-def test_reduce_refuses_what_does_not_fit(wrong):
-    arrays = [np.ones(4), np.ones(4), np.zeros(4)]
-    given = dict(
-        table=table(*arrays),
-        n_parts=2,
-        n_targets=1,
-        typecode="d",
-        op=0,
-        chosen=(0, 1),
-        weights=(),
-        total=1.0,
-        stream=False,
-    )
-    kernels.reduce(*given.values())
-    assert list(arrays[2]) == [2, 2, 2, 2]
-    given.update(wrong)
-    arrays[2][:] = 7
-    with pytest.raises((TypeError, ValueError)):
-        kernels.reduce(*given.values())
-    assert list(arrays[2]) == [7, 7, 7, 7]
 
 
 def test_without_kernels(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.errors import SynkhronosError
-from synkhronos.launchers.processes.keeper import Keeper
+from synkhronos.launchers.processes.keeper import Descriptors, Keeper
 from synkhronos.launchers.processes.launcher import ProcessLauncher
 from synkhronos.memory.memfd import nameless_file
 from synkhronos.program.program import PROGRAM
@@ -44,6 +44,14 @@ def start(keeper, size, root=0):
     return launcher, block
 
 
+def test_descriptors_arrive_as_they_were_sent():
+    sent = Descriptors(10, 11, [20, 21, 30, 31], {-1: 40, 1: 41, 2: 42})
+    received = Descriptors.of_flat(sent.flat(), 2, [-1, 1, 2])
+    assert received == sent
+    assert [received.streams_of(position) for position in range(2)] == [[20, 21], [30, 31]]
+    assert Descriptors.of_flat([1, 2], 0, []) == Descriptors(1, 2, [], {})
+
+
 def wait_for(condition, seconds=10):
     until = time.monotonic() + seconds
     while not condition():
@@ -55,7 +63,7 @@ def test_ranks_are_children_of_the_keeper(keeper):
     launcher, block = start(keeper, 4, root=2)
     pids = [launcher.pid(rank) for rank in (0, 1, 3)]
     assert sorted(pids) == sorted(child.pid for child in psutil.Process(keeper.pid).children())
-    launcher.check()
+    assert launcher.is_alive()
     launcher.kill()
     assert [block.ended[rank] for rank in range(4)] == [1, 1, 0, 1]
     assert [block.status[rank] for rank in (0, 1, 3)] == [-9] * 3
@@ -113,7 +121,7 @@ def test_inspect():
     found = launcher.inspect([1, 2], 5)
     assert found[1][0] in "RSD" and "in serve" in found[1] and "in rank_main" in found[1], found
     assert found[2].startswith("T (stopped)") and "\n" not in found[2]
-    assert launcher.inspect([1], 5)[1].count("in rank_main") == 1  # not what was said before
+    assert launcher.inspect([1], 5)[1].count("in rank_main") == 1  # each call asks again
     began = time.monotonic()
     launcher.inspect([1, 2], 0)
     assert time.monotonic() - began < 1
@@ -127,8 +135,10 @@ def test_a_keeper_that_is_gone(keeper):
     os.kill(keeper.pid, signal.SIGKILL)
     wait_for(lambda: not keeper.alive())
     assert repr(keeper) == f"Keeper(pid={keeper.pid}, ended)"
-    with pytest.raises(SynkhronosError, match="keeper process .* is gone: killed by signal 9"):
-        launcher.check()
+    assert not launcher.is_alive()
+    assert f"keeper process (pid {keeper.pid})" in str(launcher.error()) and "killed by signal 9" in str(
+        launcher.error()
+    )
     launcher.kill()
     assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
     with pytest.raises(SynkhronosError, match="keeper"):

@@ -8,8 +8,8 @@ import pytest
 import synkhronos as synk
 from synkhronos.launchers.local import SimulatedDeath
 from synkhronos.program.program import PROGRAM
-from synkhronos.runtime.command import Command, execute
-from synkhronos.runtime.serve import Start
+from synkhronos.runtime.command import Command, Start
+from synkhronos.runtime.context import RankContext
 
 
 class Act(Command):
@@ -42,21 +42,23 @@ def test_every_rank_has_a_thread(session):
     assert session.launcher.contexts == {}
 
 
-def test_vanishing_is_dying(session, monkeypatch):
-    def mortal(command, context):
-        ack = execute(command, context)
-        if isinstance(ack.error, SimulatedDeath):
-            raise ack.error
-        return ack
+def test_a_simulated_death_is_a_death(session, monkeypatch):
+    execute = RankContext.execute
 
-    monkeypatch.setattr("synkhronos.runtime.serve.execute", mortal)
+    def mortal(context, envelope):
+        answer = execute(context, envelope)
+        if isinstance(answer.error, SimulatedDeath):
+            raise answer.error
+        return answer
+
+    monkeypatch.setattr(RankContext, "execute", mortal)
     with pytest.raises(synk.WorkerDied, match="rank 2 .* was killed by SIGKILL .* in act") as caught:
         session.run(Act(2, "vanish"))
-    assert caught.value.rank == 2 and not synk.is_forked()
+    assert caught.value.rank == 2 and caught.value.command == "act" and not synk.is_forked()
 
 
 def test_broken_rank_tells_why(session, monkeypatch):
-    monkeypatch.setattr("synkhronos.runtime.serve.encode", lambda ack: 1 / 0)
+    monkeypatch.setattr("synkhronos.runtime.serve.encode", lambda answer: 1 / 0)
     with pytest.raises(synk.WorkerDied, match="exit code 70") as caught:
         session.run(Start())
     assert "ZeroDivisionError" in str(caught.value.__cause__)

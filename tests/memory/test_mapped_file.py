@@ -5,10 +5,11 @@ import pickle
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from synkhronos.memory import mapped_file
+from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.mapped_file import describe, is_mapped
-from synkhronos.memory.pool import PoolMap
 
 VIEWS = {
     "whole": lambda m: m,
@@ -58,7 +59,7 @@ def test_only_arrays_over_a_file_are_mapped(values, tmp_path):
     assert is_mapped(array) and is_mapped(array[3:]) and is_mapped(array.T)
     for computed in (array.copy(), array * 2, array[[1, 2]], array.sum(), np.array(array), array[:0], values):
         assert not is_mapped(computed)
-    with pytest.raises(ValueError, match="no np.memmap"):
+    with refuses(TypeError, "value", expected="np.memmap"):
         describe(array.copy())
 
 
@@ -93,13 +94,13 @@ def test_odd_names(tmp_path, name):
     assert PoolMap().attach(describe(array)).tolist() == [4] * 10
     (tmp_path / "other").write_bytes(bytes(10))
     os.replace(tmp_path / "other", tmp_path / name)
-    with pytest.raises(ValueError, match="no longer to be found"):
+    with refuses(ValueError, "value", got="cannot be found any more"):
         describe(array)
 
 
 def test_copy_on_write_is_refused(values, tmp_path):
     np.save(tmp_path / "x.npy", values)
-    with pytest.raises(ValueError, match=r"mode 'c'.*'r' or 'r\+'.*np.array"):
+    with refuses(ValueError, "value", got="mode 'c'", hint="'r' or 'r+', or pass np.array(value)"):
         describe(np.load(tmp_path / "x.npy", mmap_mode="c")[2:])
 
 
@@ -112,7 +113,7 @@ def test_file_without_its_name_is_refused(values, tmp_path, replaced):
         os.replace(tmp_path / "other.npy", tmp_path / "c.npy")
     else:
         os.remove(tmp_path / "c.npy")
-    with pytest.raises(ValueError, match="no longer to be found.*c.npy.*keep the file"):
+    with refuses(ValueError, "value", got=str(tmp_path / "c.npy"), hint="keep the file"):
         describe(array[1:])
     for use in (mapped_file.check, PoolMap().attach):
         with pytest.raises(ValueError, match="was replaced" if replaced else "No such file"):
@@ -122,7 +123,7 @@ def test_file_without_its_name_is_refused(values, tmp_path, replaced):
 def test_anonymous_file_is_refused(tmp_path):
     with open(os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT), "w+b") as file:
         array = np.memmap(file, "u1", "w+", shape=10)
-        with pytest.raises(ValueError, match="no longer to be found"):
+        with refuses(ValueError, "value", got="cannot be found any more"):
             describe(array)
 
 
@@ -171,5 +172,5 @@ def test_without_proc_files_are_taken_as_they_are(values, tmp_path, monkeypatch)
     monkeypatch.setattr("builtins.open", missing)
     assert describe(array).path == str(tmp_path / "c.npy")
     os.remove(tmp_path / "c.npy")
-    with pytest.raises(ValueError, match="no longer to be found"):
+    with refuses(ValueError, "value", got="cannot be found any more"):
         describe(array)

@@ -6,7 +6,8 @@ import pytest
 
 from synkhronos.errors import SharedMemoryError
 from synkhronos.memory import messages
-from synkhronos.memory.pool import Pool, PoolMap
+from synkhronos.memory.attach import PoolMap
+from synkhronos.memory.pool import Pool
 
 SLOT = 256
 

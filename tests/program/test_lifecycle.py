@@ -1,10 +1,11 @@
-"""`fork`, `close`, and what tells the state in between."""
+"""`fork` and `close`, and the state in between."""
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import synkhronos as synk
-from synkhronos.host import machine
+from synkhronos.host import gpus, machine
 from synkhronos.program.program import PROGRAM
 
 
@@ -48,6 +49,7 @@ def test_keywords():
             timeout=20,
             pin=False,
             threads=1,
+            keep_heap=True,
         )
         == 2
     )
@@ -55,33 +57,48 @@ def test_keywords():
 
 
 @pytest.mark.parametrize(
-    "keywords, kind, text",
+    "keywords, error, argument, expected, got",
     [
-        (dict(n_parallel=0), ValueError, "n_parallel must be at least 1, got 0"),
-        (dict(n_parallel=-2), ValueError, "got -2"),
-        (dict(n_parallel=2.0), TypeError, "n_parallel must be an int, got 2.0"),
-        (dict(n_parallel=True), TypeError, "bool"),
-        (dict(n_parallel="2"), TypeError, "'2' of type str"),
-        (dict(n_parallel=2, master_rank=2), ValueError, "master_rank must be from 0 to 1 .*2 ranks.*, got 2"),
-        (dict(n_parallel=2, master_rank=-1), ValueError, "got -1"),
-        (dict(n_parallel=2, master_rank=None), TypeError, "master_rank must be an int, got None"),
-        (dict(n_parallel=2, timeout=0), ValueError, "timeout must be a positive number"),
-        (dict(n_parallel=2, timeout=10**400), ValueError, "timeout must be a positive number"),
-        (dict(n_parallel=2, threads=10**400), ValueError, "threads must be at most 4096"),
-        (dict(n_parallel=2, timeout="3"), ValueError, "got '3'"),
-        (dict(n_parallel=2, timeout=float("nan")), ValueError, "nan"),
-        (dict(n_parallel=2, random="other"), ValueError, "random must be 'split' or 'same', got 'other'"),
-        (dict(n_parallel=2, threads=0), ValueError, "threads must be at least 1"),
-        (dict(n_parallel=2, seed="x"), TypeError, "seed must be an int"),
-        (dict(n_parallel=2, use_gpu=True), synk.SynkhronosError, "use_gpu=True"),
-        (dict(n_parallel=2, devices=["cuda0"]), ValueError, "devices"),
+        (dict(n_parallel=0), ValueError, "n_parallel", "at least 1", "0"),
+        (dict(n_parallel=-2), ValueError, "n_parallel", "at least 1", "-2"),
+        (dict(n_parallel=2.0), TypeError, "n_parallel", "an int", "2.0 of type float"),
+        (dict(n_parallel=True), TypeError, "n_parallel", "an int", "True of type bool"),
+        (dict(n_parallel="2"), TypeError, "n_parallel", "an int", "'2' of type str"),
+        (dict(n_parallel=2, master_rank=2), ValueError, "master_rank", "from 0 to 1, as there are 2 ranks", "2"),
+        (dict(n_parallel=2, master_rank=-1), ValueError, "master_rank", "from 0 to 1", "-1"),
+        (dict(n_parallel=2, master_rank=None), TypeError, "master_rank", "an int", "None"),
+        (dict(n_parallel=2, threads=10**400), ValueError, "threads", "at most 4096", "1000"),
+        (dict(n_parallel=2, random="other"), ValueError, "random", "'split' or 'same'", "'other'"),
+        (dict(n_parallel=2, threads=0), ValueError, "threads", "at least 1", "0"),
+        (dict(n_parallel=2, seed="x"), TypeError, "seed", "an int", "'x' of type str"),
+        (dict(n_parallel=2, seed=-1), ValueError, "seed", "0 or more", "-1"),
+        (dict(n_parallel=2, use_gpu="yes"), TypeError, "use_gpu", "True, False or None", "'yes' of type str"),
+        (dict(n_parallel=2, pin=None), TypeError, "pin", "True or False", "None"),
+        (dict(n_parallel=2, profile_workers=1), TypeError, "profile_workers", "True or False", "1 of type int"),
+        (dict(n_parallel=2, keep_heap=0), TypeError, "keep_heap", "True or False", "0 of type int"),
+        (dict(devices=["cuda0"], use_gpu=False), ValueError, "devices", "none, as use_gpu is False", "['cuda0']"),
+        (dict(n_parallel=2, devices=["cuda0"]), ValueError, "devices[0]", "one of the 0 GPUs", "cuda0"),
     ],
 )
-def test_bad_arguments(keywords, kind, text):
-    with pytest.raises(kind, match=text):
+def test_bad_arguments(keywords, error, argument, expected, got, monkeypatch):
+    monkeypatch.setattr(gpus, "count_gpus", lambda: 0)
+    with refuses(error, argument, expected, got):
         synk.fork(**keywords)
     assert not synk.is_forked()
     assert synk.fork(2) == 2
+
+
+@pytest.mark.parametrize("timeout", [0, 10**400, "3", float("nan")])
+def test_bad_timeouts(timeout):
+    with pytest.raises(ValueError, match="timeout"):
+        synk.fork(2, timeout=timeout)
+    assert not synk.is_forked()
+
+
+def test_no_gpus_to_use():
+    with pytest.raises(synk.SynkhronosError, match="use_gpu=True"):
+        synk.fork(2, use_gpu=True)
+    assert not synk.is_forked()
 
 
 def test_order_of_calls():

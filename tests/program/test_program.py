@@ -5,8 +5,10 @@ import threading
 from unittest.mock import Mock
 
 import pytest
+from refusals import refuses
 
 import synkhronos as synk
+from synkhronos.launchers.local import LocalLauncher
 from synkhronos.program.program import PROGRAM, Program
 
 
@@ -77,7 +79,7 @@ def test_ranks_do_not_depend_on_the_thread_that_forked():
     thread = threading.Thread(target=PROGRAM.open, args=(3, 0))
     thread.start()
     thread.join()
-    from synkhronos.runtime.serve import Start
+    from synkhronos.runtime.command import Start
 
     for _ in range(3):
         assert PROGRAM.session.run(Start()) == [None] * 3
@@ -96,6 +98,19 @@ def test_failed_start_leaves_nothing(monkeypatch):
     PROGRAM.open(3, 0)
     PROGRAM.close()
     assert len(os.listdir("/proc/self/fd")) <= before + 2  # the keeper's socket, and the pool
+
+
+def test_unknown_launcher_is_refused():
+    for unknown in ("process", "mpi", None):
+        with refuses(ValueError, "launcher", "one of ['fork', 'threads']", repr(unknown)):
+            PROGRAM.open(2, 0, launcher=unknown)
+        assert PROGRAM.session is None
+
+
+def test_one_rank_needs_no_process():
+    PROGRAM.shut_down()
+    session = PROGRAM.open(1, 0)
+    assert PROGRAM.keeper_pid is None and isinstance(session.launcher, LocalLauncher)
 
 
 def test_disowned():

@@ -1,28 +1,164 @@
-"""Ten bugs to plant by hand, one at a time, each of a kind that a library like this has had or could have.
+"""Bugs to plant by hand, one at a time, each of a kind that a library like this has had or could have.
 
-Each is a function of pytest's ``monkeypatch`` (or what has its ``setattr``) that makes the library wrong in the process
-that calls it, ranks that are threads included. To be planted before functions are built.
+Each is a function of a `Plant`, and makes the library wrong in the process that calls it, ranks that are threads
+included. It is to be planted before functions are built. A bug must show as a wrong value, or as a refusal that does not
+come; an exception does not count (`tests/programs/test_programs.py`), since a bug that only raises shows that it is
+stale, not that it is found.
 """
+
+import inspect
+import sys
 
 import numpy as np
 
-from synkhronos.functions import arguments, call, division, slicing
+from synkhronos.collectives import scatter as scatter_module
+from synkhronos.functions import arguments, division, slicing
 from synkhronos.functions.variants import Variants
-from synkhronos.reductions import ReduceOp, combining
+from synkhronos.kernels import reduce as kernel
+from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, op, single_numbers
+from synkhronos.selection import Indices, Rows
 from synkhronos.testing.numpy_engine import Function, NumpyEngine, Shared, _substituted
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 
-def weights_forgotten(plant):
-    """An average of the ranks' averages, whatever rows they had."""
-    right = SharedMemoryTransport.reduce
-    plant.setattr(
-        SharedMemoryTransport,
-        "reduce",
-        lambda self, keys, arrays, ops, weights, *args, **kwargs: right(self, keys, arrays, ops, None, *args, **kwargs),
-    )
-    right_small = call.reduce_outputs
-    plant.setattr(call, "reduce_outputs", lambda op, parts, weights, root: right_small(op, parts, None, root))
+class Stale(Exception):
+    """What a bug replaces has changed, and the bug must change with it."""
+
+
+class Plant:
+    """Plants a bug, and pulls it out again; no cache of the library remembers anything of it, or hides it.
+
+    Parameters
+    ----------
+    patch : pytest.MonkeyPatch
+    """
+
+    def __init__(self, patch):
+        self._patch = patch
+        clear_caches()
+
+    def replace(self, owner, name, wrong):
+        """Replace a function, wherever the library has imported it, or a method.
+
+        Raises
+        ------
+        Stale
+            If there is nothing of that name, or it takes other parameters.
+        """
+        right = getattr(owner, name, None)
+        if not callable(right):
+            raise Stale(f"{owner.__name__} has no {name}")
+        if parameters(right) != parameters(wrong):
+            raise Stale(f"{owner.__name__}.{name}{inspect.signature(right)}, not {inspect.signature(wrong)}")
+        self._patch.setattr(owner, name, wrong)
+        for module in modules() if inspect.ismodule(owner) else ():
+            if getattr(module, name, None) is right:
+                self._patch.setattr(module, name, wrong)
+
+    def replace_constant(self, module, name, wrong):
+        """Replace a constant of the same type, in its own module only."""
+        if type(getattr(module, name, None)) is not type(wrong):
+            raise Stale(f"{module.__name__} has no {name} of type {type(wrong).__name__}")
+        self._patch.setattr(module, name, wrong)
+
+    def pull_out(self):
+        self._patch.undo()
+        clear_caches()
+
+
+def parameters(function):
+    """Return names, kinds and defaults of a function's parameters; of a class, those of its ``__init__``."""
+    return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
+
+
+def modules():
+    """Return the modules of the library that are loaded."""
+    return [module for name, module in list(sys.modules.items()) if module and name.split(".")[0] == "synkhronos"]
+
+
+def clear_caches():
+    """Empty every `functools.lru_cache` of the library."""
+    for module in modules():
+        for value in list(vars(module).values()):
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
+# -- averages: what is lost in each of the places that compute them ------------------------------------------------------
+
+
+def average_of_averages(plant):
+    """As in 2017: the ranks' results are averaged with equal weights, whatever rows they had."""
+    right = division.divide
+
+    def wrong(size, root, n_rows=None, lengths=None, batch_s=None, num_slices=1):
+        found = right(size, root, n_rows, lengths, batch_s, num_slices)
+        return found if found.weights is None else found._replace(weights=[min(1, rows) for rows in found.weights])
+
+    plant.replace(division, "divide", wrong)
+
+
+def average_of_slices(plant):
+    """As in 2017: a rank's slices are averaged with equal weights, whatever rows they had."""
+    right = Accumulator.add
+
+    def wrong(self, value, weight=1):
+        right(self, value, 1)
+
+    plant.replace(Accumulator, "add", wrong)
+
+
+def weights_lost_in_arrays(plant):
+    """NumPy's mean of arrays forgets the weights."""
+    right = mean.mean_into
+
+    def wrong(parts, weights, out):
+        right(parts, None, out)
+
+    plant.replace(mean, "mean_into", wrong)
+
+
+def weights_lost_in_numbers(plant):
+    """The short way for single numbers forgets the weights."""
+    right = single_numbers.combine_numbers
+
+    def wrong(op, parts, weights):
+        return right(op, parts, None)
+
+    plant.replace(single_numbers, "combine_numbers", wrong)
+
+
+def weights_lost_in_the_kernel(plant):
+    """The reduction in C is told of no weights. (Without the kernels: NumPy's in its place.)"""
+    if kernel.streaming.kernels is None:
+        return weights_lost_in_arrays(plant)
+    right = kernel.recipe_of
+
+    def wrong(op, present, weights, dtype):
+        return right(op, present, None, dtype)
+
+    plant.replace(kernel, "recipe_of", wrong)
+
+
+def weight_0_counts(plant):
+    """A rank of weight 0 counts as one of the least weight."""
+    right = mean.counting
+
+    def wrong(present, weights):
+        if weights is not None and any(weights):
+            least = min(weight for weight in weights if weight)
+            weights = [weight or least for weight in weights]
+        return right(present, weights)
+
+    plant.replace(mean, "counting", wrong)
+
+
+def default_op_is_sum(plant):
+    """Outputs of floats without an op are added up."""
+    plant.replace_constant(op, "AVG", ReduceOp("sum"))
+
+
+# -- rows: who takes which -----------------------------------------------------------------------------------------------
 
 
 def off_by_one_partition(plant):
@@ -36,29 +172,160 @@ def off_by_one_partition(plant):
             bounds[-2:] = [(begin, border - 1), (border - 1, end)]
         return tuple(bounds)
 
-    plant.setattr(division, "split_rows", wrong)
+    plant.replace(division, "split_rows", wrong)
+
+
+def without_remainder(n_rows, n_ranks):
+    """Return parts of equal length; what is left over at the end belongs to nobody."""
+    rows = n_rows // n_ranks
+    return tuple((rank * rows, (rank + 1) * rows) for rank in range(n_ranks))
+
+
+def inputs_lose_the_remainder(plant):
+    """Inputs are divided into parts of equal length, and the rows that are left over are dropped."""
+    right = division.split_rows
+
+    def wrong(n_rows, n_ranks, root=0):
+        return without_remainder(n_rows, n_ranks) if n_rows >= n_ranks else right(n_rows, n_ranks, root)
+
+    plant.replace(division, "split_rows", wrong)
+
+
+def scatter_loses_the_remainder(plant):
+    """As in 2017, but for scatter alone."""
+    right = scatter_module.split_rows
+
+    def wrong(n_rows, n_ranks, root=0):
+        return without_remainder(n_rows, n_ranks) if n_rows >= n_ranks else right(n_rows, n_ranks, root)
+
+    plant.replace(scatter_module, "split_rows", wrong)
+
+
+def slices_lose_the_remainder(plant):
+    """A rank's rows are cut into slices of equal length, and what is left over is dropped."""
+    right = division.split_slices
+
+    def wrong(n_rows, num_slices):
+        return without_remainder(n_rows, num_slices) if 0 < num_slices <= n_rows else right(n_rows, num_slices)
+
+    plant.replace(division, "split_slices", wrong)
+
+
+def selected_after_scattering(plant):
+    """Rows are divided first, and each rank selects among its own: what ``batch_s`` does, not ``batch``."""
+
+    def wrong(self, lo, hi):
+        return Indices(lo + self.array[lo:hi] % max(1, hi - lo))
+
+    plant.replace(Indices, "part", wrong)
+
+
+def rows_in_order(plant):
+    """Lists of rows are sorted: the data set is not shuffled any more."""
+
+    def wrong(self, array, out=None):
+        return right(Indices(np.sort(self.array)), array, out)
+
+    right = Indices.take
+    plant.replace(Indices, "take", wrong)
+
+
+def step_forgotten(plant):
+    """A slice of rows with a step takes as many rows without it."""
+    right = Rows.part
+
+    def wrong(self, lo, hi):
+        part = right(self, lo, hi)
+        return Rows(part.start, part.start + len(part)) if part.step > 1 else part
+
+    plant.replace(Rows, "part", wrong)
+
+
+def one_selection_for_all_ranks(plant):
+    """Of ``batch_s`` with a selection for each rank, all ranks take the first."""
+    right = division.parse_per_rank
+
+    def wrong(batch_s, lengths, argument="batch_s", of="the shortest sliceable shared variable"):
+        found = right(batch_s, lengths, argument, of)
+        fits = all(len(selection) == len(found[0]) for selection in found) and len(set(lengths)) == 1
+        return [found[0]] * len(found) if fits else found
+
+    plant.replace(division, "parse_per_rank", wrong)
+
+
+def batch_applied_twice(plant):
+    """Rows are selected by ``batch`` from Data that holds just the batch."""
+    right = arguments.Arguments.prepare
+
+    def wrong(self, pool, values, batch):
+        found, chosen, n_rows = right(self, pool, values, batch)
+        found = [
+            each._replace(kind="selected") if isinstance(value, arguments.Data) and value.minibatch else each
+            for each, value in zip(found, values)
+        ]
+        return found, chosen, n_rows
+
+    plant.replace(arguments.Arguments, "prepare", wrong)
+
+
+def lengths_cut(plant):
+    """Scattered inputs of different lengths are not refused: the longer ones lose their last rows."""
+    right = arguments.Arguments._select
+
+    def wrong(self, arrays, batch):
+        if batch is None and self._with_rows:
+            batch = min(len(arrays[i]) for i in self._with_rows)
+        return right(self, arrays, batch)
+
+    plant.replace(arguments.Arguments, "_select", wrong)
+
+
+def indices_of_the_call_before(plant):
+    """A list of as many rows as the last one is not written to shared memory."""
+    stage_only_once(plant, lambda i: i == -1)
+
+
+def arguments_of_the_call_before(plant):
+    """An array of the same shape as the last one is not written to shared memory."""
+    stage_only_once(plant, lambda i: i >= 0)
+
+
+def stage_only_once(plant, concerned):
+    right = arguments.Arguments._stage
+
+    def wrong(self, pool, i, array, chosen=None):
+        shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
+        staged = self._staging.get(i)
+        if concerned(i) and staged is not None and staged.pool is pool and staged.array.shape == shape:
+            return staged.handle
+        return right(self, pool, i, array, chosen)
+
+    plant.replace(arguments.Arguments, "_stage", wrong)
+
+
+# -- slices and updates --------------------------------------------------------------------------------------------------
 
 
 def update_per_slice(plant):
     """Every slice's updates are applied at once, and the next slice computes from them."""
-    right = call.CallFunction._in_slices
+    right = NumpyEngine.variant
 
-    def wrong(self, context, engine, compiled, prepared):
-        targets = [context.shareds[number][1] for number, _ in prepared.plan.updates]
-        called = engine.call
+    def wrong(self, snapshot, sliced, as_inputs):
+        compiled = right(self, snapshot, sliced, as_inputs)
+        if sliced:
+            at_once = right(self, snapshot, False, as_inputs)
+            compiled = Function(
+                snapshot._replace(
+                    inputs=at_once.inputs,
+                    outputs=at_once.outputs + [new for _, new in at_once.updates],
+                    updates=at_once.updates,
+                    keys=None,
+                    single=False,
+                )
+            )
+        return compiled
 
-        def call_and_update(function, args, subset):
-            values = called(function, args, subset)
-            for target, value in zip(targets, values[len(values) - len(targets) :]):
-                engine.put(target, value)
-            return values
-
-        proxy = type(
-            "Proxy", (), {"__getattr__": lambda _, name: getattr(engine, name), "call": staticmethod(call_and_update)}
-        )()
-        return right(self, context, proxy, compiled, prepared)
-
-    plant.setattr(call.CallFunction, "_in_slices", wrong)
+    plant.replace(NumpyEngine, "variant", wrong)
 
 
 def stale_variant(plant):
@@ -75,14 +342,17 @@ def stale_variant(plant):
             for node in compiled.order
             if isinstance(node, Shared) and node not in targets
         ]
-        outputs = _substituted(compiled.outputs, frozen)
         return Function(
             snapshot._replace(
-                inputs=compiled.inputs, outputs=outputs, updates=compiled.updates, keys=None, single=False
+                inputs=compiled.inputs,
+                outputs=_substituted(compiled.outputs, frozen),
+                updates=compiled.updates,
+                keys=None,
+                single=False,
             )
         )
 
-    plant.setattr(NumpyEngine, "variant", wrong)
+    plant.replace(NumpyEngine, "variant", wrong)
 
 
 def lost_default_update(plant):
@@ -91,69 +361,29 @@ def lost_default_update(plant):
 
     def wrong(self, engine, snapshot, sliceable):
         names = ("seen", "running", "statistics")
-        right(
-            self,
-            engine,
-            snapshot._replace(updates=[(target, new) for target, new in snapshot.updates if target.name not in names]),
-            sliceable,
-        )
+        updates = [(target, new) for target, new in snapshot.updates if target.name not in names]
+        right(self, engine, snapshot._replace(updates=updates), sliceable)
 
-    plant.setattr(Variants, "__init__", wrong)
+    plant.replace(Variants, "__init__", wrong)
 
 
 def wrong_op_on_the_last_slice(plant):
     """The last slice is accumulated by ``max`` instead of ``avg``."""
+    right = slicing.in_slices
 
-    def wrong(call_slice, weights, output_ops, updates):
-        class Accumulator(slicing.Accumulator):
+    def wrong(call, weights, outputs, updates, accumulator=Accumulator):
+        class LastByMax(Accumulator):
             slices = 0
 
             def add(self, value, weight=1):
                 self.slices += 1
-                if self.slices == len(weights) and self._op.name == "avg":
+                if self.slices == len(weights) > 1 and self._op.name == "avg":
                     self._op = ReduceOp("max")
                 super().add(value, weight)
 
-        outputs = [Accumulator(op) for op in output_ops]
-        news = [slicing.Agreement(name) if op is None else Accumulator(op, keep_dtype=True) for name, op in updates]
-        for i, weight in enumerate(weights):
-            for accumulator, value in zip(outputs + news, call_slice(i)):
-                accumulator.add(value, weight)
-        return [one.finish()[0] for one in outputs], [one.finish()[0] for one in news]
+        return right(call, weights, outputs, updates, LastByMax)
 
-    plant.setattr(call, "in_slices", wrong)
-
-
-def wrong_root(plant):
-    """Rank 0's value is broadcast, whoever is the master."""
-    right = SharedMemoryTransport.broadcast
-    plant.setattr(SharedMemoryTransport, "broadcast", lambda self, keys, arrays, root: right(self, keys, arrays, 0))
-
-
-def batch_applied_twice(plant):
-    """Rows are selected by ``batch`` from Data that holds just the batch."""
-    right = arguments.Arguments.prepare
-
-    def wrong(self, pool, values, batch):
-        found, chosen, n_rows = right(self, pool, values, batch)
-        return (
-            [
-                argument._replace(kind="selected")
-                if isinstance(value, arguments.Data) and value.minibatch
-                else argument
-                for argument, value in zip(found, values)
-            ],
-            chosen,
-            n_rows,
-        )
-
-    plant.setattr(arguments.Arguments, "prepare", wrong)
-
-
-def gather_order(plant):
-    """Outputs are gathered the last rank first."""
-    right = combining.gather_outputs
-    plant.setattr(combining, "gather_outputs", lambda parts: right(list(parts)[::-1]))
+    plant.replace(slicing, "in_slices", wrong)
 
 
 def swapped_updates(plant):
@@ -166,18 +396,80 @@ def swapped_updates(plant):
             found[:2] = found[1::-1]
         return found
 
-    plant.setattr(Variants, "accumulated", wrong)
+    plant.replace(Variants, "accumulated", wrong)
+
+
+# -- results -------------------------------------------------------------------------------------------------------------
+
+
+def wrong_root(plant):
+    """Rank 0's value is broadcast, whoever is the master."""
+    right = SharedMemoryTransport.broadcast
+
+    def wrong(self, keys, arrays, root, on_host=False):
+        return right(self, keys, arrays, 0, on_host)
+
+    plant.replace(SharedMemoryTransport, "broadcast", wrong)
+
+
+def gather_order(plant):
+    """Outputs are gathered the last rank first."""
+    right = combining.gather_outputs
+
+    def wrong(parts):
+        return right(list(parts)[::-1])
+
+    plant.replace(combining, "gather_outputs", wrong)
+
+
+def last_rank_forgotten(plant):
+    """Sums, products and extremes leave out the last rank."""
+    right = combining._fold_into
+
+    def wrong(op, parts, out):
+        present = [part for part in parts if part is not None]
+        right(op, present[:-1] or present, out)
+
+    plant.replace(combining, "_fold_into", wrong)
+
+
+def subset_in_order(plant):
+    """Outputs come in the order of the function, not in that of ``output_subset``."""
+    right = NumpyEngine.call
+
+    def wrong(self, compiled, args, output_subset=None):
+        return right(self, compiled, args, None if output_subset is None else sorted(output_subset))
+
+    plant.replace(NumpyEngine, "call", wrong)
 
 
 BUGS = [
-    weights_forgotten,
+    average_of_averages,
+    average_of_slices,
+    weights_lost_in_arrays,
+    weights_lost_in_numbers,
+    weights_lost_in_the_kernel,
+    weight_0_counts,
+    default_op_is_sum,
     off_by_one_partition,
+    inputs_lose_the_remainder,
+    scatter_loses_the_remainder,
+    slices_lose_the_remainder,
+    selected_after_scattering,
+    rows_in_order,
+    step_forgotten,
+    one_selection_for_all_ranks,
+    batch_applied_twice,
+    lengths_cut,
+    indices_of_the_call_before,
+    arguments_of_the_call_before,
     update_per_slice,
     stale_variant,
     lost_default_update,
     wrong_op_on_the_last_slice,
-    wrong_root,
-    batch_applied_twice,
-    gather_order,
     swapped_updates,
+    wrong_root,
+    gather_order,
+    last_rank_forgotten,
+    subset_in_order,
 ]

@@ -5,7 +5,7 @@ from recipes import INPUTS, RECIPES, SHARED, WHOLE, evaluate
 from vocabulary import WORDS
 
 import synkhronos as synk
-from synkhronos.replication.distribute import catalogue_of
+from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 
 
@@ -91,12 +91,12 @@ class Library:
 
     def distribute(self, session):
         """Give the ranks the variables; functions follow when they are called."""
-        catalogue_of(session).ensure([self._all])
+        replicator_of(session).ensure([self._all])
 
     def values(self, session):
         """Return, for every shared variable by name, all ranks' values."""
         from synkhronos import engines
 
-        engine, catalogue = engines.get(self.engine), catalogue_of(session)
-        by_rank = session.run(Peek([catalogue.find(engine, variable) for variable in self.variables.values()]))
+        engine, replicator = engines.get(self.engine), replicator_of(session)
+        by_rank = session.run(Peek([replicator.find(engine, variable) for variable in self.variables.values()]))
         return {name: list(of_ranks) for name, of_ranks in zip(self.variables, zip(*by_rank))}

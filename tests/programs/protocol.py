@@ -13,7 +13,11 @@ from synkhronos.program.program import PROGRAM
 
 
 class Wrong(AssertionError):
-    """A step has not done what the serial program does."""
+    """A step has not done what the serial program does: a value is wrong, or something was not refused."""
+
+
+class Raised(Wrong):
+    """A step has raised what it should not; the exception is the ``__cause__``."""
 
 
 class Program:
@@ -62,7 +66,7 @@ class Program:
             actual = step.run(self.library)
         except Exception as error:
             if refused is None or not isinstance(error, ValueError):
-                raise Wrong(f"{self!r}\nraised {type(error).__name__}: {error}") from error
+                raise Raised(f"{self!r}\nraised {type(error).__name__}: {error}") from error
         else:
             if refused is not None:
                 raise Wrong(f"{self!r}\nwas not refused: {refused}")
@@ -162,14 +166,14 @@ def replay(program, steps):
 
 
 def shortest(program, wrong, seconds=60.0):
-    """Leave out steps of a wrong program as long as it stays wrong; return it, and what is wrong with it."""
+    """Leave out steps of a program as long as it stays wrong in the same way; return it, and what is wrong with it."""
     until = time.monotonic() + seconds
     size = max(1, len(program.steps) // 2)
     while size and time.monotonic() < until:
         begin = 0
         while begin < len(program.steps) and time.monotonic() < until:
             found = replay(program, program.steps[:begin] + program.steps[begin + size :])
-            if found is None:
+            if found is None or type(found[1]) is not type(wrong):
                 begin += size
             else:
                 program, wrong = found

@@ -203,6 +203,8 @@ class Draw:
             if name in scattered[1:] and "batch" in options:
                 n += self.random.choice([0, 0, 0, 2])
                 forms += ["minibatch"] * 4
+            elif name in scattered[1:] and self.chance(12):
+                n += 1  # which is refused
             given[name] = self.given(name, n, forms)
             if given[name].form == "minibatch" and not n:
                 given[name].form = "array"

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from refusals import refuses
 
 from synkhronos.reductions import (
     MISSING,
     Accumulator,
     ReduceOp,
-    blocks,
     check_dtype,
     combine,
     combine_into,
     gather_outputs,
+    mean,
 )
 
 AVG, SUM, PROD, MIN, MAX = (ReduceOp(name) for name in ("avg", "sum", "prod", "min", "max"))
@@ -89,20 +90,19 @@ def test_none_is_an_op():
 
 @pytest.mark.parametrize("op", ["mean", "", "c_", "AVG", "c_c_sum", "None", "c_None", "sum "])
 def test_unknown_ops_are_refused_with_the_known_ones(op):
-    with pytest.raises(ValueError, match="must be 'avg', 'sum', 'prod', 'min', 'max', 'gather', None .*'c_'") as caught:
+    with refuses(ValueError, "op", "'avg', 'sum', 'prod', 'min', 'max', 'gather', None ('c_'", repr(op)):
         ReduceOp.parse(op)
-    assert str(caught.value).endswith(f"got {op!r}")
 
 
 @pytest.mark.parametrize("op", [1, True, np.add, ("avg",), ["avg"], b"avg", MISSING])
 def test_ops_of_another_type_are_refused(op):
-    with pytest.raises(TypeError, match=r"^the op of output 0 must be 'avg', .* of type "):
+    with refuses(TypeError, "the op of output 0", "'avg', 'sum'", " of type "):
         ReduceOp.parse(op, argument="the op of output 0")
 
 
 @pytest.mark.parametrize("op", ["gather", "c_gather", None, GATHER])
 def test_ops_that_make_no_sense_where_they_stand_are_refused(op):
-    with pytest.raises(ValueError, match="^op must be 'avg', 'sum' .*, got "):
+    with refuses(ValueError, "op", "'avg', 'sum' ("):
         ReduceOp.parse(op, allowed=("avg", "sum"))
 
 
@@ -123,23 +123,22 @@ def test_the_default_op_of_floats_is_avg(dtype):
 @pytest.mark.parametrize("dtype", INTEGERS + ["?"])
 def test_integers_have_no_default_op_and_no_average(dtype):
     for op in (MISSING, "avg", "c_avg"):
-        with pytest.raises(TypeError) as caught:
+        with refuses(TypeError, "output 1 ('count')", "floating-point", np.dtype(dtype).name, "'sum'") as caught:
             ReduceOp.for_output(op, dtype, "output 1 ('count')")
-        for word in ("output 1 ('count')", np.dtype(dtype).name, "'sum'", "None", "cast"):
-            assert word in str(caught.value)
+        assert "None" in caught.value.hint and "cast" in caught.value.hint
     for op in ("sum", "prod", "min", "max", "gather", None):
         assert ReduceOp.for_output(op, dtype, "output 1") == ReduceOp(op)
 
 
 def test_a_wrong_op_of_an_output_is_named():
-    with pytest.raises(ValueError, match="^the op of output 2 must be"):
+    with refuses(ValueError, "the op of output 2"):
         ReduceOp.for_output("mean", "f4", "output 2")
 
 
 @pytest.mark.parametrize("dtype", ["O", "U3", "M8[s]", "V4"])
 def test_what_is_no_number_can_only_be_gathered(dtype):
     for op in (AVG, SUM, PROD, MIN, MAX):
-        with pytest.raises(TypeError, match="^names has the type .*'gather' or None"):
+        with refuses(TypeError, "names", f"'{op}'", str(np.dtype(dtype)), "'gather' or None"):
             check_dtype(op, dtype, "names")
     check_dtype(GATHER, dtype, "names")
     check_dtype(NONE, dtype, "names")
@@ -185,21 +184,23 @@ def test_shares_are_parts_of_the_sum(weights):
 
 
 @pytest.mark.parametrize(
-    "weights, error, message",
+    "weights, error, position, got",
     [
-        ([1, -1], ValueError, "weights must be finite and 0 or more, got -1 at position 1"),
-        ([NAN, 1], ValueError, "got nan at position 0"),
-        ([1, 1, INF], ValueError, "got inf at position 2"),
-        ([1, 10**400], ValueError, "at position 1"),
-        ([1, "2"], TypeError, "weights must be real numbers, got '2' of type str at position 1"),
-        ([None, 1], TypeError, "got None of type NoneType at position 0"),
-        ([1j], TypeError, "of type complex at position 0"),
-        ([np.ones(1)], TypeError, "of type ndarray at position 0"),
+        ([1, -1], ValueError, 1, "-1"),
+        ([NAN, 1], ValueError, 0, "nan"),
+        ([1, 1, INF], ValueError, 2, "inf"),
+        ([1, 10**400], ValueError, 1, "1000"),
+        ([1, "2"], TypeError, 1, "'2' of type str"),
+        ([None, 1], TypeError, 0, "None of type NoneType"),
+        ([1j], TypeError, 0, "1j of type complex"),
+        ([np.ones(1)], TypeError, 0, "of type ndarray"),
     ],
 )
-def test_bad_weights_are_refused(weights, error, message):
-    with pytest.raises(error, match=message):
-        combine(AVG, [np.ones(2)] * len(weights), weights)
+@pytest.mark.parametrize("shape", [(2,), ()], ids=["array", "number"])
+def test_bad_weights_are_refused(weights, error, position, got, shape):
+    expected = "a finite number, 0 or more" if error is ValueError else "a real number"
+    with refuses(error, f"weights[{position}]", expected, got):
+        combine(AVG, [np.ones(shape)] * len(weights), weights)
 
 
 # --- combine: sum, prod, min, max -------------------------------------------------------------------------------------
@@ -400,7 +401,7 @@ def test_avg_over_uneven_shards_is_the_mean_of_all_rows(n_rows, n_ranks, seed):
 
 
 def test_avg_of_integers_is_refused():
-    with pytest.raises(TypeError, match="int64, which has no average"):
+    with pytest.raises(TypeError, match="no average.*got int64"):
         combine(AVG, [np.array([1]), np.array([2])])
 
 
@@ -442,7 +443,7 @@ def test_blocks_have_the_bits_of_the_whole(op, block_bytes, data):
     cuts = sorted({0, size, *data.draw(st.lists(st.integers(0, size), max_size=4))})
     out = np.empty_like(whole)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(mean, "BLOCK_BYTES", block_bytes)
         for start, stop in zip(cuts, cuts[1:]):
             cut = [None if part is None else part[start:stop] for part in parts]
             combine_into(op, cut, weights, out[start:stop])
@@ -479,7 +480,7 @@ def test_layouts(op):
 
 
 def test_out_may_overlap_the_parts_in_any_way(monkeypatch):
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 16)
+    monkeypatch.setattr(mean, "BLOCK_BYTES", 16)
     for shift in (-3, -1, 1, 3):
         memory = np.arange(40.0)
         first, second = memory[10:20], memory[25:35]
@@ -538,10 +539,15 @@ def test_large_values_take_several_blocks():
         (lambda: combine(SUM, [np.ones(2)], out=np.ones(3)), ValueError, r"out must be float64\(2,\), .*float64\(3,\)"),
         (lambda: combine(SUM, [np.ones(2)], out=np.ones(2, "f4")), ValueError, "out must be .*got float32"),
         (lambda: combine(SUM, [np.ones(2, "?")], out=np.ones(2, "?")), ValueError, "out must be int64"),
-        (lambda: combine(AVG, [np.ones(2)] * 2, [1]), ValueError, "weights must be one number for each of the 2 ranks"),
+        (
+            lambda: combine(AVG, [np.ones(2)] * 2, [1]),
+            ValueError,
+            "weights: expected one number for each of the 2 ranks",
+        ),
+        (lambda: combine(AVG, [np.ones(())] * 2, [1]), ValueError, "weights: expected one number .*, got 1"),
         (lambda: combine(GATHER, [np.ones(2)]), ValueError, "not by 'gather'"),
         (lambda: combine(NONE, [np.ones(2)]), ValueError, "not by 'None'"),
-        (lambda: combine(SUM, [np.array(["a"])]), TypeError, "cannot be reduced by 'sum'"),
+        (lambda: combine(SUM, [np.array(["a"])]), TypeError, "can be reduced by 'sum'"),
     ],
 )
 def test_bad_arguments_are_refused(call, error, message):
@@ -706,7 +712,7 @@ def test_slices_must_fit_each_other(op, second, error):
 
 def test_accumulated_weights_are_checked():
     for weights in ([-1], [1, -1], [1, NAN]):
-        with pytest.raises(ValueError, match="weights must be finite and 0 or more"):
+        with refuses(ValueError, "weights", "finite"):
             accumulate(AVG, [np.ones(2)] * len(weights), weights)
 
 
@@ -753,9 +759,3 @@ def test_single_numbers_of_float32_are_rounded_once():
     assert combine(ReduceOp("avg"), [np.array(third)] * 3, [1, 2, 4]) == third
     total = combine(ReduceOp("sum"), [np.array(third), np.array(np.float32(1e-9)), np.array(third)])
     assert total.dtype == np.float32 and total == np.float32(float(third) + float(np.float32(1e-9)) + float(third))
-
-
-@pytest.mark.parametrize("weights", [[np.inf, np.inf], [-1, -1], [np.nan, np.nan]])
-def test_single_numbers_with_bad_weights(weights):
-    with pytest.raises(ValueError, match="finite and 0 or more"):
-        combine(ReduceOp("avg"), [np.array(1.0), np.array(2.0)], weights)

@@ -8,10 +8,11 @@ import pytest
 
 from synkhronos.errors import SharedMemoryError
 from synkhronos.launchers.processes.rank_main import fatal_error, record_fatal_error
-from synkhronos.memory.pool import Pool, PoolMap
+from synkhronos.memory.attach import PoolMap
+from synkhronos.memory.pool import Pool
 from synkhronos.runtime.channel import MasterEnd, RankEnd
-from synkhronos.sync.barrier import WaitPolicy
 from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, ControlBlock
+from synkhronos.sync.semaphore import WaitPolicy
 
 
 class Channel:

@@ -1,18 +1,25 @@
-"""`execute`: whatever a command does, there is an answer, and the peers are freed."""
+"""Executing a command: whatever it does, there is an answer, and the peers are freed."""
 
+import pickle
+
+import numpy as np
 import pytest
 
 from synkhronos.errors import Aborted
-from synkhronos.runtime.command import Answer, Command, execute
+from synkhronos.runtime.command import Command, Envelope
+from synkhronos.runtime.context import RankContext
 
 
 class Context:
     """Notes what is done to it."""
 
-    rank = 3
+    rank, _commitment = 3, 1
 
     def __init__(self):
         self.calls = []
+
+    def forget(self, things):
+        self.calls.append(("forget", things))
 
     def abort(self):
         self.calls.append("abort")
@@ -29,6 +36,10 @@ class Do(Command):
         if isinstance(self.what, type) and issubclass(self.what, BaseException):
             raise self.what("text")
         return self.what
+
+
+def execute(command, context, forget=()):
+    return RankContext.execute(context, Envelope(forget, command))
 
 
 def test_result():
@@ -57,10 +68,29 @@ def test_title():
     assert Do(1).title == "Do"
 
 
-def test_repr():
-    assert repr(Answer(1, 5)) == "Answer(rank=1, result=5)"
-    assert repr(Answer(1, error=ValueError("x"))) == "Answer(rank=1, error=ValueError('x'))"
-    assert repr(Answer(1, aborted=True)) == "Answer(rank=1, aborted)"
+def test_what_was_dropped_is_forgotten_first():
+    context = Context()
+    assert execute(Do(1), context, [("shared", 5)]).result == 1
+    assert context.calls == [("forget", [("shared", 5)]), "settle"]
+
+
+def test_what_cannot_be_forgotten_is_an_error_of_the_command():
+    context = Context()
+    context.forget = lambda things: 1 / 0
+    assert type(execute(Do(1), context, [("shared", 5)]).error) is ZeroDivisionError
+    assert context.calls == ["abort", "settle"]
+
+
+def test_results_are_finished_in_rank_order():
+    assert Do(1).finish([1, 2], Context()) == [1, 2]
+
+
+def test_a_frozen_command_travels_without_its_pickle():
+    command = Do(np.ones(1000))
+    command.freeze()
+    sent = pickle.loads(command.frozen)
+    assert sent.forget == () and (sent.command.what == 1).all() and sent.command.frozen is None
+    assert len(pickle.dumps(command)) < 1.5 * len(command.frozen)
 
 
 def test_a_command_must_say_what_it_does():

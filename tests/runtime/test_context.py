@@ -4,8 +4,10 @@ import pytest
 
 from synkhronos.errors import Aborted
 from synkhronos.runtime.context import RankContext
-from synkhronos.sync.barrier import Barrier, WaitPolicy
+from synkhronos.runtime.registry import Registry
+from synkhronos.sync.barrier import Barrier
 from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.semaphore import WaitPolicy
 
 
 class Transport:
@@ -19,7 +21,8 @@ class Transport:
 def make(rank=0, size=1, root=0, block=None):
     block = block or ControlBlock(size)
     block.close()
-    context = RankContext(Barrier(block, rank, root, lambda: None, WaitPolicy.of_threads()), None, None, Transport())
+    barrier = Barrier(block, rank, root, lambda: None, WaitPolicy.of_threads())
+    context = RankContext(barrier, None, None, Transport(), Registry())
     context.barrier.begin(1)
     return context
 
@@ -108,4 +111,4 @@ def test_forget():
 
 
 def test_repr():
-    assert repr(make(1, 3, 2)) == "RankContext(rank=1 of 3, root=2, functions=0, shareds=0)"
+    assert repr(make(1, 3, 2)) == "RankContext(rank=1 of 3, root=2, Registry(functions=0, shareds=0))"

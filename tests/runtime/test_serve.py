@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from synkhronos.errors import SharedMemoryError
-from synkhronos.runtime.command import Answer, Command
-from synkhronos.runtime.serve import MAX_SUMMARY_CHARS, MAX_TEXT_CHARS, Failure, Start, Stop, decode, encode, serve
+from synkhronos.runtime.command import Answer, Command, Envelope, Start, Stop
+from synkhronos.runtime.context import RankContext
+from synkhronos.runtime.failures import MAX_SUMMARY_CHARS, MAX_TEXT_CHARS, Failure, encode
+from synkhronos.runtime.serve import serve
 
 
 class Say(Command):
@@ -21,7 +23,8 @@ class Say(Command):
 
 
 class Context:
-    rank, barrier, functions = 1, None, ()
+    rank, stopped, _commitment = 1, False, None
+    execute = RankContext.execute
 
     def __init__(self):
         self.barrier, self.log = self, []
@@ -35,16 +38,14 @@ class Context:
     def abort(self):
         self.log.append("abort")
 
-    def settle(self):
-        pass
-
 
 class Channel:
     """Hands out commands, and takes the answers."""
 
     def __init__(self, *commands, full=()):
         self.payloads = [
-            command if isinstance(command, bytes) else pickle.dumps((["thing"], command)) for command in commands
+            command if isinstance(command, bytes) else pickle.dumps(Envelope(["thing"], command))
+            for command in commands
         ]
         self.answers, self.number, self.full = [], 0, set(full)
 
@@ -60,10 +61,10 @@ class Channel:
         if number in self.full:
             self.full.remove(number)
             raise SharedMemoryError("full")
-        self.answers.append(decode(pickle.loads(payload)))
+        self.answers.append(pickle.loads(payload))
 
 
-UNPICKLABLE = pickle.dumps((["thing"], Say(1))).replace(b"Say", b"Gon")
+UNPICKLABLE = pickle.dumps(Envelope(["thing"], Say(1))).replace(b"Say", b"Gon")
 
 
 def test_serves_until_stop():
@@ -94,7 +95,7 @@ def test_answers_errors_and_goes_on(bad, text):
             pass
 
         context, channel = Context(), Channel(Start(), Stop())
-        channel.read = lambda: ([], Local(lambda: 0)) if channel.number == 1 else ([], Stop())
+        channel.read = lambda: Envelope([], Local(lambda: 0) if channel.number == 1 else Stop())
         serve(context, channel, None)
         text = "pickle"
         aborts = 0
@@ -121,12 +122,12 @@ def test_texts_are_bounded():
 
 
 def test_encode_keeps_everything():
-    answer = decode(pickle.loads(encode(Answer(2, result=(1, "two")))))
+    answer = pickle.loads(encode(Answer(2, result=(1, "two"))))
     assert (answer.rank, answer.result, answer.error, answer.aborted) == (2, (1, "two"), None, False)
-    answer = decode(pickle.loads(encode(Answer(2, aborted=True))))
+    answer = pickle.loads(encode(Answer(2, aborted=True)))
     assert answer.aborted and answer.error is None
     try:
         raise KeyError("where")
     except KeyError as error:
-        answer = decode(pickle.loads(encode(Answer(2, error=error))))
+        answer = pickle.loads(encode(Answer(2, error=error)))
     assert answer.error.summary == "KeyError: 'where'" and "test_serve.py" in answer.error.text

@@ -11,8 +11,8 @@ import pytest
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
-from synkhronos.runtime.command import Command
-from synkhronos.runtime.serve import Start
+from synkhronos.runtime.command import Command, Start
+from synkhronos.sync.control_block import COMMAND_BYTES
 
 
 class Tell(Command):
@@ -159,7 +159,7 @@ def test_no_memory_for_a_command(open_session, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("synkhronos.memory.messages.put", put)
         with pytest.raises(synk.SharedMemoryError, match="full"):
-            session.run(Tell())
+            session.run(Tell("x" * COMMAND_BYTES))
     assert len(session.run(Tell())) == 3
 
 
@@ -216,8 +216,8 @@ def test_other_errors_are_noted_on_the_one_that_ends_it(open_session):
     with pytest.raises(synk.WorkerDied) as caught:
         session.run(Mixed())
     notes = caught.value.__notes__
-    assert "the master raised, too: KeyError: 'on the master'" in notes
-    assert any("rank 2 raised, too: OSError: on rank 2" in note for note in notes)
+    assert "the master also raised KeyError: 'on the master'" in notes
+    assert any("rank 2 also raised OSError: on rank 2" in note for note in notes)
 
 
 class Mixed(Command):

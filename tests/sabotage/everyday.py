@@ -7,7 +7,7 @@ import numpy as np
 import synkhronos as synk
 from synkhronos.errors import SynkhronosError, WorkerError
 from synkhronos.program.program import PROGRAM
-from synkhronos.replication.distribute import catalogue_of
+from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
@@ -23,7 +23,7 @@ class Look(Command):
         self.numbers = numbers
 
     def run(self, context):
-        return [np.array(context.shareds[number][0].get(context.shareds[number][1])) for number in self.numbers]
+        return [np.array(context.shareds[number].cell[0]) for number in self.numbers]
 
 
 class Wrong(Exception):
@@ -120,9 +120,9 @@ class Program:
     def look(self):
         """Return ``[w, v]`` of every rank."""
         session = PROGRAM.current()
-        catalogue = catalogue_of(session)
-        catalogue.ensure([self.f, self.g])
-        return session.run(Look([catalogue.find(engine.ENGINE, shared) for shared in (self.w, self.v)]))
+        replicator = replicator_of(session)
+        replicator.ensure([self.f, self.g])
+        return session.run(Look([replicator.find(engine.ENGINE, shared) for shared in (self.w, self.v)]))
 
     def check_master(self, what, *allowed):
         got = [self.w.get_value(), self.v.get_value()]

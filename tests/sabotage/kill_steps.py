@@ -1,7 +1,7 @@
 """Recorded protocol steps, at each of which a chosen rank can be made to do something fatal, or every rank to be late.
 
-`Steps.install` wraps methods of the library in this process; ranks inherit
-the wrappers, and a piece of memory in which they count and name their steps.
+`Steps.install` observes the named points of the library (`synkhronos.trace`) in this process; ranks inherit the
+observer, and a piece of memory in which they count and name their steps.
 """
 
 import ctypes
@@ -13,46 +13,18 @@ import signal
 import threading
 import time
 
-from synkhronos.kernels.reduce import Share
-from synkhronos.launchers.processes import keeper
-from synkhronos.memory.pool import Pool, PoolMap
-from synkhronos.runtime.channel import MasterEnd, RankEnd
-from synkhronos.runtime.context import RankContext
-from synkhronos.sync.barrier import Barrier
-from synkhronos.testing.numpy_engine import NumpyEngine
-from synkhronos.transports.shared_memory import SharedMemoryTransport
+import synkhronos.functions.function  # noqa: F401, everything that declares points
+import synkhronos.testing.numpy_engine  # noqa: F401
+from synkhronos import trace
+from synkhronos.runtime.channel import RankEnd
 
-#: What is wrapped: a step stands before each call of these, and after those that are marked.
-WRAPPED = [
-    (keeper, "rank_main", False),
-    (RankEnd, "wait", True),
-    (RankEnd, "read", False),
-    (RankEnd, "send", True),
-    (Barrier, "begin", False),
-    (Barrier, "wait", True),
-    (RankContext, "commit", True),
-    (RankContext, "settle", False),
-    (RankContext, "forget", False),
-    (Pool, "allocate", True),
-    (PoolMap, "attach", False),
-    (NumpyEngine, "call", True),
-    (NumpyEngine, "put", False),
-    (NumpyEngine, "loads", True),
-    (SharedMemoryTransport, "_exchange", True),
-    (SharedMemoryTransport, "bind", False),
-    (SharedMemoryTransport, "store", True),
-    (SharedMemoryTransport, "swap_in", False),
-    (Share, "combine", True),
-]
-NAMES = [
-    "{}.{} {}".format(owner.__name__.split(".")[-1], name, when)
-    for owner, name, after in WRAPPED
-    for when in ("before", "after")
-    if when == "before" or after
-]
+#: What no rank but the master passes, and what programs of the NumPy engine do not.
+NOT_OF_RANKS = ("MasterEnd", "GraphEngine")
 
-#: Steps of the master alone, where it can only be late.
-OF_MASTER = [(MasterEnd, "send", False), (MasterEnd, "wait", False), (MasterEnd, "read", False)]
+#: The points that a rank passes, and its steps: before and after each.
+OF_RANKS = [point for point in trace.POINTS if point.owner.__name__ not in NOT_OF_RANKS]
+NAMES = [f"{point.label} {when}" for point in OF_RANKS for when in ("before", "after")]
+_NUMBERS = {name: number for number, name in enumerate(NAMES)}
 
 #: What a rank does at its step: send itself the signal of that number, or one of these.
 OS_EXIT, SYS_EXIT = 0, -1
@@ -74,8 +46,8 @@ class _Memory(ctypes.Structure):
     ]
 
 
-class Steps:
-    """The plan, what happened, and the wrappers.
+class Steps(trace.Observer):
+    """The plan, and what happened.
 
     Attributes
     ----------
@@ -92,13 +64,25 @@ class Steps:
         self.late = 0.0
         self._random = random.Random()
 
-    def install(self, monkeypatch=None):
-        """Wrap the methods; for the rest of this process, where there is no ``monkeypatch``."""
-        put = setattr if monkeypatch is None else monkeypatch.setattr
-        for owner, name, after in WRAPPED:
-            self._wrap(put, owner, name, after)
-        for owner, name, _ in OF_MASTER:
-            self._wrap_master(put, owner, name)
+    def install(self, request=None):
+        """Observe all points; for the rest of this process if there is no ``request`` (pytest's)."""
+        trace.observe(self)
+        if request is not None:
+            request.addfinalizer(lambda: trace.ignore(self))
+
+    def begin(self, point, owner, arguments):
+        """Be late on the master; on a rank do what is planned for the step before the point."""
+        if os.getpid() == self._master and self._rank is None:
+            self._be_late()
+            return
+        if self._rank is None and isinstance(owner, RankEnd):
+            self._come_to_life(arguments[1])
+        self._step(point, "before")
+
+    def end(self, point, owner, arguments):
+        """Do what is planned for the step after the point."""
+        if os.getpid() != self._master or self._rank is not None:
+            self._step(point, "after")
 
     def plan(self, rank=-1, step=-1, action=signal.SIGKILL, after=0.0):
         """Have the rank do something fatal at its step of that number; count the steps from zero.
@@ -120,37 +104,7 @@ class Steps:
         at = self.memory.at
         return (None if at < 0 else NAMES[at]), self.memory.when
 
-    def _wrap(self, put, owner, name, after):
-        original = getattr(owner, name)
-        label = "{}.{} ".format(owner.__name__.split(".")[-1], name)
-        before = NAMES.index(label + "before")
-        then = NAMES.index(label + "after") if after else None
-
-        def wrapper(*args, **kwargs):
-            if os.getpid() == self._master and self._rank is None:
-                self._be_late()
-                return original(*args, **kwargs)
-            if name == "rank_main":
-                self._begin(args[0].rank)
-            self._step(before)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                if then is not None:
-                    self._step(then)
-
-        put(owner, name, wrapper)
-
-    def _wrap_master(self, put, owner, name):
-        original = getattr(owner, name)
-
-        def wrapper(*args, **kwargs):
-            self._be_late()
-            return original(*args, **kwargs)
-
-        put(owner, name, wrapper)
-
-    def _begin(self, rank):
+    def _come_to_life(self, rank):
         self._rank = rank
         faulthandler.disable()  # what it is made to do is not worth a stack
         self._random = random.Random(os.getpid() * 1000003 + time.monotonic_ns())
@@ -167,7 +121,10 @@ class Steps:
         if self.late and self._random.random() < 0.2:
             time.sleep(self._random.random() * self.late)
 
-    def _step(self, number):
+    def _step(self, point, when):
+        number = _NUMBERS.get(f"{point.label} {when}")
+        if number is None:
+            return
         memory, rank = self.memory, self._rank
         count = memory.counts[rank]
         if count < _LONGEST:

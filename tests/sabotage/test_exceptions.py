@@ -134,7 +134,7 @@ def test_masters_own_keeps_its_type(launcher, kind, make_world):
     with pytest.raises(type(KINDS[kind][0]())) as caught:
         world.session.run(Raise({0: kind, 1: 9, 2: 6}, 0))
     notes = "\n".join(caught.value.__notes__)
-    assert "rank 1 raised, too: StopIteration: 4" in notes and "rank 2 raised, too: SystemExit: 7" in notes
+    assert "rank 1 also raised StopIteration: 4" in notes and "rank 2 also raised SystemExit: 7" in notes
     check_alive(world)
 
 

@@ -19,8 +19,8 @@ from synkhronos.runtime.context import RankContext
 
 
 @pytest.fixture
-def victims(fresh_keeper, monkeypatch):
-    return kills.Victims(1, monkeypatch)
+def victims(fresh_keeper, request):
+    return kills.Victims(1, request)
 
 
 def silent(*_):
@@ -54,7 +54,7 @@ def test_changes_of_a_command_that_was_given_up_are_found(victims, monkeypatch):
     victims.n, victims.rank = 2, 1
     with pytest.raises(Wrong, match="the master has"):
         for step, name in enumerate(victims.taken[2, 1]):
-            if name == "SharedMemoryTransport._exchange after":  # before it has worked out its share
+            if name == "SharedMemoryTransport._layout after":  # before it has worked out its share
                 victims.steps.plan(1, step)
                 victims.run()
     synk.close()

@@ -10,7 +10,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
-from synkhronos.runtime.serve import Start
+from synkhronos.runtime.command import Start
 from synkhronos.testing import numpy_engine as engine
 
 

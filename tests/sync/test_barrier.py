@@ -7,8 +7,9 @@ import time
 import pytest
 
 from synkhronos.errors import Aborted
-from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier, WaitPolicy, wait
+from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
 from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.semaphore import WaitPolicy
 
 
 class Died(Exception):
@@ -230,38 +231,3 @@ def test_survivors_agree_on_what_took_place(n):
         assert decided == earliest
         ranks.block.deaths = 0
         ranks.ranks[ranks.root].clear()
-
-
-class TestWait:
-    def setup_method(self):
-        self.semaphore = ControlBlock(1).arrivals
-
-    def test_takes_one(self):
-        self.semaphore.release()
-        wait(self.semaphore, lambda: 1 / 0, tries=3)
-        assert not self.semaphore.try_acquire()
-
-    def test_yields(self):
-        self.semaphore.release()
-        wait(self.semaphore, lambda: 1 / 0, tries=3, yields=True)
-
-    def test_watch_ends_it(self):
-        began = time.monotonic()
-        with pytest.raises(ZeroDivisionError):
-            wait(self.semaphore, lambda: 1 / 0, tries=3)
-        assert 0.09 < time.monotonic() - began < 2
-
-    def test_watch_that_returns_true_ends_it_without_a_token(self):
-        calls = []
-        wait(self.semaphore, lambda: calls.append(1) or len(calls) == 2)
-        assert len(calls) == 2 and not self.semaphore.try_acquire()
-
-
-def test_wait_policy():
-    assert WaitPolicy.of_processes(2, 2, pinned=True) == WaitPolicy(600, False)
-    # Yield where the peer may need the core.
-    assert (
-        WaitPolicy.of_processes(3, 2, pinned=False)
-        == WaitPolicy.of_processes(2, 2, pinned=False)
-        == WaitPolicy(60, True)
-    )

@@ -4,10 +4,18 @@ import os
 
 import pytest
 
-from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, FATAL_ERROR_BYTES, NOTICE_BYTES, ControlBlock
+from synkhronos.sync.control_block import (
+    ANSWER_BYTES,
+    COMMAND_BYTES,
+    FATAL_ERROR_BYTES,
+    NOTICE_BYTES,
+    RANK_WORDS,
+    SESSION_WORDS,
+    ControlBlock,
+)
 
-SESSION_WORDS = ["decided", "abort_requested", "aborted", "command_number", "command_length", "deaths"]
-RANK_WORDS = ["ended", "status", "memory", "arrived", "finished", "answer_length"]
+SESSION_NAMES = [name for name, _, _ in SESSION_WORDS]
+RANK_NAMES = [name for name, _, _ in RANK_WORDS if not name.startswith("notice")]  # (these are pairs)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 200])
@@ -16,11 +24,11 @@ def test_nothing_overlaps(size):
     ours = ControlBlock(size)
     theirs = ControlBlock(size, os.dup(ours.fd))
     expected = {}
-    for number, name in enumerate(SESSION_WORDS):
+    for number, name in enumerate(SESSION_NAMES):
         setattr(ours, name, -number - 1)
         expected[name] = -number - 1
     for rank in range(size):
-        for number, name in enumerate(RANK_WORDS):
+        for number, name in enumerate(RANK_NAMES):
             getattr(ours, name)[rank] = 1000 * rank + number
         for turn in range(2):
             ours.notice_length[turn][rank] = 1000 * rank + 100 + turn
@@ -32,9 +40,9 @@ def test_nothing_overlaps(size):
     for semaphore in [ours.arrivals] + ours.releases + ours.commands + ours.answers:
         semaphore.release()
 
-    assert {name: getattr(theirs, name) for name in SESSION_WORDS} == expected
+    assert {name: getattr(theirs, name) for name in SESSION_NAMES} == expected
     for rank in range(size):
-        assert [getattr(theirs, name)[rank] for name in RANK_WORDS] == [1000 * rank + i for i in range(len(RANK_WORDS))]
+        assert [getattr(theirs, name)[rank] for name in RANK_NAMES] == [1000 * rank + i for i in range(len(RANK_NAMES))]
         assert [theirs.notice_length[turn][rank] for turn in range(2)] == [1000 * rank + 100, 1000 * rank + 101]
         assert bytes(theirs.answer_slots[rank]) == bytes([rank % 256]) * ANSWER_BYTES
         assert bytes(theirs.fatal_error[rank]) == bytes([(rank + 3) % 256]) * FATAL_ERROR_BYTES
@@ -73,3 +81,19 @@ def test_close_twice_and_use_after():
         os.fstat(fd)
     block.decided = 5
     assert block.decided == 5
+
+
+def test_every_rank_writes_to_cache_lines_of_its_own():
+    block = ControlBlock(3)
+    touched = []
+    for rank in (None, 0, 1, 2):
+        block.words[:] = memoryview(bytes(block.words.nbytes)).cast("q")
+        if rank is None:
+            for name in SESSION_NAMES:
+                setattr(block, name, 1)
+        else:
+            for words in [getattr(block, name) for name in RANK_NAMES] + list(block.notice_length):
+                words[rank] = 1
+        touched.append({place // 8 for place, word in enumerate(block.words) if word})
+    assert touched == [{0}, {1}, {2}, {3}]
+    block.close()

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from synkhronos.sync.semaphore import SIZE, Semaphore
+from synkhronos.sync.semaphore import SEMAPHORE_BYTES, Semaphore, WaitPolicy
 
 
 @pytest.fixture
 def memory():
-    return mmap.mmap(-1, 2 * SIZE)
+    return mmap.mmap(-1, 2 * SEMAPHORE_BYTES)
 
 
 def test_counts(memory):
@@ -29,10 +29,10 @@ def test_counts(memory):
 
 def test_two_objects_are_one_semaphore_and_neighbours_are_not(memory):
     whole = memoryview(memory)
-    first, second = Semaphore(whole[:SIZE], create=True), Semaphore(whole[SIZE:], create=True)
+    first, second = Semaphore(whole[:SEMAPHORE_BYTES], create=True), Semaphore(whole[SEMAPHORE_BYTES:], create=True)
     first.release()
     assert not second.try_acquire()
-    assert Semaphore(whole[:SIZE]).try_acquire() and not first.try_acquire()
+    assert Semaphore(whole[:SEMAPHORE_BYTES]).try_acquire() and not first.try_acquire()
 
 
 def test_drain(memory):
@@ -65,7 +65,10 @@ def test_wakes_a_thread_that_waits(memory):
 
 
 def test_wakes_a_process_that_waits(memory):
-    there, back = Semaphore(memoryview(memory)[:SIZE], create=True), Semaphore(memoryview(memory)[SIZE:], create=True)
+    there, back = (
+        Semaphore(memoryview(memory)[:SEMAPHORE_BYTES], create=True),
+        Semaphore(memoryview(memory)[SEMAPHORE_BYTES:], create=True),
+    )
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -84,7 +87,7 @@ def test_wakes_a_process_that_waits(memory):
 
 
 def test_dead_waiter_takes_nothing(memory):
-    semaphore = Semaphore(memoryview(memory)[:SIZE], create=True)
+    semaphore = Semaphore(memoryview(memory)[:SEMAPHORE_BYTES], create=True)
     pid = os.fork()
     if pid == 0:
         semaphore.acquire(60)
@@ -112,4 +115,39 @@ def test_signal_ends_a_wait_early(memory):
 
 def test_memory_that_is_too_small():
     with pytest.raises(ValueError):
-        Semaphore(memoryview(mmap.mmap(-1, SIZE))[: SIZE - 1], create=True)
+        Semaphore(memoryview(mmap.mmap(-1, SEMAPHORE_BYTES))[: SEMAPHORE_BYTES - 1], create=True)
+
+
+class TestWait:
+    def setup_method(self):
+        self.semaphore = Semaphore(mmap.mmap(-1, SEMAPHORE_BYTES), create=True)
+
+    def test_takes_one(self):
+        self.semaphore.release()
+        self.semaphore.wait(lambda: 1 / 0, WaitPolicy(3, False))
+        assert not self.semaphore.try_acquire()
+
+    def test_yields(self):
+        self.semaphore.release()
+        self.semaphore.wait(lambda: 1 / 0, WaitPolicy(3, True))
+
+    def test_watch_ends_it(self):
+        began = time.monotonic()
+        with pytest.raises(ZeroDivisionError):
+            self.semaphore.wait(lambda: 1 / 0, WaitPolicy(3, False))
+        assert 0.09 < time.monotonic() - began < 2
+
+    def test_watch_that_returns_true_ends_it_without_a_token(self):
+        calls = []
+        self.semaphore.wait(lambda: calls.append(1) or len(calls) == 2, WaitPolicy(0, False))
+        assert len(calls) == 2 and not self.semaphore.try_acquire()
+
+
+def test_wait_policy():
+    assert WaitPolicy.of_processes(2, 2, pinned=True) == WaitPolicy(600, False)
+    # Yield if the peer may need the core.
+    assert (
+        WaitPolicy.of_processes(3, 2, pinned=False)
+        == WaitPolicy.of_processes(2, 2, pinned=False)
+        == WaitPolicy(60, True)
+    )

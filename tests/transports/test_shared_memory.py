@@ -40,46 +40,49 @@ def transport(make_world):
     "make",
     [np.asarray, np.asfortranarray, lambda array: np.repeat(array, 2, axis=1)[:, ::2], lambda array: array[::-1][::-1]],
 )
-def test_place_copies_once(transport, make):
+def test_binding_copies_once(transport, make):
     value = make(np.arange(12.0).reshape(3, 4))
-    placed = transport.bind(KEY, value)
-    assert placed is not value and placed.flags.c_contiguous
-    np.testing.assert_array_equal(placed, value)
-    assert transport.bind(KEY, placed) is placed
-    assert transport.bind(KEY, placed[:]) is placed  # the same memory, too
-    assert transport.bind(KEY, placed[::-1]) is not placed
+    (bound,) = transport.bind([KEY], [value])
+    assert bound is not value and bound.flags.c_contiguous
+    np.testing.assert_array_equal(bound, value)
+    assert transport.bind([KEY], [bound])[0] is bound
+    assert transport.bind([KEY], [bound[:]])[0] is bound  # the same memory, too
+    reversed_ = np.array(bound[::-1])
+    np.testing.assert_array_equal(transport.bind([KEY], [bound[::-1]])[0], reversed_)
 
 
-def test_place_leaves_alone_what_others_refer_to(transport):
-    first = transport.bind(KEY, np.zeros(3))
-    view = first[1:]
-    del first
-    second = transport.bind(KEY, np.ones(3))
-    assert not np.shares_memory(view, second) and not view.any()
+def test_binding_leaves_alone_what_another_variable_has_borrowed(transport):
+    (first,) = transport.bind([KEY], [np.zeros(3)])
+    borrowed = first[1:]
+    transport._borrowed = lambda: {id(borrowed.base)}
+    (second,) = transport.bind([KEY], [np.ones(3)])
+    assert not np.shares_memory(borrowed, second) and not borrowed.any()
     address = second.__array_interface__["data"]
-    del second
-    assert transport.bind(KEY, np.zeros(3)).__array_interface__["data"] == address  # nobody did: used again
+    (third,) = transport.bind([KEY], [np.zeros(3)])
+    assert third.__array_interface__["data"] == address  # it was not borrowed: used again
 
 
-def test_results_stand_beside_the_current_array_until_they_are_adopted(transport):
-    current = transport.bind(KEY, np.zeros(3))
-    result = transport.store(KEY, np.ones(3))
+def test_results_lie_beside_the_current_array_until_they_are_swapped_in(transport):
+    (current,) = transport.bind([KEY], [np.zeros(3)])
+    result = transport.allocate(KEY, (3,), np.dtype("float64"))
+    result[:] = 1
     assert not np.shares_memory(current, result) and not current.any()
     transport.swap_in(KEY, result)
     transport.swap_in(KEY, result)  # after an interrupt it may come twice
-    assert transport.bind(KEY, result) is result
+    assert transport.bind([KEY], [result])[0] is result
     transport.forget(("shared",))
-    assert transport.bind(KEY, result) is not result
+    assert transport.bind([KEY], [result])[0] is not result
 
 
 @pytest.mark.parametrize("which", [1, 2])  # the handle of the current array, or of the spare one
 def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
     """Else the other ranks would read, or write, where an array lay before."""
     world = make_world("threads", 2)
-    variable = world.shared(np.zeros(4))
+    variable, borrower = world.shareds([np.zeros(4), np.zeros(4)])
+    synk.broadcast(variable)
     world.set_values(variable, [[1.0] * 4, [2.0] * 4])
-    (slot,) = world.session.context.transport._slots.values()
-    borrowed = getattr(slot.current, "array", slot.current)  # so that another array is made
+    slot = world.session.context.transport._slots["shared", world._number(variable)]
+    borrower.storage[0] = slot.current.array  # so that another array is made
     make, left = Pool.handle, [which]
 
     def handle(pool, array):
@@ -92,7 +95,6 @@ def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
     monkeypatch.setattr(Pool, "handle", handle)
     with pytest.raises(KeyboardInterrupt):
         synk.all_reduce(variable, "sum")
-    del borrowed
     gc.collect()  # the frames that were interrupted refer to the array
     for first in (1.0, 5.0):
         world.set_values(variable, [[first] * 4, [2.0] * 4])

@@ -1,9 +1,18 @@
 """Stand in for ``theano.tensor.signal.downsample``, which Lasagne 0.1 imports and Theano 1.0 has dropped."""
 
+from typing import Any, Optional, Tuple
+
 from theano.tensor.signal.pool import pool_2d
 
 
-def max_pool_2d(input, ds, ignore_border=None, st=None, padding=(0, 0), mode="max"):
+def max_pool_2d(
+    input: Any,
+    ds: Tuple[int, int],
+    ignore_border: Optional[bool] = None,
+    st: Optional[Tuple[int, int]] = None,
+    padding: Tuple[int, int] = (0, 0),
+    mode: str = "max",
+) -> Any:
     """Pool the last two dimensions over windows of ``ds``: `pool_2d` under its arguments' former names.
 
     Parameters
@@ -17,9 +26,9 @@ def max_pool_2d(input, ds, ignore_border=None, st=None, padding=(0, 0), mode="ma
     st : tuple of two ints, optional
         Distance of the windows; ``ds`` by default.
     padding : tuple of two ints
-        Rows and columns put around the input.
+        Rows and columns added around the input.
     mode : {"max", "sum", "average_inc_pad", "average_exc_pad"}
-        What becomes of a window.
+        What is computed of each window.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""Theano's GPU back-end: devices, and what graphs hold that live on them.
+"""Theano's GPU back-end: devices, arrays on them, and functions that leave their results there.
 
-Theano has one device per process here, its context of the name None. Nothing
+Theano has one device per process here: its context with the name None. Nothing
 in this module needs pygpu until a device is opened.
 """
 
@@ -21,7 +21,7 @@ from theano.gof.destroyhandler import DestroyHandler
 from theano.gof.graph import clone_get_equiv
 from theano.tensor import TensorType
 
-from ...errors import StateError, SynkhronosError
+from ...errors import ArgumentTypeError, StateError, SynkhronosError, error_text
 from ...reductions import Accumulator, ReduceOp
 from ...selection import Indices
 from . import pocl
@@ -29,7 +29,7 @@ from . import pocl
 #: Where reductions keep their compiled kernel, which does not pickle, in their Apply node.
 KERNEL_OF_REDUCTION = "@cache_reduction_k"
 
-#: What does not compile for OpenCL: Theano then leaves these operations to the CPU.
+#: Optimizations to operations that do not compile for OpenCL: without them these stay on the CPU.
 NOT_FOR_OPENCL = ("local_gpua_crossentropysoftmaxargmax1hotwithbias",)
 
 _NO_MEMORY = re.compile(r"out.?of.?memory|alloc(ate|ating|ation)|Invalid buffer size|out of resources", re.IGNORECASE)
@@ -41,14 +41,13 @@ _opened: Optional[str] = None  # the device that `open_device` has opened
 
 
 def missing() -> str:
-    """Return what is missing for using devices at all, with the remedy, as a sentence; "" where nothing is."""
+    """Return what is missing for using devices at all, with the remedy, as a sentence; "" if nothing is."""
     try:
         importlib.import_module("pygpu")
-    except Exception as error:  # also where libgpuarray does not load
+    except Exception as error:  # also if libgpuarray does not load
         return (
-            f"pygpu cannot be imported ({type(error).__name__}: {error}): docs/installation.rst says how to "
-            "install it, and tools/"
-            "install_opencl.sh does where there is no GPU"
+            f"pygpu cannot be imported ({type(error).__name__}: {error}): docs/installation.rst says how to install "
+            "it; tools/install_opencl.sh installs it on a computer without a GPU"
         )
     return ""
 
@@ -59,7 +58,7 @@ def opened() -> Optional[str]:
 
 
 def foreign() -> str:
-    """Tell what has opened a device in this process, other than `open_device`; "" where nothing has."""
+    """Return what has opened a device in this process, other than `open_device`; "" if nothing has."""
     types = sys.modules.get("theano.gpuarray.type")
     if types is None or _opened is not None or not types.list_contexts():
         return ""
@@ -78,9 +77,9 @@ def open_device(name: str) -> Any:
     Raises
     ------
     StateError
-        Where the process has opened another device.
+        If the process has opened another device.
     SynkhronosError
-        Where the device cannot be opened; says what the driver says.
+        If the device cannot be opened; says what the driver says.
     """
     global _opened
     if _opened is not None and _opened != name:
@@ -97,7 +96,7 @@ def open_device(name: str) -> Any:
         try:
             gpuarray.use(name)
         except Exception as error:
-            raise SynkhronosError(f"{name} could not be opened: {_words(error)}") from error
+            raise SynkhronosError(f"{name} could not be opened: {error_text(error)}") from error
         _opened = name
         if name.startswith("opencl"):
             for database in (gpuarray.opt.gpu_optimizer, gpuarray.opt.gpu_optimizer2):
@@ -106,39 +105,33 @@ def open_device(name: str) -> Any:
     return gpuarray.get_context(None)
 
 
-def _words(error: BaseException) -> str:
-    """Return the text of an error; pygpu's is in bytes."""
-    text = error.args[0] if error.args else ""
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error) or type(error).__name__
-
-
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that a device has no memory left."""
-    return _opened is not None and (isinstance(error, MemoryError) or bool(_NO_MEMORY.search(_words(error))))
+    """Return whether an error says that a device has no memory left."""
+    return _opened is not None and (isinstance(error, MemoryError) or bool(_NO_MEMORY.search(error_text(error))))
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
 def is_type(type_: Any) -> bool:
-    """Tell whether a Theano type is that of arrays on a device."""
+    """Return whether a Theano type is that of arrays on a device."""
     types = sys.modules.get("theano.gpuarray.type")
     return types is not None and isinstance(type_, types.GpuArrayType)
 
 
 def host_type(type_: Any) -> Any:
-    """Return the type of the same arrays on the host; the type itself where it is none of a device."""
+    """Return the type of the same arrays on the host; the type itself if it is not one of a device."""
     return TensorType(type_.dtype, type_.broadcastable) if is_type(type_) else type_
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether a value is an array on a device."""
+    """Return whether a value is an array on a device."""
     module = sys.modules.get("pygpu.gpuarray")
     return module is not None and isinstance(value, module.GpuArray)
 
 
 def on_device(type_: Any, value: Any) -> Any:
-    """Return an array as a variable of that type on a device holds it; copies what is not there yet."""
+    """Return an array as a variable of that type on a device holds it: a copy if it is not there yet."""
     if is_array(value):
         return value
     return _arrays().upload(np.asarray(value), type_.context)
@@ -152,7 +145,7 @@ def take(array: Any, rows: Any) -> Any:
 
 
 def accumulator(op: ReduceOp, keep_dtype: bool) -> Any:
-    """Return what accumulates the values of slices where they are."""
+    """Return what accumulates the values of slices, on the host or on the device."""
     return Accumulator(op, keep_dtype) if _opened is None else _arrays().DeviceAccumulator(op, keep_dtype)
 
 
@@ -162,12 +155,13 @@ def _arrays() -> Any:
 
 
 def check_context(label: str, type_: Any) -> None:
-    """Refuse what lives on a device of the program's own: the ranks have just one each."""
+    """Refuse a variable on a second device of this process: ranks have one each."""
     if is_type(type_) and type_.context_name is not None:
-        raise TypeError(
-            f"{label} lives in the context {type_.context_name!r}, which only this process has: leave out "
-            "target=, so that every "
-            "rank has it on its own device"
+        raise ArgumentTypeError(
+            label,
+            "an array on the device of its rank",
+            f"one in the context {type_.context_name!r}, which only this process has",
+            "leave out target=",
         )
 
 
@@ -178,7 +172,7 @@ def outputs_on_device(compiled: Any) -> Any:
     """Return the function with its outputs left where they are computed, on the device.
 
     Theano ends a graph on the device with a copy to the host. The ranks reduce results first, and copy to the host
-    once. The function itself comes back where nothing is to be gained.
+    once. Returns the function itself if there is no such copy.
     """
     maker = compiled.maker
     if type(maker) is not FunctionMaker:  # DebugMode has one of its own
@@ -214,7 +208,7 @@ def outputs_on_device(compiled: Any) -> Any:
 
 
 def _can_stay(maker: Any) -> List[bool]:
-    """Tell of every output whether it is a copy to the host of what the graph has computed for it alone.
+    """Return for every output whether it is a copy to the host of what the graph has computed for it alone.
 
     Not of a shared variable's value, nor of what an update stores or a later operation overwrites.
     """
@@ -245,7 +239,7 @@ def _can_stay(maker: Any) -> List[bool]:
 
 
 def _memory_of(variable: Any) -> Tuple[Any, List[Apply]]:
-    """Return the variable whose memory another one uses, and the operations in between (views, and in place)."""
+    """Return the variable whose memory another one uses, and the operations in between (views, and those in place)."""
     between = []
     while variable.owner is not None:
         node = variable.owner
@@ -259,6 +253,6 @@ def _memory_of(variable: Any) -> Tuple[Any, List[Apply]]:
 
 
 def without_kernel(node: Apply) -> Any:
-    """Pickle a node without the kernel of its reduction: it is made anew at the first call."""
+    """Pickle a node without the kernel of its reduction: it is compiled again in the first call."""
     function, args, state = node.__reduce_ex__(2)[:3]
     return function, args, {name: value for name, value in state.items() if name != KERNEL_OF_REDUCTION}

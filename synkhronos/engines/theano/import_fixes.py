@@ -1,9 +1,9 @@
 """Make ``import theano`` and ``import lasagne`` work on Pythons and NumPys that are newer than they are.
 
 Theano 1.0.5 runs unaided on Python 3.8 to 3.10 with NumPy 1.21. On Python 3.11, which needs a newer NumPy, three
-things have to be done before its import, and Lasagne 0.1 asks for a module that Theano no longer has. `prepare`
-arranges that all this happens at the moment of the import and not before: a program that never imports Theano pays
-nothing, and what the program itself sets up until then (``THEANO_FLAGS``, ``OMP_NUM_THREADS``) has its effect.
+things have to be done before its import, and Lasagne 0.1 imports a module that Theano no longer has. `prepare`
+makes all this happen at the moment of the import and not before: a program that never imports Theano loses no time,
+and what it sets until then (``THEANO_FLAGS``, ``OMP_NUM_THREADS``) has its effect.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Optional, Sequence, Set
 
-# Options of Theano and the values they take where the user has chosen none. With empty `blas.ldflags` Theano calls
+# Options of Theano, and their values if the user has chosen none. With empty `blas.ldflags` Theano calls
 # the BLAS inside NumPy, which is as fast as linking it and, unlike that, multiplies empty matrices.
 DEFAULT_FLAGS = {"blas.ldflags": ""}
 DOWNSAMPLE = "theano.tensor.signal.downsample"
 
 
 def prepare() -> None:
-    """Arrange that Theano and Lasagne can be imported, now or later; does not import them.
+    """Make ``import theano`` and ``import lasagne`` work, now or later; imports neither.
 
-    May be called any number of times. Where Theano has been imported already, what its functions look up while
-    they run is still put in place. Where its import has failed before this call, it succeeds after it.
+    May be called any number of times. If Theano has been imported already, the names that its functions look up while
+    they run are still restored. If its import has failed before this call, it succeeds after it.
 
     Examples
     --------
@@ -48,12 +48,12 @@ def prepare() -> None:
 
 
 class _BeforeTheano(MetaPathFinder):
-    """Finds nothing, but sees that Theano is about to be imported and makes it ready."""
+    """Finds nothing, but sees that Theano is about to be imported and prepares that."""
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        """Prepare Theano when it is looked for; leave finding it to others."""
+        """Prepare the import of Theano; leave finding it to others."""
         if fullname == "theano" and fullname not in sys.modules:
             drop_failed_import()
             set_default_flags()
@@ -71,14 +71,14 @@ class _MissingDownsample(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        """Return our stand-in for the one module, where Lasagne is of the version that needs it."""
+        """Return our replacement of the one module, if the installed Lasagne needs it."""
         if fullname == DOWNSAMPLE and lasagne_is_old():
             return util.spec_from_file_location(fullname, str(Path(__file__).with_name("downsample.py")))
         return None
 
 
 def lasagne_is_old() -> bool:
-    """Say whether the installed Lasagne is a 0.1: newer ones use what Theano 1.0 has."""
+    """Return whether the installed Lasagne is a 0.1: newer ones use what Theano 1.0 has."""
     try:
         return metadata.version("Lasagne").split(".")[:2] == ["0", "1"]
     except metadata.PackageNotFoundError:
@@ -88,7 +88,7 @@ def lasagne_is_old() -> bool:
 def drop_failed_import() -> None:
     """Forget the submodules that an import of Theano left behind when it failed.
 
-    They would be taken for imported by the next attempt, which then fails on options that are registered twice.
+    The next attempt would take them for imported, and fail on options that are registered twice.
     """
     leftovers = [name for name in sys.modules if name.startswith("theano.")]
     for name in leftovers:
@@ -132,7 +132,7 @@ def restore_numpy_names() -> None:
 
 
 def restore_blas_info() -> None:
-    """Give NumPy 1.22 and later back the empty ``blas_opt_info`` that Theano reads without asking."""
+    """Give NumPy 1.22 and later back the empty ``blas_opt_info`` that Theano reads without checking."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy calls its distutils deprecated; the program can do nothing about it

@@ -1,8 +1,8 @@
 """A cache of compiled kernels for every process that uses PoCL, the OpenCL of CPUs.
 
-Where two processes compile the same kernel into one cache at the same moment, one of them now and then fails with
+If two processes compile the same kernel into one cache at the same moment, one of them now and then fails with
 "clBuildProgram: Unknown error" (seen with PoCL 3.1: 3 of 216 kernels that three processes compiled at once; with a
-cache for each, none). And ranks compile the same kernels at the same moment.
+cache for each, none). Ranks do compile the same kernels at the same moment.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Optional
 
 _PREFIX = "synkhronos-"
 
-#: The lock of this process's cache: held as long as it lives.
+#: The lock of this process's cache, which it holds until it ends.
 _lock: Optional[int] = None
 
 
 def claim() -> None:
     """Have PoCL use a cache that no other living process uses; call it before the first device is opened.
 
-    Caches are numbered, so that a later process finds what an earlier one has compiled. Where none can be made, PoCL's
+    Caches are numbered, so that a later process finds what an earlier one has compiled. If none can be made, PoCL's
     own stays in use.
     """
     global _lock
@@ -46,7 +46,7 @@ def claim() -> None:
 
 
 def _base() -> str:
-    """Return the folder that PoCL itself would use: where the master, whose environment ranks are given, had it."""
+    """Return the folder that PoCL itself would use; the environment of ranks, which is the master's, may name ours."""
     given = os.environ.get("POCL_CACHE_DIR", "")
     if re.fullmatch(_PREFIX + r"\d+", os.path.basename(given)):
         return os.path.dirname(given)

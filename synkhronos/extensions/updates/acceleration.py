@@ -1,24 +1,26 @@
-"""Momentum: steps that remember those before them."""
+"""Momentum: steps that continue in the direction of earlier ones."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Any, Dict, List, Tuple
 
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+
+from ..gradients import Updates
 from ..parameters import check_params, label, state_like
 from ..scalars import cast, check_scalars
 from .descent import sgd
 
 
-def momentum(loss_or_grads, params, learning_rate, momentum=0.9):
+def momentum(loss_or_grads: Any, params: Any, learning_rate: Any, momentum: Any = 0.9) -> Updates:
     """Step with momentum: ``v := m * v - a * g``, ``p := p + v``.
 
     `sgd` with `apply_momentum`: the heavy ball method.
 
     Parameters
     ----------
-    loss_or_grads : scalar expression, or list of expressions
-        The loss, or one gradient per parameter, of the parameter's shape.
-    params : list of shared variables
-        Of any shape; floating-point, no two the same, all on one device.
+    loss_or_grads, params
+        See `synkhronos.extensions.updates`.
     learning_rate : scalar
         The size of the steps, ``a`` above.
     momentum : scalar
@@ -26,17 +28,13 @@ def momentum(loss_or_grads, params, learning_rate, momentum=0.9):
 
     Returns
     -------
-    grad_updates : OrderedDict
-        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
-    param_updates : OrderedDict
-        The steps of ``v`` and ``p``, from reshaped views of ``flat``.
-    grad_shared : shared variable, or list of them
-        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+    grad_updates, param_updates, grad_shared
+        See `synkhronos.extensions.updates`. The state is ``v``.
 
     Raises
     ------
-    TypeError, ValueError
-        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     References
     ----------
@@ -61,7 +59,7 @@ def momentum(loss_or_grads, params, learning_rate, momentum=0.9):
     return grad_updates, apply_momentum(param_updates, momentum=momentum), grad_shared
 
 
-def nesterov_momentum(loss_or_grads, params, learning_rate, momentum=0.9):
+def nesterov_momentum(loss_or_grads: Any, params: Any, learning_rate: Any, momentum: Any = 0.9) -> Updates:
     """Step with Nesterov's momentum: ``v := m * v - a * g``, ``p := p + m * v - a * g``.
 
     `sgd` with `apply_nesterov_momentum`: the accelerated gradient in the form that takes the gradient at the
@@ -69,10 +67,8 @@ def nesterov_momentum(loss_or_grads, params, learning_rate, momentum=0.9):
 
     Parameters
     ----------
-    loss_or_grads : scalar expression, or list of expressions
-        The loss, or one gradient per parameter, of the parameter's shape.
-    params : list of shared variables
-        Of any shape; floating-point, no two the same, all on one device.
+    loss_or_grads, params
+        See `synkhronos.extensions.updates`.
     learning_rate : scalar
         The size of the steps, ``a`` above.
     momentum : scalar
@@ -80,17 +76,13 @@ def nesterov_momentum(loss_or_grads, params, learning_rate, momentum=0.9):
 
     Returns
     -------
-    grad_updates : OrderedDict
-        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
-    param_updates : OrderedDict
-        The steps of ``v`` and ``p``, from reshaped views of ``flat``.
-    grad_shared : shared variable, or list of them
-        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+    grad_updates, param_updates, grad_shared
+        See `synkhronos.extensions.updates`. The state is ``v``.
 
     Raises
     ------
-    TypeError, ValueError
-        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     References
     ----------
@@ -117,7 +109,7 @@ def nesterov_momentum(loss_or_grads, params, learning_rate, momentum=0.9):
     return grad_updates, apply_nesterov_momentum(param_updates, momentum=momentum), grad_shared
 
 
-def apply_momentum(param_updates, params=None, momentum=0.9):
+def apply_momentum(param_updates: Any, params: Any = None, momentum: Any = 0.9) -> Dict[Any, Any]:
     """Add momentum to any updates: ``v := m * v + new(p) - p``, ``p := p + v``, where they were ``p := new(p)``.
 
     Parameters
@@ -125,7 +117,7 @@ def apply_momentum(param_updates, params=None, momentum=0.9):
     param_updates : dict, or list of (shared variable, expression)
         Such as the second of what a rule returns. It is not changed.
     params : list of shared variables, optional
-        Which of the updated variables get momentum. All by default: give the parameters where ``param_updates`` has
+        Which of the updated variables get momentum. All by default: give the parameters if ``param_updates`` has
         other variables too, as those of rules that keep averages.
     momentum : scalar
         ``m`` above: how much of the last step goes into the next.
@@ -137,8 +129,8 @@ def apply_momentum(param_updates, params=None, momentum=0.9):
 
     Raises
     ------
-    TypeError, ValueError
-        Where an argument is wrong, or a parameter is not among the updates; it is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong, or a parameter is not among the updates.
 
     Examples
     --------
@@ -164,7 +156,7 @@ def apply_momentum(param_updates, params=None, momentum=0.9):
     return updates
 
 
-def apply_nesterov_momentum(param_updates, params=None, momentum=0.9):
+def apply_nesterov_momentum(param_updates: Any, params: Any = None, momentum: Any = 0.9) -> Dict[Any, Any]:
     """Add Nesterov's momentum to any updates: ``v := m * v + new(p) - p``, ``p := new(p) + m * v``.
 
     Before, they were ``p := new(p)``. See `nesterov_momentum` for the sources.
@@ -174,7 +166,7 @@ def apply_nesterov_momentum(param_updates, params=None, momentum=0.9):
     param_updates : dict, or list of (shared variable, expression)
         Such as the second of what a rule returns. It is not changed.
     params : list of shared variables, optional
-        Which of the updated variables get momentum. All by default: give the parameters where ``param_updates`` has
+        Which of the updated variables get momentum. All by default: give the parameters if ``param_updates`` has
         other variables too, as those of rules that keep averages.
     momentum : scalar
         ``m`` above: how much of the last step goes into the next.
@@ -186,8 +178,8 @@ def apply_nesterov_momentum(param_updates, params=None, momentum=0.9):
 
     Raises
     ------
-    TypeError, ValueError
-        Where an argument is wrong, or a parameter is not among the updates; it is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong, or a parameter is not among the updates.
 
     Examples
     --------
@@ -213,22 +205,22 @@ def apply_nesterov_momentum(param_updates, params=None, momentum=0.9):
     return updates
 
 
-def _check_apply(param_updates, params, momentum):
-    """Return what `apply_momentum` is given, checked: a dict of its own, a list, and a scalar."""
+def _check_apply(param_updates: Any, params: Any, momentum: Any) -> Tuple[Dict[Any, Any], List[Any], Any]:
+    """Return the arguments of `apply_momentum`, checked: a copy of the updates, a list, and a scalar."""
     (momentum,) = check_scalars(momentum=momentum)
     is_pairs = isinstance(param_updates, (list, tuple)) and all(
         isinstance(entry, (list, tuple)) and len(entry) == 2 for entry in param_updates
     )
     if not is_pairs and not isinstance(param_updates, Mapping):
-        raise TypeError(
-            "param_updates: expected a dict or a list of (shared variable, expression), such as the second "
-            f"of the three things that a rule returns, got {param_updates!r}"
+        raise ArgumentTypeError(
+            "param_updates",
+            "a dict or a list of (shared variable, expression), such as the second of the three that a rule returns",
+            repr(param_updates),
         )
     updates = OrderedDict(param_updates)
     params = check_params(updates if params is None else params)
     for i, param in enumerate(params):
         if param not in updates:
-            raise ValueError(
-                f"{label(i, param)} has no update in param_updates; give the params that the rule was given"
-            )
+            hint = "give the params that the rule was given"
+            raise ArgumentValueError(label(i, param), "a key of param_updates", "one that has no update", hint)
     return updates, params, momentum

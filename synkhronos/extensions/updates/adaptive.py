@@ -1,43 +1,38 @@
-"""Rules that divide by the size that gradients have had: one rate for each element."""
+"""Rules that divide by the size of past gradients: one rate for each element."""
 
 from collections import OrderedDict
+from typing import Any, Dict
 
 import theano.tensor as T
 
-from ..gradients import flat_gradients
+from ..gradients import Updates, flat_gradients
 from ..parameters import state_like
 from ..scalars import cast, check_scalars
 
 
-def adagrad(loss_or_grads, params, learning_rate=1.0, epsilon=1e-6):
+def adagrad(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, epsilon: Any = 1e-6) -> Updates:
     """Divide by the root of all squared gradients: ``s := s + g^2``, ``p := p - a * g / sqrt(s + e)``.
 
     Adagrad.
 
     Parameters
     ----------
-    loss_or_grads : scalar expression, or list of expressions
-        The loss, or one gradient per parameter, of the parameter's shape.
-    params : list of shared variables
-        Of any shape; floating-point, no two the same, all on one device.
+    loss_or_grads, params
+        See `synkhronos.extensions.updates`.
     learning_rate : scalar
         The size of the steps, ``a`` above.
     epsilon : scalar
-        Keeps the division finite where gradients are zero.
+        Keeps the division finite if gradients are zero.
 
     Returns
     -------
-    grad_updates : OrderedDict
-        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
-    param_updates : OrderedDict
-        The steps of ``s`` and ``p``, from reshaped views of ``flat``.
-    grad_shared : shared variable, or list of them
-        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+    grad_updates, param_updates, grad_shared
+        See `synkhronos.extensions.updates`. The state is ``s``.
 
     Raises
     ------
-    TypeError, ValueError
-        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     References
     ----------
@@ -60,7 +55,7 @@ def adagrad(loss_or_grads, params, learning_rate=1.0, epsilon=1e-6):
     """
     rate, epsilon = check_scalars(learning_rate=learning_rate, epsilon=epsilon)
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
-    param_updates = OrderedDict()
+    param_updates: Dict[Any, Any] = OrderedDict()
     for param, grad in pairs:
         a, e = cast(param, rate, epsilon)
         s = state_like(param, "squares")
@@ -69,37 +64,31 @@ def adagrad(loss_or_grads, params, learning_rate=1.0, epsilon=1e-6):
     return grad_updates, param_updates, grad_shared
 
 
-def rmsprop(loss_or_grads, params, learning_rate=1.0, rho=0.9, epsilon=1e-6):
+def rmsprop(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, rho: Any = 0.9, epsilon: Any = 1e-6) -> Updates:
     """Divide by a running root mean square: ``s := r * s + (1 - r) * g^2``, ``p := p - a * g / sqrt(s + e)``.
 
     RMSProp.
 
     Parameters
     ----------
-    loss_or_grads : scalar expression, or list of expressions
-        The loss, or one gradient per parameter, of the parameter's shape.
-    params : list of shared variables
-        Of any shape; floating-point, no two the same, all on one device.
+    loss_or_grads, params
+        See `synkhronos.extensions.updates`.
     learning_rate : scalar
         The size of the steps, ``a`` above.
     rho : scalar
         ``r`` above: the decay of the mean, between 0 and 1.
     epsilon : scalar
-        Keeps the division finite where gradients are zero.
+        Keeps the division finite if gradients are zero.
 
     Returns
     -------
-    grad_updates : OrderedDict
-        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
-    param_updates : OrderedDict
-        The steps of ``s`` and ``p``, from reshaped views of ``flat``.
-    grad_shared : shared variable, or list of them
-        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+    grad_updates, param_updates, grad_shared
+        See `synkhronos.extensions.updates`. The state is ``s``.
 
     Raises
     ------
-    TypeError, ValueError
-        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     References
     ----------
@@ -121,7 +110,7 @@ def rmsprop(loss_or_grads, params, learning_rate=1.0, rho=0.9, epsilon=1e-6):
     """
     rate, rho, epsilon = check_scalars(learning_rate=learning_rate, rho=rho, epsilon=epsilon)
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
-    param_updates = OrderedDict()
+    param_updates: Dict[Any, Any] = OrderedDict()
     for param, grad in pairs:
         a, r, r_rest, e = cast(param, rate, rho, 1 - rho, epsilon)
         s = state_like(param, "mean_square")
@@ -130,7 +119,9 @@ def rmsprop(loss_or_grads, params, learning_rate=1.0, rho=0.9, epsilon=1e-6):
     return grad_updates, param_updates, grad_shared
 
 
-def adadelta(loss_or_grads, params, learning_rate=1.0, rho=0.95, epsilon=1e-6):
+def adadelta(
+    loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, rho: Any = 0.95, epsilon: Any = 1e-6
+) -> Updates:
     """Scale by the ratio of past steps to past gradients, so that steps have the parameters' units.
 
     ``s := r * s + (1 - r) * g^2``, ``d := g * sqrt(u + e) / sqrt(s + e)``, ``u := r * u + (1 - r) * d^2``,
@@ -138,30 +129,24 @@ def adadelta(loss_or_grads, params, learning_rate=1.0, rho=0.95, epsilon=1e-6):
 
     Parameters
     ----------
-    loss_or_grads : scalar expression, or list of expressions
-        The loss, or one gradient per parameter, of the parameter's shape.
-    params : list of shared variables
-        Of any shape; floating-point, no two the same, all on one device.
+    loss_or_grads, params
+        See `synkhronos.extensions.updates`.
     learning_rate : scalar
-        The size of the steps, ``a`` above. The paper has none, that is 1.
+        The size of the steps, ``a`` above. The paper has none: it is 1.
     rho : scalar
         ``r`` above: the decay of both means, between 0 and 1.
     epsilon : scalar
-        Begins the first step, and keeps the division finite.
+        Makes the first step possible, and keeps the division finite.
 
     Returns
     -------
-    grad_updates : OrderedDict
-        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
-    param_updates : OrderedDict
-        The steps of ``s``, ``u`` and ``p``, from reshaped views of ``flat``.
-    grad_shared : shared variable, or list of them
-        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+    grad_updates, param_updates, grad_shared
+        See `synkhronos.extensions.updates`. The state is ``s``, ``u``.
 
     Raises
     ------
-    TypeError, ValueError
-        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     References
     ----------
@@ -183,7 +168,7 @@ def adadelta(loss_or_grads, params, learning_rate=1.0, rho=0.95, epsilon=1e-6):
     """
     rate, rho, epsilon = check_scalars(learning_rate=learning_rate, rho=rho, epsilon=epsilon)
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
-    param_updates = OrderedDict()
+    param_updates: Dict[Any, Any] = OrderedDict()
     for param, grad in pairs:
         a, r, r_rest, e = cast(param, rate, rho, 1 - rho, epsilon)
         s, u = state_like(param, "mean_square"), state_like(param, "mean_square_step")

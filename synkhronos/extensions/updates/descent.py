@@ -1,39 +1,34 @@
 """Gradient descent."""
 
 from collections import OrderedDict
+from typing import Any, Dict
 
-from ..gradients import flat_gradients, gradients_of
+from ..gradients import Updates, flat_gradients, gradients_of
 from ..parameters import check_params, state_like
 from ..scalars import cast, check_scalars
 
 
-def sgd(loss_or_grads, params, learning_rate):
+def sgd(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
     """Step against the gradient: ``p := p - a * g``.
 
     Stochastic gradient descent.
 
     Parameters
     ----------
-    loss_or_grads : scalar expression, or list of expressions
-        The loss, or one gradient per parameter, of the parameter's shape.
-    params : list of shared variables
-        Of any shape; floating-point, no two the same, all on one device.
+    loss_or_grads, params
+        See `synkhronos.extensions.updates`.
     learning_rate : scalar
         The size of the steps, ``a`` above.
 
     Returns
     -------
-    grad_updates : OrderedDict
-        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
-    param_updates : OrderedDict
-        ``{p: p - a * g}``, from reshaped views of ``flat``.
-    grad_shared : shared variable, or list of them
-        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+    grad_updates, param_updates, grad_shared
+        See `synkhronos.extensions.updates`. The rule keeps no state.
 
     Raises
     ------
-    TypeError, ValueError
-        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     References
     ----------
@@ -65,7 +60,7 @@ def sgd(loss_or_grads, params, learning_rate):
     return grad_updates, _descend(pairs, rate), grad_shared
 
 
-def sgd_nonflat(loss_or_grads, params, learning_rate):
+def sgd_nonflat(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
     """Step against the gradient as `sgd` does, with one shared gradient for each parameter: ``p := p - a * g``.
 
     For programs that treat each gradient on its own between the two functions. Many small variables in one `all_reduce`
@@ -73,10 +68,8 @@ def sgd_nonflat(loss_or_grads, params, learning_rate):
 
     Parameters
     ----------
-    loss_or_grads : scalar expression, or list of expressions
-        The loss, or one gradient per parameter, of the parameter's shape.
-    params : list of shared variables
-        Of any shape; floating-point, no two the same, all on one device.
+    loss_or_grads, params
+        See `synkhronos.extensions.updates`.
     learning_rate : scalar
         The size of the steps, ``a`` above.
 
@@ -91,8 +84,8 @@ def sgd_nonflat(loss_or_grads, params, learning_rate):
 
     Raises
     ------
-    TypeError, ValueError
-        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     Examples
     --------
@@ -116,6 +109,6 @@ def sgd_nonflat(loss_or_grads, params, learning_rate):
     return grad_updates, _descend(zip(params, grad_updates), rate), list(grad_updates)
 
 
-def _descend(pairs, rate):
+def _descend(pairs: Any, rate: Any) -> Dict[Any, Any]:
     """Return the updates that step against the gradient, from pairs of parameter and gradient."""
     return OrderedDict((param, param - cast(param, rate)[0] * grad) for param, grad in pairs)

@@ -1,17 +1,25 @@
 """Adam, and the rules made from it: momentum and a rate for each element."""
 
 from collections import OrderedDict
+from typing import Any, Dict, Tuple
 
 import numpy as np
 import theano
 import theano.tensor as T
 
-from ..gradients import flat_gradients
+from ..gradients import Updates, flat_gradients
 from ..parameters import state_like
 from ..scalars import cast, check_scalars
 
 
-def adam(loss_or_grads, params, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8):
+def adam(
+    loss_or_grads: Any,
+    params: Any,
+    learning_rate: Any = 0.001,
+    beta1: Any = 0.9,
+    beta2: Any = 0.999,
+    epsilon: Any = 1e-8,
+) -> Updates:
     """Divide a running mean of gradients by their running root mean square.
 
     At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``v := b2 * v + (1 - b2) * g^2``,
@@ -19,10 +27,8 @@ def adam(loss_or_grads, params, learning_rate=0.001, beta1=0.9, beta2=0.999, eps
 
     Parameters
     ----------
-    loss_or_grads : scalar expression, or list of expressions
-        The loss, or one gradient per parameter, of the parameter's shape.
-    params : list of shared variables
-        Of any shape; floating-point, no two the same, all on one device.
+    loss_or_grads, params
+        See `synkhronos.extensions.updates`.
     learning_rate : scalar
         The size of the steps, ``a`` above.
     beta1 : scalar
@@ -30,21 +36,17 @@ def adam(loss_or_grads, params, learning_rate=0.001, beta1=0.9, beta2=0.999, eps
     beta2 : scalar
         ``b2`` above: the decay of the mean of their squares, between 0 and 1.
     epsilon : scalar
-        Keeps the division finite where gradients are zero.
+        Keeps the division finite if gradients are zero.
 
     Returns
     -------
-    grad_updates : OrderedDict
-        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
-    param_updates : OrderedDict
-        The steps of ``t``, ``m``, ``v`` and ``p``, from reshaped views of ``flat``.
-    grad_shared : shared variable, or list of them
-        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+    grad_updates, param_updates, grad_shared
+        See `synkhronos.extensions.updates`. The state is ``t``, ``m``, ``v``.
 
     Raises
     ------
-    TypeError, ValueError
-        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     References
     ----------
@@ -67,7 +69,14 @@ def adam(loss_or_grads, params, learning_rate=0.001, beta1=0.9, beta2=0.999, eps
     return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_largest=False)
 
 
-def adamax(loss_or_grads, params, learning_rate=0.002, beta1=0.9, beta2=0.999, epsilon=1e-8):
+def adamax(
+    loss_or_grads: Any,
+    params: Any,
+    learning_rate: Any = 0.002,
+    beta1: Any = 0.9,
+    beta2: Any = 0.999,
+    epsilon: Any = 1e-8,
+) -> Updates:
     """Divide a running mean of gradients by their running largest magnitude.
 
     At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``u := max(b2 * u, |g|)``,
@@ -75,10 +84,8 @@ def adamax(loss_or_grads, params, learning_rate=0.002, beta1=0.9, beta2=0.999, e
 
     Parameters
     ----------
-    loss_or_grads : scalar expression, or list of expressions
-        The loss, or one gradient per parameter, of the parameter's shape.
-    params : list of shared variables
-        Of any shape; floating-point, no two the same, all on one device.
+    loss_or_grads, params
+        See `synkhronos.extensions.updates`.
     learning_rate : scalar
         The size of the steps, ``a`` above.
     beta1 : scalar
@@ -86,21 +93,17 @@ def adamax(loss_or_grads, params, learning_rate=0.002, beta1=0.9, beta2=0.999, e
     beta2 : scalar
         ``b2`` above: the decay of the largest magnitude, between 0 and 1.
     epsilon : scalar
-        Keeps the division finite where gradients are zero. The paper has none, that is 0.
+        Keeps the division finite if gradients are zero. The paper has none, that is 0.
 
     Returns
     -------
-    grad_updates : OrderedDict
-        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
-    param_updates : OrderedDict
-        The steps of ``t``, ``m``, ``u`` and ``p``, from reshaped views of ``flat``.
-    grad_shared : shared variable, or list of them
-        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+    grad_updates, param_updates, grad_shared
+        See `synkhronos.extensions.updates`. The state is ``t``, ``m``, ``u``.
 
     Raises
     ------
-    TypeError, ValueError
-        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     References
     ----------
@@ -126,7 +129,7 @@ def adamax(loss_or_grads, params, learning_rate=0.002, beta1=0.9, beta2=0.999, e
     steps, t = _count_steps(pairs)
     a_t, b1_t = cast(steps, rate, beta1)
     rate = a_t / (1 - b1_t**t)
-    param_updates = OrderedDict([(steps, t)])
+    param_updates: Dict[Any, Any] = OrderedDict([(steps, t)])
     for param, grad in pairs:
         a, b1, b1_rest, b2, e = cast(param, rate, beta1, 1 - beta1, beta2, epsilon)
         m, u = state_like(param, "mean"), state_like(param, "largest")
@@ -136,7 +139,14 @@ def adamax(loss_or_grads, params, learning_rate=0.002, beta1=0.9, beta2=0.999, e
     return grad_updates, param_updates, grad_shared
 
 
-def amsgrad(loss_or_grads, params, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8):
+def amsgrad(
+    loss_or_grads: Any,
+    params: Any,
+    learning_rate: Any = 0.001,
+    beta1: Any = 0.9,
+    beta2: Any = 0.999,
+    epsilon: Any = 1e-8,
+) -> Updates:
     """Divide as `adam`, but by the largest root mean square so far, which never lets a step size grow again.
 
     At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``v := b2 * v + (1 - b2) * g^2``, ``w := max(w, v)``,
@@ -145,10 +155,8 @@ def amsgrad(loss_or_grads, params, learning_rate=0.001, beta1=0.9, beta2=0.999, 
 
     Parameters
     ----------
-    loss_or_grads : scalar expression, or list of expressions
-        The loss, or one gradient per parameter, of the parameter's shape.
-    params : list of shared variables
-        Of any shape; floating-point, no two the same, all on one device.
+    loss_or_grads, params
+        See `synkhronos.extensions.updates`.
     learning_rate : scalar
         The size of the steps, ``a`` above.
     beta1 : scalar
@@ -156,21 +164,17 @@ def amsgrad(loss_or_grads, params, learning_rate=0.001, beta1=0.9, beta2=0.999, 
     beta2 : scalar
         ``b2`` above: the decay of the mean of their squares, between 0 and 1.
     epsilon : scalar
-        Keeps the division finite where gradients are zero. The paper has none, that is 0.
+        Keeps the division finite if gradients are zero. The paper has none, that is 0.
 
     Returns
     -------
-    grad_updates : OrderedDict
-        ``{flat: gradients}``: the function with the data writes the gradients, see the module.
-    param_updates : OrderedDict
-        The steps of ``t``, ``m``, ``v``, ``w`` and ``p``, from reshaped views of ``flat``.
-    grad_shared : shared variable, or list of them
-        ``flat``, of shape ``(number of all elements,)``; one per dtype, as a list, where parameters differ in dtype.
+    grad_updates, param_updates, grad_shared
+        See `synkhronos.extensions.updates`. The state is ``t``, ``m``, ``v``, ``w``.
 
     Raises
     ------
-    TypeError, ValueError
-        Where the loss is no scalar or does not depend on a parameter, or an argument is wrong; the parameter is named.
+    ArgumentTypeError, ArgumentValueError
+        If an argument is wrong.
 
     References
     ----------
@@ -193,14 +197,16 @@ def amsgrad(loss_or_grads, params, learning_rate=0.001, beta1=0.9, beta2=0.999, 
     return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_largest=True)
 
 
-def _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_largest):
+def _adam(
+    loss_or_grads: Any, params: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any, keep_largest: Any
+) -> Updates:
     """Return the updates of `adam`, or of `amsgrad`, which divides by the largest root mean square so far."""
     rate, beta1, beta2, epsilon = check_scalars(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
     steps, t = _count_steps(pairs)
     a_t, b1_t, b2_t = cast(steps, rate, beta1, beta2)
     rate = a_t * T.sqrt(1 - b2_t**t) / (1 - b1_t**t)
-    param_updates = OrderedDict([(steps, t)])
+    param_updates: Dict[Any, Any] = OrderedDict([(steps, t)])
     for param, grad in pairs:
         a, b1, b1_rest, b2, b2_rest, e = cast(param, rate, beta1, 1 - beta1, beta2, 1 - beta2, epsilon)
         m, v = state_like(param, "mean"), state_like(param, "mean_square")
@@ -213,7 +219,7 @@ def _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_larg
     return grad_updates, param_updates, grad_shared
 
 
-def _count_steps(pairs):
+def _count_steps(pairs: Any) -> Tuple[Any, Any]:
     """Return a shared counter of steps, and its next value.
 
     It has the widest of the parameters' dtypes and floatX, as powers of decays close to 1 need what precision there is.

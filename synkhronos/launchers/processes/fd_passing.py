@@ -1,9 +1,8 @@
 """Passing messages with file descriptors over an anonymous socket pair.
 
-A message arrives whole or not at all: it stands in a nameless file whose
-descriptor travels first, in packets of as many descriptors as the kernel
-takes. So nothing that fails or is interrupted on one side leaves the other
-with half a message.
+A message arrives whole or not at all: it is in a nameless file whose descriptor travels first, in packets of as many
+descriptors as the kernel takes. So nothing that fails or is interrupted on one side leaves the other with half a
+message.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ def receive(sock: socket.socket) -> Tuple[Any, List[int]]:
     Raises
     ------
     EOFError
-        Where the other end is closed.
+        The other end is closed.
     OSError
-        Where the descriptors cannot be had; the message is lost, the next one can be received.
+        The descriptors cannot be had; the message is lost, the next one can be received.
     """
     fds: List[int] = []
     try:

@@ -1,13 +1,29 @@
 """The keeper: a small process that forks every rank, watches over them, and ends them with the master.
 
-It is forked from the program at the first `fork()` and lives as long as the
-program. It opens no device, builds no graph and holds no lock, so that ranks
-can be forked from it at any time, also when the master has long opened a GPU
-and could not fork a usable process itself.
+It is forked from the program at the first `fork()` and lives as long as the program. It opens no device, builds no
+graph and holds no lock, so that ranks can be forked from it at any time, also when the master has long opened a GPU and
+could not fork a usable process itself. ::
 
-What it promises: when a rank ends, for whatever reason, the session's control
-block says how, and everybody who waits is woken; when the master ends, for
-whatever reason, its ranks are killed.
+    master                                 keeper                                  rank r
+      | forks, once ------------------------> |
+      | "spawn", configs, `Descriptors` ----> | forks, once per config ------------> |
+      | <------------------- process ids      |                                      | sets itself up, serves
+      |                                       |                                      |
+      | <==== commands and answers, through the control block, without the keeper ==> |
+      |                                       |                                      |
+      |                                       | <------------------------- SIGCHLD   X ends
+      | <-- control block: ended, status      | reaps it
+      |                                       |                                      | (others)
+      | "kill" -----------------------------> | kills and reaps ------------------>  X
+      | <--------------------------- done     |
+      X ends                                  | sees end of file, kills and reaps, ends
+
+What it promises: when a rank ends, for whatever reason, the control block says how, and the waits of the other
+ranks are ended; when the master ends, for whatever reason, its ranks are killed.
+
+Waits: the keeper polls its socket and a pipe that SIGCHLD writes to, and checks every half second whether its parent is
+still the master. The master waits for an answer of the keeper for at most `FORK_TIMEOUT_S` or `KILL_TIMEOUT_S`, and
+kills the keeper after that. A rank whose keeper dies is killed by the kernel (``PR_SET_PDEATHSIG``).
 """
 
 from __future__ import annotations
@@ -19,20 +35,45 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ...errors import SynkhronosError
 from ...host.signals import DeferredSignals
 from ...runtime.launcher import RankConfig
-from ...sync.barrier import POLL_INTERVAL_S
 from ...sync.control_block import ControlBlock
 from . import fd_passing
 from .output import redirect
 from .rank_main import EXIT_CODE_FAILED, die_with_parent, rank_main, record_fatal_error, take_default_signals
 
-#: Seconds in which the keeper must have killed and buried all ranks; and those in which it must have forked one, which
-#: take a moment, but for machines with a hundred programs on each core.
-KILL_TIMEOUT_S, FORK_TIMEOUT_S = 3.0, 30.0
+#: Seconds in which the keeper must have killed and reaped all ranks.
+KILL_TIMEOUT_S = 3.0
+#: Seconds in which it must have forked them. That takes a moment, except on machines with a hundred programs per core.
+FORK_TIMEOUT_S = 30.0
+#: Seconds between two looks of the keeper at its parent.
+PARENT_CHECK_S = 0.5
+
+
+class Descriptors(NamedTuple):
+    """The open files of a session that the keeper needs to make its ranks."""
+
+    block: int
+    stacks: int  # into which ranks write their stacks
+    streams: List[int]  # standard output and standard error of each rank, in the order of the configs
+    pools: Dict[int, int]  # by ident
+
+    def flat(self) -> List[int]:
+        """Return all of them, in the order in which they travel."""
+        return [self.block, self.stacks, *self.streams, *self.pools.values()]
+
+    @classmethod
+    def of_flat(cls, fds: Sequence[int], n_ranks: int, idents: Sequence[int]) -> Descriptors:
+        """Return what `flat` came from."""
+        block, stacks, *rest = fds
+        return cls(block, stacks, rest[: 2 * n_ranks], dict(zip(idents, rest[2 * n_ranks :])))
+
+    def streams_of(self, position: int) -> List[int]:
+        """Return the two streams of the rank of a config."""
+        return self.streams[2 * position : 2 * position + 2]
 
 
 class Keeper:
@@ -46,7 +87,7 @@ class Keeper:
 
     def __init__(self, enter: Callable[[], object]) -> None:
         ours, theirs = fd_passing.pair()
-        for stream in (sys.stdout, sys.stderr):  # or what stands in their buffers would be written twice
+        for stream in (sys.stdout, sys.stderr):  # or what is in their buffers would be written twice
             try:
                 stream.flush()
             except Exception:  # closed or replaced by the user
@@ -77,26 +118,23 @@ class Keeper:
     def __repr__(self) -> str:
         return f"Keeper(pid={self.pid}, {('alive' if self.alive() else 'ended')})"
 
-    def spawn(
-        self, configs: List[RankConfig], block: ControlBlock, stacks: int, streams: List[int], pools: Dict[int, int]
-    ) -> List[int]:
-        """Fork one rank per config; return their process ids."""
-        answer = self._ask(
-            ("spawn", configs, block.size, list(pools)), [block.fd, stacks, *streams, *pools.values()], FORK_TIMEOUT_S
-        )
+    def spawn(self, configs: List[RankConfig], size: int, descriptors: Descriptors) -> List[int]:
+        """Fork one rank per config, for a session of ``size`` ranks; return their process ids."""
+        answer = self._ask(("spawn", configs, size, list(descriptors.pools)), descriptors.flat(), FORK_TIMEOUT_S)
         if isinstance(answer, str):
             raise SynkhronosError(answer)
-        return answer
+        pids: List[int] = answer
+        return pids
 
     def kill(self) -> None:
-        """Kill every rank and wait until all are gone; where the keeper does not do it, it dies, and they with it."""
+        """Kill every rank and wait until all are gone; if the keeper does not do it, it is killed, and they with it."""
         try:
             self._ask(("kill",), (), KILL_TIMEOUT_S)
         except SynkhronosError:
             pass
 
     def _ask(self, message: Any, fds: Sequence[int], seconds: float) -> Any:
-        """Send a message and return the answer. Where none comes, the keeper is ended."""
+        """Send a message and return the answer. If none comes, the keeper is killed."""
         with DeferredSignals():  # or an answer could be taken for the next one's
             try:
                 self._socket.settimeout(seconds)
@@ -112,11 +150,11 @@ class Keeper:
                 raise SynkhronosError(f"the keeper process (pid {self.pid}) is gone: {self.exit_reason()}") from error
 
     def alive(self) -> bool:
-        """Tell whether the process still runs."""
+        """Return whether the process still runs."""
         if self._status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else waited for it
+            except ChildProcessError:  # other code of the program waited for it
                 self._status = -1
             else:
                 if pid:
@@ -124,7 +162,7 @@ class Keeper:
         return self._status is None
 
     def exit_reason(self) -> str:
-        """Tell how the process ended."""
+        """Return how the process ended."""
         if self.alive():
             return "it does not answer"
         if self._status is not None and self._status >= 0 and os.WIFSIGNALED(self._status):
@@ -152,7 +190,7 @@ class _Watch:
 
     def __init__(self, sock: socket.socket, master: int) -> None:
         self.socket, self.master = sock, master
-        self.pid = os.getpid()  # for ranks; one that asked for its parent's could be too late, and live on for ever
+        self.pid = os.getpid()  # for ranks: one that asked for its parent's could be too late, and live on forever
         self.block: Optional[ControlBlock] = None
         self.ranks: Dict[int, int] = {}  # rank by pid
 
@@ -172,7 +210,7 @@ class _Watch:
         poll.register(wake_read, select.POLLIN)
         try:
             while os.getppid() == self.master:
-                ready = [fd for fd, _ in poll.poll(POLL_INTERVAL_S * 5000)]
+                ready = [fd for fd, _ in poll.poll(PARENT_CHECK_S * 1000)]
                 if wake_read in ready:
                     try:
                         os.read(wake_read, 4096)
@@ -182,12 +220,12 @@ class _Watch:
                 if self.socket.fileno() in ready:
                     fd_passing.send(self.socket, self.answer())
         except (EOFError, ConnectionError):
-            pass  # the master is gone, or wants no more
+            pass  # the master has ended, or needs the keeper no more
         finally:
             self.kill([])
 
     def answer(self) -> Any:
-        """Receive a request and do what it asks; return what the master shall know: a sentence where it failed."""
+        """Receive a request and do what it asks; return the answer: a sentence if it failed."""
         try:
             message, fds = fd_passing.receive(self.socket)
         except OSError as error:
@@ -204,9 +242,9 @@ class _Watch:
     def spawn(self, fds: List[int], configs: List[RankConfig], size: int, idents: List[int]) -> Any:
         """Fork the ranks of a new session; those of an earlier one, which the master has given up, end."""
         self.kill([])
-        block = self.block = ControlBlock(size, fds[0])
+        descriptors = Descriptors.of_flat(fds, len(configs), idents)
+        block = self.block = ControlBlock(size, descriptors.block)
         block.fd = -1  # it is closed with the others that came
-        streams, pools = fds[2 : 2 + 2 * len(configs)], fds[2 + 2 * len(configs) :]
         for i, config in enumerate(configs):
             try:
                 pid = os.fork()
@@ -214,32 +252,24 @@ class _Watch:
                 self.kill([])
                 return f"rank {config.rank} of {size} could not be started: {error}; see ulimit -u"
             if pid == 0:
-                self._become(config, block, fds[1], streams, i, dict(zip(idents, pools)))
+                self._become(config, i, block, descriptors)
             self.ranks[pid] = config.rank
         return list(self.ranks)
 
-    def _become(
-        self,
-        config: RankConfig,
-        block: ControlBlock,
-        stacks: int,
-        streams: List[int],
-        position: int,
-        pools: Dict[int, int],
-    ) -> None:
+    def _become(self, config: RankConfig, position: int, block: ControlBlock, descriptors: Descriptors) -> None:
         """Be a rank, and never return."""
         status = EXIT_CODE_FAILED
         try:
             die_with_parent(self.pid)
             signal.set_wakeup_fd(-1)
-            # Ctrl-C is the master's affair. Not SIG_IGN, which the programs that a rank starts would inherit.
+            # The master handles Ctrl-C. Not SIG_IGN, which the programs that a rank starts would inherit.
             signal.signal(signal.SIGINT, lambda *_: None)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.socket.close()
-            redirect(streams[2 * position : 2 * position + 2])
-            for fd in streams:
+            redirect(descriptors.streams_of(position))
+            for fd in descriptors.streams:
                 os.close(fd)
-            rank_main(config, block, stacks, pools, self.pid)
+            rank_main(config, block, descriptors.stacks, descriptors.pools, self.pid)
             status = 0
         except BaseException as error:
             record_fatal_error(block, config.rank, error)
@@ -254,7 +284,7 @@ class _Watch:
             self.reap(block=True)
 
     def reap(self, block: bool = False) -> None:
-        """Note how ranks ended, and wake everybody who may wait for them."""
+        """Record how ranks ended, and end the waits for them."""
         while self.ranks:
             try:
                 pid, status, usage = os.wait4(-1, 0 if block else os.WNOHANG)
@@ -273,9 +303,9 @@ class _Watch:
 
 
 def _drop_descriptors(keep: int) -> None:
-    """Let go of the program's open files, pipes and sockets: who waits for their end must not wait for the keeper.
+    """Let go of the program's open files, pipes and sockets: a reader of their other ends must not wait for the keeper.
 
-    The numbers stay taken, by /dev/null: objects inherited from the program may still close them.
+    The numbers stay in use, for /dev/null: objects inherited from the program may still close them.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
@@ -290,7 +320,7 @@ def _drop_descriptors(keep: int) -> None:
 
 
 def record_exit(block: ControlBlock, rank: int, status: int, memory: int = 0) -> None:
-    """Write down that a rank has ended, and wake everybody who may wait for it."""
+    """Record that a rank has ended, and end the waits for it."""
     block.status[rank], block.memory[rank] = status, memory
     block.ended[rank] = 1
     block.deaths = 1

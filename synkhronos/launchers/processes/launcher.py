@@ -12,7 +12,7 @@ from ...memory.pool import Pool
 from ...runtime.exit_status import describe_state
 from ...runtime.launcher import Launcher, RankConfig
 from ...sync.control_block import ControlBlock
-from .keeper import Keeper
+from .keeper import Descriptors, Keeper
 from .output import Streams
 from .rank_main import ASK_FOR_STACKS, fatal_error
 
@@ -35,25 +35,29 @@ class ProcessLauncher(Launcher):
                 self._streams = Streams(config.rank for config in configs)
                 pids = self.keeper.spawn(
                     configs,
-                    block,
-                    self._stacks,
-                    self._streams.fds(),
-                    {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()},
+                    block.size,
+                    Descriptors(
+                        block.fd,
+                        self._stacks,
+                        self._streams.fds(),
+                        {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()},
+                    ),
                 )
             except BaseException:
                 self._tidy()
                 raise
             self._pids = {config.rank: pid for config, pid in zip(configs, pids)}
+            # Asked with every command: without a detour.
+            self.is_alive, self.forward = self.keeper.alive, self._streams.forward  # type: ignore[method-assign]
 
-    def check(self) -> None:
-        if self._stacks >= 0 and not self.keeper.alive():
-            raise SynkhronosError(
-                (
-                    f"the keeper process (pid {self.keeper.pid}), which watches over the ranks, is gone: "
-                    f"{self.keeper.exit_reason()}; the session "
-                    "is closed, synkhronos.fork() starts a new one"
-                )
-            )
+    def is_alive(self) -> bool:
+        return self._stacks < 0 or self.keeper.alive()
+
+    def error(self) -> SynkhronosError:
+        return SynkhronosError(
+            f"the keeper process (pid {self.keeper.pid}), which watches over the ranks, is gone: "
+            f"{self.keeper.exit_reason()}; the session is closed, synkhronos.fork() starts a new one"
+        )
 
     def pid(self, rank: int) -> int:
         return self._pids[rank]
@@ -95,7 +99,7 @@ class ProcessLauncher(Launcher):
             self.keeper.kill()
             until = time.monotonic() + 1.0
             while not all(self._block.ended[rank] or _is_gone(pid) for rank, pid in self._pids.items()):
-                if time.monotonic() > until:  # only where the kernel itself holds a process
+                if time.monotonic() > until:  # only if the kernel itself holds a process
                     break
                 time.sleep(0.0005)
         self._tidy()

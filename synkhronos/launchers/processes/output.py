@@ -1,9 +1,12 @@
 """What ranks print: it reaches the master's own streams, line by line, with the rank's number.
 
-The standard output and the standard error of every rank are nameless files
-that it appends to, from C code, too. (Not pipes: a rank must not wait until
-the master, which may be computing, has read.) The master passes on what has
-come whenever it waits, and at the end of every command.
+The standard output and the standard error of every rank are nameless files that it appends to, from C code, too. (Not
+pipes: a rank must not wait until the master, which may be computing, has read.) The master passes on what has come
+whenever it waits, and at the end of every command. ::
+
+    rank 1   print("a") --> file, appended                      master   sys.stdout: [rank 1] a
+                             |##########|......                   ^
+                              passed on  | new  --- forward() ----+
 """
 
 from __future__ import annotations
@@ -106,7 +109,7 @@ def _write(key: Tuple[int, str], lines: bytes) -> None:
     try:
         stream.write(text)
         stream.flush()
-    except (OSError, ValueError):  # nobody reads any more, or it is closed
+    except (OSError, ValueError):  # its reader has gone, or it is closed
         pass
 
 

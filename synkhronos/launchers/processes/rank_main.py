@@ -1,4 +1,4 @@
-"""What a process must do to become a rank."""
+"""What a process that the keeper has forked does to become a rank."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ import signal
 import sys
 from typing import Callable, Dict
 
-from ...host.affinity import confine, limit_threads
+from ...host.affinity import confine
 from ...host.heap import keep_freed_memory
-from ...memory.pool import Pool, PoolMap
+from ...host.threads import limit_threads
+from ...memory.pool import Pool
 from ...runtime.channel import RankEnd
 from ...runtime.context import RankContext
+from ...runtime.failures import Failure
 from ...runtime.launcher import RankConfig
-from ...runtime.serve import Failure, serve
-from ...sync.barrier import Barrier, WaitPolicy
+from ...runtime.serve import serve
 from ...sync.control_block import FATAL_ERROR_BYTES, ControlBlock
-from ...transports.shared_memory import SharedMemoryTransport
+from ...sync.semaphore import WaitPolicy
+from ...trace import log_as_the_environment_says
 
 _PR_SET_PDEATHSIG = 1
 
 #: Exit code of a rank that could not start or broke; what BSD calls an internal software error.
 EXIT_CODE_FAILED = 70
 
-#: The signal that has a rank write its stacks; one that nobody else uses.
+#: The signal that makes a rank write its stacks; one that nothing else uses.
 ASK_FOR_STACKS = signal.SIGRTMIN + 5
 
 
@@ -34,7 +36,7 @@ def die_with_parent(parent: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was told
+    if os.getppid() != parent:  # it ended before the kernel knew of this
         os._exit(0)
 
 
@@ -50,13 +52,13 @@ def take_default_signals() -> None:
 
 
 def record_fatal_error(block: ControlBlock, rank: int, error: BaseException) -> None:
-    """Leave what a rank died of, other than a command's error, where `fatal_error` finds it."""
+    """Leave what a rank died of, other than a command's error, for `fatal_error` to find."""
     words = Failure(error).text.encode("utf-8", "replace").replace(b"\0", b"?")[-FATAL_ERROR_BYTES:]
     block.fatal_error[rank][: len(words)] = words
 
 
 def fatal_error(block: ControlBlock, rank: int) -> str:
-    """Return what a rank left that ended by an exception; "" where it ended otherwise."""
+    """Return what a rank left that ended by an exception; "" if it ended otherwise."""
     return bytes(block.fatal_error[rank]).rstrip(b"\0").decode("utf-8", "ignore")
 
 
@@ -68,7 +70,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     config : RankConfig
         Who this is.
     block : ControlBlock
-        Where the session meets.
+        The session's.
     stacks : int
         Descriptor of the file into which this process writes its Python stacks when the master asks for them.
     fds : dict of int to int
@@ -87,27 +89,26 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     faulthandler.register(ASK_FOR_STACKS, os.fdopen(stacks, "wb"), all_threads=True)
     confine(config.cores)
     limit_threads(config.threads)
-    keep_freed_memory()
+    if config.keep_heap:
+        keep_freed_memory()
+    log_as_the_environment_says()
 
     def watch() -> None:
         if os.getppid() != keeper:
             os._exit(0)
 
     policy = WaitPolicy.of_processes(config.size, config.budget, bool(config.cores))
-    pool = Pool(config.rank, fd=fds.pop(config.rank))
-    pools = PoolMap()
-    pools.add(config.rank, pool)
+    pool = Pool(config.rank, fd=fds[config.rank])
+    context = RankContext.create(config.rank, config.root, block, pool, {**fds, config.rank: pool}, watch, policy)
     for ident, fd in fds.items():
-        pools.add(ident, fd)
-        os.close(fd)  # the map has its own
-    barrier = Barrier(block, config.rank, config.root, watch, policy)
-    context = RankContext(barrier, pool, pools, SharedMemoryTransport(barrier, pool, pools))
-    channel = RankEnd(block, config.rank, pool, pools, policy)
+        if ident != config.rank:
+            os.close(fd)  # the context has its own
+    channel = RankEnd(block, config.rank, pool, context.pools, policy)
     _profiled(config, lambda: serve(context, channel, watch))
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # nobody reads any more, or it is closed
+        except (OSError, ValueError):  # its reader has gone, or it is closed
             pass
 
 

@@ -16,7 +16,7 @@ import synkhronos as synk
 from pieces.odd_values import Evil, odd
 from pieces.report import Row, check_nothing_left, clean, scaled
 from synkhronos.program.program import PROGRAM
-from synkhronos.replication.distribute import catalogue_of
+from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
@@ -81,9 +81,9 @@ class Bench:
 
     def open(self) -> None:
         PROGRAM.open(N, 0, pin=False)
-        catalogue = catalogue_of(PROGRAM.session)
-        catalogue.ensure([self.f, self.s])  # not distribute(): odd functions of earlier cases may not travel
-        self.numbers = [catalogue.find(engine.ENGINE, shared) for shared in (self.w, self.c)]
+        replicator = replicator_of(PROGRAM.session)
+        replicator.ensure([self.f, self.s])  # not distribute(): odd functions of earlier cases may not travel
+        self.numbers = [replicator.find(engine.ENGINE, shared) for shared in (self.w, self.c)]
         self.reset()
 
     def reset(self) -> None:

@@ -23,10 +23,10 @@ TOLD = 1.0
 class Victims:
     """Programs of 2, 3 and 4 ranks, the steps that their ranks take, and how often each has been hit."""
 
-    def __init__(self, seed: int, monkeypatch: Any = None) -> None:
+    def __init__(self, seed: int, request: Any = None) -> None:
         self.random = random.Random(seed)
         self.steps = Steps()
-        self.steps.install(monkeypatch)
+        self.steps.install(request)
         self.programs = {n: Program(n) for n in (2, 3, 4)}
         self.taken = {}
         for n, program in self.programs.items():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos.functions.plans import MAX_PLANS
+from synkhronos.functions.plan import MAX_PLANS
 from synkhronos.program.program import PROGRAM
 
 

@@ -8,7 +8,7 @@ import table
 from worlds import Poke
 
 import synkhronos as synk
-from synkhronos.replication.distribute import catalogue_of
+from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
@@ -131,7 +131,7 @@ def test_functions_of_the_variables_are_distributed_by_the_collective(three):
     function = synk.function([], [(W, None)])
     synk.all_reduce(W, "sum")
     table.assert_same_bits(three.values(W), np.arange(3.0) * 3)
-    assert function in catalogue_of(three.session)
+    assert function in replicator_of(three.session)
 
 
 def test_variable_whose_function_was_dropped(three, refused):
@@ -152,7 +152,7 @@ def test_variable_whose_function_was_dropped(three, refused):
 
 def test_variable_whose_function_is_dropped_while_a_collective_is_prepared(three, monkeypatch):
     """As the garbage collector may do at any time."""
-    from synkhronos.collectives import variables as module
+    from synkhronos.collectives import arguments as module
 
     W = engine.shared(np.arange(3.0), "W")
     functions = [synk.function([], [(W, None)])]
@@ -337,19 +337,19 @@ EVERY_CHANGE = [
 
 @pytest.mark.parametrize(
     "view",
-    [lambda w: w, lambda w: w[1], lambda w: w.T, lambda w: w[::-1], np.asmatrix, memoryview],
-    ids=["whole", "row", "transposed", "reversed", "matrix", "memoryview"],
+    [lambda w: w, lambda w: w[1], lambda w: w.T, lambda w: w[::-1]],
+    ids=["whole", "row", "transposed", "reversed"],
 )
-def test_what_the_user_borrowed_does_not_change(three, view):
-    W = three.shared(table.value("float64", (3, 3)), "W")
+def test_what_another_variable_borrowed_does_not_change(three, view):
+    """As an update that gives one variable's array to another, or a view of it."""
+    W, V = three.shareds([table.value("float64", (3, 3)), np.zeros((3, 3))], ["W", "V"])
     synk.broadcast(W)
-    borrowed, copies = [], []
     for change in EVERY_CHANGE * 2:
-        borrowed.append(view(W.get_value(borrow=True)))
-        copies.append(np.array(borrowed[-1]))
-        change(W)
-        for got, copy in zip(borrowed, copies):
-            table.assert_same_bits([np.array(got)], copy)
+        V.storage[0] = view(W.storage[0])
+        copy = np.array(V.storage[0])
+        for _ in range(3):
+            change(W)
+            table.assert_same_bits([V.storage[0]], copy)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import pytest
 
-from synkhronos.functions import spec
+from synkhronos.functions import signature as spec
 from synkhronos.reductions import MISSING, ReduceOp
 
 A, B, C = "variable a", 2.5, object()  # anything may stand for a variable

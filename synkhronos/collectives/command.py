@@ -1,0 +1,61 @@
+"""What the commands of collectives have in common."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence
+
+import numpy as np
+
+from ..kernels.copy import copy_into
+from ..runtime.command import Command
+from ..runtime.context import RankContext
+from ..selection import Selection
+from ..transports.base import Pending
+
+
+class CollectiveCommand(Command):
+    """A command about shared variables.
+
+    Parameters
+    ----------
+    numbers : list of int
+        The variables, in the registry.
+    """
+
+    def __init__(self, numbers: List[int]) -> None:
+        self.numbers = numbers
+
+    def details(self, context: RankContext) -> str:
+        entries = [context.shareds[number] for number in self.numbers[:3]]
+        described = []
+        for entry in entries:
+            value = entry.cell[0]
+            described.append(f"{entry.label} {getattr(value, 'shape', '')} {getattr(value, 'dtype', '')}".strip())
+        return ", ".join(described) + (f" and {len(self.numbers) - 3} more" if len(self.numbers) > 3 else "")
+
+
+def taken(
+    context: RankContext, numbers: Sequence[int], values: Sequence[np.ndarray], rows: Sequence[Optional[Selection]]
+) -> Pending:
+    """Copy rows of values into the memory in which variables can take them over.
+
+    Parameters
+    ----------
+    context : RankContext
+    numbers : sequence of int
+        The variables.
+    values : sequence of arrays
+        One per variable, where every rank can read it.
+    rows : sequence of (Rows or Indices or None)
+        Of each value; None: all of it.
+    """
+    results = []
+    for number, value, selection in zip(numbers, values, rows):
+        shape = value.shape if selection is None else (len(selection),) + value.shape[1:]
+        result = context.transport.allocate(context.shareds[number].key, shape, value.dtype)
+        if selection is None:
+            copy_into(result, value)
+        else:
+            selection.take(value, out=result)
+        results.append(result)
+    return Pending(results)

@@ -1,0 +1,378 @@
+"""The engine of a library whose functions have a maker, storages and clones."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from typing import Any, Callable, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ...errors import ArgumentTypeError, ArgumentValueError
+from ...trace import point
+from .. import pickling
+from ..base import ArrayType, Engine, Input, Output
+from . import snapshot as snapshots
+from .library import Library
+from .snapshot import Snapshot
+
+
+class Blueprint(NamedTuple):
+    """A shared variable without its value."""
+
+    cls: type
+    type: Any
+    name: Optional[str]
+    strict: bool
+    allow_downcast: Optional[bool]
+    is_rng: bool
+
+
+class GraphEngine(Engine):
+    """Everything that goes through a function's maker, storages, clones and pickling.
+
+    A subclass gives `library`, the names that it uses; it adds what only that library has: linkers, random states,
+    devices, and the repairs of what does not pickle (`reduce`).
+    """
+
+    library: Library
+    #: Linkers whose functions take an ``output_subset``.
+    lazy_linkers: Tuple[type, ...] = ()
+
+    # -- recognising ---------------------------------------------------------------------------------------------
+
+    def owns(self, thing: Any) -> bool:
+        library = self.library
+        return isinstance(thing, (library.Variable, library.SymbolicInput, library.SymbolicOutput, library.Function))
+
+    def is_shared(self, thing: Any) -> bool:
+        return isinstance(thing, self.library.SharedVariable)
+
+    def label(self, variable: Any) -> str:
+        if isinstance(variable, self.library.SymbolicInput) and variable.name:
+            return str(variable.name)
+        if isinstance(variable, (self.library.SymbolicInput, self.library.SymbolicOutput)):
+            variable = variable.variable
+        return str(variable.name or variable)
+
+    # -- types and values ----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def host_type(type_: Any) -> Any:
+        """Return the type of the same arrays on the host; the type itself if it is not one of a device."""
+        return type_
+
+    def array_type(self, type_: Any) -> Optional[ArrayType]:
+        """Return one of the library's types as ours, or None if it is not that of a dense array."""
+        type_ = self.host_type(type_)
+        if isinstance(type_, self.library.TensorType):
+            return ArrayType(type_.numpy_dtype, type_.ndim, type_.broadcastable)
+        return None
+
+    def filter(self, type_: Any, value: Any, strict: bool, allow_downcast: Optional[bool], argument: str) -> Any:
+        """Return the value as the library stores it, or raise an error with the library's words for why it does not."""
+        try:
+            return type_.filter(value, strict=strict, allow_downcast=allow_downcast)
+        except MemoryError:
+            raise
+        except Exception as error:
+            got = type(value).__name__
+            if isinstance(value, np.ndarray):
+                got = _described(value.dtype, value.shape)
+            _refuse(argument, type_, got, error, " ".join(map(str, error.args)))
+
+    # -- shared variables ----------------------------------------------------------------------------------------
+
+    def shared_type(self, shared: Any) -> Optional[ArrayType]:
+        return self.array_type(shared.type)
+
+    def identity(self, shared: Any) -> Hashable:
+        # Clones have a container in common, functions make new containers around it: only the list inside is the same
+        # wherever the value can be reached.
+        return id(shared.container.storage)
+
+    def storage(self, shared: Any) -> List[Any]:
+        storage: List[Any] = shared.container.storage
+        return storage
+
+    def coerce(self, shared: Any, value: Any, argument: str) -> Any:
+        container = shared.container
+        return self.filter(container.type, value, container.strict, container.allow_downcast, argument)
+
+    def blueprint(self, shared: Any) -> Blueprint:
+        container = shared.container
+        return Blueprint(
+            type(shared),
+            shared.type,
+            shared.name,
+            container.strict,
+            container.allow_downcast,
+            bool(getattr(shared.tag, "is_rng", False)),
+        )
+
+    def build(self, blueprint: Blueprint, value: Any, storage_of: Optional[Any] = None) -> Any:
+        container = self.library.Container(
+            blueprint.type,
+            name=blueprint.name,
+            strict=blueprint.strict,
+            allow_downcast=blueprint.allow_downcast,
+            storage=[value] if storage_of is None else storage_of.container.storage,
+        )
+        shared = blueprint.cls(name=blueprint.name, type=blueprint.type, value=None, strict=None, container=container)
+        if blueprint.is_rng:
+            shared.tag.is_rng = True
+        return shared
+
+    # -- functions -----------------------------------------------------------------------------------------------
+
+    def compile(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Any:
+        for index, given in enumerate(inputs if isinstance(inputs, (list, tuple)) else ()):
+            wrapped = self.library.convert_function_input(given) if isinstance(given, (list, tuple)) else given
+            if isinstance(wrapped, self.library.SymbolicInput):
+                self._refuse_state(f"inputs[{index}] ({self.label(wrapped)})", wrapped)
+        if kwargs.get("name") is None:
+            kwargs["name"] = _place_of_call()
+        return self.library.function(inputs, outputs, updates=list(updates or ()), givens=givens, **kwargs)
+
+    def _refuse_state(self, argument: str, given: Any) -> None:
+        """Refuse an input that keeps a value between calls: on all ranks, only shared variables do."""
+        if given.update is not None:
+            raise ArgumentValueError(
+                argument,
+                "an input without state",
+                "In(update=...)",
+                f"make it a shared variable, {self.name}.shared(value), and pass updates=[(shared, expression)]",
+            )
+        if given.implicit:
+            raise ArgumentValueError(
+                argument,
+                "an input that the caller gives",
+                "one bound to a shared variable (implicit=True)",
+                "pass givens=[(variable, shared)] instead",
+            )
+
+    def inputs(self, compiled: Any) -> List[Input]:
+        return [
+            Input(
+                variable=given.variable,
+                name=given.name,
+                type=self.array_type(given.variable.type),
+                mutable=bool(given.mutable),
+                has_default=given.value is not None,
+                default=given.value,
+                spec=given,
+            )
+            for given in compiled.maker.inputs
+            if not given.implicit
+        ]
+
+    def outputs(self, compiled: Any) -> List[Output]:
+        maker = compiled.maker
+        keys = maker.output_keys or [None] * len(maker.outputs)
+        result = []
+        for index, (key, output) in enumerate(zip(keys, maker.outputs)):
+            label = "output" if maker.unpack_single else f"outputs[{(index if key is None else key)!r}]"
+            if output.variable.name:
+                label += f" ({output.variable.name})"
+            result.append(Output(output.variable, label, self.array_type(output.variable.type), key))
+        return result
+
+    def shareds(self, compiled: Any) -> List[Any]:
+        return [given.variable for given in compiled.maker.inputs if given.implicit]
+
+    def convert(self, input: Input, value: Any, argument: str) -> Any:
+        if value is None and input.type is None:
+            return None  # the library does not look at None
+        spec = input.spec
+        return self.filter(self.host_type(input.variable.type), value, spec.strict, spec.allow_downcast, argument)
+
+    def check(self, input: Input, dtype: np.dtype[Any], shape: Tuple[int, ...], argument: str) -> None:
+        # Decided by dtype, number of dimensions, and which lengths are 1: a small array shows the same.
+        small = np.zeros([min(length, 2) for length in shape], dtype)
+        type_, spec = self.host_type(input.variable.type), input.spec
+        try:
+            type_.filter(small, strict=spec.strict, allow_downcast=spec.allow_downcast)
+        except Exception as error:
+            advice = "cast or reshape it, or compile with allow_input_downcast=True if only the dtype differs"
+            _refuse(argument, input.variable.type, _described(dtype, shape), error, advice)
+
+    @point("engine")
+    def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
+        outputs = compiled.maker.outputs
+        subset = None if output_subset is None else list(map(int, output_subset))
+        if subset is not None and not all(0 <= index < len(outputs) for index in subset):
+            # The library's C code would write out of bounds.
+            raise ArgumentValueError("output_subset", f"indices from 0 to {len(outputs) - 1}", str(subset))
+        if subset is None or not isinstance(compiled.fn, self.lazy_linkers):
+            result = _flat(compiled, compiled(*args))
+            chosen = range(len(outputs)) if subset is None else subset
+            result = [result[index] for index in chosen]
+        else:
+            chosen = subset
+            keys = compiled.output_keys
+            if keys is None:
+                result = compiled(*args, output_subset=subset) or []
+            else:
+                by_key = compiled(*args, output_subset=[keys[index] for index in subset])
+                result = [by_key[keys[index]] for index in subset]
+        return [
+            self._own(compiled.maker.fgraph.outputs[index], outputs[index].borrow, value)
+            for index, value in zip(chosen, result)
+        ]
+
+    def _own(self, output: Any, borrow: bool, value: Any) -> Any:
+        """Return the output's value as an array that belongs to the caller alone."""
+        on_host = isinstance(output.type, self.library.TensorType)
+        if not on_host and not self.is_on_device(value):
+            return value
+        if isinstance(value, np.generic):
+            return np.asarray(value)  # the Python code of some Ops leaves a NumPy scalar where the type says array
+        # An output may be the array that an updated shared variable held before ([w], updates=[(w, w + 1)]). The
+        # library gives that array up; but here it can be memory that is used again. The same holds for In(borrow=True)
+        # and Out(borrow=True): the next call may write to what Out(borrow=True) has returned (in modes without
+        # allow_gc).
+        root = self.library.alias_root(output)
+        if (borrow or root.owner is None) and not isinstance(root, self.library.Constant):
+            return value.copy("K" if on_host else "A")
+        return value
+
+    def copy(self, compiled: Any, snapshot: Snapshot, **kwargs: Any) -> Tuple[Any, Snapshot]:
+        swap = dict(kwargs.get("swap") or {})
+        for old, new in swap.items():
+            if not (self.is_shared(old) and self.is_shared(new) and old.type == new.type):
+                got = f"{new!r} ({getattr(new, 'type', None)}) for {old!r} ({getattr(old, 'type', None)})"
+                raise ArgumentTypeError("swap", "shared variables of the same type", got)
+        copied = compiled.copy(**kwargs)
+        # The library forgets in what form the original returns its outputs.
+        for attribute in ("unpack_single", "output_keys"):
+            setattr(copied, attribute, getattr(compiled, attribute))
+            setattr(copied.maker, attribute, getattr(compiled.maker, attribute))
+        return copied, snapshots.of_copy(self.library, snapshot, copied, swap, kwargs.get("delete_updates"))
+
+    def trust_input(self, compiled: Any) -> bool:
+        return bool(compiled.trust_input)
+
+    def set_trust_input(self, compiled: Any, trust_input: bool) -> None:
+        compiled.trust_input = trust_input
+
+    def free(self, compiled: Any) -> None:
+        compiled.free()
+
+    # -- other graphs of the same function -----------------------------------------------------------------------
+
+    def given_pairs(self, givens: Any) -> List[Tuple[Any, Any]]:
+        pairs = givens.items() if isinstance(givens, dict) else givens or ()
+        library = self.library
+        return [(old, new if isinstance(new, library.Variable) else library.shared(new)) for old, new in pairs]
+
+    def snapshot(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Snapshot:
+        name = kwargs.pop("name", None) or _place_of_call()
+        return snapshots.take(self.library, inputs, outputs, updates, givens, name, **kwargs)
+
+    def updated_in(self, snapshot: Snapshot) -> List[Any]:
+        return [target for target, _ in snapshot.updates]
+
+    def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
+        return snapshots.compile_variant(self.library, snapshot, sliced, as_inputs, self.is_random, self.label)
+
+    # -- travel --------------------------------------------------------------------------------------------------
+
+    def constants(self, compiled: Any) -> List[np.ndarray[Any, Any]]:
+        variables = {variable for node in compiled.maker.fgraph.apply_nodes for variable in node.inputs}
+        return [
+            variable.data
+            for variable in variables
+            if isinstance(variable, self.library.Constant) and type(variable.data) is np.ndarray
+        ]
+
+    @abstractmethod
+    def reduce(self, thing: Any) -> Any:
+        """Return what ``__reduce__`` should return for an object that the library cannot pickle, or NotImplemented."""
+
+    def restored(self, maker: Any, name: Optional[str], trust_input: bool) -> Any:
+        """Return the function of a maker, with what the maker does not know of it."""
+        with self.library.change_flags(compute_test_value="off"):
+            compiled = maker.create([getattr(given, "value", None) for given in maker.inputs], trustme=True)
+        compiled.name = name
+        compiled.trust_input = trust_input
+        return compiled
+
+    def _reduce(self, thing: Any) -> Any:
+        if isinstance(thing, self.library.Function):
+            # The library's own way sends the values of all inputs and compares them on arrival; that fails for NaN, and
+            # if the rank's replica has another shape. Storage and defaults are already in the maker.
+            return _restore, (self, thing.maker, thing.name, thing.trust_input)
+        return self.reduce(thing)
+
+    def dumps(
+        self,
+        compiled: Sequence[Any],
+        numbers: Mapping[Hashable, int],
+        variables: Mapping[int, int],
+        constants: Mapping[int, Any],
+    ) -> bytes:
+        known = pickling.names(numbers, variables, constants)
+        return pickling.dumps(compiled, known, self._reduce, _label_of_function, self._parts)
+
+    @point("replication")
+    def loads(
+        self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray[Any, Any]]
+    ) -> List[Any]:
+        def find(kind: str, place: Any) -> Any:
+            if kind == "constant":
+                return constant(place)
+            return replicas[place] if kind == "variable" else replicas[place].container.storage
+
+        return pickling.loads(data, find)
+
+    def _parts(self, compiled: Any) -> Iterator[Tuple[str, Any]]:
+        maker = compiled.maker
+        yield f"its mode {type(maker.mode).__name__}", maker.mode
+        yield "its profile", maker.profile
+        for given in maker.inputs:
+            if not given.implicit:
+                yield f"the default of input {given.name or given.variable}", given.value
+        for node in maker.fgraph.toposort():
+            yield f"the operation {node.op}", node.op
+        for node in maker.fgraph.toposort():
+            for variable in node.inputs:
+                if isinstance(variable, self.library.Constant):
+                    yield f"the constant {variable}", variable.data
+
+
+def _restore(engine: GraphEngine, maker: Any, name: Optional[str], trust_input: bool) -> Any:
+    return engine.restored(maker, name, trust_input)
+
+
+def _label_of_function(function: Any) -> str:
+    return f"function {function.name!r}"
+
+
+def _flat(compiled: Any, result: Any) -> List[Any]:
+    if result is None:
+        return []
+    if compiled.output_keys is not None:
+        return [result[key] for key in compiled.output_keys]
+    return [result] if compiled.unpack_single else result
+
+
+def _described(dtype: Any, shape: Tuple[int, ...]) -> str:
+    return f"an array of {dtype} with shape {shape}"
+
+
+def _refuse(argument: str, type_: Any, got: str, error: Exception, advice: str) -> NoReturn:
+    # Text that is not a number is a ValueError in the library (it is NumPy's); every other refusal is about the type.
+    kind = ArgumentValueError if isinstance(error, ValueError) else ArgumentTypeError
+    raise kind(argument, str(type_), got, advice) from error
+
+
+def _place_of_call() -> str:
+    """Return file and line outside this library: the name that a function without a name gets from its library."""
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "synkhronos":
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

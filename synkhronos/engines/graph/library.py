@@ -1,0 +1,31 @@
+"""The names of a tensor library that a graph engine uses."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Type
+
+
+class Library(NamedTuple):
+    """The names of a tensor library; the engine that derives from `GraphEngine` imports it and fills them in.
+
+    All have the meaning that they have in Theano.
+    """
+
+    Variable: Type[Any]
+    Constant: Type[Any]
+    SharedVariable: Type[Any]
+    Container: Type[Any]
+    TensorType: Type[Any]
+    Function: Type[Any]
+    SymbolicInput: Type[Any]
+    SymbolicOutput: Type[Any]
+    In: Type[Any]
+    Out: Type[Any]
+    #: The ``function`` of the library itself, even if a program has put another one in its place.
+    function: Callable[..., Any]
+    shared: Callable[..., Any]
+    convert_function_input: Callable[[Any], Any]
+    rebuild_collect_shared: Callable[..., Any]
+    alias_root: Callable[[Any], Any]
+    get_mode: Callable[[Any], Any]
+    change_flags: Callable[..., Any]

@@ -1,0 +1,113 @@
+"""A function before it is compiled, from which its other graphs are made."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from .library import Library
+
+
+class Snapshot(NamedTuple):
+    """A function before it is compiled; its givens are put in, and its default updates are among the updates."""
+
+    inputs: List[Any]
+    outputs: List[Any]
+    updates: List[Tuple[Any, Any]]
+    settings: Dict[str, Any]  # the other keywords of the library's ``function``
+
+
+def take(
+    library: Library,
+    inputs: Sequence[Any],
+    outputs: Any,
+    updates: Sequence[Tuple[Any, Any]],
+    givens: Any,
+    name: str,
+    mode: Any = None,
+    allow_input_downcast: Optional[bool] = None,
+    no_default_updates: Any = False,
+    rebuild_strict: bool = True,
+    accept_inplace: bool = False,
+    profile: Any = None,
+    on_unused_input: Any = None,
+) -> Snapshot:
+    """Return the snapshot of a function; parameters as those of the library's ``function``."""
+    wrapped = []
+    for given in inputs:
+        if isinstance(given, library.Variable):
+            given = library.In(given, allow_downcast=allow_input_downcast)
+        wrapped.append(copy.copy(library.convert_function_input(given)))
+    if isinstance(outputs, dict):
+        outputs = [outputs[key] for key in sorted(outputs)]
+    elif not isinstance(outputs, (list, tuple)):
+        outputs = [] if outputs is None else [outputs]
+    # As the library's ``function`` does. Inputs, constants and shared variables stay what they are, the rest is copied.
+    _, cloned, (_, new_values, collected, _) = library.rebuild_collect_shared(
+        list(outputs),
+        [given.variable for given in wrapped],
+        givens,
+        list(updates or ()),
+        rebuild_strict,
+        copy_inputs_over=True,
+        no_default_updates=no_default_updates,
+    )
+    return Snapshot(
+        wrapped,
+        [output if isinstance(output, library.SymbolicOutput) else library.Out(output) for output in cloned],
+        [(target, new_values[target]) for target, _ in collected],
+        dict(mode=library.get_mode(mode), name=name, accept_inplace=accept_inplace, profile=profile),
+    )
+
+
+def compile_variant(
+    library: Library,
+    snapshot: Snapshot,
+    sliced: bool,
+    as_inputs: Sequence[Any],
+    is_random: Callable[[Any], bool],
+    label: Callable[[Any], str],
+) -> Any:
+    """Compile another graph of the function; parameters as those of `Engine.variant`, which says what it computes."""
+    replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
+    # Nameless, because a function's inputs cannot have one name twice.
+    inputs = snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced]
+    outputs, updates = snapshot.outputs, snapshot.updates
+    if sliced:
+        # The next call may overwrite a borrowed output; with slices it is still needed then.
+        outputs = [library.Out(output.variable) for output in outputs]
+        outputs += [library.Out(new) for target, new in updates if not is_random(target)]
+        updates = [(target, new) for target, new in updates if is_random(target)]
+    suffix = ", ".join(["sliced"] * sliced + [f"{label(shared)} as input" for shared in as_inputs])
+    name = snapshot.settings["name"]
+    return library.function(
+        inputs,
+        outputs,
+        updates=updates,
+        givens=replaced,
+        no_default_updates=True,
+        on_unused_input="ignore",
+        **dict(snapshot.settings, name=f"{name} ({suffix})" if suffix else name),
+    )
+
+
+def of_copy(
+    library: Library, snapshot: Snapshot, copied: Any, swap: Dict[Any, Any], delete_updates: Optional[bool]
+) -> Snapshot:
+    """Return the snapshot of a function that was copied with these shared variables in place of others."""
+    updates = [] if delete_updates else snapshot.updates
+    expressions = [output.variable for output in snapshot.outputs] + [new for _, new in updates]
+    _, cloned, _ = library.rebuild_collect_shared(
+        expressions,
+        [given.variable for given in snapshot.inputs],
+        swap,
+        copy_inputs_over=True,
+        no_default_updates=True,
+    )
+    n_outputs = len(snapshot.outputs)
+    return Snapshot(
+        snapshot.inputs,
+        [library.Out(new, output.borrow) for new, output in zip(cloned, snapshot.outputs)],
+        [(swap.get(target, target), new) for (target, _), new in zip(updates, cloned[n_outputs:])],
+        dict(snapshot.settings, name=copied.name, profile=copied.profile),
+    )

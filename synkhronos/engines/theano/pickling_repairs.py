@@ -1,0 +1,82 @@
+"""Objects of Theano's graphs that Theano itself cannot pickle, or not so that another process can use them.
+
+==============================  ==============================  ====================================================
+What Theano does                What we do                      The test that holds it
+==============================  ==============================  ====================================================
+A ``Function`` pickles the      Send the maker, name and        test_the_value_on_the_master_does_not_matter,
+values of its inputs, compares  ``trust_input`` alone           test_defaults_and_trust_input
+them on arrival: fails for NaN  (`GraphEngine.restored`)
+``ScipyGer`` keeps SciPy's      Leave the routine out: each     test_outer_products_travel
+routine in the tag of its node  rank looks it up in its first
+                                call
+``as_op`` makes operations      Send the Python function by     test_functions_made_operations_in_main
+that pickle by module and name  value, if it is in __main__
+                                or cannot be imported
+``DebugMode`` forgets what it   Send these settings beside      test_debug_mode_checks_there_what_it_was_told_to
+was told to check               its state
+A ``ProfileStats`` keeps the    Send an empty one: each rank    test_profile_travels
+nodes that it has counted       counts its own calls
+A reduction on a GPU keeps its  Leave the kernel out: it is     test_a_function_that_was_called_before_still_travels
+compiled kernel in its node     compiled again in the first
+                                call
+==============================  ==============================  ====================================================
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Dict, Optional
+
+from theano.compile.debugmode import DebugMode
+from theano.compile.ops import FromFunctionOp
+from theano.compile.profiling import ProfileStats
+from theano.gof import Apply
+from theano.gof.utils import scratchpad
+
+from . import gpu
+
+_BLAS = "local_ger"  # the attribute of the tag in which `ScipyGer` keeps SciPy's routine
+
+
+def reduce(thing: Any) -> Any:
+    """Return what ``__reduce__`` should return for one of these objects, NotImplemented for all others."""
+    if type(thing) is FromFunctionOp:
+        return _reduce_from_function(thing)
+    if isinstance(thing, Apply) and gpu.KERNEL_OF_REDUCTION in vars(thing):
+        return gpu.without_kernel(thing)
+    if isinstance(thing, scratchpad) and _BLAS in vars(thing):
+        return _new_tag, ({name: value for name, value in vars(thing).items() if name != _BLAS},)
+    if type(thing) is ProfileStats:
+        return _new_profile, (thing.message, thing.flag_time_thunks)
+    if type(thing) is DebugMode:
+        checks = ("check", "stability", "require")
+        settings = {name: value for name, value in vars(thing).items() if name.split("_")[0] in checks}
+        return _new_debug_mode, (thing.__getstate__(), settings)
+    return NotImplemented
+
+
+def _reduce_from_function(op: Any) -> Any:
+    function, infer_shape = op._FromFunctionOp__fn, op._FromFunctionOp__infer_shape
+    if function.__module__ != "__main__":
+        try:
+            return op.__reduce__()
+        except pickle.PicklingError:
+            pass
+    return FromFunctionOp, (function, op.itypes, op.otypes, infer_shape)
+
+
+def _new_tag(state: Dict[str, Any]) -> Any:
+    tag = scratchpad()
+    vars(tag).update(state)
+    return tag
+
+
+def _new_profile(message: Optional[str], flag_time_thunks: bool) -> Any:
+    return ProfileStats(False, flag_time_thunks, gpu_checks=False, message=message)
+
+
+def _new_debug_mode(state: Any, settings: Dict[str, Any]) -> Any:
+    mode = DebugMode.__new__(DebugMode)
+    mode.__setstate__(state)
+    vars(mode).update(settings)
+    return mode

@@ -1,0 +1,244 @@
+"""What calls of a function have in common: made once on the master, kept by every rank.
+
+The one cache of a call. A training loop makes the same call again and again, of other rows: then nothing is checked,
+divided, pickled or attached twice.
+
+==================  ====================================  ============================  ==============================
+what is kept        key                                   what is reused                what makes it invalid
+==================  ====================================  ============================  ==============================
+`Arguments.taken`   the input                             the check of a Data, and its  another Data, or its memory
+                                                          `Argument`                    moved (another handle), or its
+                                                                                        ``minibatch`` changed
+`Arguments.staging` the input, or the list of indices     memory for plain arguments    another shape or dtype; another
+                                                          and indices                   session (its pool)
+`Plans`             arguments, rows to divide, indices    the `Plan`, and the command   `MAX_PLANS` later plans;
+                    (as handles), slices, subset          pickled                       another session
+`Prepared`          the plan's place, on each rank        arrays attached, this rank's  another plan in that place; the
+                                                          parts                         function dropped
+==================  ====================================  ============================  ==============================
+
+What changes from call to call is never part of a key: values and indices lie in shared memory at the same place, and
+are written before the command is sent.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import cloudpickle
+import numpy as np
+
+from ..memory.handles import Handle
+from ..reductions import ReduceOp
+from ..runtime.command import Command
+from ..runtime.context import RankContext
+from ..runtime.session import Session
+from ..selection import Indices, Rows
+from .division import Division
+
+#: Plans of one function that the ranks keep at a time: the batches of an epoch, and the shorter one at its end.
+MAX_PLANS = 8
+
+
+class Argument(NamedTuple):
+    """One argument of a call.
+
+    ``kind`` says which rows of the array a rank takes: "whole" all of them, "selected" its part of the selected ones,
+    "batch" its part of an array that holds the selected rows only. A "value" is not an array and travels pickled.
+    """
+
+    kind: str
+    value: Any  # the handle of the array, or the pickle
+    mutable: bool = False  # the function may destroy it, so a rank needs its own copy
+
+
+class Plan(NamedTuple):
+    """All of a call except for the slice of rows that it is about.
+
+    Attributes
+    ----------
+    number : int
+        The function's (or its variant's), in the registry.
+    name : str
+        How messages call it.
+    arguments : sequence of Argument
+        In the order of the function's inputs.
+    indices : handle, optional
+        If the call is about a list of rows of the whole data set: that list, before it is divided.
+    division : Division
+        Which rows every rank takes; its ``shared_rows`` may be handles, too.
+    subset : sequence of int, optional
+        The outputs that are wanted.
+    ops : list of ReduceOp
+        One per wanted output.
+    labels : list of str
+        How messages call them.
+    dtypes : list of dtype, or None
+        Theirs, if all outputs are so small that they travel with the ranks' answers, which saves a barrier.
+    on_device : bool
+        Whether outputs may have to be brought to where the engine's own function returns them.
+    sliceable : list of int
+        The shared variables whose rows are further inputs.
+    updates : list of (int, ReduceOp or None)
+        Of a call in slices: the shared variables whose new values are further outputs, and how slices are combined.
+    """
+
+    number: int
+    name: str
+    arguments: Sequence[Argument]
+    indices: Any
+    division: Division
+    subset: Optional[Sequence[int]]
+    ops: Sequence[ReduceOp]
+    labels: Sequence[str]
+    dtypes: Optional[Sequence[Any]]
+    on_device: bool = False
+    sliceable: Sequence[int] = ()
+    updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()
+
+
+class Kept:
+    """A plan that the ranks keep.
+
+    Attributes
+    ----------
+    plan : Plan
+    place : (int, int) or None
+        Where they keep it; None if they do not.
+    updates : list of str
+        The variables that each rank updates by itself.
+    command : Command, optional
+        Sent from the second call on, if that is always the same.
+    known : bool
+        Whether all ranks have it: after a call in which nothing went wrong.
+    """
+
+    __slots__ = ("plan", "place", "updates", "command", "known")
+
+    def __init__(self, plan: Plan, place: Optional[Tuple[int, int]], updates: Sequence[str]) -> None:
+        self.plan, self.place, self.updates = plan, place, updates
+        self.command: Optional[Command] = None
+        self.known = False
+
+
+class Plans:
+    """The plans that the ranks of one session keep of one function.
+
+    Parameters
+    ----------
+    session : Session
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = weakref.ref(session)
+        self._kept: Dict[Any, Kept] = {}
+        self._next = 0
+
+    def find(self, key: Any) -> Optional[Kept]:
+        """Return the plan that was made for an equal key."""
+        return self._kept.get(key)
+
+    def add(self, key: Any, plan: Plan, updates: Sequence[str]) -> Kept:
+        """Keep a plan, in the place of the oldest if there are enough of them."""
+        if any(argument.kind == "value" for argument in plan.arguments):
+            return Kept(plan, None, updates)  # of any size, and rarely the same again
+        if len(self._kept) >= MAX_PLANS:
+            del self._kept[next(iter(self._kept))]
+        kept = self._kept[key] = Kept(plan, (plan.number, self._next), updates)
+        self._next = (self._next + 1) % MAX_PLANS
+        return kept
+
+
+class Prepared:
+    """A plan on one rank: what can be done once for all calls.
+
+    Attributes
+    ----------
+    pieces : list of (int, (int, int), (int, int))
+        For every slice on which this rank calls the function: its weight, its rows, and its rows of the sliceable
+        shared variables. Empty if the rank makes no call.
+    """
+
+    def __init__(self, plan: Plan, context: RankContext) -> None:
+        self.plan = plan
+        takes_part = plan.division.takes_part(context.rank)
+        self.pieces = plan.division.pieces(context.rank) if takes_part else []
+        self._values: List[Any] = []
+        self._indices: Optional[Indices] = None
+        self._shared_rows: Any = None
+        if self.pieces:
+            self._values = [_lasting(argument, context) for argument in plan.arguments]
+            self._indices = None if plan.indices is None else Indices(context.pools.attach(plan.indices))
+            if plan.division.shared_rows is not None:
+                self._shared_rows = _selection(plan.division.shared_rows[context.rank], context)
+        # Of the same list of indices a rank takes the same part in every call.
+        self._parts = [None if self._indices is None else self._indices.part(*rows) for _, rows, _ in self.pieces]
+        self._passing = [i for i, value in enumerate(self._values) if value is None]
+
+    def values(self, context: RankContext) -> List[Any]:
+        """Return the whole value of every argument, for one call."""
+        values = list(self._values)
+        for i in self._passing:
+            kind, value, _ = self.plan.arguments[i]
+            values[i] = cloudpickle.loads(value) if kind == "value" else context.pools.attach(value)
+        return values
+
+    def slice(self, i: int, values: Sequence[Any], rows: Optional[Rows], context: RankContext) -> List[Any]:
+        """Return what this rank gives to the function for its i-th slice.
+
+        Parameters
+        ----------
+        i : int
+        values : sequence
+            From `values`.
+        rows : Rows, optional
+            The rows of the whole data set that the call is about, unless they are a list of indices.
+        context : RankContext
+        """
+        _, (begin, end), shared_part = self.pieces[i]
+        part: Any = self._parts[i] if rows is None else rows.part(begin, end)
+        taken = []
+        for j, ((kind, sent, mutable), value) in enumerate(zip(self.plan.arguments, values)):
+            if kind == "selected" and part is not None:
+                buffer = None if rows is not None else self._row_buffer(context, j, end - begin, value)
+                given = part.take(value, buffer)
+            elif kind in ("selected", "batch"):
+                given = value[begin:end]
+            else:
+                given = value
+            if mutable and kind == "value":
+                given = cloudpickle.loads(sent)  # another one for every slice
+            elif mutable and np.may_share_memory(given, value):
+                given = given.copy()
+            taken.append(given)
+        if self._shared_rows is not None:
+            shared_rows = self._shared_rows.part(*shared_part)
+            for number in self.plan.sliceable:
+                entry = context.shareds[number]
+                taken.append(entry.engine.take(entry.cell[0], shared_rows))
+        return taken
+
+    def _row_buffer(self, context: RankContext, i: int, n_rows: int, array: np.ndarray) -> np.ndarray:
+        """Return memory for rows of the i-th argument, the same for every call: fresh memory takes twice the time."""
+        shape = (n_rows,) + array.shape[1:]
+        nbytes = array.itemsize * math.prod(shape)
+        buffer = context.row_buffers.get((self.plan.number, i))
+        if buffer is None or buffer.nbytes < nbytes:
+            context.row_buffers.pop((self.plan.number, i), None)  # given back before the new one is taken
+            buffer = context.row_buffers[self.plan.number, i] = np.empty(nbytes, np.uint8)
+        return np.ndarray(shape, array.dtype, buffer)
+
+
+def _lasting(argument: Argument, context: RankContext) -> Optional[np.ndarray]:
+    """Return the array of an argument if it can be kept for later calls.
+
+    Files and named memory are attached for every call: they may be replaced, and every mapping takes a descriptor.
+    """
+    return context.pools.attach(argument.value) if isinstance(argument.value, Handle) else None
+
+
+def _selection(selection: Any, context: RankContext) -> Any:
+    """Return the selection, which may be a handle of its indices."""
+    return selection if isinstance(selection, (Rows, Indices)) else Indices(context.pools.attach(selection))

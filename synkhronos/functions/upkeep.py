@@ -1,0 +1,65 @@
+"""What functions need besides calls: lengths of variables, freed memory, profiles."""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence
+
+from ..runtime.command import Command
+from ..runtime.context import RankContext
+
+
+class SharedLengths(Command):
+    """Return how many rows shared variables have, by rank."""
+
+    title = "lengths of sliceable shared variables"
+
+    def __init__(self, numbers: Sequence[Any]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> List[int]:
+        return [len(context.shareds[number].cell[0]) for number in self.numbers]
+
+
+class FreeFunction(Command):
+    """Free what a function, in all its graphs, keeps between calls for its intermediate results."""
+
+    title = "free"
+
+    def __init__(self, numbers: List[int]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> None:
+        for number in self.numbers:
+            entry = context.functions[number]
+            entry.engine.free(entry.reference())
+            for place in [place for place in context.row_buffers if place[0] == number]:
+                del context.row_buffers[place]
+
+
+class Profile(Command):
+    """Return what the engine's profiler has counted of a function, in all its graphs, by rank.
+
+    Parameters
+    ----------
+    numbers : list of int
+        The graphs that the ranks hold.
+    compiled : list
+        All graphs, on the master, which may have more.
+    """
+
+    title = "profile"
+
+    def __init__(self, numbers: List[int], compiled: Sequence[Any]) -> None:
+        self.numbers, self._compiled = numbers, compiled
+
+    def __getstate__(self) -> Any:
+        return {"numbers": self.numbers}
+
+    def run(self, context: RankContext) -> Any:
+        entries = [context.functions[number] for number in self.numbers]
+        return entries[0].engine.profile([entry.reference() for entry in entries])
+
+    def finish(self, results: List[Any], context: RankContext) -> List[Any]:
+        engine = context.functions[self.numbers[0]].engine
+        results[context.root] = engine.profile(self._compiled)
+        return results

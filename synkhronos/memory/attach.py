@@ -1,0 +1,143 @@
+"""Attaching: the arrays of handles, as one process sees them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections import OrderedDict
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SharedMemoryError
+from ..host.units import readable_bytes
+from ..trace import point
+from . import mapped_file, posix_names
+from .handles import FileHandle, Handle, NameHandle, extent
+from .pool import Pool
+
+_PEER_WINDOW_BYTES = 1 << 30  # a peer's pool is mapped as far as its arrays reach: 200 pools fit into one process
+_MAX_FILES = 16  # mapped at a time; each costs a descriptor
+
+
+class PoolMap:
+    """The pools of all ranks, the files and the named memory, as one process sees them."""
+
+    def __init__(self) -> None:
+        self._peers: Dict[int, _Peer] = {}
+        self._mappings: Dict[int, mmap.mmap] = {}
+        self._others: OrderedDict[Tuple[Any, ...], mmap.mmap] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<PoolMap: pools {self._known()}, {len(self._others)} files>"
+
+    def add(self, ident: int, pool: Union[int, Pool]) -> None:
+        """Make a pool known, in place of an earlier one of that number.
+
+        Parameters
+        ----------
+        ident : int
+        pool : int or Pool
+            Its descriptor (the caller may close it afterwards), or this process's own pool.
+        """
+        self.remove(ident)
+        if isinstance(pool, Pool):
+            self._mappings[ident] = pool._mapping
+        else:
+            self._peers[ident] = _Peer(pool)
+
+    def remove(self, ident: int) -> None:
+        """Forget a pool, if it is known; arrays that are attached live on."""
+        self._mappings.pop(ident, None)
+        self._peers.pop(ident, None)
+
+    def forget(self, path: Optional[str] = None) -> None:
+        """Drop the mapping of a file or of named memory; of all by default. Arrays that are attached live on."""
+        for key in list(self._others):
+            if path is None or key[0] == path:
+                del self._others[key]
+
+    @point("memory")
+    def attach(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
+        """Return the array of a handle, without a copy.
+
+        The array keeps the memory mapped, but does not keep its range from being used again: the owner of the pool
+        decides about that.
+
+        Raises
+        ------
+        ValueError
+            Unknown pool, or the file or the named memory is no longer what it was.
+        SharedMemoryError
+            No address space is left to map it.
+        """
+        if not isinstance(handle, Handle):
+            return self._attach_other(handle)
+        mapping, peer = self._mappings.get(handle.pool), self._peers.get(handle.pool)
+        if mapping is not None:
+            try:
+                return np.ndarray(handle.shape, handle.dtype, mapping, handle.offset, handle.strides)
+            except (TypeError, ValueError):
+                if peer is None:
+                    raise
+        elif peer is None:
+            raise ValueError(f"unknown pool {handle.pool} (known: {self._known()})")
+        # It reaches beyond what is mapped of the pool so far.
+        stop = handle.offset + extent(handle.shape, handle.strides, handle.dtype.itemsize)[1]
+        mapping = self._mappings[handle.pool] = peer.map(stop)
+        return np.ndarray(handle.shape, handle.dtype, mapping, handle.offset, handle.strides)
+
+    def _known(self) -> List[int]:
+        return sorted({*self._peers, *self._mappings})
+
+    def _attach_other(self, handle: Union[FileHandle, NameHandle]) -> NDArray[Any]:
+        if isinstance(handle, FileHandle):
+            key: Tuple[Any, ...] = (handle.path, handle.mode, handle.identity)
+            offset, strides = handle.offset, handle.strides
+        else:
+            key = (handle.name, handle.identity)
+            offset, strides = 0, None
+        for fresh in (False, True):  # a file may have grown since it was mapped
+            mapping = self._others.get(key)
+            if mapping is None or fresh:
+                mapping = (
+                    mapped_file.open_mapping(handle)
+                    if isinstance(handle, FileHandle)
+                    else posix_names.open_mapping(handle)
+                )
+                self._others[key] = mapping
+                if len(self._others) > _MAX_FILES:
+                    self._others.popitem(last=False)
+            self._others.move_to_end(key)
+            try:
+                return np.ndarray(handle.shape, handle.dtype, mapping, offset, strides)
+            except (TypeError, ValueError):
+                pass
+        raise ValueError(f"{key[0]} is shorter than when it was mapped: make the Data again")
+
+
+class _Peer:
+    """Another process's pool, mapped as far as was asked for."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = os.dup(fd)
+        weakref.finalize(self, os.close, self._fd).atexit = False
+
+    def map(self, stop: int) -> mmap.mmap:
+        """Map at least the first `stop` bytes, and more, so that this is rarely needed."""
+        whole = os.fstat(self._fd).st_size  # the owner sets it before its first array
+        size = min(whole, max(_PEER_WINDOW_BYTES, 1 << stop.bit_length()))
+        if stop > whole:
+            raise ValueError(f"handle ends at byte {stop} of a pool of {whole} bytes")
+        while True:
+            try:
+                return mmap.mmap(self._fd, size)
+            except OSError as error:
+                if size == stop:
+                    raise SharedMemoryError(
+                        f"shared memory: cannot map {readable_bytes(stop)} of another rank ({error.strerror}): "
+                        "raise the limit of the address space (ulimit -v)"
+                    ) from None
+                size = max(stop, size // 2)

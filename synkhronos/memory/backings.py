@@ -1,0 +1,277 @@
+"""Backings: the memory behind a `Data`, one class per kind.
+
+::
+
+                     array             memory                    handle
+    PoolBacking      part of memory    a range of the pool       fixed
+    NamedBacking     part of memory    with a POSIX name         while it has its name
+    FileBacking      a np.memmap       none to write over        checked against the file each time
+    NoBacking        none              none                      none
+
+A backing never changes what it shows. A Data that changes takes another backing, in one assignment, so that an
+interrupt finds either the old state or the new one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Tuple, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ArgumentValueError
+from . import mapped_file
+from .handles import FileHandle, Handle, NameHandle
+from .pool import Pool
+from .posix_names import NamedMemory
+
+
+class Backing:
+    """What all backings have in common.
+
+    Attributes
+    ----------
+    array : np.ndarray or None
+        What the Data shows.
+    shape : tuple of int
+        Its shape.
+    memory : np.ndarray or None
+        The bytes that the next value may be written over; `array` begins at their start.
+    fixed_handle : Handle or None
+        The handle of the array, if it stays right as long as this backing lives.
+    """
+
+    array: Optional[NDArray[Any]] = None
+    memory: Optional[NDArray[Any]] = None
+    fixed_handle: Optional[Handle] = None
+
+    def __init__(self, shape: Tuple[int, ...]) -> None:
+        self.shape = shape
+
+    @property
+    def note(self) -> str:
+        """What ``repr`` says about it."""
+        return ""
+
+    @property
+    def keeps_memory(self) -> bool:
+        """Whether every value must be written into `memory`, because others rely on it."""
+        return False
+
+    def memory_for(self, shape: Tuple[int, ...], nbytes: int) -> Optional[NDArray[Any]]:
+        """Return `memory` if it has room for an array of so many bytes; None if new memory is needed."""
+        return self.memory if self.memory is not None and nbytes <= self.memory.nbytes else None
+
+    def showing(self, array: NDArray[Any]) -> Backing:
+        """Return the backing for another array at the start of the same memory."""
+        raise NotImplementedError
+
+    def first_rows(self, array: NDArray[Any]) -> Optional[Backing]:
+        """Return the backing for the first rows of the array, if these need no memory to write to; else None."""
+        return None
+
+    def attachable(self, pool: Pool) -> Backing:
+        """Return a backing with the same value that other ranks can attach: this one, if it is possible."""
+        return self
+
+    def handle(self) -> Union[Handle, FileHandle, NameHandle]:
+        """Return the handle by which other ranks attach the array."""
+        raise NotImplementedError
+
+    def unlink(self) -> None:
+        """Take the name away, if the memory has one."""
+
+
+class NoBacking(Backing):
+    """No memory: the state of a Data after ``free_memory``, which remembers only a shape."""
+
+    @property
+    def note(self) -> str:
+        return ", freed"
+
+
+class PoolBacking(Backing):
+    """A range of the pool."""
+
+    array: NDArray[Any]
+    memory: NDArray[Any]
+    fixed_handle: Handle
+
+    def __init__(self, pool: Pool, memory: NDArray[Any], array: NDArray[Any]) -> None:
+        super().__init__(array.shape)
+        self._pool, self.memory, self.array = pool, memory, array
+        self.fixed_handle = pool.handle(array)
+
+    def showing(self, array: NDArray[Any]) -> Backing:
+        return PoolBacking(self._pool, self.memory, array)
+
+    def handle(self) -> Handle:
+        return self.fixed_handle
+
+
+class NamedBacking(Backing):
+    """Memory with a POSIX name, which other programs may have mapped."""
+
+    array: NDArray[Any]
+    memory: NDArray[Any]
+
+    def __init__(self, named: NamedMemory, array: NDArray[Any]) -> None:
+        super().__init__(array.shape)
+        self._named, self.memory, self.array = named, named.memory, array
+
+    @property
+    def note(self) -> str:
+        return f", shared as {self._named.name}" if self._named.linked else ""
+
+    @property
+    def keeps_memory(self) -> bool:
+        return self._named.linked
+
+    def memory_for(self, shape: Tuple[int, ...], nbytes: int) -> Optional[NDArray[Any]]:
+        memory = super().memory_for(shape, nbytes)
+        if memory is None and self._named.linked:
+            raise ArgumentValueError(
+                "shape",
+                f"one that fits into the {self._named.memory.nbytes} bytes of the shared memory {self._named.name}, "
+                "which cannot grow because other programs may have it mapped",
+                f"{shape}, which needs {nbytes}",
+                "make it with oversize, or call unshare() first",
+            )
+        return memory
+
+    def showing(self, array: NDArray[Any]) -> Backing:
+        return NamedBacking(self._named, array)
+
+    def attachable(self, pool: Pool) -> Backing:
+        if self._named.linked:
+            return self
+        memory = pool.allocate((self.array.nbytes,), np.uint8)  # other ranks cannot open this memory any more
+        moved: NDArray[Any] = np.ndarray(self.array.shape, self.array.dtype, memory)
+        moved[...] = self.array
+        return PoolBacking(pool, memory, moved)
+
+    def handle(self) -> NameHandle:
+        return self._named.handle(self.array)
+
+    def unlink(self) -> None:
+        self._named.unlink()
+
+
+class FileBacking(Backing):
+    """A file that every rank maps."""
+
+    array: NDArray[Any]
+
+    def __init__(self, array: NDArray[Any], handle: FileHandle) -> None:
+        super().__init__(array.shape)
+        self.array, self._handle = array, handle
+
+    @property
+    def note(self) -> str:
+        return f", mapped from {self._handle.path}"
+
+    def first_rows(self, array: NDArray[Any]) -> Backing:
+        return FileBacking(array, self._handle._replace(shape=array.shape))
+
+    def handle(self) -> FileHandle:
+        """Return the handle.
+
+        Raises
+        ------
+        ValueError
+            The file was deleted, replaced or shortened.
+        """
+        mapped_file.check(self._handle)
+        return self._handle
+
+
+class Storage:
+    """Where a Data keeps its value, through all the changes of its shape.
+
+    Parameters
+    ----------
+    pool : Pool
+        Where new memory comes from.
+    dtype : dtype
+        Of every value.
+    ndim : int
+        Of every value. There is none at first.
+
+    Attributes
+    ----------
+    backing : Backing
+        What the value lies in now.
+    """
+
+    def __init__(self, pool: Pool, dtype: np.dtype[Any], ndim: int) -> None:
+        self.pool, self.dtype = pool, dtype
+        self.backing: Backing = NoBacking((0,) * ndim)
+
+    def name(self, name: str, shape: Tuple[int, ...], oversize: float) -> None:
+        """Take memory with a POSIX name, large enough for that shape."""
+        named = self.pool.share(name, self._nbytes(shape, oversize))
+        self.backing = NamedBacking(named, np.ndarray((0,) * len(shape), self.dtype, named.memory))
+
+    def maps(self, value: NDArray[Any]) -> bool:
+        """Return whether `store` would map the file that a value lies in, and copy nothing."""
+        return not self.backing.keeps_memory and value.dtype == self.dtype and mapped_file.is_mapped(value)
+
+    def store(self, value: NDArray[Any], oversize: float) -> None:
+        """Hold a value: a mapped file as it is, anything else as a copy."""
+        if self.maps(value):
+            self.backing = FileBacking(value, mapped_file.describe(value))
+            return
+        memory = self._memory_for(value.shape, oversize)
+        if memory is self.backing.memory and value.dtype != self.dtype:
+            value = np.array(value, self.dtype)  # may fail: before anything is written
+        array: NDArray[Any] = np.ndarray(value.shape, self.dtype, memory)
+        np.copyto(array, value, casting="unsafe")  # also right if the value is a part of what it replaces
+        self._show(array, memory)
+
+    def reshape(self, shape: Tuple[int, ...], oversize: float) -> None:
+        """Change the shape; keep what the old and the new one have in common, and set all else to 0."""
+        backing = self.backing
+        old, same_rows = backing.array, shape[1:] == backing.shape[1:]
+        corner = tuple(slice(min(pair)) for pair in zip(shape, backing.shape))
+        if old is not None and same_rows and shape <= backing.shape:
+            fewer = backing.first_rows(old[corner])
+            if fewer is not None:
+                self.backing = fewer
+                return
+        memory = self._memory_for(shape, oversize)
+        new: NDArray[Any] = np.ndarray(shape, self.dtype, memory)
+        if old is None:
+            memory[: new.nbytes] = 0
+        elif same_rows:  # the rows that are kept lie at the start, in the same order
+            if memory is not backing.memory:
+                new[corner] = old[corner]
+            memory[min(old.nbytes, new.nbytes) : new.nbytes] = 0
+        else:
+            kept = old[corner].copy() if memory is backing.memory else old[corner]
+            memory[: new.nbytes] = 0
+            new[corner] = kept
+        self._show(new, memory)
+
+    def free(self) -> None:
+        """Give the memory back (when its last view dies), and its name; no rows are left."""
+        self.backing.unlink()
+        shape = self.backing.shape
+        self.backing = NoBacking((0,) * min(1, len(shape)) + shape[1:])
+
+    def handle(self) -> Union[Handle, FileHandle, NameHandle]:
+        """Return the handle of the value, which there must be; see `Data.handle`."""
+        self.backing = self.backing.attachable(self.pool)
+        return self.backing.handle()
+
+    def _memory_for(self, shape: Tuple[int, ...], oversize: float) -> NDArray[Any]:
+        memory = self.backing.memory_for(shape, self._nbytes(shape))
+        return self.pool.allocate((self._nbytes(shape, oversize),), np.uint8) if memory is None else memory
+
+    def _show(self, array: NDArray[Any], memory: NDArray[Any]) -> None:
+        same = memory is self.backing.memory
+        self.backing = self.backing.showing(array) if same else PoolBacking(self.pool, memory, array)
+
+    def _nbytes(self, shape: Tuple[int, ...], oversize: float = 1) -> int:
+        size = math.prod(shape)
+        return max(size, math.ceil(size * oversize)) * self.dtype.itemsize

@@ -1,0 +1,113 @@
+"""Handles: where an array lies in memory that several processes map; they travel in commands by value."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Tuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Handle(NamedTuple):
+    """Where an array lies in a pool.
+
+    Attributes
+    ----------
+    pool : int
+        The pool's number.
+    offset : int
+        Of the first element, in bytes from the start of the pool.
+    shape : tuple of int
+    strides : tuple of int or None
+        In bytes; None if the array is C-contiguous.
+    dtype : dtype
+    """
+
+    pool: int
+    offset: int
+    shape: Tuple[int, ...]
+    strides: Optional[Tuple[int, ...]]
+    dtype: np.dtype[Any]
+
+    def __reduce__(self) -> Any:
+        # NumPy pickles even float32 as a class and a state, which takes most of a command's time.
+        dtype = self.dtype.str if self.dtype.isbuiltin == 1 else self.dtype
+        return _handle, (self.pool, self.offset, self.shape, self.strides, dtype)
+
+
+def _handle(pool: int, offset: int, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]], dtype: Any) -> Handle:
+    return Handle(pool, offset, shape, strides, np.dtype(dtype))
+
+
+class FileHandle(NamedTuple):
+    """Where an array lies in a file.
+
+    Attributes
+    ----------
+    path : str
+        Absolute.
+    offset, shape, strides, dtype
+        As in a `Handle`; the offset is from the start of the file.
+    mode : {"r", "r+"}
+        How to open the file.
+    identity : (int, int)
+        Device and inode, so that a file put in its place later is not taken for it.
+    length : int
+        Of the file, in bytes: touching what was cut off since would end the process.
+    """
+
+    path: str
+    offset: int
+    shape: Tuple[int, ...]
+    strides: Optional[Tuple[int, ...]]
+    dtype: np.dtype[Any]
+    mode: str
+    identity: Tuple[int, int]
+    length: int
+
+
+class NameHandle(NamedTuple):
+    """A C-contiguous array at the start of shared memory with a POSIX name.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    dtype : dtype
+    identity : (int, int)
+        Device and inode, so that memory made later under the same name is not taken for it.
+    """
+
+    name: str
+    shape: Tuple[int, ...]
+    dtype: np.dtype[Any]
+    identity: Tuple[int, int]
+
+
+def address(array: NDArray[Any]) -> int:
+    """Return the address of an array's first element."""
+    start: int = array.__array_interface__["data"][0]
+    return start
+
+
+def extent(shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]], itemsize: int) -> Tuple[int, int]:
+    """Return where the memory of an array starts and stops, in bytes from its first element.
+
+    Examples
+    --------
+    >>> extent((2, 3), None, 4)
+    (0, 24)
+    >>> extent((3,), (-8,), 8)     # backwards: x[::-1]
+    (-16, 8)
+    """
+    low, high = 0, itemsize
+    if strides is None:
+        for size in shape:
+            high *= size
+        return 0, high
+    for size, stride in zip(shape, strides):
+        if stride < 0:
+            low += stride * (size - 1)
+        else:
+            high += stride * (size - 1)
+    return low, high

@@ -1,0 +1,196 @@
+"""The weighted mean of the ranks' values: its one definition.
+
+.. math:: m = \\frac{\\sum_r w_r x_r}{\\sum_r w_r}, \\quad \\min_r x_r \\le m \\le \\max_r x_r
+
+element by element, over the ranks ``r`` that count. `mean_into` is this definition, for arrays on the host. What else
+averages (the kernels in C, `reductions.device`, `transports.nccl`, `extensions.train_theano`) keeps the same contract:
+
+- **Who counts.** A rank without a value does not, nor one of weight 0 beside others: NaN or infinity there does not
+  matter. If all weights are 0, all ranks that have a value count the same.
+- **Weights first.** They are multiplied by the power of 2 that brings their sum into [0.5, 1), which is exact, so that
+  no weighted sum overflows; then the sum is divided by the sum of the weights.
+- **Accumulated in** float32 for float16, else in the values' own type or a wider one. Complex numbers are averaged by
+  their parts.
+- **Clamped** to the least and the greatest value that counts. So the average of equal values is that value, bit for
+  bit, the one of huge values is not infinite, and the one of tiny values is not 0.
+- **NaN** wins, as in NumPy's ``minimum`` and ``maximum``.
+
+The order of evaluation is that of the ranks on the host. On devices it may be another, which may change the rounding.
+
+tests/reductions/test_mean.py holds all of them to it, in one table.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from functools import lru_cache
+from typing import Any, List, Optional, Sequence, Tuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ArgumentTypeError, ArgumentValueError
+from .op import AVG, compute_dtype
+
+BLOCK_BYTES = 1 << 18
+"""Values are combined in blocks of this size, so that intermediate results stay in the core's cache."""
+
+
+def mean_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[float]], out: NDArray[Any]) -> None:
+    """Average the ranks' values; see the module.
+
+    NumPy must be set to ignore floating-point errors.
+
+    Parameters
+    ----------
+    parts : sequence of (ndarray or None)
+        For each rank its value, shape ``(size,)``, or None.
+    weights : sequence of float, optional
+        For each rank its weight, as `checked_weights` returns them; the same without.
+    out : ndarray, shape ``(size,)``
+        Takes the result: apart from all parts, or exactly one of them.
+    """
+    ranks, counted = counting([part is not None for part in parts], weights)
+    present: List[Any] = [parts[rank] for rank in ranks]
+    if len(present) == 1:
+        np.copyto(out, present[0])
+        return
+    if out.dtype.kind == "c":
+        # NumPy orders complex numbers by their real part, and inf times a real weight has a nan in it.
+        present = [part.view(part.real.dtype) for part in present]
+        out = out.view(out.real.dtype)
+    compute = compute_dtype(AVG, out.dtype)
+    is_midpoint = len(counted) == 2 and counted[0] == counted[1]
+    scaled = narrowed(counted, compute)
+    step = min(out.size, BLOCK_BYTES // compute.itemsize)
+    scratch = np.empty((1 if is_midpoint else 4, step), compute)
+    for begin in range(0, out.size, step or 1):
+        target = out[begin : begin + step]
+        values = [part[begin : begin + step].astype(compute, copy=False) for part in present]
+        if is_midpoint:
+            _midpoint(values[0], values[1], target, scratch[0, : target.size])
+        else:
+            _weighted_mean(scaled, values, target, scratch[:, : target.size])
+
+
+def _weighted_mean(
+    weights: NDArray[Any], values: Sequence[NDArray[Any]], out: NDArray[Any], scratch: NDArray[Any]
+) -> None:
+    """Average real values; only the last step writes to ``out``, which may be one of them."""
+    mean, term, low, high = scratch
+    np.multiply(values[0], weights[0], out=mean)
+    low[...] = high[...] = values[0]
+    for value, weight in zip(values[1:], weights[1:]):
+        mean += np.multiply(value, weight, out=term)
+        np.minimum(low, value, out=low)
+        np.maximum(high, value, out=high)
+    mean /= weights.sum()
+    np.maximum(mean, low, out=mean)
+    np.minimum(mean, high, out=out)
+
+
+def _midpoint(first: NDArray[Any], second: NDArray[Any], out: NDArray[Any], scratch: NDArray[Any]) -> None:
+    """Average two values of equal weights, the most frequent case, in a third of the steps: no clamp is needed.
+
+    The bits are those of `_weighted_mean`, but for values so small that their weighted ones underflow.
+    """
+    try:
+        with np.errstate(over="raise"):  # costs nothing, and looking for infinities would cost another pass
+            total = np.add(first, second, out=scratch)
+    except FloatingPointError:
+        total = np.add(first, second, out=scratch)
+        halves = first * 0.5 + second * 0.5
+        np.copyto(out, np.where(np.isinf(total), halves, total * 0.5), casting="same_kind")
+    else:
+        np.multiply(total, 0.5, out=out)
+
+
+def counting(present: Sequence[bool], weights: Optional[Sequence[float]]) -> Tuple[List[int], Tuple[float, ...]]:
+    """Return the ranks that count in an average, and their weights.
+
+    Parameters
+    ----------
+    present : sequence of bool
+        Which ranks have a value.
+    weights : sequence of float, optional
+        Of all ranks, as `combine_into` takes them.
+
+    Raises
+    ------
+    ValueError
+        If there is not one weight for each rank.
+
+    Examples
+    --------
+    >>> counting([True, True, False, True], [2.0, 0.0, 1.0, 1.0])
+    ([0, 3], (2.0, 1.0))
+    """
+    if weights is None:
+        weights = (1.0,) * len(present)
+    elif len(weights) != len(present):
+        raise ArgumentValueError("weights", f"one number for each of the {len(present)} ranks", str(len(weights)))
+    there = [rank for rank, is_there in enumerate(present) if is_there]
+    ranks = [rank for rank in there if weights[rank]] or there
+    return ranks, tuple([float(weights[rank]) for rank in ranks])
+
+
+def scaled_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Multiply weights by the power of 2 that brings their sum into [0.5, 1); equal ones if all are 0.
+
+    This is exact (whole numbers of rows give the average that dividing by
+    their sum gives), and no sum weighted so overflows.
+
+    Examples
+    --------
+    >>> scaled_weights(np.array([3.0, 0.0, 1.0]))
+    array([0.375, 0.   , 0.125])
+    """
+    if not weights.any():
+        weights = np.ones_like(weights)
+    for size in (np.max, np.sum):  # the largest first: the sum of huge weights would overflow
+        weights = np.ldexp(weights, -np.frexp(size(weights))[1])
+    return weights
+
+
+@lru_cache(maxsize=256)
+def narrowed(weights: Tuple[float, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return scaled weights in that type. None is 0, and none may become 0 in a narrower type: 0 * inf is nan.
+
+    Its cache is keyed by all that the result depends on, so nothing makes an entry invalid.
+    """
+    with np.errstate(all="ignore"):
+        return np.maximum(scaled_weights(np.array(weights)).astype(dtype), np.nextafter(dtype.type(0), dtype.type(1)))
+
+
+def checked_weights(weights: Sequence[Any]) -> NDArray[np.float64]:
+    """Return weights as float64 if all are real numbers, finite and 0 or more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If one is not; it is named.
+    """
+    if all([type(weight) is int or type(weight) is float for weight in weights]):
+        try:
+            checked = np.array(weights, np.float64)
+        except OverflowError:
+            pass
+        else:
+            if 0 <= checked.min(initial=0.0) and checked.max(initial=0.0) < math.inf:  # neither if one is nan
+                return checked
+    return np.array([_checked_weight(weight, position) for position, weight in enumerate(weights)], np.float64)
+
+
+def _checked_weight(weight: Any, position: int) -> float:
+    if isinstance(weight, np.ndarray) and weight.ndim == 0:
+        weight = weight[()]
+    if not isinstance(weight, numbers.Real):
+        raise ArgumentTypeError(f"weights[{position}]", "a real number", f"{weight!r} of type {type(weight).__name__}")
+    try:
+        number = float(weight)
+    except OverflowError:
+        number = math.inf
+    if not (math.isfinite(number) and number >= 0):
+        raise ArgumentValueError(f"weights[{position}]", "a finite number, 0 or more", repr(weight))
+    return number

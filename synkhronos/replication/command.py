@@ -1,0 +1,151 @@
+"""The command that gives ranks functions and shared variables.
+
+It is a command like any other: all ranks run it, against registries of one type. What differs is where the entries
+come from, which `Replicas` hides: the master binds what the program has, the others build replicas. ::
+
+    rank     values of arrays               other values          functions
+    -----    ---------------------------    ------------------    --------------------
+    root     its own, bound in the pool     its own, or jumped    the program's, weakly
+    other    transport.broadcast            unpickled, jumped     unpickled
+                               \\                  |                   /
+                                 one commit: on all ranks or on none
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ..host import machine
+from ..runtime.command import Command
+from ..runtime.context import RankContext
+from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
+from ..trace import point
+
+
+class SharedItem(NamedTuple):
+    """A shared variable on its way to the ranks.
+
+    Attributes
+    ----------
+    number : int
+        Under which the ranks will know it.
+    engine : Engine
+    blueprint : bytes
+        Pickled: what `Engine.build` makes a replica of.
+    value : bytes or None
+        Pickled, unless it is a dense array: that goes through the transport.
+    on_device : bool
+        Whether the value lives on the rank's device.
+    storage_of : int or None
+        The number of the variable with which it shares its storage.
+    begins : int or None
+        The rank whose random state the value is; the others' begin long jumps further on.
+    """
+
+    number: int
+    engine: Any
+    blueprint: bytes
+    value: Optional[bytes]
+    on_device: bool = False
+    storage_of: Optional[int] = None
+    begins: Optional[int] = None
+
+    @property
+    def is_dense(self) -> bool:
+        """Return whether the value goes through the transport."""
+        return self.value is None and self.storage_of is None
+
+
+class FunctionItem(NamedTuple):
+    """Functions of one engine on their way to the ranks: their numbers, and all of them in one pickle."""
+
+    engine: Any
+    numbers: List[int]
+    pickled: bytes
+
+
+class Distribute(Command):
+    """Give the ranks functions and the shared variables that they use."""
+
+    title = "distribute"
+
+    def __init__(self, shareds: Sequence[SharedItem], functions: Sequence[FunctionItem]) -> None:
+        self.shareds, self.items = list(shareds), list(functions)
+        self.path, self.directory = list(sys.path), machine.working_directory()
+
+    def details(self, context: RankContext) -> str:
+        return f"functions: {sum(len(item.numbers) for item in self.items)}, variables: {len(self.shareds)}"
+
+    def run(self, context: RankContext) -> None:
+        if sys.path != self.path:
+            sys.path[:] = self.path
+        if self.directory and machine.working_directory() != self.directory:
+            os.chdir(self.directory)
+        if context.replicas is None:
+            context.replicas = Builder()
+        source, held, values = context.replicas, dict(context.shareds), []
+        for item in self.shareds:
+            held[item.number], value = source.shared(item, held, context.rank, context.size)
+            if item.value is not None:
+                values.append((held[item.number], value))
+        dense = [held[item.number] for item in self.shareds if item.is_dense]
+        arrays = context.transport.broadcast(
+            [entry.key for entry in dense], [source.value(entry.number) for entry in dense], context.root
+        )
+        for i, entry in enumerate(dense):
+            if entry.on_device:
+                arrays.bring(i, entry.engine.to_device, entry.reference())
+        functions: List[FunctionEntry] = []
+        for item in self.items:
+            functions += source.functions(item.engine, item.numbers, item.pickled, held, context.pools)
+
+        def change() -> None:
+            for entry, result in zip(dense, arrays.release()):
+                context.transport.swap_in(entry.key, result)
+                entry.cell[0] = result
+            for entry, value in values:
+                entry.cell[0] = value
+            context.registry.add([held[item.number] for item in self.shareds], functions)
+
+        context.commit(change)
+
+
+class Builder(Replicas):
+    """Builds the replicas of a rank other than the master, which owns them."""
+
+    @point("replication")
+    def shared(
+        self, item: SharedItem, held: Mapping[int, SharedEntry], rank: int, size: int
+    ) -> Tuple[SharedEntry, Any]:
+        engine, value = item.engine, None if item.value is None else pickle.loads(item.value)
+        base = None if item.storage_of is None else held[item.storage_of].reference()
+        replica = engine.build(pickle.loads(item.blueprint), value, base)
+        if item.begins is not None:
+            value = jumped_from(item.begins, engine, replica, value, rank, size)
+        return SharedEntry(item.number, engine, lambda: replica, engine.storage(replica), item.on_device), value
+
+    def value(self, number: int) -> Any:
+        return None
+
+    @point("replication")
+    def functions(
+        self, engine: Any, numbers: Sequence[int], pickled: bytes, held: Mapping[int, SharedEntry], pools: Any
+    ) -> List[FunctionEntry]:
+        variables: Dict[int, Any] = {number: entry.reference() for number, entry in held.items()}
+        loaded = engine.loads(pickled, variables, pools.attach)
+        return [_owned(number, engine, compiled) for number, compiled in zip(numbers, loaded)]
+
+    def forget(self, thing: Tuple[str, int]) -> None:
+        pass  # the registry was all that had it
+
+
+def _owned(number: int, engine: Any, compiled: Any) -> FunctionEntry:
+    return FunctionEntry(number, engine, lambda: compiled)
+
+
+def jumped_from(begins: int, engine: Any, shared: Any, state: Any, rank: int, size: int) -> Any:
+    """Return a rank's state of a random stream, of which another rank begins at ``state``."""
+    return engine.jumped(shared, state, (rank - begins) % size)

@@ -1,0 +1,295 @@
+"""What the ranks of a session hold of the program, as the master knows it, and what they still need."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+import weakref
+from functools import partial
+from typing import Any, Dict, Hashable, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+import cloudpickle
+import numpy as np
+
+from ..errors import ArgumentTypeError
+from ..program.program import PROGRAM
+from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
+from ..runtime.session import Session
+from .command import Distribute, FunctionItem, SharedItem, jumped_from
+from .random_streams import RandomStreams
+
+logger = logging.getLogger("synkhronos")
+
+#: Bytes from which on a function's constant is shared by all ranks instead of copied to each.
+SHARED_CONSTANT_BYTES = 1 << 16
+
+#: Functions that are sent at a time if there are many, so that the log can say how far it is.
+FUNCTIONS_AT_A_TIME = 16
+
+
+class Sent:
+    """A shared variable of the program that the ranks hold, or are being given; known weakly.
+
+    Attributes
+    ----------
+    number : int
+    engine : Engine
+    key : int
+        The variable's ``id``, which is another object's once it is dead: see `variable`.
+    identity
+        What it has in common with other variables of the same storage.
+    """
+
+    def __init__(self, number: int, engine: Any, shared: Any, dropped: Any) -> None:
+        self.number, self.engine, self.key = number, engine, id(shared)
+        self.identity: Hashable = engine.identity(shared)
+        self.reference = weakref.ref(shared, lambda _: dropped(("shared", number)))
+
+    @property
+    def variable(self) -> Any:
+        """The variable, or None if the program has dropped it."""
+        return self.reference()
+
+
+class Replicator(Replicas):
+    """The master's `Replicas`: binds what the program has.
+
+    Functions and shared variables are known by identity and held weakly: when the program drops one, the ranks drop it
+    with the next command. A variable that the program still has keeps its values on all ranks, whether or not a
+    function uses it at the moment.
+
+    Parameters
+    ----------
+    session : Session
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._next = 0
+        self._functions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._sent: Dict[int, Sent] = {}  # by number
+        self._by_variable: Dict[int, Sent] = {}  # by the id of the variable; of a living one if it still is that one
+        self._by_storage: Dict[Hashable, Sent] = {}  # the first variable with that storage
+        self._offered: Dict[int, Any] = {}  # while they are sent: functions by number
+        self._living: Dict[int, Any] = {}  # references by number, which note when a function has been dropped
+        #: By function: its large constants, and their copies in shared memory.
+        self._constants: Dict[int, List[Tuple[np.ndarray, np.ndarray]]] = {}
+        self._streams = RandomStreams(session.seed, session.random == "split", session.root)
+
+    # -- what the ranks hold -------------------------------------------------------------------------------------
+
+    def __contains__(self, function: Any) -> bool:
+        return function in self._functions
+
+    def number(self, function: Any) -> int:
+        """Return the number of a function that the ranks hold."""
+        return self._functions[function]
+
+    def find(self, engine: Any, shared: Any) -> Optional[int]:
+        """Return the number of a shared variable that the ranks hold (of the first one with its storage), or None."""
+        base = self._base_of(engine, shared)
+        return None if base is None else base.number
+
+    def variable(self, number: int) -> Any:
+        """Return the shared variable that the ranks know under a number."""
+        return self._sent[number].variable
+
+    def _sent_of(self, shared: Any) -> Optional[Sent]:
+        sent = self._by_variable.get(id(shared))
+        return sent if sent is not None and sent.variable is shared else None
+
+    def _base_of(self, engine: Any, shared: Any) -> Optional[Sent]:
+        sent = self._by_storage.get(engine.identity(shared))
+        return sent if sent is not None and sent.variable is not None else None
+
+    # -- giving them what they lack ------------------------------------------------------------------------------
+
+    def ensure(self, functions: Iterable[Any]) -> None:
+        """Give the ranks the functions that they do not hold yet.
+
+        Those that can travel do, even if others cannot.
+
+        Raises
+        ------
+        TypeError
+            If something cannot be pickled; names the function and the object.
+        """
+        new = [function for function in functions if function not in self._functions]
+        if not new:
+            return
+        self.session.check()  # before anything is moved: a command in progress may be using it
+        began = time.monotonic()
+        errors = []
+        for begin in range(0, len(new), FUNCTIONS_AT_A_TIME):
+            some = new[begin : begin + FUNCTIONS_AT_A_TIME]
+            errors += self._ensure_some(some)
+            if time.monotonic() - began > 1.0:
+                took = time.monotonic() - began
+                logger.info("sent %d of %d functions to the other ranks, %.1f s", begin + len(some), len(new), took)
+        if errors:
+            raise errors[0]
+
+    def _ensure_some(self, new: List[Any]) -> List[TypeError]:
+        """Send functions together, or if that fails each by itself; return why some cannot be sent."""
+        try:
+            self._send(new)
+            return []
+        except TypeError as error:
+            if len(new) == 1:
+                return [error]
+        return [error for function in new for error in self._ensure_some([function])]
+
+    def _send(self, new: List[Any]) -> None:
+        """Give the ranks new functions, all or none."""
+        added: List[Sent] = []
+        numbers: List[int] = []
+        try:
+            shareds = [
+                self._item(function.engine, shared, added)
+                for function in new
+                for shared in function.get_shared()
+                if self._sent_of(shared) is None
+            ]
+            by_engine: Dict[str, List[Any]] = {}
+            for function in new:
+                by_engine.setdefault(function.engine.name, []).append(function)
+            items = [self._functions_item(some, numbers) for some in by_engine.values()]
+            self.session.run(Distribute(shareds, items))
+        except BaseException:
+            for sent in added:
+                self._streams.undo(sent.variable)
+                self._leave(sent)
+            self.session.dropped += [("shared", sent.number) for sent in added]
+            self.session.dropped += [("function", number) for number in numbers]
+            raise
+        finally:
+            offered, self._offered = self._offered, {}
+        self.session.affinity.look()
+        for number in numbers:
+            self._functions[offered[number]] = number
+
+    def _take_number(self) -> int:
+        self._next += 1
+        return self._next
+
+    def _item(self, engine: Any, shared: Any, added: List[Sent]) -> SharedItem:
+        """Note that a variable is being sent, and return what travels of it."""
+        base = self._base_of(engine, shared)
+        sent = Sent(self._take_number(), engine, shared, self.session.dropped.append)
+        self._sent[sent.number] = self._by_variable[sent.key] = sent
+        added.append(sent)
+        blueprint = _pickled(engine, shared, engine.blueprint(shared))
+        if base is not None:
+            return SharedItem(sent.number, engine, blueprint, None, storage_of=base.number)
+        self._by_storage[sent.identity] = sent
+        value, begins = engine.get(shared), None
+        if engine.is_random(shared):
+            value, begins = self._streams.begin(engine, shared, PROGRAM.functions)
+        elif engine.shared_type(shared) is not None and value is not None:
+            return SharedItem(sent.number, engine, blueprint, None, engine.is_on_device(value))
+        return SharedItem(sent.number, engine, blueprint, _pickled(engine, shared, value), begins=begins)
+
+    def _functions_item(self, functions: List[Any], numbers: List[int]) -> FunctionItem:
+        """Return what travels of functions of one engine."""
+        engine = functions[0].engine
+        used = {id(shared): shared for function in functions for shared in function.get_shared()}
+        own = [self._take_number() for _ in functions]
+        numbers += own
+        self._offered.update(zip(own, functions))
+        constants: Dict[int, Any] = {}
+        for function, number in zip(functions, own):
+            constants.update(self._share_constants(function, number))
+        pickled = engine.dumps(
+            [function.on_ranks for function in functions],
+            {engine.identity(shared): self.find(engine, shared) for shared in used.values()},
+            {key: self._by_variable[key].number for key in used},
+            constants,
+        )
+        return FunctionItem(engine, own, pickled)
+
+    def _share_constants(self, function: Any, number: int) -> Dict[int, Any]:
+        """Copy a function's large constants to where all ranks can read them; return the places by ``id``."""
+        pool = self.session.pool
+        if self.session.size == 1:
+            return {}
+        shared = {id(constant): copy for pairs in self._constants.values() for constant, copy in pairs}
+        pairs = self._constants[number] = []
+        for constant in function.engine.constants(function.on_ranks):
+            large = constant.nbytes >= SHARED_CONSTANT_BYTES
+            if large and constant.flags.c_contiguous and not constant.dtype.hasobject:
+                copy = shared.get(id(constant))
+                if copy is None:
+                    copy = pool.allocate(constant.shape, constant.dtype)
+                    np.copyto(copy, constant)
+                pairs.append((constant, copy))
+        return {id(constant): pool.handle(copy) for constant, copy in pairs}
+
+    def _leave(self, sent: Sent) -> None:
+        del self._sent[sent.number]
+        if self._by_variable.get(sent.key) is sent:
+            del self._by_variable[sent.key]
+        if self._by_storage.get(sent.identity) is sent:
+            del self._by_storage[sent.identity]
+
+    # -- as the command asks for it on the master ----------------------------------------------------------------
+
+    def shared(
+        self, item: SharedItem, held: Mapping[int, SharedEntry], rank: int, size: int
+    ) -> Tuple[SharedEntry, Any]:
+        sent, engine = self._sent[item.number], item.engine
+        variable = sent.variable
+        value = None if item.value is None else engine.get(variable)
+        if item.value is not None and engine.is_random(variable):
+            value = pickle.loads(item.value)  # it may have been seeded
+        if item.begins is not None:
+            value = jumped_from(item.begins, engine, variable, value, rank, size)
+        base = None if item.storage_of is None else held[item.storage_of].reference()
+        entry = SharedEntry(item.number, engine, sent.reference, engine.storage(variable), item.on_device, base)
+        return entry, value
+
+    def value(self, number: int) -> Any:
+        return self._sent[number].engine.get(self._sent[number].variable)
+
+    def functions(
+        self, engine: Any, numbers: Sequence[int], pickled: bytes, held: Mapping[int, SharedEntry], pools: Any
+    ) -> List[FunctionEntry]:
+        for number in numbers:
+            # A function outlives many sessions, and keeps nothing of them.
+            noted = partial(_note, self.session.dropped.append, number)
+            self._living[number] = weakref.ref(self._offered[number], noted)
+        return [FunctionEntry(number, engine, weakref.ref(self._offered[number].on_ranks)) for number in numbers]
+
+    def forget(self, thing: Tuple[str, int]) -> None:
+        kind, number = thing
+        if kind == "function":
+            self._constants.pop(number, None)
+            self._living.pop(number, None)
+        elif number in self._sent:
+            self._leave(self._sent[number])
+
+
+def _note(dropped: Any, number: int, reference: Any) -> None:
+    """Note that the program has dropped a function."""
+    dropped(("function", number))
+
+
+def _pickled(engine: Any, shared: Any, thing: Any) -> bytes:
+    """Pickle what travels of a variable, or say that it cannot be."""
+    try:
+        pickled: bytes = cloudpickle.dumps(thing)
+    except Exception as error:
+        raise ArgumentTypeError(
+            f"shared variable {engine.label(shared)}",
+            "a value that pickles, to be sent to the other ranks",
+            f"{type(thing).__name__} ({type(error).__name__}: {error})",
+        ) from error
+    return pickled
+
+
+def replicator_of(session: Session) -> Replicator:
+    """Return what the session's ranks hold; a new session's hold nothing."""
+    replicator = session.context.replicas
+    if not isinstance(replicator, Replicator):
+        replicator = session.context.replicas = Replicator(session)
+    return replicator

@@ -1,0 +1,102 @@
+"""What went wrong on a rank: as it travels, and as the master raises it."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import Any, Dict, Mapping, Sequence
+
+from ..errors import RemoteTraceback, WorkerDied, WorkerError
+from .command import Answer, Command
+from .exit_status import describe_end
+
+#: Characters of a traceback, and of its last line, that travel. Mostly they fit into the slot of an answer.
+MAX_TEXT_CHARS, MAX_SUMMARY_CHARS = 10000, 2000
+
+
+class Failure:
+    """An exception of another rank as it travels: as text, since not every exception can be pickled."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.text = _text(error)
+        self.summary = _summary(error)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except BaseException as second:  # an exception whose __str__ raises
+        text = (
+            "".join(traceback.format_tb(error.__traceback__))
+            + f"{type(error).__name__} (its text could not be made: {type(second).__name__})\n"
+        )
+    if len(text) > MAX_TEXT_CHARS:
+        half = MAX_TEXT_CHARS // 2
+        text = text[:half] + f"\n[... {len(text) - MAX_TEXT_CHARS} characters ...]\n" + text[-half:]
+    return text
+
+
+def _summary(error: BaseException) -> str:
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__
+    return text if len(text) <= MAX_SUMMARY_CHARS else text[:MAX_SUMMARY_CHARS] + " [...]"
+
+
+def encode(answer: Answer) -> bytes:
+    """Pickle an answer; if its result cannot be pickled, the answer is that error."""
+    if answer.error is not None:
+        answer = answer._replace(result=None, error=Failure(answer.error))
+    try:
+        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+    except BaseException as error:
+        return encode(Answer(answer.rank, error=error))
+
+
+def worker_error(command: Command, failures: Mapping[int, Failure], updated: Sequence[str]) -> WorkerError:
+    """Return the error for what other ranks than the master raised; its cause shows their tracebacks."""
+    ranks = sorted(failures)
+    message = f"rank {ranks[0]} raised {failures[ranks[0]].summary} in {command.title}"
+    for rank in ranks[1:]:
+        message += f"\nrank {rank} raised {failures[rank].summary}"
+    texts = {rank: failures[rank].text for rank in ranks}
+    error = WorkerError(message, ranks[0], texts, updated)
+    error.command = command.title
+    error.__cause__ = RemoteTraceback("\n".join(f"Traceback of rank {rank}:\n{text}" for rank, text in texts.items()))
+    return error
+
+
+def worker_died(
+    rank: int, pid: int, status: int, memory: int, when: str, fatal_error: str, updated: Sequence[str]
+) -> WorkerDied:
+    """Return the error for a rank whose process ended; its cause shows the rank's traceback if it left one."""
+    error = WorkerDied(
+        f"rank {rank} (pid {pid}) {describe_end(status, memory)} {when}; the session is closed, "
+        "synkhronos.fork() starts a new one",
+        rank,
+        pid,
+        status,
+        memory,
+        updated,
+    )
+    if fatal_error:
+        error.__cause__ = RemoteTraceback(f"Traceback of rank {rank}:\n{fatal_error}")
+    return error
+
+
+def add_failures(error: BaseException, failures: Dict[int, Failure]) -> None:
+    """Add to an error what other ranks raised in the same command; what all of them found wrong is said once."""
+    own = Failure(error).summary
+    for rank, failure in failures.items():
+        if failure.summary != own:
+            add_note(error, f"rank {rank} also raised {failure.summary}")
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Do what ``error.add_note`` does from Python 3.11 on; before, notes are kept but not shown."""
+    notes: Any = getattr(error, "__notes__", None)
+    try:
+        error.__notes__ = (notes or []) + [note]
+    except AttributeError:  # an exception without a __dict__
+        pass

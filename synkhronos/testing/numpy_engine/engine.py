@@ -1,0 +1,168 @@
+"""The engine of graphs of Python callables."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Hashable, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ...engines import pickling, random_states
+from ...engines.base import ArrayType, Engine, Input, Output
+from ...errors import ArgumentTypeError, ArgumentValueError
+from ...trace import point
+from .function import Function, Graph, given_pairs, graph_of
+from .graph import Apply, In, Shared, Variable, check, convert, substituted
+
+
+class NumpyEngine(Engine):
+    """Evaluates graphs of Python callables, one node after the other."""
+
+    name = "numpy"
+
+    def owns(self, thing: Any) -> bool:
+        return isinstance(thing, (Variable, In, Function))
+
+    def is_shared(self, thing: Any) -> bool:
+        return isinstance(thing, Shared)
+
+    def label(self, variable: Any) -> str:
+        return (variable.name or repr(variable.variable)) if isinstance(variable, In) else repr(variable)
+
+    def shared_type(self, shared: Shared) -> Optional[ArrayType]:
+        return shared.type
+
+    def identity(self, shared: Any) -> Hashable:
+        return id(shared.storage)
+
+    def storage(self, shared: Any) -> List[Any]:
+        storage: List[Any] = shared.storage
+        return storage
+
+    def coerce(self, shared: Any, value: Any, argument: str) -> Any:
+        if self.is_random(shared) and not isinstance(value, np.random.RandomState):
+            raise ArgumentTypeError(argument, "a RandomState", type(value).__name__)
+        return convert(shared.type, value, argument)
+
+    def blueprint(self, shared: Any) -> Any:
+        return shared.type, shared.name
+
+    def build(self, blueprint: Any, value: Any, storage_of: Optional[Any] = None) -> Shared:
+        type_, name = blueprint
+        return Shared(type_, [value] if storage_of is None else storage_of.storage, name)
+
+    def compile(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Function:
+        return Function(self.snapshot(inputs, outputs, updates, givens, **kwargs))
+
+    def given_pairs(self, givens: Any) -> List[Tuple[Any, Any]]:
+        return given_pairs(givens)
+
+    def snapshot(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Graph:
+        return graph_of(inputs, outputs, updates, givens, **kwargs)
+
+    def updated_in(self, snapshot: Graph) -> List[Any]:
+        return [target for target, _ in snapshot.updates]
+
+    def variant(self, snapshot: Graph, sliced: bool, as_inputs: Sequence[Any]) -> Function:
+        replaced = [(shared, Variable(shared.type, shared.name)) for shared in as_inputs]
+        outputs, updates = snapshot.outputs, snapshot.updates
+        if sliced:
+            outputs = outputs + [new for target, new in updates if not self.is_random(target)]
+            updates = [(target, new) for target, new in updates if self.is_random(target)]
+        new_values = substituted([new for _, new in updates], replaced)
+        # Nameless, because a function's inputs cannot have one name twice.
+        return Function(
+            snapshot._replace(
+                inputs=snapshot.inputs + [In(variable) for _, variable in replaced],
+                outputs=substituted(outputs, replaced),
+                updates=[(target, new) for (target, _), new in zip(updates, new_values)],
+                keys=None,
+                single=False,
+            )
+        )
+
+    def is_random(self, shared: Any) -> bool:
+        return isinstance(shared.storage[0], np.random.RandomState)
+
+    def jumped(self, shared: Any, value: Any, jumps: int) -> Any:
+        return random_states.jumped_random_state(value, jumps)
+
+    def reseeded(self, shared: Any, value: Any, seed: int, index: int) -> Any:
+        return random_states.seeded_random_state(seed, index)
+
+    def inputs(self, compiled: Any) -> List[Input]:
+        return [
+            Input(given.variable, given.name, given.variable.type, given.mutable, given.value is not None, given.value)
+            for given in compiled.inputs
+        ]
+
+    def outputs(self, compiled: Any) -> List[Output]:
+        keys = compiled.keys or [None] * len(compiled.outputs)
+        result = []
+        for index, (key, output) in enumerate(zip(keys, compiled.outputs)):
+            label = "output" if compiled.single else f"outputs[{(index if key is None else key)!r}]"
+            if output.name:
+                label += f" ({output.name})"
+            result.append(Output(output, label, output.type, key))
+        return result
+
+    def shareds(self, compiled: Any) -> List[Any]:
+        return [node for node in compiled.order if isinstance(node, Shared)]
+
+    def convert(self, input: Input, value: Any, argument: str) -> Any:
+        return convert(input.type, value, argument)
+
+    def check(self, input: Input, dtype: np.dtype[Any], shape: Tuple[int, ...], argument: str) -> None:
+        check(input.type, np.dtype(dtype), shape, argument)
+
+    @point("engine")
+    def call(self, compiled: Function, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
+        chosen = range(len(compiled.outputs)) if output_subset is None else list(output_subset)
+        if not all(0 <= index < len(compiled.outputs) for index in chosen):
+            raise ArgumentValueError(
+                "output_subset", f"indices from 0 to {len(compiled.outputs) - 1}", str(output_subset)
+            )
+        values = [
+            convert(given.type, value, f"input {given.name!r}") for given, value in zip(self.inputs(compiled), args)
+        ]
+        return compiled.evaluate(values, chosen)
+
+    def dumps(
+        self,
+        compiled: Sequence[Any],
+        numbers: Mapping[Hashable, int],
+        variables: Mapping[int, int],
+        constants: Mapping[int, Any],
+    ) -> bytes:
+        return pickling.dumps(
+            compiled,
+            pickling.names(numbers, variables, constants),
+            lambda thing: NotImplemented,
+            lambda function: f"function {function.name!r}",
+            _parts,
+        )
+
+    @point("replication")
+    def loads(
+        self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray[Any, Any]]
+    ) -> List[Any]:
+        return pickling.loads(
+            data, lambda kind, number: replicas[number] if kind == "variable" else replicas[number].storage
+        )
+
+
+def _parts(compiled: Function) -> Iterator[Tuple[str, Any]]:
+    for node in compiled.order:
+        if isinstance(node, Apply):
+            yield f"the operation {node.function!r}", node.function
+            for arg in node.args:
+                if not isinstance(arg, Variable):
+                    yield f"the constant {arg!r}", arg
+    for given in compiled.inputs:
+        yield f"the default of input {given.name!r}", given.value
+
+
+ENGINE = NumpyEngine()

@@ -1,0 +1,173 @@
+"""The compiled functions of the NumPy engine."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ...errors import ArgumentTypeError, ArgumentValueError
+from .graph import Apply, In, Shared, Variable, apply, convert, describe, ordered, shared, substituted
+
+
+class Graph(NamedTuple):
+    """A function before it is compiled; the givens are put in, the default updates collected."""
+
+    inputs: List[In]
+    outputs: List[Any]
+    updates: List[Tuple[Shared, Any]]
+    keys: Optional[List[str]]
+    single: bool
+    name: Optional[str]
+    inplace: bool
+
+
+def given_pairs(givens: Any) -> List[Tuple[Any, Any]]:
+    """Return the givens as pairs of variables; values become shared variables."""
+    pairs = givens.items() if isinstance(givens, dict) else givens or ()
+    return [(old, new if isinstance(new, Variable) else shared(new)) for old, new in pairs]
+
+
+def graph_of(
+    inputs: Sequence[Any],
+    outputs: Any,
+    updates: Sequence[Tuple[Any, Any]],
+    givens: Any,
+    name: Optional[str] = None,
+    inplace: bool = False,
+    no_default_updates: bool = False,
+) -> Graph:
+    """Return the graph of a function.
+
+    Parameters
+    ----------
+    inputs, outputs, updates, givens, name, no_default_updates
+        As in Theano.
+    inplace
+        Write updates into the arrays that the shared variables hold, if the shape allows it.
+    """
+    wrapped = [given if isinstance(given, In) else In(given) for given in inputs]
+    for index, given in enumerate(wrapped):
+        if not isinstance(given.variable, Variable):
+            raise ArgumentTypeError(f"inputs[{index}]", "a variable", repr(given.variable))
+    wrapped = [given._replace(name=given.name or given.variable.name) for given in wrapped]
+    keys = sorted(outputs) if isinstance(outputs, dict) else None
+    single = isinstance(outputs, Variable)
+    if outputs is None or isinstance(outputs, (list, tuple)):
+        flat = list(outputs or ())
+    else:
+        flat = [outputs] if keys is None else [outputs[key] for key in keys]
+    replaced = given_pairs(givens)
+    for index, output in enumerate(flat):
+        if not isinstance(output, Variable):
+            raise ArgumentTypeError(f"outputs[{index}]", "a variable", repr(output))
+    targets, new_values = [], []
+    for target, expression in updates or ():
+        if not isinstance(target, Shared):
+            raise ArgumentTypeError("updates", "a shared variable to update", repr(target))
+        if not isinstance(expression, Variable):
+            expression = apply(np.array, convert(target.type, expression, f"update of {target!r}"))
+        if expression.type is not None and expression.type[:2] != (target.type or ())[:2]:
+            expected = f"{describe(target.type)} for the new value of {target!r}"
+            raise ArgumentTypeError("updates", expected, describe(expression.type))
+        targets.append(target)
+        new_values.append(expression)
+    flat = substituted(flat, replaced)
+    new_values = substituted(new_values, replaced)
+    order = ordered(flat + new_values)
+    while not no_default_updates:
+        # A default update may itself lead to shared variables that have one.
+        more = [
+            node
+            for node in order
+            if isinstance(node, Shared)
+            and node.default_update is not None
+            and not any(node is target for target in targets)
+        ]
+        if not more:
+            break
+        targets += more
+        new_values += substituted([node.default_update for node in more], replaced)
+        order = ordered(flat + new_values)
+    return Graph(wrapped, flat, list(zip(targets, new_values)), keys, single, name, inplace)
+
+
+class Function:
+    """A compiled function; call it as one of Theano's."""
+
+    def __init__(self, graph: Graph) -> None:
+        order = ordered(graph.outputs + [new for _, new in graph.updates])
+        order += [target for target, _ in graph.updates if not any(target is node for node in order)]
+        for node in order:
+            if type(node) is Variable and not any(node is given.variable for given in graph.inputs):
+                raise ArgumentValueError("inputs", "every variable of the graph", f"inputs without {node!r}")
+        self.order = order  # pickled first, so that pickling does not go deep
+        self.inputs, self.outputs, self.updates, self.keys, self.single, self.name, self.inplace = graph
+
+    def __call__(self, *args: Any, output_subset: Optional[Sequence[Any]] = None, **kwargs: Any) -> Any:
+        parameters = [
+            inspect.Parameter(f"_{i}" if given.name is None else given.name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for i, given in enumerate(self.inputs)
+        ]
+        bound = inspect.Signature(parameters).bind_partial(*args, **kwargs).arguments
+        values = []
+        for parameter, given in zip(parameters, self.inputs):
+            value = bound.get(parameter.name, given.value)
+            if value is None and given.variable.type is not None:
+                raise TypeError(f"missing required input: {parameter.name}")
+            values.append(convert(given.variable.type, value, f"input {parameter.name!r}"))
+        if output_subset is not None and self.keys is not None:
+            output_subset = [self.keys.index(key) for key in output_subset]
+        chosen = range(len(self.outputs)) if output_subset is None else output_subset
+        results = self.evaluate(values, chosen)
+        if self.keys is not None:
+            return {self.keys[index]: result for index, result in zip(chosen, results)}
+        return results[0] if self.single and output_subset is None else results
+
+    def evaluate(self, values: Sequence[Any], chosen: Sequence[int]) -> List[Any]:
+        """Return the chosen outputs for converted values, and apply the updates."""
+        known = {id(given.variable): value for given, value in zip(self.inputs, values)}
+        wanted = [self.outputs[index] for index in chosen]
+        new_values = [expression for _, expression in self.updates]
+        # What no chosen output and no update needs is not computed.
+        for node in self.order if len(chosen) == len(self.outputs) else ordered(wanted + new_values):
+            if isinstance(node, Shared):
+                known[id(node)] = node.storage[0]
+            elif isinstance(node, Apply):
+                value = node.function(*[known.get(id(arg), arg) for arg in node.args])
+                known[id(node)] = value if node.type is None else np.asarray(value, node.type.dtype)
+        leaves = [known[id(node)] for node in self.order if not isinstance(node, Apply) and id(node) in known]
+        results: List[Any] = []
+        for node in wanted:
+            results.append(_own(known.get(id(node), node), leaves + results))
+        self._update([known.get(id(node), node) for node in new_values], leaves)
+        for given, value in zip(self.inputs, values):
+            if given.mutable and isinstance(value, np.ndarray):
+                value[...] = 0  # so that a test sees whose array it was
+        return results
+
+    def _update(self, values: List[Any], leaves: List[Any]) -> None:
+        """Store the new values: in the arrays that the variables hold (``inplace``), or as new arrays."""
+        # An update that is just another updated variable passes its array on ([(a, b), (b, a)] swaps), as in Theano.
+        free = {id(target.storage[0]) for target, _ in self.updates}
+        own = []
+        for value in values:
+            passes_on = not self.inplace and id(value) in free
+            free.discard(id(value))
+            own.append(value if passes_on else _own(value, leaves))
+        for (target, _), value in zip(self.updates, own):
+            old = target.storage[0]
+            if self.inplace and isinstance(old, np.ndarray) and old.shape == value.shape:
+                old[...] = value
+            else:
+                target.storage[0] = value
+
+
+def _own(value: Any, leaves: Sequence[Any]) -> Any:
+    """Return the value as an array that shares no memory with inputs and shared variables."""
+    if isinstance(value, np.ndarray) and any(
+        isinstance(leaf, np.ndarray) and np.may_share_memory(value, leaf) for leaf in leaves
+    ):
+        return value.copy()
+    return value

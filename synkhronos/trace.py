@@ -1,0 +1,153 @@
+"""Named points of the library at which logs, tests and timelines can look.
+
+A method is declared to be one by ``@point("barrier")`` where it is defined. As long as there is no observer it stays
+the plain method: what is off costs no call. With the first observer every point is wrapped; with the last one gone the
+methods are themselves again.
+
+======================  ================================================
+point                   what happens between its two sides
+======================  ================================================
+``command``             this rank executes a command
+``commit``              it makes the results of a command current, or not
+``barrier``             it waits until all ranks have come
+``engine``              it calls a compiled function
+``transport``           it brings arrays into shared memory, or reduces
+``channel``             a command or an answer is sent, awaited or read
+``replication``         it builds replicas and loads functions
+``memory``              it allocates or attaches shared memory
+======================  ================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
+
+logger = logging.getLogger("synkhronos")
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Point(NamedTuple):
+    """A method that observers see."""
+
+    name: str
+    owner: type
+    method: str
+
+    @property
+    def label(self) -> str:
+        """How records name the method, e.g. ``Barrier.wait``."""
+        return f"{self.owner.__name__}.{self.method}"
+
+
+class Observer:
+    """What looks at points: `begin` is called before the method, `end` after it, whatever it raises."""
+
+    def begin(self, point: Point, owner: Any, arguments: Any) -> None:
+        """Look at a method that is about to run; ``arguments`` are those given by position."""
+
+    def end(self, point: Point, owner: Any, arguments: Any) -> None:
+        """Look at it again."""
+
+
+#: Every point of the modules that have been imported.
+POINTS: List[Point] = []
+
+_observers: List[Observer] = []
+_plain: Dict[Point, Any] = {}  # while there are observers: the methods as they were
+
+
+def point(name: str) -> Callable[[Method], Method]:
+    """Declare a method to be a point of that name."""
+
+    def declare(method: Method) -> Method:
+        return _Declaration(name, method)  # type: ignore[return-value]
+
+    return declare
+
+
+class _Declaration:
+    """Stands in a class body for the method, until the class is there and gets the method itself."""
+
+    def __init__(self, name: str, method: Any) -> None:
+        self.name, self.method = name, method
+
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        setattr(owner, attribute, self.method)
+        POINTS.append(Point(self.name, owner, attribute))
+        if _observers:
+            _wrap(POINTS[-1])
+
+
+def observe(observer: Observer) -> None:
+    """Have an observer see every point from now on, in this process and in those that are forked from it."""
+    _observers.append(observer)
+    if len(_observers) == 1:
+        for each in POINTS:
+            _wrap(each)
+
+
+def ignore(observer: Observer) -> None:
+    """Undo `observe`."""
+    _observers.remove(observer)
+    if not _observers:
+        for each, method in _plain.items():
+            setattr(each.owner, each.method, method)
+        _plain.clear()
+
+
+def _wrap(each: Point) -> None:
+    method = _plain[each] = vars(each.owner)[each.method]
+
+    @functools.wraps(method)
+    def seen(self: Any, *args: Any, **kwargs: Any) -> Any:
+        observers = list(_observers)
+        for observer in observers:
+            observer.begin(each, self, args)
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            for observer in reversed(observers):
+                observer.end(each, self, args)
+
+    setattr(each.owner, each.method, seen)
+
+
+class CommandLog(Observer):
+    """Logs a line per command and rank, at debug level: ``r1 | all_reduce W (800, 800) float32 avg | 0.41 ms``."""
+
+    def __init__(self) -> None:
+        self._began: Dict[int, float] = {}  # by the id of the rank's context, which lives as long as the rank
+
+    def begin(self, point: Point, owner: Any, arguments: Any) -> None:
+        if point.method == "execute":
+            self._began[id(owner)] = time.perf_counter()
+
+    def end(self, point: Point, owner: Any, arguments: Any) -> None:
+        if point.method == "execute":
+            took = 1e3 * (time.perf_counter() - self._began.pop(id(owner)))
+            logger.debug("r%d | %s | %.2f ms", owner.rank, owner.described(arguments[0].command), took)
+
+
+_log: Optional[CommandLog] = None
+
+
+def log_as_the_environment_says() -> None:
+    """Log commands if ``SYNK_LOG=debug`` is set; called by `fork` and at the start of every rank."""
+    global _log
+    level = os.environ.get("SYNK_LOG", "").upper()
+    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        return
+    logger.setLevel(level)
+    if not logger.handlers and not logging.root.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+    if level == "DEBUG" and _log is None:
+        _log = CommandLog()
+        observe(_log)

@@ -1,0 +1,89 @@
+"""Engines are found by name, in this process and in others."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from refusals import refuses
+
+from synkhronos import engines
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(program, *args):
+    """Run a Python program in a process of its own, and return what it prints."""
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    done = subprocess.run(
+        [sys.executable, *args] if program is None else [sys.executable, "-c", program, *args],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_engine_pickles_by_reference(language):
+    assert pickle.loads(pickle.dumps(language.engine)) is language.engine
+
+
+def test_a_process_that_has_not_imported_the_engine_finds_it(numpy_master):
+    data = pickle.dumps(numpy_master.engine)
+    assert len(data) < 200
+    program = (
+        "import pickle, sys; from synkhronos import engines; assert 'numpy' not in engines.KNOWN\n"
+        "engine = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
+        "print(engine is engines.get('numpy'), engine is sys.modules['synkhronos.testing.numpy_engine'].ENGINE)"
+    )
+    assert run(program, data.hex()).split() == ["True", "True"]
+
+
+def test_an_unknown_engine_is_refused():
+    with refuses(ValueError, "engine", expected="numpy, theano", got="'jax'"):
+        engines.get("jax")
+
+
+def test_the_table_of_repairs_names_tests_that_exist():
+    folder = ROOT / "synkhronos" / "engines" / "theano"
+    named = set(re.findall(r"\btest_\w+", (folder / "pickling_repairs.py").read_text()))
+    text = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    assert len(named) > 5 and [name for name in named if f"def {name}(" not in text] == []
+
+
+REPLACED = """
+import sys
+import numpy as np, theano, theano.tensor as T
+import synkhronos as synk
+
+if __name__ == "__main__":
+    {replacement}
+    assert synk.fork({n}) == {n}
+    x, w = T.dvector("x"), theano.shared(np.zeros(()), "w")
+    f = theano.function([x], x.mean(), updates=[(w, w + x.sum())], mode="FAST_COMPILE")
+    assert type(f) is synk.Function
+    assert f([1.0, 2.0, 6.0]) == 3
+    synk.all_reduce(w, op="sum")
+    print(w.get_value(), f([1.0, 3.0, 5.0, 7.0], num_slices=2), f.copy()([4.0, 8.0]))
+    synk.close()
+"""
+
+
+@pytest.mark.theano
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(
+    "replacement",
+    ["theano.function = synk.function", "theano.function = theano.compile.function = synk.function"],
+    ids=["theano", "compile"],
+)
+def test_programs_may_put_our_function_in_the_place_of_theanos(n, replacement, tmp_path):
+    """As programs do that switch to data parallelism by one line at their top."""
+    script = tmp_path / "program.py"
+    script.write_text(REPLACED.format(n=n, replacement=replacement))
+    assert run(None, str(script)).split() == ["9.0", "4.0", "6.0"]

@@ -1,0 +1,201 @@
+"""The kernel that reduces: given buffers, it refuses whatever does not fit, and touches nothing beyond them."""
+
+import array
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from synkhronos.kernels import copy as streaming
+
+kernels = streaming.kernels
+pytestmark = pytest.mark.skipif(kernels is None, reason="needs the kernels in C: make install, with a compiler")
+
+SUM, MIDPOINT, MEAN = range(3)
+
+
+def unaligned(size):
+    """Return an array of doubles that begins at an odd address."""
+    return np.zeros(8 * size + 1, np.uint8)[1:].view(np.float64)
+
+
+def read_only(size):
+    values = np.zeros(size)
+    values.flags.writeable = False
+    return values
+
+
+@pytest.mark.parametrize("dtype", ["f", "d"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 7, 1024, 5000])
+def test_reduces_into_every_target_and_nowhere_else(dtype, stream, size):
+    random = np.random.RandomState(size)
+    parts = [random.standard_normal(size).astype(dtype) for _ in range(3)]
+    guarded = [np.full(size + 32, 9, dtype) for _ in range(2)]
+    pieces = kernels.Pieces([(parts, [target[16 : 16 + size] for target in guarded])], dtype)
+    for op, chosen, weights, total, expected in (
+        (SUM, (0, 1, 2), (), 1.0, parts[0] + parts[1] + parts[2]),
+        (SUM, (2,), (), 1.0, parts[2]),
+        (MIDPOINT, [2, 0], (), 1.0, (parts[2] + parts[0]) * np.dtype(dtype).type(0.5)),
+        (MEAN, np.array([0, 1]), [1.0, 3.0], 4.0, (parts[0] + 3 * parts[1]) / np.dtype(dtype).type(4)),
+    ):
+        pieces.reduce(op, chosen, weights, total, stream)
+        for target in guarded:
+            np.testing.assert_allclose(target[16 : 16 + size], expected, rtol=1e-6, atol=1e-6)
+            assert set(target[:16]) | set(target[16 + size :]) == {9}
+
+
+def test_any_kind_of_buffer():
+    first, second, target = array.array("d", [1, 2]), memoryview(bytes(16)).cast("d"), array.array("d", [7, 7])
+    kernels.Pieces([([first, second], [target])], "d").reduce(SUM, (0, 1), (), 1.0, False)
+    assert list(target) == [1, 2]
+
+
+def test_no_pieces_and_many():
+    kernels.Pieces([], "d").reduce(SUM, (0,), (), 1.0, False)
+    parts = [np.full(size, 2.0) for size in range(50)]
+    targets = [np.zeros(size) for size in range(50)]
+    pieces = kernels.Pieces([([part], [target]) for part, target in zip(parts, targets)], "d")
+    pieces.reduce(SUM, (0,), (), 1.0, False)
+    for part, target in zip(parts, targets):
+        np.testing.assert_array_equal(target, part)
+
+
+@pytest.mark.parametrize(
+    "parts, targets, typecode, error",
+    [
+        ([], [np.zeros(4)], "d", ValueError),
+        ([np.ones(4)], [], "d", ValueError),
+        ([np.ones(4)] * 65, [np.zeros(4)], "d", ValueError),
+        ([np.ones(4)], [np.zeros(3)], "d", ValueError),
+        ([np.ones(3)], [np.zeros(4)], "d", ValueError),
+        ([np.ones(4), np.ones(5)], [np.zeros(4)], "d", ValueError),
+        ([np.ones(4)], [np.zeros(4), np.zeros(5)], "d", ValueError),
+        ([np.ones(4)], [np.zeros(4)], "f", ValueError),
+        ([np.ones(4, "f")], [np.zeros(4, "f")], "d", ValueError),
+        ([np.ones(4, "i8")], [np.zeros(4)], "d", ValueError),
+        ([np.ones(4, ">f8")], [np.zeros(4)], "d", ValueError),
+        ([np.ones(4)], [np.zeros(4, "i8")], "d", ValueError),
+        ([np.ones(32, "u1")], [np.zeros(4)], "d", ValueError),
+        ([bytes(32)], [np.zeros(4)], "d", ValueError),
+        ([np.ones(8)[::2]], [np.zeros(4)], "d", (ValueError, BufferError)),
+        ([np.ones(4)], [np.zeros(8)[::2]], "d", (ValueError, BufferError)),
+        ([np.ones(4)], [np.zeros((2, 2)).T], "d", (ValueError, BufferError)),
+        ([np.ones(4)], [read_only(4)], "d", (ValueError, BufferError)),
+        ([unaligned(4)], [np.zeros(4)], "d", ValueError),
+        ([np.ones(4)], [unaligned(4)], "d", ValueError),
+        ([np.ones(4).ctypes.data], [np.zeros(4)], "d", TypeError),
+        ([np.ones(4)], [np.zeros(4).ctypes.data], "d", TypeError),
+        ([None], [np.zeros(4)], "d", TypeError),
+        (3, [np.zeros(4)], "d", TypeError),
+        ([np.ones(4)], None, "d", TypeError),
+        ([np.ones(4, "i")], [np.zeros(4, "i")], "i", ValueError),
+        ([np.ones(4)], [np.zeros(4)], "dd", TypeError),
+        ([np.ones(4)], [np.zeros(4)], 3, TypeError),
+    ],
+)
+def test_buffers_that_do_not_fit_are_refused(parts, targets, typecode, error):
+    with pytest.raises(error):
+        kernels.Pieces([(parts, targets)], typecode)
+    with pytest.raises(error):  # nor as one of several
+        kernels.Pieces([([np.ones(2)], [np.zeros(2)]), (parts, targets)], typecode)
+
+
+@pytest.mark.parametrize(
+    "pieces, error",
+    [
+        (3, TypeError),
+        ([3], TypeError),
+        ([()], ValueError),
+        ([([np.ones(4)],)], ValueError),
+        ([([np.ones(4)], [np.zeros(4)], [])], ValueError),
+        ([([np.ones(4)], [np.zeros(4)]), ([np.ones(4)] * 2, [np.zeros(4)])], ValueError),
+        ([([np.ones(4)], [np.zeros(4)]), ([np.ones(4)], [np.zeros(4)] * 2)], ValueError),
+        ([([np.ones(4)], [np.zeros(4)] * 2), ([np.ones(4)] * 2, [np.zeros(4)])], ValueError),
+    ],
+)
+def test_pieces_that_differ_are_refused(pieces, error):
+    with pytest.raises(error):
+        kernels.Pieces(pieces, "d")
+    with pytest.raises(TypeError):
+        kernels.Pieces(pieces, typecode="d")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"op": 3},
+        {"op": -1},
+        {"op": "sum"},
+        {"op": 1 << 40},
+        {"chosen": ()},
+        {"chosen": (0, 2)},
+        {"chosen": (-1, 0)},
+        {"chosen": (1 << 70, 0)},
+        {"chosen": (0.5, 1.0)},
+        {"chosen": range(65)},
+        {"chosen": ("a", "b")},
+        {"chosen": 3},
+        {"op": MIDPOINT, "chosen": (0,)},
+        {"op": MIDPOINT, "chosen": (0, 1, 1)},
+        {"op": MEAN, "weights": (1.0,)},
+        {"op": MEAN, "weights": (1.0, 1.0, 1.0)},
+        {"op": MEAN, "weights": (1.0, "x")},
+        {"op": MEAN, "weights": None},
+        {"weights": (1.0, 1.0)},
+        {"total": "x"},
+    ],
+)
+def test_calls_that_do_not_fit_are_refused(wrong):
+    target = np.zeros(4)
+    pieces = kernels.Pieces([([np.ones(4), np.ones(4)], [target])], "d")
+    given = dict(op=SUM, chosen=(0, 1), weights=(), total=1.0, stream=False)
+    pieces.reduce(*given.values())
+    assert list(target) == [2, 2, 2, 2]
+    given.update(wrong)
+    target[:] = 7
+    with pytest.raises((TypeError, ValueError, OverflowError)):
+        pieces.reduce(*given.values())
+    assert list(target) == [7, 7, 7, 7]
+
+
+def test_buffers_stay_while_they_can_be_written_to():
+    """A bytearray cannot shrink under the kernel, and an array is not freed."""
+    memory, part = bytearray(16), np.ones(2)
+    alive = weakref.ref(part)
+    pieces = kernels.Pieces([([part], [memoryview(memory).cast("d")])], "d")
+    with pytest.raises(BufferError):
+        memory.clear()
+    del part
+    gc.collect()
+    assert alive() is not None
+    pieces.reduce(SUM, (0,), (), 1.0, False)
+    assert list(memoryview(memory).cast("d")) == [1, 1]
+    del pieces
+    gc.collect()
+    assert alive() is None
+    memory.clear()
+
+
+def test_a_refused_piece_lets_go_of_the_others():
+    memory = bytearray(16)
+    with pytest.raises(ValueError):
+        kernels.Pieces([([np.ones(2)], [memoryview(memory).cast("d")]), ([np.ones(2)], [np.ones(3)])], "d")
+    gc.collect()
+    memory.clear()
+
+
+def test_numbers_that_change_their_sequence_while_they_are_read():
+    weights = [None] * 2
+
+    class Clearing:
+        def __float__(self):
+            weights.clear()
+            return 1.0
+
+    weights[:] = [Clearing(), 1.0]
+    target = np.zeros(2)
+    pieces = kernels.Pieces([([np.ones(2), np.full(2, 3.0)], [target])], "d")
+    pieces.reduce(MEAN, (0, 1), weights, 2.0, False)
+    assert list(target) == [2, 2]

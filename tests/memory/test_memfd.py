@@ -1,0 +1,36 @@
+"""Files without a name: their pages are there before they are touched."""
+
+import os
+
+import pytest
+
+from synkhronos.errors import SharedMemoryError
+from synkhronos.host import machine
+from synkhronos.memory.memfd import nameless_file
+
+
+def test_all_pages_are_reserved_at_creation():
+    size = 3 * os.sysconf("SC_PAGE_SIZE")
+    fd = nameless_file("test", size)
+    try:
+        stat = os.fstat(fd)
+        assert (stat.st_size, stat.st_blocks * 512, stat.st_mode & 0o777) == (size, size, 0o600)
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
+
+
+def test_without_a_size_nothing_is_reserved():
+    fd = nameless_file("test")
+    try:
+        assert (os.fstat(fd).st_size, os.fstat(fd).st_blocks) == (0, 0)
+    finally:
+        os.close(fd)
+
+
+def test_what_cannot_be_reserved_is_refused_and_closed(monkeypatch):
+    monkeypatch.setattr(machine, "available_memory", lambda: 0)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(SharedMemoryError, match="needed 4.0 KiB .*free 0 bytes"):
+        nameless_file("test", 4096)
+    assert os.listdir("/proc/self/fd") == before

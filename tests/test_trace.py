@@ -1,0 +1,126 @@
+"""Named points: plain methods while there is no observer, seen on both sides while there is one."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos import trace
+
+
+class Log(trace.Observer):
+    """Notes what it sees."""
+
+    def __init__(self):
+        self.seen = []
+
+    def begin(self, point, owner, arguments):
+        self.seen.append(("begin", point.label, arguments))
+
+    def end(self, point, owner, arguments):
+        self.seen.append(("end", point.label, arguments))
+
+
+class Thing:
+    @trace.point("test")
+    def double(self, x):
+        if x < 0:
+            raise ValueError(x)
+        return 2 * x
+
+
+@pytest.fixture
+def log():
+    log = Log()
+    trace.observe(log)
+    yield log
+    if log in trace._observers:
+        trace.ignore(log)
+
+
+def test_what_is_not_observed_is_the_method_itself():
+    assert Thing.double.__code__.co_name == "double"
+    log = Log()
+    plain = {point: vars(point.owner)[point.method] for point in trace.POINTS}
+    trace.observe(log)
+    assert all(vars(point.owner)[point.method] is not plain[point] for point in trace.POINTS)
+    trace.ignore(log)
+    assert all(vars(point.owner)[point.method] is plain[point] for point in trace.POINTS)
+    assert Thing().double(2) == 4 and log.seen == []
+
+
+def test_both_sides_are_seen_whatever_happens(log):
+    assert Thing().double(3) == 6
+    with pytest.raises(ValueError):
+        Thing().double(-1)
+    assert log.seen == [(side, "Thing.double", (x,)) for x in (3, -1) for side in ("begin", "end")]
+
+
+def test_several_observers_are_nested(log):
+    order = []
+    inner = trace.Observer()
+    inner.begin = lambda *_: order.append(("inner", len(log.seen)))
+    inner.end = lambda *_: order.append(("inner", len(log.seen)))
+    trace.observe(inner)
+    Thing().double(1)
+    trace.ignore(inner)
+    Thing().double(1)
+    assert order == [("inner", 1), ("inner", 1)] and len(log.seen) == 4
+
+
+def test_a_point_that_is_declared_later_is_seen(log):
+    class Later:
+        @trace.point("test")
+        def go(self):
+            return 1
+
+    assert Later().go() == 1 and [entry[1] for entry in log.seen] == ["Later.go"] * 2
+    trace.ignore(log)
+    assert Later().go() == 1 and len(log.seen) == 2
+
+
+def test_the_points_of_a_collective(make_world, log):
+    world = make_world("threads", 2)
+    W = world.shared(np.zeros(3), "W")
+    log.seen.clear()
+    synk.all_reduce(W)
+    labels = {label for _, label, _ in log.seen}
+    assert {
+        "RankContext.execute",
+        "RankContext.commit",
+        "Barrier.wait",
+        "SharedMemoryTransport.bind",
+        "MasterEnd.send",
+        "RankEnd.read",
+    } <= labels
+    names = {point.name for point in trace.POINTS}
+    assert {"command", "commit", "barrier", "engine", "transport", "channel", "replication", "memory"} <= names
+
+
+def test_a_line_per_command_and_rank(make_world, caplog, monkeypatch):
+    monkeypatch.setenv("SYNK_LOG", "debug")
+    monkeypatch.setattr(trace, "_log", None)
+    monkeypatch.setattr(logging.getLogger("synkhronos"), "level", logging.WARNING)
+    trace.log_as_the_environment_says()
+    try:
+        world = make_world("threads", 2)
+        W = world.shared(np.zeros((8, 4), "float32"), "W")
+        with caplog.at_level(logging.DEBUG, "synkhronos"):
+            synk.all_reduce(W)
+        lines = sorted(record.getMessage() for record in caplog.records if "all_reduce" in record.getMessage())
+    finally:
+        trace.ignore(trace._log)
+    assert [line.rsplit("|", 1)[0] for line in lines] == [
+        "r0 | all_reduce W (8, 4) float32 avg ",
+        "r1 | all_reduce W (8, 4) float32 avg ",
+    ]
+    assert all(line.endswith(" ms") and float(line.split("|")[-1].split()[0]) > 0 for line in lines)
+
+
+@pytest.mark.parametrize("value", ["", "loud", None])
+def test_other_values_of_the_variable_do_nothing(monkeypatch, value):
+    monkeypatch.setattr(trace, "_log", None)
+    monkeypatch.setenv("SYNK_LOG", value) if value is not None else monkeypatch.delenv("SYNK_LOG", raising=False)
+    trace.log_as_the_environment_says()
+    assert trace._log is None and not trace._observers

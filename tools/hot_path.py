@@ -1,0 +1,106 @@
+"""Count what one hot call, and one hot all_reduce, runs on the master: files, functions and calls of our own code.
+
+A hot operation is one that the program has made before, as in a training loop. The figures are medians of 20; a wait
+counts as one call, however often it tries. ``python tools/hot_path.py --list`` prints the calls in order.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import synkhronos as synk  # noqa: E402, prepares the import of Theano
+
+PACKAGE = str(ROOT / "synkhronos") + os.sep
+
+#: Functions that run while the master waits for the others, as often as it takes.
+WAITING = {"acquire", "look", "_look", "_check", "_watch_barrier", "_watch_answers", "_watch_root", "forward"}
+
+REPEATS = 20
+
+
+class Count(NamedTuple):
+    """The calls of one operation into our own code."""
+
+    calls: List[Tuple[str, str]]  # (file, function), in order
+
+    @property
+    def files(self) -> int:
+        """Return the number of different files."""
+        return len({file for file, _ in self.calls})
+
+    @property
+    def functions(self) -> int:
+        """Return the number of different functions."""
+        return len(set(self.calls))
+
+
+def count(operation: Callable[[], Any]) -> Count:
+    """Return the calls that an operation makes into our own code; repeated attempts of a wait count once."""
+    calls: List[Tuple[str, str]] = []
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            call = (frame.f_code.co_filename[len(PACKAGE) :], frame.f_code.co_name)
+            if call[1] not in WAITING or call not in calls:
+                calls.append(call)
+
+    sys.setprofile(note)
+    try:
+        operation()
+    finally:
+        sys.setprofile(None)
+    return Count(calls)
+
+
+def median(operation: Callable[[], Any]) -> Count:
+    """Return the count of the run that is the median of many, by calls."""
+    for _ in range(5):
+        operation()
+    counts = sorted((count(operation) for _ in range(REPEATS)), key=lambda each: len(each.calls))
+    return counts[statistics.median_low(range(REPEATS))]
+
+
+def measure() -> Dict[str, Count]:
+    """Return the counts of a call with a list of indices and of an all_reduce of one variable, on two processes."""
+    import numpy as np
+    import theano
+    import theano.tensor as T
+
+    synk.fork(2, use_gpu=False)
+    try:
+        x, w = T.fmatrix("x"), theano.shared(np.zeros(8, "float32"), "w")
+        f = synk.function([x], x.mean(), updates=[(w, w + x.mean())], mode="FAST_COMPILE")
+        data = synk.data(np.ones((1000, 8), "float32"))
+        batches = [np.random.RandomState(seed).permutation(1000)[:100] for seed in range(5)]
+        calls = iter(range(10**9))
+        found = {"call": median(lambda: f(data, batch=batches[next(calls) % 5]))}
+        found["all_reduce"] = median(lambda: synk.all_reduce(w))
+        return found
+    finally:
+        synk.close()
+
+
+def main(arguments: Any = None) -> int:
+    """Print the table; with ``--list``, the calls themselves."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--list", action="store_true", help="print every call, in order")
+    options = parser.parse_args(arguments)
+    print("operation     files  functions  calls")
+    for name, found in measure().items():
+        print(f"{name:12}{found.files:7}{found.functions:11}{len(found.calls):7}")
+        if options.list:
+            for file, function in found.calls:
+                print(f"    {file}:{function}")
+            for file, times in sorted(Counter(file for file, _ in found.calls).items()):
+                print(f"    {times:3} {file}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
