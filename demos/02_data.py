@@ -55,4 +55,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
     parser.add_argument("--devices", nargs="+", help="of every rank, e.g. cuda0 cuda1; default: CPU processes")
-    main(**vars(parser.parse_args()))
+    arguments = parser.parse_args()
+    print("compiling (some seconds the first time)", flush=True)
+    main(**vars(arguments))

@@ -585,6 +585,7 @@ def main(
     mnist = mnist_data.load()
     n_ranks = synk.fork(n_parallel, use_gpu=False)
     print("{}; {} rank{}".format(mnist.source, n_ranks, "s" if n_ranks > 1 else ""))
+    print("compiling, and comparing a small problem with a dense matrix (a minute the first time)", flush=True)
     product_error, steps_error = check_product(), check_steps(mnist.X_train)
     print(
         f"Gauss-Newton products differ from a dense matrix's by {product_error:.0e}, the first steps from "

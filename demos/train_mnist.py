@@ -113,6 +113,8 @@ def train_with_synkhronos(model, mnist, settings, n_parallel=None, devices=None)
     """Fork, train on all ranks, close."""
     start = time.perf_counter()
     n_ranks = synk.fork(n_parallel, devices is not None, devices=devices)
+    name = f"synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}"
+    print(f"\n{name}: compiling the network (half a minute the first time)", flush=True)
     network, input_var, param_vars = build_network(model, settings.seed)
     initial = flat_values(param_vars)
     target_var, loss, accuracy, updates = setup_training(network, settings.learning_rate)
@@ -127,7 +129,6 @@ def train_with_synkhronos(model, mnist, settings, n_parallel=None, devices=None)
         synk.all_reduce(param_vars, op="avg", weights=train_fn)
         return loss
 
-    name = "synkhronos, {} rank{}".format(n_ranks, "s" if n_ranks > 1 else "")
     run = train(name, step, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings)
     synk.close()
     return run
@@ -135,6 +136,8 @@ def train_with_synkhronos(model, mnist, settings, n_parallel=None, devices=None)
 
 def train_with_theano(model, mnist, settings, blas_threads):
     """Train in this process alone."""
+    name = f"plain Theano, {blas_threads} BLAS thread{'s' if blas_threads > 1 else ''}"
+    print(f"\n{name}: compiling the network", flush=True)
     start = time.perf_counter()
     network, input_var, param_vars = build_network(model, settings.seed)
     initial = flat_values(param_vars)
@@ -146,7 +149,6 @@ def train_with_theano(model, mnist, settings, blas_threads):
     def step(batch_idxs):
         return train_fn(mnist.X_train[batch_idxs], mnist.y_train[batch_idxs])
 
-    name = "plain Theano, {} BLAS thread{}".format(blas_threads, "s" if blas_threads > 1 else "")
     with threadpool_limits(limits=blas_threads):
         return train(name, step, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings)
 
@@ -164,14 +166,14 @@ def iter_minibatch_idxs(length, size, random):
 def train(name, step, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings):
     random = np.random.RandomState(settings.seed)
     length, seconds, losses = len(mnist.X_train), 0.0, []
-    print(f"\n{name}: ready after {prepare_seconds:.1f} s", flush=True)
+    print(f"{name}: ready after {prepare_seconds:.1f} s", flush=True)
     batches_per_epoch = -(-length // settings.batch_size)
     with tqdm(
         total=settings.epochs * batches_per_epoch,
         desc="training",
         unit="batch",
         leave=False,
-        disable=None if settings.progress else True,  # None: none where nobody watches
+        disable=None if settings.progress else True,  # None: no bar unless a person is watching
     ) as bar:
         for epoch in range(settings.epochs):
             total_loss = 0.0

@@ -11,17 +11,15 @@ project = "Synkhronos"
 copyright = "2026, the Synkhronos developers"
 release = version = synkhronos.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_parser"]
 exclude_patterns = ["_build"]
-html_theme = "alabaster"
-html_theme_options = {
-    "description": "Data-parallel Theano",
-    "fixed_sidebar": True,
-}
-html_sidebars = {"**": ["about.html", "navigation.html", "searchbox.html"]}
+html_theme = "furo"
+html_title = f"Synkhronos {version}"
+html_static_path = ["_static"]
+html_css_files = ["pictures.css"]
 html_copy_source = False
 
-# `name` in a docstring is a link where it is one of ours, and plain code elsewhere.
+# `name` in a docstring is a link if it is one of ours, and plain code if not.
 default_role = "py:obj"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
@@ -31,3 +29,8 @@ autodoc_mock_imports = ["theano"]
 # The docstrings say what an argument may be; the annotations are for mypy.
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
+# Headings of the Markdown pages can be linked to.
+myst_heading_anchors = 3
+# performance.md refers to benchmarks/README.md, which is no page (a test checks that the file exists); the headings of
+# the parts that `make bench` writes are of the third level wherever they are.
+suppress_warnings = ["myst.xref_missing", "myst.header"]

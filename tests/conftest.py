@@ -1,13 +1,17 @@
-"""What tests have in common: worlds of ranks to run in (see worlds.py), and the check that nothing stays behind."""
+"""What tests have in common: tiers, worlds of ranks to run in (see worlds.py), and the check that nothing stays behind."""
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 import threading
+import time
 from pathlib import Path
 
 import psutil
 import pytest
+import tiers
 from words import NumpyWords, TheanoWords, shards
 from worlds import THEANO_WORLDS, WORLDS, World
 
@@ -15,12 +19,61 @@ import synkhronos as synk
 import synkhronos.testing.numpy_engine  # noqa: F401, registers itself
 from synkhronos.program.program import PROGRAM
 
+ROOT = Path(__file__).parents[1]
+
 # Programs that a shell has put into the background inherit to ignore Ctrl-C; here it counts, and in what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.collect()
 gc.freeze()  # every test collects garbage: it need not look at all that was imported
+
+
+# -- tiers and turns ---------------------------------------------------------------------------------------------------
+
+TURNS = "SYNK_TEST_TURNS"
+
+
+def pytest_configure(config):
+    """Give the processes of pytest-xdist, which inherit the environment, a folder for their turns."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[TURNS] = tempfile.mkdtemp(prefix="turns-")
+    elif hasattr(config, "workerinput"):  # and not a pytest that a test starts, which would wait for that test
+        config.turns = tiers.Turns(Path(os.environ[TURNS]))
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "turns"):
+        config.turns.close()
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(TURNS), ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)  # before markers are selected by
+def pytest_collection_modifyitems(items):
+    """Give every test the marker of its tier."""
+    for item in items:
+        path = item.path.relative_to(ROOT).as_posix()
+        name = item.nodeid.split("::", 1)[-1]
+        for marker in tiers.markers_of(path, name, item.get_closest_marker("theano") is not None):
+            item.add_marker(marker)
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)  # before the clock of a test's timeout starts
+def pytest_runtest_protocol(item):
+    """Run the tests that are marked `alone` while no other process runs one."""
+    turns = getattr(item.config, "turns", None)
+    if turns is None:
+        yield
+        return
+    turns.begin(item.get_closest_marker("alone") is not None)
+    try:
+        yield
+    finally:
+        turns.end()
+
+
+# -- worlds ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -71,6 +124,9 @@ def words_of():
     return lambda name: {"numpy": NumpyWords, "theano": TheanoWords}[name]()
 
 
+# -- nothing stays -----------------------------------------------------------------------------------------------------
+
+
 def leftovers():
     """Return what must not be there when no session is open: processes, names, threads."""
     keeper = PROGRAM.keeper_pid
@@ -85,7 +141,7 @@ def leftovers():
 
 
 def mapped_elsewhere(path):
-    """Tell whether a program that has nothing to do with this one has the file mapped: then it is that one's."""
+    """Return whether a program that has nothing to do with this one has the file mapped: then it is that one's."""
     ours = psutil.Process().children(recursive=True) + [psutil.Process()]
     for pid in set(psutil.pids()) - {process.pid for process in ours}:
         try:
@@ -98,7 +154,7 @@ def mapped_elsewhere(path):
 
 @pytest.fixture
 def find_leftovers():
-    """The function that tells what must not be there when no session is open."""
+    """The function that returns what must not be there when no session is open."""
     return leftovers
 
 
@@ -116,10 +172,10 @@ def nothing_stays(request):
     yield
     if not PROGRAM.session:
         after = set(leftovers()) - before
-        if after:  # a collection costs 50 ms where Theano is loaded: not after every one of thousands of tests
+        if after:  # a collection costs 50 ms if Theano is loaded: not after every one of thousands of tests
             gc.collect()
             after = set(leftovers()) - before
+        if after:  # another process of pytest-xdist may be about to map, or to remove, a name of its own
+            time.sleep(0.2)
+            after &= set(leftovers())
         assert not after, f"left behind: {sorted(after)}"
-
-
-ROOT = Path(__file__).parents[1]

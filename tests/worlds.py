@@ -1,6 +1,7 @@
 """Worlds of ranks to run tests in. (Not in conftest.py: what travels to ranks must be found by its module's name.)"""
 
 import importlib.util
+import logging
 import os
 
 import numpy as np
@@ -11,6 +12,8 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 
+# Theano says on import which BLAS it uses: in the middle of the tests' output, or after its last line.
+logging.getLogger("theano.tensor.blas").setLevel(logging.ERROR)
 try:
     import theano  # (before the first fork: the ranks inherit it, and need not import it themselves)
 except ImportError:
@@ -111,7 +114,7 @@ class World:
         self.session.run(Poke(self._number(variable), [np.asarray(value) for value in values]))
 
 
-#: The device of all ranks of worlds of processes, where tests/gpu runs the tests of Theano's worlds again.
+#: The device of all ranks of worlds of processes, when tests/gpu runs the tests of Theano's worlds again.
 DEVICE = os.environ.get("SYNK_TEST_DEVICE")
 
 #: Worlds that every collective and every form of a call is tried in: most as threads, the same as processes.

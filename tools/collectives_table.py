@@ -1,4 +1,4 @@
-"""Write the table of reduce operations and dtypes that stands in the docs, from the table of the tests.
+"""Write the table of reduce operations and dtypes that the docs contain, from the table of the tests.
 
 python tools/collectives_table.py            # prints it
 python tools/collectives_table.py --write    # into docs/collectives_table.inc

@@ -37,7 +37,7 @@ class Problem(Exception):
 
 
 def supported(version):
-    """Say whether Theano 1.0.5 runs on this version of Python, a tuple of numbers."""
+    """Return whether Theano 1.0.5 runs on this version of Python, a tuple of numbers."""
     return OLDEST <= tuple(version[:2]) <= NEWEST
 
 
@@ -47,7 +47,7 @@ def dotted(version):
 
 
 def version_of(python):
-    """Return the version of an interpreter as (major, minor, micro), or None where it does not run."""
+    """Return the version of an interpreter as (major, minor, micro), or None if it does not run."""
     try:
         text = subprocess.check_output(
             [python, "-c", "import sys; print(*sys.version_info[:3])"], stderr=subprocess.DEVNULL, timeout=60
@@ -97,7 +97,7 @@ def venv_python():
 
 
 def has_pip():
-    """Say whether pip works in .venv: it does not where making .venv was interrupted."""
+    """Return whether pip works in .venv: it does not if making .venv was interrupted."""
     return (
         subprocess.call([venv_python(), "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         == 0
@@ -122,8 +122,14 @@ def installed():
         return None
 
 
+def say(text):
+    """Print what is done next, at once."""
+    print(text)
+    sys.stdout.flush()
+
+
 def run(command, problem):
-    """Run a command with its output in the log; raise `Problem` with what it complained about where it fails."""
+    """Run a command with its output in the log; raise `Problem` with what it complained about if it fails."""
     with open(LOG, "a") as log:
         log.write("$ {}\n".format(" ".join(command)))
         log.flush()
@@ -138,18 +144,18 @@ def run(command, problem):
 
 
 def install(version):
-    """Make .venv where there is no working one of this version, and install into it."""
+    """Make .venv if there is no working one of this version, and install into it."""
     python = venv_python()
     if version_of(python) != version or not has_pip():
-        print(f"Making .venv with Python {dotted(version)}")
+        say(f"Making .venv with Python {dotted(version)}")
         if os.path.isdir(VENV):
             shutil.rmtree(VENV)
         os.makedirs(VENV)
         run([sys.executable, "-m", "venv", VENV], "the virtual environment could not be made")
-    print("Installing into .venv, which takes a few minutes the first time")
-    sys.stdout.flush()
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+    say("Installing pip and what it builds with")
     run(pip + BUILD_TOOLS, "pip could not install its build tools")
+    say("Installing Theano, Lasagne and the rest: a few minutes the first time")
     run(pip + ["--no-build-isolation", "-e", f".[{EXTRAS}]"], "pip could not install what the library needs")
     with open(STAMP, "w") as stream:
         stream.write(fingerprint(version))
@@ -161,7 +167,7 @@ def main(arguments=None):
     parser.add_argument(
         "--or-another",
         action="store_true",
-        help="keep the Python of an existing .venv; where this Python is not supported take another one on PATH",
+        help="keep the Python of an existing .venv; if this Python is not supported take another one on PATH",
     )
     options = parser.parse_args(arguments)
     version = tuple(sys.version_info[:3])
@@ -191,7 +197,7 @@ def main(arguments=None):
     except KeyboardInterrupt:
         sys.stderr.write("make install: interrupted; the next run goes on from here\n")
         return 130
-    print("Installed. Next: 'make demo', 'make test', or '.venv/bin/python -m synkhronos doctor'")
+    print("Installed. Next: 'make demo', 'make quick', 'make test', or '.venv/bin/python -m synkhronos doctor'")
     return 0
 
 

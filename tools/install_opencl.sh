@@ -3,7 +3,7 @@
 #
 #     tools/install_opencl.sh [ENVIRONMENT]        default: .venv of this clone, which `make install` makes
 #
-# For Debian 12 and its relatives, as root (or with sudo), with a network. Quick where all is there already.
+# For Debian 12 and its relatives, as root (or with sudo), with a network. Quick if all is there already.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 environment=${1:-.venv}

@@ -1,5 +1,6 @@
 """Groups of peer processes, as this process sees them."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -36,6 +37,8 @@ class Group:
     """
 
     def __init__(self, kind, size):
+        if kind == "gloo" and importlib.util.find_spec("torch") is None:
+            raise Unavailable("gloo: it is a part of torch, which is not installed")
         self.kind, self.size, self.connections = kind, size, []
         self._folder = tempfile.mkdtemp(prefix="peers-")
         address = os.path.join(self._folder, "socket")

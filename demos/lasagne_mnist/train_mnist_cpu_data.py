@@ -33,6 +33,7 @@ def main(n_parallel=None, **settings):
     mnist = training.load_mnist(settings)
     start = time.perf_counter()
     n_ranks = synk.fork(n_parallel)
+    print("\ncompiling the network (half a minute the first time)", flush=True)
     input_var, target_var = T.matrix("images"), T.ivector("labels")
     network = build_network(settings.model, input_var, settings.seed)
     params = layers.get_all_params(network, trainable=True)
@@ -48,7 +49,7 @@ def main(n_parallel=None, **settings):
     X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
 
     print(
-        f"\n{layers.count_params(network, trainable=True):,} parameters, {n_ranks} ranks, ready after "
+        f"{layers.count_params(network, trainable=True):,} parameters, {n_ranks} ranks, ready after "
         f"{time.perf_counter() - start:.1f} s"
     )
     run = training.train(

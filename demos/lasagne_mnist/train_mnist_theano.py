@@ -37,6 +37,7 @@ def main(blas_threads=None, n_shards=None, **settings):
     theano.config.floatX = settings.floatX
     mnist = training.load_mnist(settings)
     blas_threads = blas_threads or len(os.sched_getaffinity(0))
+    print("\ncompiling the network (half a minute the first time)", flush=True)
     input_var, target_var = T.matrix("images"), T.ivector("labels")
     network = build_network(settings.model, input_var, settings.seed)
     params = layers.get_all_params(network, trainable=True)

@@ -97,7 +97,7 @@ def train(name, settings, first, minibatches, set_rate, step, evaluate, mnist, n
         n_rows = [sum(map(len, batch)) if isinstance(batch, (list, tuple)) else len(batch) for batch in batches]
         shown = tqdm(
             batches, f"epoch {epoch + 1}", unit="batch", leave=False, disable=None if settings.progress else True
-        )  # None: no bar where nobody watches
+        )  # None: no bar unless a person is watching
         start, batch_losses = time.perf_counter(), []
         for i, batch in enumerate(shown):
             if settings.warm_up and epoch <= settings.warm_up:

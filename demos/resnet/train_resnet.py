@@ -47,6 +47,8 @@ ROUNDING = {"float32": 1e-3, "float64": 1e-9}
 def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, checkpoint_path=None, devices=None):
     """Fork, train on all ranks, close; go on from the checkpoint, where there is one."""
     n_ranks = synk.fork(n_parallel, devices=devices)
+    name = f"Synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}"
+    print(f"{name}: compiling the network (a minute or more the first time)", flush=True)
     seconds, started = Counter(), []
 
     def watch(images):
@@ -96,7 +98,6 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, check
                 average_batch_norm(task.network)
             checkpoint.save(checkpoint_path, task.network, state, batches=n_batches)
 
-    name = "Synkhronos, {} rank{}".format(n_ranks, "s" if n_ranks > 1 else "")
     run = train(name, step, settle, validate, seconds, images, settings, first, save)
     synk.close()
     return run

@@ -19,6 +19,7 @@ from workload import argument_parser, build_task, build_validation, load_images,
 
 def train_with_theano(images, settings):
     """Train in this process alone, with one BLAS thread and with all; return the runs, the quicker one first."""
+    print("Theano: compiling the network (a minute or more the first time)", flush=True)
     task = build_task(settings)
     updates = getattr(lasagne.updates, settings.rule)(task.loss, task.params, learning_rate=settings.learning_rate)
     train_fn = theano.function(task.inputs, task.loss, updates=updates)
@@ -29,7 +30,7 @@ def train_with_theano(images, settings):
     for blas_threads in sorted({1, len(os.sched_getaffinity(0))}):
         for shared, value in initial:
             shared.set_value(value)
-        name = "Theano, {} BLAS thread{}".format(blas_threads, "s" if blas_threads > 1 else "")
+        name = f"Theano, {blas_threads} BLAS thread{'s' if blas_threads > 1 else ''}"
         with threadpool_limits(limits=blas_threads):
             runs.append(train_serially(name, train_fn, settle_fn, valid_fn, images, settings))
     return sorted(runs, key=lambda run: run.seconds["total"])
@@ -73,7 +74,7 @@ def main(**given):
     settings = make_settings(**given)
     prepare(settings)
     images = load_images(settings)
-    print(images.source)
+    print(images.source, flush=True)
     runs = train_with_theano(images, settings)
     print_table(runs)
     return runs

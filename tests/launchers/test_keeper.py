@@ -121,7 +121,7 @@ def test_inspect():
     found = launcher.inspect([1, 2], 5)
     assert found[1][0] in "RSD" and "in serve" in found[1] and "in rank_main" in found[1], found
     assert found[2].startswith("T (stopped)") and "\n" not in found[2]
-    assert launcher.inspect([1], 5)[1].count("in serve") == 1  # each call asks again
+    assert launcher.inspect([1], 5)[1].count("in rank_main") == 1  # each call asks again
     began = time.monotonic()
     launcher.inspect([1, 2], 0)
     assert time.monotonic() - began < 1

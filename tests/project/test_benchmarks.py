@@ -1,7 +1,9 @@
 """Every benchmark at a tiny size, without the peers; and how results are judged."""
 
 import importlib
+import importlib.util
 import pickle
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -242,3 +244,21 @@ def test_peers_that_need_nothing(kind):
         for what, nbytes in [("barrier", 0)] + [("all_reduce", 4000), ("send", 4000)] * (kind == "pipes"):
             assert len(group.contender(what, nbytes).measure(3)) == 3
     assert issubclass(getattr(importlib.import_module("benchmarks.peers." + kind), kind.title()), Forked)
+
+
+def test_gloo_is_left_out_without_torch(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with Groups(("gloo",)) as groups:
+        assert groups.contenders(("gloo",), 2, "barrier") == {}
+    assert groups.missing == {"gloo": "gloo: it is a part of torch, which is not installed"}
+
+
+def test_extras_hold_the_pins_together(monkeypatch):
+    """Whatever is installed beside Theano and Lasagne must not replace what these work with."""
+    given = {}
+    monkeypatch.setattr("setuptools.setup", given.update)
+    runpy.run_path(str(Path(__file__).parents[2] / "setup.py"))
+    extras = given["extras_require"]
+    for name in ("theano", "demos", "bench"):
+        assert "setuptools<81" in extras[name] and any(each.startswith("numpy<1.24") for each in extras[name]), name
+    assert not [each for extra in extras.values() for each in extra if each.startswith("torch")]

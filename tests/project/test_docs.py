@@ -15,6 +15,8 @@ import synkhronos as synk
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.rst"))
+MARKDOWN = [ROOT / "README.md", ROOT / "CHANGES.md", ROOT / "CONTRIBUTING.md", ROOT / "demos" / "README.md"]
+MARKDOWN += sorted((ROOT / "docs").glob("*.md"))
 README = (ROOT / "README.md").read_text()
 
 
@@ -27,13 +29,17 @@ def referred(path, text):
         targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
         return [path.parent / target for target in targets if not re.match(r"\w+:", target)]
     targets = re.findall(r"^\.\. (?:literal)?include:: (\S+)", text, re.MULTILINE)
-    documents = [name + ".rst" for name in re.findall(r":doc:`([\w/]+)`", text)]
-    return [path.parent / target for target in targets + documents]
+    documents = [path.parent / name for name in re.findall(r":doc:`([\w/]+)`", text)]
+    found = [
+        next((page for page in (name.with_suffix(".rst"), name.with_suffix(".md")) if page.exists()), name)
+        for name in documents
+    ]
+    return [path.parent / target for target in targets] + found
 
 
 @pytest.mark.parametrize(
     "path",
-    [ROOT / "README.md", ROOT / "CHANGES.md", ROOT / "demos" / "README.md"] + PAGES,
+    MARKDOWN + PAGES,
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_what_a_page_refers_to_exists(path):
@@ -43,8 +49,10 @@ def test_what_a_page_refers_to_exists(path):
 def test_references_are_found():
     readme, page = ROOT / "README.md", ROOT / "docs" / "index.rst"
     assert referred(readme, "[a](b/c.md) [d](https://e.f) [g\nh](i.rst#j)") == [ROOT / "b" / "c.md", ROOT / "i.rst"]
-    text = ".. include:: a.inc\n\n.. literalinclude:: ../b.py\n   :pyobject: c\n\nSee :doc:`d`."
-    assert referred(page, text) == [ROOT / "docs" / "a.inc", ROOT / "docs" / ".." / "b.py", ROOT / "docs" / "d.rst"]
+    text = ".. include:: a.inc\n\n.. literalinclude:: ../b.py\n   :pyobject: c\n\nSee :doc:`d`, :doc:`data`, :doc:`performance`."
+    docs = ROOT / "docs"
+    expected = [docs / "a.inc", docs / ".." / "b.py", docs / "d", docs / "data.rst", docs / "performance.md"]
+    assert referred(page, text) == expected
 
 
 def test_pages_build_without_warnings(tmp_path):
@@ -67,6 +75,10 @@ def test_pages_build_without_warnings(tmp_path):
     assert done.returncode == 0, done.stdout
     interface = (tmp_path / "html" / "api.html").read_text()
     assert [name for name in synk.__all__ if f'id="synkhronos.{name}"' not in interface] == []
+    index = (tmp_path / "html" / "index.html").read_text()
+    pages = PAGES + sorted((ROOT / "docs").glob("*.md"))
+    assert [page.stem for page in pages if f'href="{page.stem}.html"' not in index and page.stem != "index"] == []
+    assert "best peer" in (tmp_path / "html" / "performance.html").read_text()
 
 
 # -- docstrings --------------------------------------------------------------------------------------------------------

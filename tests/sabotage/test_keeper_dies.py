@@ -82,7 +82,7 @@ def test_killed_before_close(pids):
 def test_killed_between_sessions(pids):
     synk.close()
     os.kill(PROGRAM.keeper_pid, signal.SIGKILL)
-    time.sleep(0.05)
+    assert gone([PROGRAM.keeper_pid], 5)
     works()
 
 

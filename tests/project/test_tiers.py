@@ -1,0 +1,92 @@
+"""Which test runs when: the table of tiers, turns of tests that want to be alone, and `.ci/run`."""
+
+import os
+import shutil
+import stat
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+import tiers
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "path, name, is_theano, expected",
+    [
+        ("tests/test_partition.py", "test_divides[3]", False, ["quick"]),
+        ("tests/test_partition.py", "test_divides[3]", True, []),
+        ("tests/collectives/test_reduce.py", "test_op[threads-3-root1-numpy]", False, ["quick"]),
+        ("tests/collectives/test_reduce.py", "test_op[3-root1-float32]", False, ["quick"]),
+        ("tests/collectives/test_reduce.py", "test_op[threads-3-root2-numpy]", False, []),
+        ("tests/collectives/test_reduce.py", "test_op[1-root0-float32]", False, ["thorough"]),
+        ("tests/collectives/test_reduce.py", "test_op[fork-1-root0-theano]", True, []),
+        ("tests/collectives/test_reduce.py", "test_op[fork-2-root0-numpy]", False, []),
+        ("tests/cli/test_run.py", "test_help", False, []),
+        ("tests/gpu/test_gpu.py", "test_part[nccl]", True, ["thorough"]),
+        ("tests/sabotage/test_sessions.py", "test_300_sessions", False, ["long"]),
+        ("tests/project/test_benchmarks.py", "test_at_once", False, ["alone"]),
+    ],
+)
+def test_markers(path, name, is_theano, expected):
+    assert tiers.markers_of(path, name, is_theano) == expected
+
+
+@pytest.mark.parametrize("rule", tiers.RULES + tiers.SLOW, ids=lambda rule: f"{rule.marker}-{rule.path}")
+def test_what_a_rule_names_exists(rule):
+    place = ROOT / rule.path
+    files = [place] if place.is_file() else sorted(place.rglob("test_*.py"))
+    text = "".join(path.read_text() for path in files)
+    assert text
+    if rule.path != "tests/" and "\\" not in rule.names:  # else it is about parameters
+        assert [name for name in rule.names.split("|") if name not in text] == []
+
+
+def test_a_test_that_wants_to_be_alone_is(tmp_path):
+    inside, most, failures = [], [0, 0], []
+
+    def run(alone, turns):
+        for _ in range(20):
+            turns.begin(alone)
+            inside.append(alone)
+            most[alone] = max(most[alone], len(inside))
+            if any(inside) and len(inside) > 1:
+                failures.append(list(inside))
+            together.wait(0.01)
+            inside.remove(alone)
+            turns.end()
+
+    together = threading.Event()  # never set: it only takes time
+    turns = [tiers.Turns(tmp_path) for _ in range(3)]
+    threads = [threading.Thread(target=run, args=each) for each in zip((False, False, True), turns)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for each in turns:
+        each.close()
+    assert not [thread for thread in threads if thread.is_alive()] and not failures
+    assert most == [2, 1]
+
+
+@pytest.mark.parametrize("failing", [None, "test", "check", "test-rest"])
+def test_ci_runs_every_part_once_and_fails_with_any(tmp_path, failing):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
+    make = tmp_path / "bin" / "make"
+    make.parent.mkdir()
+    make.write_text('#!/bin/sh\necho "$@" >> called\n[ "$1" != "$FAILING" ] && echo "= 3 passed in 1.00s ="\n')
+    make.chmod(make.stat().st_mode | stat.S_IXUSR)
+    done = subprocess.run(
+        [str(tmp_path / ".ci" / "run")],
+        env=dict(os.environ, PATH=f"{make.parent}:{os.environ['PATH']}", FAILING=failing or ""),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+    )
+    assert (tmp_path / "called").read_text().split("\n") == ["install", "test", "check", "test-rest", ""]
+    assert (done.returncode == 0) == (failing is None)
+    last = done.stdout.splitlines()[-1]
+    assert last == (f"== FAILED: make {failing}" if failing else "= 3 passed in 1.00s =")

@@ -1,0 +1,133 @@
+"""Which tests belong to which tier: the one place that says so.
+
+    quick      make quick       threads and the NumPy engine: under a minute
+    (the rest) make test        and every feature on real processes with Theano: what a newcomer runs
+    thorough   make test-all    and the same in more worlds, longer programs, OpenCL devices
+    long       make test-long   what does not fit into any of these
+
+A test has at most one of the markers; each tier runs those before it as well, but for `long`. `alone` is no tier: such a
+test looks at the clock or at the processor, so nothing runs beside it (see `Turns`).
+"""
+
+import fcntl
+import os
+import re
+from typing import NamedTuple
+
+
+class Rule(NamedTuple):
+    """The tests in a file or folder that get a marker: those in whose name the pattern is found."""
+
+    marker: str
+    path: str
+    names: str = ""
+
+
+#: Too slow for `make quick`: they start programs, call a compiler, or wait for a time-out.
+SLOW = (
+    Rule("", "tests/cli/"),
+    Rule("", "tests/collectives/test_all_or_nothing.py"),
+    Rule("", "tests/demos/"),
+    Rule("", "tests/engines/test_import_fixes.py"),
+    Rule("", "tests/engines/test_pocl.py"),
+    Rule("", "tests/host/test_affinity.py"),
+    Rule("", "tests/host/test_heap.py"),
+    Rule("", "tests/launchers/"),
+    Rule("", "tests/program/"),
+    Rule("", "tests/programs/"),
+    Rule("", "tests/programs_2017/"),
+    Rule("", "tests/project/test_benchmarks.py"),
+    Rule("", "tests/project/test_docs.py"),
+    Rule("", "tests/project/test_install.py"),
+    Rule("", "tests/project/test_package.py"),
+    Rule("", "tests/replication/test_distribute.py", "3000_chained|working_directory|forked_again"),
+    Rule("", "tests/replication/test_random_streams.py", "numbered|fork_takes"),
+    Rule("", "tests/memory/test_pool.py", "2_gib|limit_of_address_space"),
+    Rule("", "tests/runtime/test_session.py", "timeout|deadline|waited_for"),
+    Rule("", "tests/sabotage/"),
+    # Of the worlds and of the numbers of ranks, two ranks and the middle one of three as the root are enough.
+    Rule("", "tests/", r"fork-|\b(1-root0|2-root1|3-root0|3-root2)\b"),
+)
+
+#: The markers of all others.
+RULES = (
+    Rule("thorough", "tests/gpu/"),
+    # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
+    Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program"),
+    Rule("thorough", "tests/demos/test_lasagne_mnist.py", "cnn_learns|go_on_from_a_checkpoint|wrong_parallel_program"),
+    Rule(
+        "thorough",
+        "tests/demos/test_resnet.py",
+        "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the",
+    ),
+    Rule("thorough", "tests/project/test_benchmarks.py", "test_training"),
+    Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
+    # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`.
+    Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b"),
+    # That the random programs find what is wrong; `make test` runs them as they are.
+    Rule("thorough", "tests/programs/test_programs.py", "planted_bug"),
+    # Interrupts and deaths at every step; `make test` has some of each kind.
+    Rule("thorough", "tests/sabotage/test_ctrl_c.py", r"-2-group\]|-master\]|killed\[.*-9\]"),
+    Rule("thorough", "tests/sabotage/test_kills.py", "kill_at_every_step"),
+    Rule("thorough", "tests/sabotage/test_pieces.py"),
+    Rule("long", "tests/sabotage/test_sessions.py", "300_sessions"),
+    # Tests that measure; a few allow for less than a second.
+    Rule("alone", "tests/launchers/test_keeper.py", "idle"),
+    Rule("alone", "tests/project/test_benchmarks.py", "at_once|test_training|test_runs"),
+)
+
+
+def matches(rule, path, name):
+    """Return whether a rule is about a test."""
+    return path.startswith(rule.path) and re.search(rule.names, name) is not None
+
+
+def markers_of(path, name, is_theano):
+    """Return the markers of a test; without that of a tier it begins to run with `make test`.
+
+    Parameters
+    ----------
+    path : str
+        Its file, from the root of the repository.
+    name : str
+        The rest of its id: the function, and the parameters in brackets.
+    is_theano : bool
+        Whether it has the marker `theano`.
+    """
+    markers = {rule.marker for rule in RULES if matches(rule, path, name)}
+    if not markers & {"thorough", "long"} and not is_theano and not any(matches(rule, path, name) for rule in SLOW):
+        markers.add("quick")
+    return sorted(markers)
+
+
+class Turns:
+    """Turns of test processes that run at the same time: any number of tests together, or one that is `alone`.
+
+    There are two locks, because with one a test that wants to be alone might wait for ever: a test that waits for the room
+    holds the door, so that no other comes in.
+
+    Parameters
+    ----------
+    folder : path
+        The same for all processes, and empty at first.
+    """
+
+    def __init__(self, folder):
+        self._door, self._room = (os.open(str(folder / name), os.O_RDWR | os.O_CREAT) for name in ("door", "room"))
+
+    def close(self):
+        """Close the files."""
+        os.close(self._door)
+        os.close(self._room)
+
+    def begin(self, alone):
+        """Wait for this test's turn."""
+        fcntl.flock(self._door, fcntl.LOCK_EX)
+        fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        if not alone:
+            fcntl.flock(self._door, fcntl.LOCK_UN)
+
+    def end(self):
+        """Let the others have theirs."""
+        fcntl.flock(self._room, fcntl.LOCK_UN)
+        fcntl.flock(self._door, fcntl.LOCK_UN)
