@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import ArgumentValueError
 from ..kernels.copy import copy_into, join_into
-from ..kernels.reduce import Share
+from ..kernels.reduce import Portion
 from ..memory.attach import PoolMap
 from ..memory.handles import Handle
 from ..memory.pool import Pool
@@ -167,18 +167,18 @@ class SharedMemoryTransport(Transport):
             spares = self._spares(keys, [(array.shape, array.dtype) for array in arrays])
             placed, results = placed + spares, [spare.array for spare in spares]
         layout = self._layout(placed)
-        share = layout.plans.get(("all_reduce", tuple(takers)))
-        if share is None:
-            share = layout.plans["all_reduce", tuple(takers)] = self._share_of(layout, len(keys), takers, name_of)
-        share.combine(op, weights)
+        portion = layout.plans.get(("all_reduce", tuple(takers)))
+        if portion is None:
+            portion = layout.plans["all_reduce", tuple(takers)] = self._portion_of(layout, len(keys), takers, name_of)
+        portion.combine(op, weights)
         return Pending(results)  # the others' shares are complete at the next barrier
 
-    def _share_of(self, layout: Layout, n: int, takers: Sequence[int], name_of: NameOf) -> Share:
+    def _portion_of(self, layout: Layout, n: int, takers: Sequence[int], name_of: NameOf) -> Portion:
         """Return what this rank reduces of n arrays, whose results follow them in the layout of the takers."""
         for i in range(n):
             check_same(layout.of_ranks(i), name_of, i)
         targets = [[self.pools.attach(layout.handles[taker][n + i]) for taker in takers] for i in range(n)]
-        return Share([layout.arrays(i) for i in range(n)], targets, self.rank, self.size)
+        return Portion([layout.arrays(i) for i in range(n)], targets, self.rank, self.size)
 
     def reduce(
         self,
@@ -222,8 +222,8 @@ class SharedMemoryTransport(Transport):
             spares = list(self._spares([keys[i] for i in chosen], [_kind_of(layout.of_ranks(i)) for i in chosen]))
         targets = self._layout(spares)
         for j, i in enumerate(chosen):
-            share = Share([layout.arrays(i)], [[targets.arrays(j)[self.root]]], self.rank, self.size)
-            share.combine(ops[i], weights)
+            portion = Portion([layout.arrays(i)], [[targets.arrays(j)[self.root]]], self.rank, self.size)
+            portion.combine(ops[i], weights)
         self.barrier.wait()
         return {i: spare.array.copy() for i, spare in zip(chosen, spares) if spare is not None}
 
