@@ -7,7 +7,8 @@ on another rank raises one of the `RankFailure`.
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional, Sequence
+from contextlib import contextmanager
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 
 class ArgumentError(Exception):
@@ -176,3 +177,21 @@ def error_text(error: BaseException) -> str:
     """
     text = error.args[0] if error.args else ""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error) or type(error).__name__
+
+
+@contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Say in the ``ValueError`` of a block what it is about.
+
+    Examples
+    --------
+    >>> with prefixed("outputs[0]"):
+    ...     raise ValueError("shapes differ")
+    Traceback (most recent call last):
+    ...
+    ValueError: outputs[0]: shapes differ
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{prefix}: {error}") from error

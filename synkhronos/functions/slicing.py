@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..errors import prefixed
 from ..reductions import Accumulator, ReduceOp
 
 
@@ -76,7 +76,7 @@ def in_slices(
         _add(names, accumulators, call(i), weight)
     results = []
     for name, each in zip(names, accumulators):
-        with _named(name):
+        with prefixed(f"{name} differs between slices"):
             results.append(each.finish()[0])
     return results[: len(outputs)], results[len(outputs) :]
 
@@ -84,13 +84,5 @@ def in_slices(
 def _add(names: Sequence[str], accumulators: Sequence[Any], values: Sequence[Any], weight: int) -> None:
     """Add the values of a slice. When this returns nothing refers to them: the next slice needs the memory."""
     for name, accumulator, value in zip(names, accumulators, values):
-        with _named(name):
+        with prefixed(f"{name} differs between slices"):
             accumulator.add(value, weight)
-
-
-@contextmanager
-def _named(name: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{name} differs between slices: {error}") from error

@@ -29,15 +29,6 @@ class Handle(NamedTuple):
     strides: Optional[Tuple[int, ...]]
     dtype: np.dtype[Any]
 
-    def __reduce__(self) -> Any:
-        # NumPy pickles even float32 as a class and a state, which takes most of a command's time.
-        dtype = self.dtype.str if self.dtype.isbuiltin == 1 else self.dtype
-        return _handle, (self.pool, self.offset, self.shape, self.strides, dtype)
-
-
-def _handle(pool: int, offset: int, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]], dtype: Any) -> Handle:
-    return Handle(pool, offset, shape, strides, np.dtype(dtype))
-
 
 class FileHandle(NamedTuple):
     """Where an array lies in a file.

@@ -24,6 +24,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..errors import error_text
 from ..reductions import ReduceOp, compute_dtype, counting, narrowed
 from ..reductions.device import clamp, combine, concatenate, empty, filled, nan_mark, scale
 from .shared_memory import SharedMemoryTransport
@@ -80,7 +81,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
         clique_id = collectives.GpuCommCliqueId(context)
         ident = bytes(clique_id.comm_id)
     except Exception as error:
-        trouble = _words(error)
+        trouble = error_text(error)
     said = host.exchange((trouble, ident))  # no rank goes on if one cannot
     for rank, (theirs, _) in enumerate(said):
         if theirs:
@@ -93,7 +94,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
         comm = collectives.GpuComm(clique_id, host.size, host.rank)
         progress = Cuda(context, comm)
     except Exception as error:
-        trouble = _words(error)
+        trouble = error_text(error)
     for rank, theirs in enumerate(host.exchange(trouble)):
         if theirs:
             return None, f"rank {rank}, {devices[rank]}: {theirs}"
@@ -355,8 +356,3 @@ def _neutral(name: str, dtype: np.dtype[Any]) -> Any:
         return np.inf if name == "min" else -np.inf
     limits = np.iinfo(dtype)
     return limits.max if name == "min" else limits.min
-
-
-def _words(error: BaseException) -> str:
-    text = error.args[0] if error.args else ""
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else f"{type(error).__name__}: {error}"

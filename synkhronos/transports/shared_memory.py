@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import math
 import pickle
-from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from ..errors import ArgumentValueError
+from ..errors import ArgumentValueError, prefixed
 from ..kernels.copy import copy_into, join_into
 from ..kernels.reduce import Portion
 from ..memory.attach import PoolMap
@@ -207,7 +206,7 @@ class SharedMemoryTransport(Transport):
             return None
         for i, op in enumerate(ops):
             if i not in results:
-                with _named(name_of, i):
+                with prefixed(name_of(i)):
                     results[i] = reduce_outputs(op, layout.arrays(i), weights, self.root, keep_dtype)
         return [results[i] for i in range(len(ops))]
 
@@ -298,12 +297,3 @@ def check_same(handles: Sequence[Any], name_of: NameOf, i: int, but_lengths: boo
             f"the same shape{' (except axis 0)' if but_lengths else ''} and dtype on all ranks",
             "; ".join(f"{handle.dtype} {handle.shape} on rank {rank}" for rank, handle in there),
         )
-
-
-@contextmanager
-def _named(name_of: NameOf, i: int) -> Iterator[None]:
-    """Name the array in the errors of the block."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{name_of(i)}: {error}") from None
