@@ -7,6 +7,7 @@ program has begun, and what the program sets up before its own first import of N
 import atexit
 import sys
 from importlib import import_module
+from typing import Any, List
 
 from .engines.theano.import_fixes import prepare
 
@@ -46,7 +47,7 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     """Load a published name."""
     if name not in _HOMES:
         raise AttributeError(f"module 'synkhronos' has no attribute {name!r}")
@@ -54,13 +55,13 @@ def __getattr__(name):
     return value
 
 
-def __dir__():
+def __dir__() -> List[str]:
     """List the published names, loaded or not."""
     return sorted(set(globals()) | set(__all__))
 
 
 @atexit.register  # now, and not with the first use: exit handlers that are registered in between find the session open
-def _shut_down():
+def _shut_down() -> None:
     program = sys.modules.get(__name__ + ".program.program")
     if program is not None:
         program.PROGRAM.shut_down()

@@ -199,10 +199,6 @@ class Communicator:
         if dest is not None:
             dest.write(np.ascontiguousarray(result))
 
-    def reduce_scatter(self, src, op, dest):
-        result = self._reduced("reduce_scatter", src, op)
-        dest.write(np.ascontiguousarray(result.reshape((self.count,) + dest.shape)[self.host.rank]))
-
     def broadcast(self, array, root=-1):
         array.write(self._exchange(f"broadcast from {root}", array)[root])
 

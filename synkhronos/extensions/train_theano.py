@@ -1,11 +1,15 @@
 """The serial training function: the same steps as on many ranks, by Theano in one process."""
 
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, Sequence
+
 import numpy as np
 import theano
 import theano.tensor as T
 
 
-def mean_of(results, rows):
+def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:
     """Return the mean of results, weighted by their numbers of rows.
 
     The contract is that of `synkhronos.reductions.mean`, in NumPy's own words, since this is the serial program that
@@ -23,7 +27,7 @@ def mean_of(results, rows):
 
 
 #: How the results of several pieces of the rows become one, from their stack and their numbers of rows.
-COMBINE = {
+COMBINE: Dict[str, Callable[[Sequence[Any], Sequence[int]], Any]] = {
     "avg": mean_of,
     "sum": lambda results, rows: np.sum(results, axis=0),
     "prod": lambda results, rows: np.prod(results, axis=0),
@@ -44,7 +48,9 @@ class TheanoTrainFunction:
         As those of a `TrainFunction`.
     """
 
-    def __init__(self, graph, bcast_inputs, givens, sliceable_shareds, name, options):
+    def __init__(
+        self, graph: Any, bcast_inputs: Iterable[Any], givens: Any, sliceable_shareds: Any, name: str, options: Any
+    ) -> None:
         self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
         self._ops = [op[2:] if op and op.startswith("c_") else op for _, op in graph.outputs]
         self._inputs, self._bcast = list(graph.inputs), list(bcast_inputs)
@@ -61,7 +67,9 @@ class TheanoTrainFunction:
         self.gradient_fn = theano.function(inputs, expressions, name=name + " (gradients)", **options)
         self.step_fn = theano.function([], updates=graph.param_updates, name=name + " (step)", **options)
 
-    def __call__(self, *args, batch=None, batch_s=None, num_slices=1, timeout=None):
+    def __call__(
+        self, *args: Any, batch: Any = None, batch_s: Any = None, num_slices: int = 1, timeout: Any = None
+    ) -> Any:
         """Take one training step; parameters and results as those of a `TrainFunction`."""
         if len(args) != len(self._inputs) + len(self._bcast):
             raise TypeError(f"expected {len(self._inputs) + len(self._bcast)} arguments, got {len(args)}")
@@ -92,14 +100,14 @@ class TheanoTrainFunction:
         combined = [self._combined(i, [result[i] for result in results], weights) for i in range(n_outputs)]
         return combined if n_outputs > 1 else combined[0]
 
-    def _combined(self, i, results, weights):
+    def _combined(self, i: int, results: Sequence[Any], weights: Sequence[int]) -> Any:
         """Return one output of all pieces."""
         op = self._ops[i]
         if op is None or len(results) == 1 and op != "gather":
             return results[0]
         return np.asarray(COMBINE[op](results, weights), results[0].dtype)
 
-    def _chosen(self, batch_s):
+    def _chosen(self, batch_s: Any) -> Any:
         """Return the indices of the rows of the sliceable shared variables that the call is about."""
         rows = np.arange(len(self._sliceable[0].get_value(borrow=True)))
         if isinstance(batch_s, (list, tuple)) and len(batch_s) == 1 and not isinstance(batch_s[0], (int, np.integer)):

@@ -1,23 +1,27 @@
-"""`Function`: a compiled function that runs on all ranks."""
+"""`Function`: a compiled function that runs on all ranks.
+
+Longer than other modules because the public methods, most of it their documentation, belong to one class.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import engines
-from ..errors import ArgumentTypeError, ArgumentValueError
+from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
-from ..replication.replicator import Replicator, replicator_of
+from ..replication.replicator import replicator_of
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
 from ..shared_data import Data
 from . import signature
 from .arguments import Arguments
 from .call import CallFunction
-from .division import Division, divide
-from .plan import Plan, Plans
-from .upkeep import FreeFunction, Profile, SharedLengths
+from .division import divide
+from .plan import Plans
+from .planning import Planner
+from .upkeep import FreeFunction, Profile
 from .variants import Variants
 
 
@@ -57,6 +61,7 @@ class Function:
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
         self._shareds = engine.shareds(compiled)
         self._variants = variants
+        self._planner = Planner(engine, compiled, output_ops, updates, self._arguments, variants)
         #: The function as ranks call it; the same, or one that leaves results on the device.
         self.on_ranks = engine.on_ranks(compiled)
         self.last_rows: Optional[List[int]] = None
@@ -418,12 +423,12 @@ class Function:
             rows = chosen if isinstance(chosen, Rows) else None
             division = None
             if self._variants.sliceable or batch_s is not None or type(num_slices) is not int or num_slices != 1:
-                division = self._division(session, n_rows, batch_s, num_slices)
+                division = self._planner.division(session, n_rows, batch_s, num_slices)
             key = (arguments, n_rows, indices, division and division.key, subset)
             kept = plans.find(key)
             if kept is None:
                 division = division or divide(session.size, session.root, n_rows)
-                plan = self._plan(replicator_of(session), arguments, indices, division, subset)
+                plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
                 kept = plans.add(key, plan, self._variants.updated_in_graph(bool(plan.updates)))
             command = kept.command
             if command is None or rows is not None:
@@ -438,107 +443,6 @@ class Function:
         if self._form.keys is not None:
             return self._form.wrap(outputs, subset)
         return outputs[0] if self._form.single and subset is None else outputs
-
-    def _division(self, session: Session, n_rows: Optional[int], batch_s: Any, num_slices: Any) -> Division:
-        """Return who does what in a call with slices or sliceable variables, long lists of indices as handles."""
-        lengths, sliceable = None, self._variants.sliceable
-        if sliceable:
-            replicator = replicator_of(session)
-            lengths = session.run(SharedLengths([replicator.find(self.engine, shared) for shared in sliceable]))
-        division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
-        if division.shared_rows is None:
-            return division
-        packed = [self._arguments.pack(session.pool, rank, rows) for rank, rows in enumerate(division.shared_rows)]
-        return division._replace(shared_rows=packed)
-
-    def _plan(
-        self, replicator: Replicator, arguments: Sequence[Any], indices: Any, division: Division, subset: Any
-    ) -> Plan:
-        """Return what a call has in common with others of the same arguments, after checking that it has a meaning."""
-        ops = self._ops(division, subset, replicator.session.root)
-        number, sliceable, updates = self._graph_for(division, replicator)
-        outputs = self.engine.outputs(self.compiled)
-        wanted = outputs if subset is None else [outputs[i] for i in subset]
-        types = [output.type for output in wanted]
-        # In slices, what is gathered grows, and updates are applied at a barrier anyway.
-        in_answers = division.num_slices == 1 and all(
-            op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types)
-        )
-        return Plan(
-            number,
-            self.name or "without a name",
-            arguments,
-            indices,
-            division,
-            subset,
-            ops,
-            [output.label for output in wanted],
-            [None if type_ is None else type_.dtype for type_ in types] if in_answers else None,
-            self.engine.opened_device() is not None,
-            sliceable,
-            updates,
-        )
-
-    def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
-        """Return the ops of the wanted outputs; refuse those that the call has no meaning for."""
-        positions = range(len(self._output_ops)) if subset is None else subset
-        ops = [self._output_ops[i] for i in positions]
-        for i, op in zip(positions, ops):
-            if op.name is None and division.num_slices > 1:
-                raise ArgumentValueError(
-                    "num_slices",
-                    f"1, because {self.engine.outputs(self.compiled)[i].label} has op None, which takes one result",
-                    str(division.num_slices),
-                    "give the output another op, or leave it out with output_subset",
-                )
-            if op.name is None and not division.takes_part(root):
-                raise ArgumentValueError(
-                    self.engine.outputs(self.compiled)[i].label,
-                    "an op that combines ranks: op None takes the master's own result",
-                    f"no rows of the sliceable shared variables on the master (rank {root}), so it makes no call",
-                    "select some there too, or leave the output out with output_subset",
-                )
-        _check_weights(division, ops)
-        if division.is_empty:
-            return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
-        return ops
-
-    def _graph_for(self, division: Division, replicator: Replicator) -> Tuple[int, List[Any], List[Any]]:
-        """Return the number of the graph that the call needs, and of the variables that the graph leaves to us."""
-        sliced = division.num_slices > 1
-        if not sliced and division.shared_rows is None:
-            return replicator.number(self), [], []
-        updates = []
-        if sliced:
-            ops = {self.engine.identity(shared): op for shared, op in self._updates}
-            for shared in self._variants.accumulated():
-                type_ = self.engine.shared_type(shared)
-                if type_ is None:
-                    raise ArgumentValueError(
-                        "num_slices",
-                        "1, because values on different slices cannot be combined",
-                        f"{division.num_slices} for a function that updates {self.engine.label(shared)}, which is "
-                        "not a dense array",
-                    )
-                default = ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
-                op = ops.get(self.engine.identity(shared), default)
-                updates.append((replicator.find(self.engine, shared), None if op is MISSING else op))
-            _check_weights(division, [op for _, op in updates if op is not None])
-        graph = self._variants.get(sliced)
-        replicator.ensure([graph])
-        sliceable = [replicator.find(self.engine, shared) for shared in self._variants.sliceable]
-        return replicator.number(graph), sliceable, updates
-
-
-def _check_weights(division: Division, ops: Sequence[ReduceOp]) -> None:
-    """Refuse averages for which rows have no weights."""
-    if division.rows_differ and any(op.name == "avg" for op in ops):
-        raise ArgumentValueError(
-            "batch_s",
-            "as many rows of the sliceable shared variables as of the scattered inputs, for op 'avg' weighs by rows",
-            "different numbers on some rank",
-            "select as many rows of both, or use other ops",
-        )
 
 
 def _mode(op: Any) -> Optional[str]:

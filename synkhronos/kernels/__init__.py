@@ -4,5 +4,5 @@
 
     copy.py      copy_into, join_into ----+
                                           +--> _kernels.c   (buffers in, no addresses; NumPy instead without it)
-    reduce.py    Share.combine -----------+
+    reduce.py    Portion.combine -----------+
 """

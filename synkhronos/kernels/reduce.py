@@ -38,7 +38,7 @@ class Recipe(NamedTuple):
     total: float
 
 
-class Share:
+class Portion:
     """The elements of some arrays that one rank reduces, for every array that takes the result.
 
     Parameters
@@ -54,7 +54,7 @@ class Share:
     --------
     >>> parts, targets = [[np.zeros(4), np.ones(4)]], [[np.empty(4)]]
     >>> for rank in range(2):
-    ...     Share(parts, targets, rank, 2).combine(ReduceOp("sum"), None)
+    ...     Portion(parts, targets, rank, 2).combine(ReduceOp("sum"), None)
     >>> targets
     [[array([1., 1., 1., 1.])]]
     """
@@ -67,7 +67,7 @@ class Share:
         ranks: int,
     ) -> None:
         self._ranges = []
-        for i, begin, end in share_of(tuple(target[0].nbytes for target in targets), ranks)[rank]:
+        for i, begin, end in portions_of(tuple(target[0].nbytes for target in targets), ranks)[rank]:
             itemsize = targets[i][0].itemsize
             self._ranges.append((i, -(-begin // itemsize), -(-end // itemsize)))
         self._parts = [[None if part is None else part.reshape(-1) for part in of_array] for of_array in parts]
@@ -195,7 +195,7 @@ def recipe_of(
 
 
 @lru_cache(maxsize=256)
-def share_of(sizes: Tuple[int, ...], ranks: int) -> Tuple[Tuple[Tuple[int, int, int], ...], ...]:
+def portions_of(sizes: Tuple[int, ...], ranks: int) -> Tuple[Tuple[Tuple[int, int, int], ...], ...]:
     """Divide arrays of so many bytes, as if they were one after another, evenly over the ranks.
 
     Returns

@@ -75,7 +75,8 @@ class RankEnd:
         while block.command_number <= block.finished[self.rank]:
             block.commands[self.rank].wait(watch, self.policy)
         self._keep = None
-        return block.command_number
+        number: int = block.command_number
+        return number
 
     @point("channel")
     def read(self) -> Envelope:

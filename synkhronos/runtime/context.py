@@ -11,8 +11,9 @@ import numpy as np
 from ..errors import Aborted
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
-from ..sync.barrier import Barrier, WaitPolicy
+from ..sync.barrier import Barrier
 from ..sync.control_block import ControlBlock
+from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from ..transports.base import Key, Pending, Transport
 from ..transports.shared_memory import SharedMemoryTransport
@@ -55,7 +56,7 @@ class RankContext:
         self.functions: Dict[int, FunctionEntry] = registry.functions
         self.replicas: Optional[Replicas] = None
         self.plans: Dict[Tuple[int, int], Any] = {}
-        self.row_buffers: Dict[Tuple[int, int], np.ndarray] = {}
+        self.row_buffers: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
         self.stopped = False
         self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None

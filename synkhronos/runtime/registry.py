@@ -88,7 +88,7 @@ class Registry:
     def forget(self, thing: Tuple[str, int]) -> None:
         """Drop a function or a variable; no harm if it is not there."""
         kind, number = thing
-        (self.functions if kind == "function" else self.shareds).pop(number, None)  # type: ignore[attr-defined]
+        (self.functions if kind == "function" else self.shareds).pop(number, None)
 
 
 class Replicas(ABC):

@@ -1,4 +1,15 @@
-"""The session: the ranks that run together from `fork` to `close`, and the way in which commands reach them."""
+"""The session: the ranks that run together from `fork` to `close`, and the way in which commands reach them.
+
+::
+
+    run -> _execute   send the envelope, execute it here, wait for the answers
+             _look        while waiting: has a rank ended, is it late, was the session closed?
+             _raise       what went wrong on this rank or on others; the session goes on
+             _recover     after Ctrl-C: make the ranks idle again
+             _end         after a death or a timeout: the session is over
+
+Longer than other modules because running, watching and ending a command share one state.
+"""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray]]]:
+    def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray[Any, Any]]]]:
         """Return, on the root, every rank's arrays: for each array a list in rank order; None on the others.
 
         They are readable until the end of the command, no longer.
@@ -141,7 +141,7 @@ class Transport(ABC):
         """Return the current arrays of the keys, holding the values; not copies if they are there already. Local."""
 
     @abstractmethod
-    def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """Return an array to be filled and given to a `Pending`; its contents are undefined. Local."""
 
     @abstractmethod

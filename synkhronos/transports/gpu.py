@@ -60,15 +60,15 @@ class GpuTransport(Transport):
             bound[i] = array
         return bound
 
-    def to_host(self, key: Key, array: Any) -> np.ndarray:
+    def to_host(self, key: Key, array: Any) -> np.ndarray[Any, Any]:
         """Return an array, or a copy of one that lives on the device, in this rank's shared memory. Local."""
         if not is_on_device(array):
-            return array
+            return np.asarray(array)
         staged = download(array, self.host.allocate(key, array.shape, array.dtype))
         self.host.swap_in(key, staged)
         return staged
 
-    def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return self.host.allocate(key, shape, dtype)
 
     def swap_in(self, key: Key, result: Any) -> None:
@@ -162,14 +162,15 @@ class GpuTransport(Transport):
                 lambda j: name_of(staged[j]),
                 keep_dtype,
             )
-            results.update(zip(staged, reduced or [None] * len(staged)))
+            if reduced is not None:
+                results.update(zip(staged, reduced))
         for i, of_ranks in enumerate(metas):
             if of_ranks:
                 results[i] = self._nccl.reduce(arrays[i], of_ranks, ops[i], weights)
         finished = self._finished(results, len(arrays))
         return finished if self.host.rank == self.host.root else None
 
-    def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray]]]:
+    def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray[Any, Any]]]]:
         return self.host.gather(keys, self._on_host(keys, arrays))
 
     def all_gather(self, keys: Sequence[Key], arrays: Sequence[Any], name_of: NameOf, on_host: bool = False) -> Pending:
@@ -198,8 +199,9 @@ class GpuTransport(Transport):
             for i, result in zip(staged, sent.release()):  # the rank's own copy, so it is complete
                 results[i] = arrays[i] if is_root else result
         for i, of_ranks in enumerate(metas):
-            if of_ranks:
-                results[i] = self._nccl.broadcast(arrays[i], of_ranks[root], root)
+            meta = of_ranks[root] if of_ranks else None
+            if meta is not None:
+                results[i] = self._nccl.broadcast(arrays[i], meta, root)
         return Pending(self._finished(results, len(arrays)))
 
     def _ways(
@@ -227,4 +229,4 @@ class GpuTransport(Transport):
         """Return the results in order, once NCCL has computed those that it computes."""
         if self.nccl is not None:
             self.nccl.finish()
-        return [results[i] for i in range(count)]
+        return [results.get(i) for i in range(count)]  # there is none if only the root has it

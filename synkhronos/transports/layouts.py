@@ -39,12 +39,12 @@ class Placed(NamedTuple):
     One object, because Ctrl-C may come between any two assignments. No two of a process have the same stamp.
     """
 
-    array: np.ndarray
+    array: np.ndarray[Any, Any]
     handle: Handle
     stamp: int
 
     @classmethod
-    def at(cls, array: np.ndarray, handle: Handle) -> Placed:
+    def at(cls, array: np.ndarray[Any, Any], handle: Handle) -> Placed:
         """Return the array with a new stamp."""
         return cls(array, handle, next(_stamps))
 
@@ -62,12 +62,19 @@ class Layout:
 
     def __init__(self, handles: List[Sequence[Optional[Handle]]], pools: PoolMap) -> None:
         self.handles, self._pools = handles, pools
-        self._arrays: Dict[int, List[Optional[np.ndarray]]] = {}
+        self._arrays: Dict[int, List[Optional[np.ndarray[Any, Any]]]] = {}
         self.plans: Dict[Tuple[str, Any], Any] = {}
 
     def of_ranks(self, i: int) -> List[Optional[Handle]]:
         """Return every rank's handle at a position."""
         return [handles[i] for handles in self.handles]
+
+    def array(self, rank: int, i: int) -> np.ndarray[Any, Any]:
+        """Return the array that a rank has at a position, attached again."""
+        handle = self.handles[rank][i]
+        if handle is None:
+            raise LookupError(f"rank {rank} has no array at position {i}")
+        return self._pools.attach(handle)
 
     def arrays(self, i: int) -> List[Any]:
         """Return every rank's array at a position, attached."""

@@ -196,10 +196,6 @@ class Clique:
         meta = next(meta for meta in metas if meta is not None)
         return self._reduced(array, meta, op, weights, [each is not None for each in metas], self._to_root)
 
-    def reduce_scatter(self, array: Any, op: ReduceOp, weights: Optional[Sequence[float]] = None) -> Any:
-        """Return this rank's rows of ``op(x_0, ..., x_{n-1})``; the number of ranks must divide the length."""
-        return self._reduced(array, _meta(array), op, weights, [True] * self.size, self._scattered)
-
     def all_gather(self, array: Any, lengths: Sequence[int]) -> Any:
         """Return the concatenation of all ranks' arrays, which have those lengths."""
         longest = max(lengths)
@@ -329,7 +325,7 @@ class Clique:
         """Return the result of an array without elements."""
         if call == self._to_root and self.rank != self.root:
             return None
-        return part[: part.shape[0] // self.size] if call == self._scattered else part
+        return part
 
     def _all_reduce(self, part: Any, op: str) -> Any:
         self._enter()
@@ -344,14 +340,6 @@ class Clique:
             return None
         out = empty(part.shape, part.dtype, self.context)
         self.comm.reduce(part, op, out, root=self.root)
-        return out
-
-    def _scattered(self, part: Any, op: str) -> Any:
-        if part.shape[0] % self.size:
-            raise ValueError(f"reduce_scatter: the length {part.shape[0]} is not a multiple of the {self.size} ranks")
-        self._enter()
-        out = empty((part.shape[0] // self.size,) + part.shape[1:], part.dtype, self.context)
-        self.comm.reduce_scatter(part, op, out)
         return out
 
 

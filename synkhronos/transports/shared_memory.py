@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import ArgumentValueError
 from ..kernels.copy import copy_into, join_into
-from ..kernels.reduce import Share
+from ..kernels.reduce import Portion
 from ..memory.attach import PoolMap
 from ..memory.handles import Handle
 from ..memory.pool import Pool
@@ -73,8 +73,8 @@ class SharedMemoryTransport(Transport):
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
     @point("transport")
-    def bind(self, keys: Sequence[Key], values: Sequence[np.ndarray]) -> List[np.ndarray]:
-        bound: List[np.ndarray] = []
+    def bind(self, keys: Sequence[Key], values: Sequence[np.ndarray[Any, Any]]) -> List[np.ndarray[Any, Any]]:
+        bound: List[np.ndarray[Any, Any]] = []
         borrowed: Optional[Set[int]] = None
         for key, value in zip(keys, values):
             slot = self._slots.get(key)
@@ -89,11 +89,11 @@ class SharedMemoryTransport(Transport):
             bound.append(current.array)
         return bound
 
-    def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return self._spares([key], [(shape, dtype)])[0].array
 
     @point("transport")
-    def _spares(self, keys: Sequence[Key], kinds: Sequence[Tuple[Tuple[int, ...], np.dtype]]) -> List[Placed]:
+    def _spares(self, keys: Sequence[Key], kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> List[Placed]:
         """Return the spare arrays of the keys, with these shapes and dtypes."""
         borrowed, found = self._borrowed(), []
         for key, (shape, dtype) in zip(keys, kinds):
@@ -104,7 +104,9 @@ class SharedMemoryTransport(Transport):
             found.append(slot.spare)
         return found
 
-    def _fitting(self, placed: Optional[Placed], shape: Tuple[int, ...], dtype: np.dtype, borrowed: Set[int]) -> Placed:
+    def _fitting(
+        self, placed: Optional[Placed], shape: Tuple[int, ...], dtype: np.dtype[Any], borrowed: Set[int]
+    ) -> Placed:
         """Return the array if it can be overwritten with a value of that shape and dtype, else another one."""
         if placed is not None and placed.array.shape == shape and placed.array.dtype == dtype:
             if id(placed.array.base) not in borrowed:
@@ -113,7 +115,7 @@ class SharedMemoryTransport(Transport):
         return Placed.at(array, self.pool.handle(array))
 
     @point("transport")
-    def swap_in(self, key: Key, result: np.ndarray) -> None:
+    def swap_in(self, key: Key, result: np.ndarray[Any, Any]) -> None:
         slot = self._slots.get(key)
         if slot is not None and slot.spare is not None and result is slot.spare.array:
             before, after = slot.current, slot.spare
@@ -136,7 +138,7 @@ class SharedMemoryTransport(Transport):
         """Tell all ranks where this rank's arrays lie; return where all lie."""
         return self._layouts.of(self.barrier.exchange(self._layouts.notice(placed), self.pool, self.pools))
 
-    def _current(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]]) -> List[Optional[Placed]]:
+    def _current(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]]) -> List[Optional[Placed]]:
         """Bring arrays into their slots, if they are not there; return the slots' current arrays."""
         found: List[Optional[Placed]] = []
         for key, array in zip(keys, arrays):
@@ -155,40 +157,41 @@ class SharedMemoryTransport(Transport):
     def all_reduce(
         self,
         keys: Sequence[Key],
-        arrays: Sequence[np.ndarray],
+        arrays: Sequence[np.ndarray[Any, Any]],
         op: ReduceOp,
         weights: Optional[Sequence[float]],
         name_of: NameOf,
         takers: Optional[Sequence[int]] = None,
     ) -> Pending:
         takers = self.everybody if takers is None else takers
-        placed, results = self._current(keys, arrays), [None] * len(keys)
+        placed: List[Optional[Placed]] = self._current(keys, arrays)
+        results: List[Any] = [None] * len(keys)
         if self.rank in takers:
             spares = self._spares(keys, [(array.shape, array.dtype) for array in arrays])
-            placed, results = placed + spares, [spare.array for spare in spares]
+            placed, results = [*placed, *spares], [spare.array for spare in spares]
         layout = self._layout(placed)
-        share = layout.plans.get(("all_reduce", tuple(takers)))
-        if share is None:
-            share = layout.plans["all_reduce", tuple(takers)] = self._share_of(layout, len(keys), takers, name_of)
-        share.combine(op, weights)
+        portion = layout.plans.get(("all_reduce", tuple(takers)))
+        if portion is None:
+            portion = layout.plans["all_reduce", tuple(takers)] = self._portion_of(layout, len(keys), takers, name_of)
+        portion.combine(op, weights)
         return Pending(results)  # the others' shares are complete at the next barrier
 
-    def _share_of(self, layout: Layout, n: int, takers: Sequence[int], name_of: NameOf) -> Share:
+    def _portion_of(self, layout: Layout, n: int, takers: Sequence[int], name_of: NameOf) -> Portion:
         """Return what this rank reduces of n arrays, whose results follow them in the layout of the takers."""
         for i in range(n):
             check_same(layout.of_ranks(i), name_of, i)
-        targets = [[self.pools.attach(layout.handles[taker][n + i]) for taker in takers] for i in range(n)]
-        return Share([layout.arrays(i) for i in range(n)], targets, self.rank, self.size)
+        targets = [[layout.array(taker, n + i) for taker in takers] for i in range(n)]
+        return Portion([layout.arrays(i) for i in range(n)], targets, self.rank, self.size)
 
     def reduce(
         self,
         keys: Sequence[Key],
-        arrays: Sequence[Optional[np.ndarray]],
+        arrays: Sequence[Optional[np.ndarray[Any, Any]]],
         ops: Sequence[ReduceOp],
         weights: Optional[Sequence[float]],
         name_of: NameOf,
         keep_dtype: bool = True,
-    ) -> Optional[List[np.ndarray]]:
+    ) -> Optional[List[np.ndarray[Any, Any]]]:
         layout = self._layout(self._current(keys, arrays))
         names = tuple([op.name for op in ops])
         together = layout.plans.get(("reduce", names))
@@ -215,15 +218,15 @@ class SharedMemoryTransport(Transport):
         ops: Sequence[ReduceOp],
         weights: Optional[Sequence[float]],
         chosen: Sequence[int],
-    ) -> Dict[int, np.ndarray]:
+    ) -> Dict[int, np.ndarray[Any, Any]]:
         """Reduce the chosen arrays, each rank its share; return copies of the results on the root."""
         spares: List[Optional[Placed]] = [None] * len(chosen)
         if self.rank == self.root:  # it says where the results will lie, which takes an exchange of its own
             spares = list(self._spares([keys[i] for i in chosen], [_kind_of(layout.of_ranks(i)) for i in chosen]))
         targets = self._layout(spares)
         for j, i in enumerate(chosen):
-            share = Share([layout.arrays(i)], [[targets.arrays(j)[self.root]]], self.rank, self.size)
-            share.combine(ops[i], weights)
+            portion = Portion([layout.arrays(i)], [[targets.arrays(j)[self.root]]], self.rank, self.size)
+            portion.combine(ops[i], weights)
         self.barrier.wait()
         return {i: spare.array.copy() for i, spare in zip(chosen, spares) if spare is not None}
 
@@ -233,12 +236,14 @@ class SharedMemoryTransport(Transport):
         shape, dtype = _kind_of(handles)
         return dtype.itemsize * math.prod(shape) > ROOT_REDUCES_BELOW_BYTES and dtype != np.bool_
 
-    def gather(self, keys: Sequence[Key], arrays: Sequence[np.ndarray]) -> Optional[List[List[np.ndarray]]]:
+    def gather(
+        self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]]
+    ) -> Optional[List[List[np.ndarray[Any, Any]]]]:
         layout = self._layout(self._current(keys, arrays))
         return [layout.arrays(i) for i in range(len(keys))] if self.rank == self.root else None
 
     def all_gather(
-        self, keys: Sequence[Key], arrays: Sequence[np.ndarray], name_of: NameOf, on_host: bool = False
+        self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]], name_of: NameOf, on_host: bool = False
     ) -> Pending:
         layout = self._layout(self._current(keys, arrays))
         results = []
@@ -253,21 +258,22 @@ class SharedMemoryTransport(Transport):
         return Pending(results)
 
     def broadcast(
-        self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray]], root: int, on_host: bool = False
+        self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]], root: int, on_host: bool = False
     ) -> Pending:
         if self.rank == root:
             current = self._current(keys, arrays)
             self._layout(current)
             return Pending([None if placed is None else placed.array for placed in current])
         results = []
-        for key, handle in zip(keys, self._layout([]).handles[root]):
-            value = self.pools.attach(handle)
+        layout = self._layout([])
+        for i, key in enumerate(keys):
+            value = layout.array(root, i)
             results.append(self.allocate(key, value.shape, value.dtype))
             copy_into(results[-1], value)
         return Pending(results)
 
 
-def _is_same_memory(a: np.ndarray, b: np.ndarray) -> bool:
+def _is_same_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     """Return whether two arrays are views of the same elements in the same order; ``b`` is C-contiguous."""
     return (
         a.shape == b.shape
@@ -277,7 +283,7 @@ def _is_same_memory(a: np.ndarray, b: np.ndarray) -> bool:
     )
 
 
-def _kind_of(handles: Sequence[Optional[Handle]]) -> Tuple[Tuple[int, ...], np.dtype]:
+def _kind_of(handles: Sequence[Optional[Handle]]) -> Tuple[Tuple[int, ...], np.dtype[Any]]:
     """Return the shape and the dtype that the ranks' arrays have in common."""
     handle = next(handle for handle in handles if handle is not None)
     return handle.shape, handle.dtype

@@ -12,7 +12,7 @@ from worlds import DEVICE, World
 
 import synkhronos as synk
 from synkhronos.reductions import ReduceOp
-from synkhronos.reductions.device import empty, upload
+from synkhronos.reductions.device import empty
 from synkhronos.runtime.command import Command
 from synkhronos.transports.nccl import KNOWN, Clique, Progress
 
@@ -90,18 +90,6 @@ class Fail(Command):
 class State(Command):
     def run(self, context):
         return context.transport.nccl.broken, context.transport.nccl.progress.aborted
-
-
-class Scatter(Command):
-    def run(self, context):
-        value = upload(np.arange(6.0, dtype="float32").reshape(6, 1) + context.rank, context.transport.context)
-        clique = context.transport.nccl
-        results = [
-            np.asarray(clique.reduce_scatter(value, ReduceOp(op), weights))
-            for op, weights in (("sum", None), ("avg", [1, 3, 2][: context.size]), ("max", None))
-        ]
-        clique.finish()
-        return results
 
 
 @pytest.fixture(params=[(1, 0), (2, 0), (3, 1)], ids=str, scope="module")
@@ -212,15 +200,6 @@ def test_all_gather_of_any_lengths(ranks, lengths):
     synk.all_gather(variable)
     np.testing.assert_array_equal(ranks.values(variable), [np.concatenate(values)] * ranks.n)
     assert REAL or calls(ranks) == ["all_gather 0"] * any(lengths[: ranks.n])
-
-
-def test_reduce_scatter(ranks):
-    each = np.stack([np.arange(6.0).reshape(6, 1) + r for r in range(ranks.n)])
-    weights = np.array([1, 3, 2][: ranks.n])
-    expected = [each.sum(0), np.average(each, 0, weights), each.max(0)]
-    for rank, results in enumerate(ranks.session.run(Scatter())):
-        for result, whole in zip(results, expected):
-            np.testing.assert_allclose(result, np.split(whole, ranks.n)[rank], rtol=1e-6)
 
 
 def test_the_way_through_the_host(ranks):

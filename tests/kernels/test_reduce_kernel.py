@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from synkhronos.kernels import copy as streaming
-from synkhronos.kernels.reduce import Share
+from synkhronos.kernels.reduce import Portion
 from synkhronos.reductions import ReduceOp, combine
 
 OPS = ["avg", "sum", "prod", "min", "max"]
@@ -40,7 +40,7 @@ def reduced(parts, ranks, op, weights, n_targets):
         [np.full_like(next(part for part in of_array if part is not None), 7) for _ in range(n_targets)]
         for of_array in parts
     ]
-    shares = [Share(parts, targets, rank, ranks) for rank in range(ranks)]
+    shares = [Portion(parts, targets, rank, ranks) for rank in range(ranks)]
     for _ in range(2):  # what is known of the first is used in the second
         for of_array in targets:
             for target in of_array:
@@ -112,7 +112,7 @@ def test_arrays_of_several_dtypes_and_shapes(way):
 def test_weights_change_from_call_to_call(way):
     parts = [[np.zeros(100, "float32"), np.ones(100, "float32")]]
     targets = [[np.empty(100, "float32")]]
-    share = Share(parts, targets, 0, 1)
+    share = Portion(parts, targets, 0, 1)
     for step in range(40):
         share.combine(ReduceOp("avg"), [1.0, float(step)])
         np.testing.assert_allclose(targets[0][0], step / (1 + step), rtol=1e-6)

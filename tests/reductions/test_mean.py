@@ -16,7 +16,7 @@ import pygpu_stand_in as stand_in
 import pytest
 
 from synkhronos.kernels import copy as streaming
-from synkhronos.kernels.reduce import Share
+from synkhronos.kernels.reduce import Portion
 from synkhronos.reductions import Accumulator, ReduceOp, combine, combine_into, mean, scaled_weights
 
 AVG = ReduceOp("avg")
@@ -57,7 +57,7 @@ def by_shares(parts, weights):
     """Every rank reduces its share of the elements: by the kernel in C, or by NumPy."""
     target = np.full_like(next(part for part in parts if part is not None), 7)
     for rank in range(len(parts)):
-        Share([parts], [[target]], rank, len(parts)).combine(AVG, weights)
+        Portion([parts], [[target]], rank, len(parts)).combine(AVG, weights)
     return target
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import synkhronos as synk
-from synkhronos.kernels.reduce import share_of
+from synkhronos.kernels.reduce import portions_of
 from synkhronos.memory.pool import Pool
 from synkhronos.sync.control_block import NOTICE_BYTES
 
@@ -19,7 +19,7 @@ KEY = ("shared", -1)
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=6).map(tuple), st.integers(1, 9))
 def test_shares_cover_every_byte_once_and_meet_at_cache_lines(sizes, ranks):
-    shares = share_of(sizes, ranks)
+    shares = portions_of(sizes, ranks)
     assert len(shares) == ranks
     for i, size in enumerate(sizes):
         pieces = sorted((begin, end) for share in shares for array, begin, end in share if array == i)
