@@ -129,7 +129,7 @@ class WorkerDied(RankFailure):
     exitcode : int or None
         Its exit status, or minus the number of the signal that ended it.
     memory : int
-        Bytes of memory that it held at most; 0 where that is not known.
+        Peak memory in bytes; 0 if unknown.
     """
 
     def __init__(

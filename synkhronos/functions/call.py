@@ -11,8 +11,9 @@
     run      every rank:  take its rows, call the engine, reduce the outputs                     CallFunction.run
     finish   the master:  combine what came with the answers, in the form that the user gave     CallFunction.finish
 
-Everything that can be wrong about the arguments raises in the first four, before any rank moves. What is kept from call
-to call is listed in `plan`.
+Everything that can be wrong about the arguments raises in the first four, before any value has changed. (The first
+call distributes the function before that; with ``sliceable_shareds`` the ranks are asked for lengths first.) What is
+kept from call to call is listed in `plan`.
 """
 
 from __future__ import annotations

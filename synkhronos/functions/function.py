@@ -41,8 +41,8 @@ class Function:
     compiled : the engine's function
         The master's, e.g. for ``theano.printing.debugprint``.
     last_rows : list of int, optional
-        Rows that every rank took in the last call (1 each if no input is scattered), n_ranks of them; None before the
-        first.
+        Rows that every rank took in the last call that succeeded (1 each if no input is scattered), n_ranks of them;
+        None before the first.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Function:
         return made[0] if len(made) == 1 else tuple(made)
 
     def rows_taken(self, session: Session) -> Optional[List[int]]:
-        """Return the rows that every rank took in the last call in this session; None if there was none."""
+        """Return `last_rows` if the last call that succeeded was in this session; else None."""
         return self.last_rows if self._called_in is not None and self._called_in() is session else None
 
     # -- what the engine's functions also have -------------------------------------------------------------------
@@ -376,7 +376,7 @@ class Function:
         Raises
         ------
         TypeError, ValueError
-            If an argument is wrong; no rank has moved then. Also if results do not fit: outputs whose shapes differ
+            If an argument is wrong; no value has changed then. Also if results do not fit: outputs whose shapes differ
             between ranks or slices, integer updates that differ between slices; no update in slices is applied then.
         StateError
             Before `fork`, after `close`, or inside another call.

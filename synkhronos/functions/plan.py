@@ -1,7 +1,9 @@
 """What calls of a function have in common: made once on the master, kept by every rank.
 
-The one cache of a call. A training loop makes the same call again and again, of other rows: then nothing is checked,
-divided, pickled or attached twice.
+What a call keeps. A training loop makes the same call again and again, of other rows: then a `Data` is not checked
+again, nothing is divided or attached again, and the command is kept as bytes. In every call plain arguments are
+converted and copied, ``batch`` is parsed, and every rank unpickles the envelope; a slice as ``batch`` is part of the
+command, which is then pickled each time; calls with slices or sliceable variables are divided each time.
 
 ==================  ====================================  ============================  ==============================
 what is kept        key                                   what is reused                what makes it invalid
@@ -15,6 +17,8 @@ what is kept        key                                   what is reused        
                     (as handles), slices, subset          pickled                       another session
 `Prepared`          the plan's place, on each rank        arrays attached, this rank's  another plan in that place; the
                                                           parts                         function dropped
+``row_buffers``     the function's number and the         memory for the rows that      more bytes of rows; the function
+of the context      argument's, on each rank              indices select                dropped or freed
 ==================  ====================================  ============================  ==============================
 
 What changes from call to call is never part of a key: values and indices lie in shared memory at the same place, and
@@ -38,7 +42,8 @@ from ..runtime.session import Session
 from ..selection import Indices, Rows
 from .division import Division
 
-#: Plans of one function that the ranks keep at a time: the batches of an epoch, and the shorter one at its end.
+#: Plans that the master keeps of one function: the batches of an epoch, and the shorter one at its end. Ranks keep up
+#: to that many for each of its graphs.
 MAX_PLANS = 8
 
 
@@ -55,7 +60,7 @@ class Argument(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All of a call except for the slice of rows that it is about.
+    """Everything about a call except which rows ``batch`` selects.
 
     Attributes
     ----------

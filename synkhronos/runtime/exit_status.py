@@ -1,4 +1,4 @@
-"""How messages tell what happened to a process."""
+"""How messages say what happened to a process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import signal
 
 
 def describe_end(status: int, memory: int = 0) -> str:
-    """Tell how a process ended.
+    """Return how a process ended, as messages say it.
 
     Parameters
     ----------
     status : int
         Its exit code, or minus the number of the signal.
     memory : int
-        Bytes that it held at most, where that is known.
+        Peak memory in bytes; 0 if unknown.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def describe_end(status: int, memory: int = 0) -> str:
 
 
 def describe_state(pid: int) -> str:
-    """Tell what the kernel says of a process: running, sleeping, stopped."""
+    """Return what the kernel says of a process: running, sleeping, stopped."""
     try:
         with open(f"/proc/{pid}/status") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)
