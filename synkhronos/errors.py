@@ -152,7 +152,7 @@ class WorkerTimeout(RankFailure):
 
 
 class RemoteTraceback(Exception):
-    """The traceback of another rank, as text; stands as the ``__cause__`` of a `WorkerError`."""
+    """The traceback of another rank, as text: the ``__cause__`` of a `WorkerError`."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

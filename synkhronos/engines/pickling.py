@@ -29,7 +29,7 @@ from ..errors import SynkhronosError
 from ..host.signals import DeferredSignals
 
 #: C stack for a graph that is thousands of operations deep: pickling goes one level down per operation, and what it
-#: does not touch of this costs address space only. Smaller where the address space is limited.
+#: does not touch of this costs address space only. Smaller if the address space is limited.
 STACK_SIZES = (512 << 20, 128 << 20, 32 << 20)
 RECURSION_LIMIT = 10**6
 

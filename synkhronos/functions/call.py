@@ -39,7 +39,7 @@ class CallFunction(Command):
     name : str
         The function's, for messages.
     place : (int, int), optional
-        Where the ranks keep the plan. None: they do not.
+        The place at which the ranks keep the plan; None if they do not.
     plan : Plan, optional
         For ranks that do not have it at that place; it replaces the one there.
     rows : Rows, optional

@@ -111,7 +111,7 @@ class Kept:
     ----------
     plan : Plan
     place : (int, int) or None
-        Where they keep it; None if they do not.
+        The place at which they keep it; None if they do not.
     updates : list of str
         The variables that each rank updates by itself.
     command : Command, optional

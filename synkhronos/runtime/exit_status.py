@@ -22,7 +22,7 @@ def describe_end(status: int, memory: int = 0) -> str:
     >>> describe_end(3)
     'ended with exit code 3'
     >>> describe_end(-9, 700 << 20)
-    'was killed by SIGKILL (if nobody sent it, the kernel ran out of memory; the rank held up to 700 MB)'
+    'was killed by SIGKILL (unless it was sent on purpose, the kernel ran out of memory; the rank held up to 700 MB)'
     """
     if status >= 0:
         return f"ended with exit code {status}"
@@ -33,7 +33,7 @@ def describe_end(status: int, memory: int = 0) -> str:
     if -status != signal.SIGKILL:
         return f"was killed by {name}"
     held = f"; the rank held up to {-(-memory >> 20)} MB" if memory else ""
-    return f"was killed by {name} (if nobody sent it, the kernel ran out of memory{held})"
+    return f"was killed by {name} (unless it was sent on purpose, the kernel ran out of memory{held})"
 
 
 def describe_state(pid: int) -> str:

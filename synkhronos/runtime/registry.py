@@ -108,7 +108,7 @@ class Replicas(ABC):
 
     @abstractmethod
     def value(self, number: int) -> Any:
-        """Return the dense array of a variable that is being sent: on the master, where it is; None elsewhere."""
+        """Return the dense array of a variable that is being sent: the array itself on the master; None elsewhere."""
 
     @abstractmethod
     def functions(

@@ -68,7 +68,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     Parameters
     ----------
     config : RankConfig
-        Who this is.
+        Which rank this is, and how it is set up.
     block : ControlBlock
         The session's.
     stacks : int
