@@ -59,7 +59,7 @@ class StateError(SynkhronosError):
 
 
 class SharedMemoryError(SynkhronosError, MemoryError):
-    """Shared memory that is needed cannot be had; nothing was changed."""
+    """Shared memory cannot be allocated; nothing was changed."""
 
 
 class RankFailure(SynkhronosError):

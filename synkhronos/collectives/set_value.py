@@ -16,7 +16,7 @@ class SetValue(CollectiveCommand):
     Parameters
     ----------
     rank : int
-        Whose.
+        The rank whose variables are overwritten.
     numbers : list of int
         The variables.
     handles, selections : list

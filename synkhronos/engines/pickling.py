@@ -192,7 +192,7 @@ def loads(data: Any, find: Callable[[str, Any], Any]) -> List[Any]:
     """
 
     def load() -> List[Any]:
-        # A graph is a hundred thousand objects, none of which is garbage: looking for some takes a quarter of the time.
+        # A graph is a hundred thousand objects, none of which is garbage: collecting it takes a quarter of the time.
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -1,4 +1,4 @@
-"""The way of a call, on one page.
+"""The path of a call, on one page.
 
 ::
 
@@ -141,7 +141,7 @@ class CallFunction(Command):
         )
         for i, (target, new) in enumerate(zip(targets, news)):
             news[i] = engine.to_device(target, new)
-            if isinstance(news[i], np.ndarray):  # what is on the device is as the graph has it, which is as it must be
+            if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
                 news[i] = engine.coerce(target, news[i], f"the update of {engine.label(target)}")
         return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, news)]
 

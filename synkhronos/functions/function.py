@@ -28,8 +28,8 @@ from .variants import Variants
 class Function:
     """What `synkhronos.function` returns: called like a Theano function, it runs on all ranks.
 
-    What else Theano's functions have is the master's own: ``f[input]`` and ``input in f`` look at its values,
-    `copy`, `free`, `profile` and `trust_input` are as described there, all other attributes (``maker``, ``fn``,
+    Everything else that Theano's functions have is the master's own: ``f[input]`` and ``input in f`` look at its
+    values, `copy`, `free`, `profile` and `trust_input` are as described there, all other attributes (``maker``, ``fn``,
     ``input_storage``, ...) are those of the function that `as_theano` calls. ``f[input] = value``, ``f.value`` and
     ``f.container`` are refused, because only shared variables keep values between calls on all ranks. A function can
     be pickled if Theano's can: it comes back with its own copies of the shared variables, and is distributed again.
@@ -307,8 +307,7 @@ class Function:
         """What the engine's profiler has counted, of all graphs of the function and on all ranks of this session.
 
         A Theano ``ProfileStats``, for functions that were built with ``profile=True``: its ``summary()`` shows the
-        times of all ranks added up. It is made again whenever it is looked at, which asks all ranks and can raise what
-        `free` raises.
+        times of all ranks added up. Every access asks all ranks for it, and can raise what `free` raises.
         """
         graphs, session = self._graphs(), self.program.session
         counts = [self.engine.profile([graph.on_ranks for graph in graphs])]

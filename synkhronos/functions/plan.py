@@ -1,7 +1,7 @@
 """What calls of a function have in common: made once on the master, kept by every rank.
 
-What a call keeps. A training loop makes the same call again and again, of other rows: then a `Data` is not checked
-again, nothing is divided or attached again, and the command is kept as bytes. In every call plain arguments are
+A training loop makes the same call again and again, of other rows. What a call keeps: a `Data` is not checked again,
+nothing is divided or attached again, and the command is kept as bytes. In every call plain arguments are
 converted and copied, ``batch`` is parsed, and every rank unpickles the envelope; a slice as ``batch`` is part of the
 command, which is then pickled each time; calls with slices or sliceable variables are divided each time.
 
@@ -81,7 +81,7 @@ class Plan(NamedTuple):
     labels : list of str
         How messages call them.
     dtypes : list of dtype, or None
-        Theirs, if all outputs are so small that they travel with the ranks' answers, which saves a barrier.
+        Theirs, if all outputs are of 0 dimensions and travel with the ranks' answers, which saves a barrier.
     on_device : bool
         Whether outputs may have to be brought to where the engine's own function returns them.
     sliceable : list of int

@@ -91,7 +91,7 @@ def fork(
     StateError
         A session is open already, this is a rank itself, or this process has opened a device by itself.
     SynkhronosError
-        Processes or memory cannot be had, or a device cannot be opened; names rank and device.
+        Processes cannot be started, memory cannot be allocated, or a device cannot be opened; names rank and device.
 
     Examples
     --------

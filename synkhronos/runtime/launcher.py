@@ -25,7 +25,7 @@ class RankConfig(NamedTuple):
 
 
 class Launcher(ABC):
-    """Starts the ranks of one session other than the master, knows their fate, and ends them.
+    """Starts the ranks of one session other than the master, knows how they ended, and ends them.
 
     The ranks find the session's memory by what `start` hands them, serve commands until they are told to stop, and
     never outlive the master.
@@ -37,7 +37,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def is_alive(self) -> bool:
-        """Return whether the launcher itself can still tell the ranks' fate."""
+        """Return whether the launcher itself can still see how ranks end."""
 
     def error(self) -> SynkhronosError:
         """Return what to raise if it cannot."""
@@ -49,7 +49,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def fatal_error(self, rank: int) -> str:
-        """Return the traceback of a rank that ended because it could not start or broke; else nothing."""
+        """Return the traceback of a rank that ended because it could not start or broke; "" otherwise."""
 
     @abstractmethod
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:

@@ -126,7 +126,7 @@ class Barrier:
         self.watch()
 
     def look(self) -> None:
-        """Raise `Aborted` if the command in progress is given up: for waits on something else than a barrier."""
+        """Raise `Aborted` if the command in progress is given up: for waits on something other than a barrier."""
         if self.rank == self.root:
             self._watch_root()
         else:
@@ -176,7 +176,7 @@ class Barrier:
             for rank in self._others:
                 block.releases[rank].release()
         elif words[ABORTED] < self.command:
-            words[ABORT_REQUESTED] = self.command  # whichever rank else writes it is in the same command
+            words[ABORT_REQUESTED] = self.command  # any other rank that writes it is in the same command
             block.arrivals.release()
 
     def clear(self) -> None:

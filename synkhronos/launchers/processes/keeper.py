@@ -128,7 +128,7 @@ class Keeper:
         return pids
 
     def kill(self) -> None:
-        """Kill every rank and wait until all are gone; if the keeper does not do it, it is killed, and they with it."""
+        """Kill every rank and wait until all are gone; a keeper that does not is killed, and the ranks with it."""
         try:
             self._ask(("kill",), (), KILL_TIMEOUT_S)
         except SynkhronosError:
@@ -304,7 +304,7 @@ class _Watch:
 
 
 def _drop_descriptors(keep: int) -> None:
-    """Let go of the program's open files, pipes and sockets: a reader of their other ends must not wait for the keeper.
+    """Close the program's open files, pipes and sockets: a reader of their other ends must not wait for the keeper.
 
     The numbers stay in use, for /dev/null: objects inherited from the program may still close them.
     """
