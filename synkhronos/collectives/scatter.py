@@ -11,7 +11,7 @@ from .arguments import checked
 from .command import CollectiveCommand, taken
 
 #: For one variable: the handle of the values, the rows that are selected, and every rank's part of those.
-Division = Tuple[Any, Selection, Sequence[Tuple[int, int]]]
+Parts = Tuple[Any, Selection, Sequence[Tuple[int, int]]]
 
 
 class Scatter(CollectiveCommand):
@@ -19,7 +19,7 @@ class Scatter(CollectiveCommand):
 
     title = "scatter"
 
-    def __init__(self, numbers: List[int], divisions: List[Division]) -> None:
+    def __init__(self, numbers: List[int], divisions: List[Parts]) -> None:
         super().__init__(numbers)
         self.divisions = divisions
 
@@ -76,7 +76,7 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
     with session.lock:
         variables.check_rows("use broadcast or set_value")
         staged = variables.stage(values, batch)
-        divisions: List[Division] = []
+        divisions: List[Parts] = []
         for i, value in enumerate(staged):
             rows: Any = value.rows  # not None, because the variable has rows
             bounds = split_rows(len(rows), session.size, session.root)

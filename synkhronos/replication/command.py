@@ -95,22 +95,16 @@ class Distribute(Command):
         arrays = context.transport.broadcast(
             [entry.key for entry in dense], [source.value(entry.number) for entry in dense], context.root
         )
-        for i, entry in enumerate(dense):
-            if entry.on_device:
-                arrays.bring(i, entry.engine.to_device, entry.reference())
         functions: List[FunctionEntry] = []
         for some in self.items:
             functions += source.functions(some.engine, some.numbers, some.pickled, held, context.pools)
 
         def change() -> None:
-            for entry, result in zip(dense, arrays.release()):
-                context.transport.swap_in(entry.key, result)
-                entry.cell[0] = result
             for entry, value in values:
                 entry.cell[0] = value
             context.registry.add([held[item.number] for item in self.shareds], functions)
 
-        context.commit(change)
+        context.commit_entries(dense, arrays, change)
 
 
 class Builder(Replicas):
@@ -136,6 +130,8 @@ class Builder(Replicas):
     ) -> List[FunctionEntry]:
         variables: Dict[int, Any] = {number: entry.reference() for number, entry in held.items()}
         loaded = engine.loads(pickled, variables, pools.attach)
+        for compiled in loaded:
+            engine.warm_up(compiled)
         return [_owned(number, engine, compiled) for number, compiled in zip(numbers, loaded)]
 
     def forget(self, thing: Tuple[str, int]) -> None:

@@ -31,9 +31,6 @@ class Command(ABC):
     #: The command in an envelope with nothing else, pickled; see `freeze`.
     frozen: Optional[bytes] = None
 
-    #: The functions that the command is about: numbers in the registry.
-    functions: Sequence[int] = ()
-
     @property
     def title(self) -> str:
         """How messages name the command, e.g. ``all_reduce``."""

@@ -158,7 +158,10 @@ class RankContext:
 
         A result that is None leaves this rank's value as it is. For ``changes`` see `commit`.
         """
-        entries = [self.shareds[number] for number in numbers]
+        self.commit_entries([self.shareds[number] for number in numbers], results, *changes)
+
+    def commit_entries(self, entries: Sequence[SharedEntry], results: Pending, *changes: Callable[[], object]) -> None:
+        """Do the same for variables that need not be in the registry yet."""
         for i, entry in enumerate(entries):
             if entry.on_device:
                 results.bring(i, entry.engine.to_device, entry.reference())

@@ -92,7 +92,7 @@ class Registry:
 
 
 class Replicas(ABC):
-    """Makes the entries of a rank's registry from what was sent; see `replication.distribute`."""
+    """Makes the entries of a rank's registry from what was sent; see `replication.command`."""
 
     @abstractmethod
     def shared(self, item: Any, held: Mapping[int, SharedEntry], rank: int, size: int) -> Tuple[SharedEntry, Any]:
@@ -100,7 +100,7 @@ class Replicas(ABC):
 
         Parameters
         ----------
-        item : replication.distribute.SharedItem
+        item : replication.command.SharedItem
         held : dict of int to SharedEntry
             The variables that the rank has, those of the same command included.
         rank, size : int

@@ -105,7 +105,7 @@ class Session:
         #: Serialises commands; also protects the memory in which calls share staged arguments.
         self.lock = threading.RLock()
         self.dropped: Deque[Tuple[str, int]] = deque()
-        #: What functions and collectives keep from call to call, by the name of the cache; it ends with the session.
+        #: What collectives keep from call to call, by the name of the cache; it ends with the session.
         self.caches: Dict[str, Any] = {}
         self._forget: List[Tuple[str, int]] = []
         self._running = False
