@@ -1,9 +1,10 @@
 """What calls of a function have in common: made once on the master, kept by every rank.
 
-A training loop makes the same call again and again, of other rows. What a call keeps: a `Data` is not checked again,
-nothing is divided or attached again, and the command is kept as bytes. In every call plain arguments are
-converted and copied, ``batch`` is parsed, and every rank unpickles the envelope; a slice as ``batch`` is part of the
-command, which is then pickled each time; calls with slices or sliceable variables are divided each time.
+A training loop makes the same call again and again, of other rows. What a call keeps is in the table: a `Data` is not
+checked again, nothing is divided or attached again, and the command is kept as bytes. In every call plain arguments are
+converted and copied, ``batch`` is parsed, files and named memory are attached, and every rank unpickles the envelope. A
+slice as ``batch`` is part of the command, which is then pickled each time, and calls in slices or with sliceable
+variables are divided each time.
 
 ==================  ====================================  ============================  ==============================
 what is kept        key                                   what is reused                what makes it invalid
