@@ -32,7 +32,7 @@ PARTS = {
 
 
 def main(arguments=None):
-    """Run the command line; return the exit status: 0 where all goals were met, 2 where nothing could be concluded."""
+    """Run the command line; return the exit status: 0 if all goals were met, 2 if nothing could be concluded."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="these parts alone")
@@ -84,7 +84,7 @@ def main(arguments=None):
 
 
 def can_be_pinned():
-    """Tell whether two ranks would get cores of their own."""
+    """Return whether two ranks would get cores of their own."""
     claims = CoreClaims()
     try:
         return all(claims.claim(2))

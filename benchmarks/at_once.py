@@ -10,7 +10,7 @@ import threadpoolctl
 
 #: The contender that whole programs could at best be as fast as.
 CEILING = "two programs at once, half the rows each"
-#: The same where training takes two functions, as it must where gradients are averaged in between.
+#: The same if training takes two functions, as it must if gradients are averaged in between.
 APART = CEILING + ", gradients and step apart"
 
 
@@ -68,7 +68,7 @@ class Slowest:
         waiting, answers = list(self.pipes), []
         while waiting:
             for pipe in wait(waiting):
-                answers.append(pipe.recv())  # EOFError where the process has failed
+                answers.append(pipe.recv())  # EOFError if the process has failed
                 waiting.remove(pipe)
         return [max(times) for times in zip(*answers)]
 

@@ -50,7 +50,7 @@ class Variables:
             )
 
     def holds(self, value):
-        """Tell whether all ranks hold the value."""
+        """Return whether all ranks hold the value."""
         return bool(synk.in_sync(self.given)) and all(np.all(v.get_value(borrow=True) == value) for v in self.variables)
 
 
@@ -138,5 +138,5 @@ def sized(groups, n, one, repeats):
 
 
 def label(nbytes):
-    """Return a size as it stands in tables."""
+    """Return a size as tables show it."""
     return f"{nbytes >> 20} MB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KB"

@@ -1,4 +1,4 @@
-"""The networks that the demos train, with the digits and the batches; where demos are, only this module knows."""
+"""The networks that the demos train, with the digits and the batches; only this module knows where the demos are."""
 
 import importlib.util
 import itertools
@@ -48,7 +48,7 @@ class Task(NamedTuple):
 
 
 def missing():
-    """Return what must be installed before demos can be imported; empty where nothing must."""
+    """Return what must be installed before demos can be imported; empty if nothing must."""
     return [name for name in ("lasagne", "mlxtend", "tqdm") if importlib.util.find_spec(name) is None]
 
 
@@ -58,7 +58,7 @@ def single_precision():
 
 
 def batches_of(length, size, steps):
-    """Return the rows of the first steps of an epoch (of all where ``steps`` is None), as the demos shuffle them."""
+    """Return the rows of the first steps of an epoch (of all if ``steps`` is None), as the demos shuffle them."""
     from minibatches import iter_minibatch_idxs
 
     return list(itertools.islice(iter_minibatch_idxs(length, size, 0, 0), steps))
@@ -106,7 +106,7 @@ def resnet_graph(depth, watch=lambda images: images):
 
 
 def resnet(depth, steps, watch=lambda images: images):
-    """Return steps of training a residual network of demos/resnet, on digits (on random images where depth is 50)."""
+    """Return steps of training a residual network of demos/resnet, on digits (on random images if depth is 50)."""
     import workload
     from train_resnet import LOSS_TOLERANCE
 

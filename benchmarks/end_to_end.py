@@ -16,7 +16,7 @@ MODELS = ("mlp", "cnn")
 
 
 def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, digits=None, depth=20, steps=5):
-    """Measure; yield a row per case, and one that tells where the time of its steps went.
+    """Measure; yield a row per case, and one that says where the time of its steps went.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, 
     models, epochs, digits
         Models of demos/lasagne_mnist, how many epochs of each, of how many digits (all by default).
     depth, steps : int
-        Of which residual network (of none where it is None) so many steps are measured, half as often as epochs.
+        Of which residual network (of none if it is None) so many steps are measured, half as often as epochs.
     """
     yield from gradients.run(n, mlps, repeats)
     lacking = demo_networks.missing()

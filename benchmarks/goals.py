@@ -13,9 +13,9 @@ class Goal(NamedTuple):
     what : str
         How the table says it.
     case : str
-        The row of the results; `nbytes` tells which, where there are several sizes.
+        The row of the results; `nbytes` says which, if there are several sizes.
     limit : float
-        The ratio must not exceed it (must reach it, where `least`).
+        The ratio must not exceed it (must reach it, if `least`).
     beside : str
         The contender that ours is divided by; "best peer" for the fastest of those that are libraries.
     statistic : str
@@ -125,7 +125,7 @@ def judge(rows):
 
 
 def numbers(goal, row):
-    """Return our number and the one it is divided by; None where there is no such contender."""
+    """Return our number and the one it is divided by; None if there is no such contender."""
     if "value" in row:
         return row["value"], row.get("of", 1.0)
     times = row["times"]

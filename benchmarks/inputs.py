@@ -20,8 +20,8 @@ def run(groups, n=2, repeats=300, shape=(60000, 784), batch=1024):
     """Measure; yield a row per case. The function itself looks at one number.
 
     What copying costs each rank is the difference between calls with shuffled rows and calls whose rows are one slice,
-    less that same difference for rows of a single number, where there are indices to check and send but next to nothing
-    to copy. Beside it: `np.take` in as many processes that begin together.
+    less that same difference for rows of a single number, for which there are indices to check and send but next to
+    nothing to copy. Beside it: `np.take` in as many processes that begin together.
     """
     x = T.fmatrix("x")
     look = synk.function([x], (x[0, 0], "max"))
@@ -71,7 +71,7 @@ def taking(array, shuffled, rank, share):
 
 
 def data_loader(array, batch):
-    """Return torch's DataLoader in this process as a contender; None where torch is not installed."""
+    """Return torch's DataLoader in this process as a contender; None if torch is not installed."""
     try:
         import torch
         from torch.utils.data import BatchSampler, DataLoader, RandomSampler

@@ -69,7 +69,7 @@ def measure_in_turn(contenders, repeats, rounds=5, warm=None):
         In how many pieces.
     warm : int, optional
         Calls at the beginning of every round that are not counted: a tenth of the round's, 10 at most, by default; 0
-        where being cold is what is measured, or where calls take seconds.
+        if being cold is what is measured, or if calls take seconds.
 
     Returns
     -------

@@ -28,7 +28,7 @@ def machine():
 
 
 def size(nbytes):
-    """Return a number of bytes as it stands in tables."""
+    """Return a number of bytes as tables show it."""
     if nbytes is None:
         return ""
     return f"{nbytes >> 20} MB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KB"
@@ -153,7 +153,7 @@ def times_table(rows):
 
 
 def document(rows, verdicts, state):
-    """Return what stands in docs/performance.md."""
+    """Return the text for docs/performance.md."""
     shown = [f"![{case}](pictures/{picture_of(case)})\n" for case in PICTURES if by_size(rows).get(case)]
     sections = [
         ("Goals", verdict_table(verdicts) + "\n" + "\n".join(shown)),
@@ -177,7 +177,7 @@ def write(text, folder, path=DOCUMENT):
 
 
 def save(rows, verdicts, state, folder):
-    """Write results.json, and a picture per group of cases where matplotlib is installed."""
+    """Write results.json, and a picture per group of cases if matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = [
         dict(row, times={name: times._asdict() for name, times in row["times"].items()}) if "times" in row else row

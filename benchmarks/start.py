@@ -52,7 +52,7 @@ def resnet_functions(depth):
 
 
 def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 << 28, repeats=5, depth=50):
-    """Measure; yield a row per case. Where ``depth`` is None, no residual network is distributed (it takes minutes)."""
+    """Measure; yield a row per case. If ``depth`` is None, no residual network is distributed (it takes minutes)."""
     open_again(n)  # before functions are built, as programs do: ranks load all of them
     with Unpickling() as unpickling:
         functions, n_variables = small_functions(layers, width)

@@ -1,4 +1,4 @@
-"""Unpickling alone, in a process that has loaded nothing yet, as ranks have not where a program forks first."""
+"""Unpickling alone, in a process that has loaded nothing yet, as ranks of a program that forks first."""
 
 import multiprocessing
 import os
@@ -44,7 +44,7 @@ class Loads:
         times = []
         for _ in range(warm + repeats):
             self.pipe.send_bytes(self.pickled)
-            times.append(self.pipe.recv())  # EOFError where it failed
+            times.append(self.pipe.recv())  # EOFError if it failed
         return times[warm:]
 
 

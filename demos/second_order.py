@@ -24,7 +24,7 @@ The comparison
     judged by the loss at the end of a run of this demo's default length; ``--tune`` runs the grid again.
 
 What it shows, after 200 passes from a loss of 544 (at 207 is a plateau: the mean image as answer to every image)
-    Minibatches win: Adam 87, SGD 96. Where every step uses all rows, Hessian-free wins: 159, Adam 175, and SGD stays at
+    Minibatches win: Adam 87, SGD 96. If every step uses all rows, Hessian-free wins: 159, Adam 175, and SGD stays at
     207. A pass with minibatches of 100 is 40 averages over the ranks, one after another; a pass of Hessian-free is one.
     (One seed, 2 ranks. Rounding alone moves such numbers: in plain Theano, Adam with all rows ended at 180, SGD with
     minibatches at 98.)
@@ -135,7 +135,7 @@ class Problem:
         self.forget()
 
     def forget(self):
-        """Begin to count anew."""
+        """Start counting from 0 again."""
         self.counts, self.seconds = dict.fromkeys(self._functions, 0), dict.fromkeys(self._functions, 0.0)
 
     @property
@@ -211,7 +211,7 @@ def problem_in_theano(network, X):
 
 
 class Step(NamedTuple):
-    """Where Hessian-free optimisation stands after a step."""
+    """The state of Hessian-free optimisation after a step."""
 
     passes: int
     loss: float
@@ -279,7 +279,7 @@ def hessian_free(problem, theta, passes, cg_iterations=100, damping=1.0, shrink=
         model = phi - damping * direction.dot(direction) / 2  # what the model without damping says of the step
         ratio = (new_loss - loss) / model if model < 0 else -1.0
         rate, slope = 1.0, min(0.0, gradient.dot(direction))
-        while not new_loss <= loss + 1e-2 * rate * slope:  # (not a number is no fall either)
+        while not new_loss <= loss + 1e-2 * rate * slope:  # (NaN is not a decrease either)
             rate = rate / 2 if rate > 1e-3 else 0.0
             if not rate:
                 break
@@ -346,7 +346,7 @@ def progress_bar(name, passes, shown):
         leave=False,
         bar_format="{l_bar}{bar}| {n:.0f}/{total} {elapsed}",
         disable=None if shown else True,
-    )  # None: no bar where nobody watches
+    )  # None: no bar unless on a terminal
 
 
 def run_hessian_free(problem, theta, passes, cg_iterations, progress):
@@ -441,7 +441,7 @@ def report(curves, problem, passes):
 
 
 def draw(curves, passes, path):
-    """Save the curves as a picture, where matplotlib is installed."""
+    """Save the curves as a picture, if matplotlib is installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -1,4 +1,4 @@
-"""Data-parallel Theano: write one serial program, run every call on all devices at once.
+"""Data-parallel Theano: write one serial program, run every call on all ranks at once.
 
 The published names are loaded at their first use: ``python -m synkhronos program.py`` imports this package before the
 program has begun, and what the program sets up before its own first import of NumPy must still have its effect.

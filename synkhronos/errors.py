@@ -60,7 +60,7 @@ class StateError(SynkhronosError):
 
 
 class SharedMemoryError(SynkhronosError, MemoryError):
-    """Shared memory that is needed cannot be had; nothing was changed."""
+    """Shared memory cannot be allocated; nothing was changed."""
 
 
 class RankFailure(SynkhronosError):
@@ -130,7 +130,7 @@ class WorkerDied(RankFailure):
     exitcode : int or None
         Its exit status, or minus the number of the signal that ended it.
     memory : int
-        Bytes of memory that it held at most; 0 where that is not known.
+        Peak memory in bytes; 0 if unknown.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class WorkerTimeout(RankFailure):
 
 
 class RemoteTraceback(Exception):
-    """The traceback of another rank, as text; stands as the ``__cause__`` of a `WorkerError`."""
+    """The traceback of another rank, as text: the ``__cause__`` of a `WorkerError`."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -186,7 +186,7 @@ class Data:
         ValueError
             The number of dimensions does not fit, or memory with a name (`share_as`) has no room for the value.
         SharedMemoryError
-            The memory cannot be had. After every error this Data is unchanged.
+            The memory cannot be allocated. After every error this Data is unchanged.
 
         Examples
         --------
@@ -216,7 +216,7 @@ class Data:
         ValueError
             There are no dimensions, `n` is negative, or memory with a name (`share_as`) has no room for it.
         SharedMemoryError
-            The memory cannot be had. After every error this Data is unchanged.
+            The memory cannot be allocated. After every error this Data is unchanged.
 
         Examples
         --------
@@ -231,7 +231,7 @@ class Data:
         self.set_shape((n, *self.shape[1:]), oversize)
 
     def set_shape(self, shape: Union[int, Sequence[int]], oversize: float = 1) -> None:
-        """Change the shape. What old and new shape have in common is kept, all else is 0.
+        """Change the shape. What old and new shape have in common is kept, the rest is 0.
 
         Parameters
         ----------
@@ -245,7 +245,7 @@ class Data:
         ValueError
             Another number of dimensions, a negative size, or memory with a name (`share_as`) has no room for it.
         SharedMemoryError
-            The memory cannot be had. After every error this Data is unchanged.
+            The memory cannot be allocated. After every error this Data is unchanged.
 
         Examples
         --------
@@ -376,7 +376,7 @@ def data(
     ValueError
         Dimensions that do not agree, `oversize` out of range, a name that exists, a file that cannot be mapped.
     SharedMemoryError
-        The memory cannot be had.
+        The memory cannot be allocated.
 
     Examples
     --------

@@ -1,15 +1,15 @@
 """Named points of the library at which logs, tests and timelines can look.
 
 A method is declared to be one by ``@point("barrier")`` where it is defined. As long as there is no observer it stays
-the plain method: what is off costs no call. With the first observer every point is wrapped; with the last one gone the
-methods are themselves again.
+the plain method, so a point that is not observed costs nothing. With the first observer every point is wrapped; with
+the last one gone the methods are themselves again.
 
 ======================  ================================================
 point                   what happens between its two sides
 ======================  ================================================
 ``command``             this rank executes a command
 ``commit``              it makes the results of a command current, or not
-``barrier``             it waits until all ranks have come
+``barrier``             it waits until all ranks have arrived
 ``engine``              it calls a compiled function
 ``transport``           it brings arrays into shared memory, or reduces
 ``channel``             a command or an answer is sent, awaited or read
@@ -46,7 +46,7 @@ class Point(NamedTuple):
 
 
 class Observer:
-    """What looks at points: `begin` is called before the method, `end` after it, whatever it raises."""
+    """Looks at points: `begin` is called before the method, `end` after it, whatever it raises."""
 
     def begin(self, point: Point, owner: Any, arguments: Any) -> None:
         """Look at a method that is about to run; ``arguments`` are those given by position."""

@@ -1,7 +1,7 @@
 """Make .venv and install the library with all it needs into it; quick when that was done before.
 
 Run by ``make install`` with whatever ``python3`` is, so this file keeps to the standard library and to what
-Python 3.6 understands. What of the system is missing is said in one sentence, with the package to install.
+Python 3.6 understands. If the system lacks something, one sentence says so, with the package to install.
 """
 
 import argparse

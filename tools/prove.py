@@ -79,7 +79,7 @@ def draw(launcher: str, engine: str, draws: int, seed: int, first: int = 0) -> T
 
 
 def document(rows: List[Tuple[str, str, int, float]], seed: int) -> str:
-    """Return what stands in docs/reliability.md."""
+    """Return the text for docs/reliability.md."""
     from recipes import RECIPES
 
     versions = {"Python": platform.python_version(), "NumPy": np.__version__}

@@ -5,8 +5,8 @@
     python tools/sabotage.py --scale 0.1 --no-write    # a tenth of everything
 
 Each piece runs in a process of its own and leaves its result in build/sabotage, from which the table is made: a
-campaign that was interrupted goes on where it was. The first thing that is wrong ends it. A piece that says nothing for
-five minutes hangs: it shows its stacks, and is ended.
+campaign that was interrupted continues where it stopped. The first thing that is wrong ends it. A piece that says
+nothing for five minutes hangs: it shows its stacks, and is ended.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def code() -> str:
 
 
 def play(piece: str, scale: float, folder: Path) -> bool:
-    """Run one piece in a process of its own; tell whether it was clean."""
+    """Run one piece in a process of its own; return whether it was clean."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--piece", piece, "--scale", str(scale), "--results", str(folder)],
         stdout=subprocess.PIPE,
@@ -90,7 +90,7 @@ def play(piece: str, scale: float, folder: Path) -> bool:
 def be(piece: str, scale: float, folder: Path) -> None:
     """Be the process of a piece."""
     faulthandler.enable()
-    begun, version = time.monotonic(), code()  # of what is loaded, not of what stands there at the end
+    begun, version = time.monotonic(), code()  # of the code that is loaded, not of the files at the end
     from pieces.report import Progress
 
     rows = import_module("pieces." + piece).run(scale, Progress(piece))
@@ -136,7 +136,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def document(results: Dict[str, Any], scale: float) -> str:
-    """Return what stands in docs/reliability.md."""
+    """Return the text for docs/reliability.md."""
     shown = [result for result in results.values() if result["scale"] == scale]
     machines = sorted({result["machine"] for result in shown})
     lines = [

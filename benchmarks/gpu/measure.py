@@ -72,7 +72,7 @@ def step(device, n_ranks, batch, repeats):
 
 
 def reduction(device, n_ranks, nbytes, nccl, repeats):
-    """Time all_reduce of one variable; None where NCCL is asked for and not there."""
+    """Time all_reduce of one variable; None if NCCL is asked for and not available."""
     import synkhronos as synk
     from synkhronos.program.program import PROGRAM
 
@@ -105,7 +105,7 @@ def copy(device, nbytes, repeats):
 
 
 def in_a_process(kind, *arguments):
-    """Return what a measurement prints; its error where it fails."""
+    """Return what a measurement prints; its error if it fails."""
     done = subprocess.run(
         [sys.executable, __file__, "--one", json.dumps([kind, *arguments])],
         stdout=subprocess.PIPE,

@@ -5,7 +5,7 @@
 #
 # On Debian 12, after `make install PYTHON=python3.11` and `tools/install_opencl.sh`: takes this environment along as it is,
 # and Debian's Python 3.11, libgpuarray and pygpu. With --nvidia also CUDA's libraries from NVIDIA's wheels (gigabytes),
-# where the machine has none: NVRTC 13.0, which suits driver 580, cuBLAS 13 and NCCL 2.32.
+# if the machine has none: NVRTC 13.0, which suits driver 580, cuBLAS 13 and NCCL 2.32.
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')

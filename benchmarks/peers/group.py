@@ -124,7 +124,7 @@ class Groups:
         self.kinds, self._open, self.missing = kinds, {}, {}
 
     def get(self, kind, size):
-        """Return the group, or None where there is none of that kind."""
+        """Return the group, or None if there is none of that kind."""
         if kind not in self.kinds or kind in self.missing:
             return None
         if (kind, size) not in self._open:

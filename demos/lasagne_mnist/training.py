@@ -52,7 +52,7 @@ def load_mnist(settings):
 
 
 def resume(settings, network, state):
-    """Load the checkpoint, where there is one; return the first epoch, and the losses so far."""
+    """Load the checkpoint, if there is one; return the first epoch, and the losses so far."""
     if not settings.checkpoint or not os.path.exists(settings.checkpoint):
         return 0, []
     progress = checkpoint.load(settings.checkpoint, network, state)

@@ -1,4 +1,4 @@
-"""Batch normalisation for Lasagne 0.1, which has none: the layer of Lasagne's later versions, written anew.
+"""Batch normalisation for Lasagne 0.1, which has none: the layer of Lasagne's later versions, rewritten.
 
 Source: Ioffe, S., & Szegedy, C. (2015). Batch normalization: accelerating deep network training by reducing internal
 covariate shift. ICML.
@@ -26,7 +26,7 @@ class BatchNormLayer(layers.Layer):
     axes : "auto", int or tuple of int
         What to average over; "auto": all but the second axis.
     epsilon : float
-        Keeps the division finite where a channel does not vary.
+        Keeps the division finite if a channel does not vary.
     alpha : float
         How much of the present batch goes into the running averages.
     beta, gamma : as Lasagne's parameters, or None
@@ -75,7 +75,7 @@ class BatchNormLayer(layers.Layer):
                 "and batch normalisation has parameters along it: "
                 f"give its size to the InputLayer, or name it in axes (got {self.axes})"
             )
-        # one value per channel, brought to the input's dimensions: "x" where it is averaged over
+        # one value per channel, brought to the input's dimensions: "x" for those averaged over
         self.pattern = ["x" if axis in self.axes else kept.index(axis) for axis in range(n_axes)]
 
         trained = {"trainable": True}
@@ -139,7 +139,7 @@ def batch_norm(layer, **kwargs):
     Returns
     -------
     Layer
-        A `BatchNormLayer`, or where the layer has a nonlinearity, a NonlinearityLayer upon it.
+        A `BatchNormLayer`, or a NonlinearityLayer on top of it if the layer has a nonlinearity.
     """
     nonlinearity = getattr(layer, "nonlinearity", None)
     if nonlinearity is not None:

@@ -42,7 +42,7 @@ def images_per_second(run):
 
 
 def seconds_of(run, key):
-    """Return a row's seconds, or None where the run has no such thing."""
+    """Return a row's seconds, or None if the run has no such row."""
     if key == "other":
         return run.seconds["total"] - sum(run.seconds.get(row, 0.0) for row in ROWS)
     return run.seconds.get(key)

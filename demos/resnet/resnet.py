@@ -59,7 +59,7 @@ def build_resnet(depth, input_var=None, normalize=True):
 
 
 def build_large(network, depth, normalize):
-    """Blocks of three convolutions, 1x1, 3x3 and 1x1; where the shape changes, a convolution as shortcut (option B)."""
+    """Blocks of three convolutions, 1x1, 3x3 and 1x1; if the shape changes, a convolution as shortcut (option B)."""
     network = layers.Conv2DLayer(
         network, 64, 7, stride=2, pad=3, W=lasagne.init.HeNormal("relu"), nonlinearity=None if normalize else rectify
     )
@@ -79,7 +79,7 @@ def build_large(network, depth, normalize):
 
 
 def build_small(network, depth, normalize):
-    """Blocks of two 3x3 convolutions; where the shape changes, a shortcut without parameters (option A)."""
+    """Blocks of two 3x3 convolutions; if the shape changes, a shortcut without parameters (option A)."""
     network = convolution(network, 16, 3, normalize)
     for num_filters in (16, 32, 64):
         for block in range((depth - 2) // 6):

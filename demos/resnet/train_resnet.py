@@ -7,7 +7,7 @@ Every rank computes the gradients of its share of a batch, one all_reduce averag
 
 The check. Without batch normalisation (--no-batch-norm) the loss of a batch is a mean over its rows, so the losses must
 be the serial program's up to rounding. With it they are not: each rank normalises its shard by the shard's own mean and
-variance, which vary more than the whole batch's, so it trains on another loss, and there is no equality to ask for.
+variance, which vary more than the whole batch's, so it trains on another loss, and equality cannot be expected.
 What is asked then is that training gets as far: `LOSS_TOLERANCE` and `ACCURACY_TOLERANCE` below.
 """
 
@@ -45,7 +45,7 @@ ROUNDING = {"float32": 1e-3, "float64": 1e-9}
 
 
 def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, checkpoint_path=None, devices=None):
-    """Fork, train on all ranks, close; go on from the checkpoint, where there is one."""
+    """Fork, train on all ranks, close; go on from the checkpoint, if there is one."""
     n_ranks = synk.fork(n_parallel, devices=devices)
     name = f"Synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}"
     print(f"{name}: compiling the network (a minute or more the first time)", flush=True)

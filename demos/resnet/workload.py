@@ -43,7 +43,7 @@ class Settings(NamedTuple):
 class Images(NamedTuple):
     """Images of shape ``(rows, channels, rows, columns)``, labels of shape ``(rows,)``, and where they are from.
 
-    There are none for validation where the labels mean nothing.
+    There are none for validation if the labels mean nothing.
     """
 
     X_train: np.ndarray
@@ -153,7 +153,7 @@ def iter_minibatch_idxs(length, size, random):
 
 
 def resume(path, network, state):
-    """Load a checkpoint, where there is one; return how many batches were trained on before it."""
+    """Load a checkpoint, if there is one; return how many batches were trained on before it."""
     if not path or not os.path.exists(path):
         return 0
     first = int(checkpoint.load(path, network, state)["batches"])
@@ -162,10 +162,10 @@ def resume(path, network, state):
 
 
 def train(name, step, settle, validate, seconds, images, settings, first=0, save=lambda n_batches: None):
-    """Train for the given number of batches; validate where there are images for it.
+    """Train for the given number of batches; validate if there are images for it.
 
     The running statistics of batch normalisation lag behind a network that still changes quickly: after 50 batches
-    they gave accuracies from 55 to 70 %, by chance, where settled ones gave 92 %. So before the validation some
+    they gave accuracies from 55 to 70 %, by chance, while settled ones gave 92 %. So before the validation some
     batches are shown to the network while it stays as it is.
 
     Parameters
@@ -198,7 +198,7 @@ def train(name, step, settle, validate, seconds, images, settings, first=0, save
         desc=name,
         unit="batch",
         leave=False,
-        disable=None if settings.progress else True,  # None: none where nobody watches
+        disable=None if settings.progress else True,  # None: no bar unless on a terminal
     ) as bar:
         for n_done in range(1, settings.batches + 1):
             start = time.perf_counter()

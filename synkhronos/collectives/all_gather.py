@@ -30,7 +30,7 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        Of shape ``(n_r,) + shape`` on rank r, where ``shape`` is the same on all ranks and the lengths ``n_r`` may
+        Of shape ``(n_r,) + shape`` on rank r: ``shape`` is the same on all ranks and the lengths ``n_r`` may
         differ; afterwards of shape ``(n_0 + ... + n_{n-1},) + shape`` on all of them.
     nccl : bool
         Whether to use the GPU transport for variables that live on GPUs.
@@ -46,7 +46,8 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     WorkerError
         If something went wrong on another rank; no value has changed then.
     WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
+        old values or all the new ones.
 
     Examples
     --------

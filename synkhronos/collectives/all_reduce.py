@@ -39,8 +39,9 @@ class AllReduce(CollectiveCommand):
 def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights: Any = None) -> None:
     """Reduce the variables over all ranks and overwrite them on every rank: ``x_r := op(x_0, ..., x_{n-1})``.
 
-    Afterwards all ranks hold identical bits. If anything goes wrong, every rank keeps its value: results are computed
-    beside the values, which takes as much memory again. float16 accumulates in float32; ``avg`` of integers is refused.
+    Afterwards all ranks hold identical bits. If something goes wrong, no value has changed; if a rank dies, the
+    survivors hold either all the old values or all the new ones: results are computed beside the values, which takes as
+    much memory again. float16 accumulates in float32; ``avg`` of integers is refused.
 
     Parameters
     ----------
@@ -65,7 +66,8 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
     WorkerError
         If something went wrong on another rank; no value has changed then.
     WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
+        old values or all the new ones.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """The arguments that collectives have in common: which shared variables, and with which values.
 
-The one cache of a collective on the master, in ``session.caches``; what ranks keep is in `transports.layouts`. A
-training loop reduces the same variables again and again: then nothing is checked or pickled twice.
+What a collective keeps on the master, in ``session.caches``; what ranks keep is in `transports.layouts`. A training
+loop reduces the same variables again and again: then their types are not checked again, and the command is kept as
+bytes, unless it has ``weights``; every rank unpickles the envelope each time.
 
 ====================  =====================================  ===========================  ===========================
 what is kept          key                                    what is reused               what makes it invalid

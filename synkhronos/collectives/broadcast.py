@@ -62,7 +62,8 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
     WorkerError
         If something went wrong on another rank; no value has changed then.
     WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
+        old values or all the new ones.
 
     Examples
     --------

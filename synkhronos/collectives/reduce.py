@@ -70,7 +70,8 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
     WorkerError
         If something went wrong on another rank; no value has changed then.
     WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
+        old values or all the new ones.
 
     Examples
     --------

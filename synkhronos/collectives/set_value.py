@@ -16,7 +16,7 @@ class SetValue(CollectiveCommand):
     Parameters
     ----------
     rank : int
-        Whose.
+        The rank whose variables are overwritten.
     numbers : list of int
         The variables.
     handles, selections : list
@@ -76,7 +76,8 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
     WorkerError
         If something went wrong on another rank; no value has changed then.
     WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
+        old values or all the new ones.
 
     Examples
     --------

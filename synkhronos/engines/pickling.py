@@ -29,7 +29,7 @@ from ..errors import SynkhronosError
 from ..host.signals import DeferredSignals
 
 #: C stack for a graph that is thousands of operations deep: pickling goes one level down per operation, and what it
-#: does not touch of this costs address space only. Smaller where the address space is limited.
+#: does not touch of this costs address space only. Smaller if the address space is limited.
 STACK_SIZES = (512 << 20, 128 << 20, 32 << 20)
 RECURSION_LIMIT = 10**6
 
@@ -192,7 +192,7 @@ def loads(data: Any, find: Callable[[str, Any], Any]) -> List[Any]:
     """
 
     def load() -> List[Any]:
-        # A graph is a hundred thousand objects, none of which is garbage: looking for some takes a quarter of the time.
+        # A graph is a hundred thousand objects, none of which is garbage: collecting it takes a quarter of the time.
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -166,7 +166,7 @@ def check_max_norm(max_norm: Any) -> List[Any]:
 def clipped(param_updates: Dict[Any, Any], grad_shared: List[Any], max_norm: Any) -> Dict[Any, Any]:
     """Return the updates with all gradients scaled to a global norm of at most ``max_norm``.
 
-    ``g := g * c / max(|g|, c)``, where ``|g|`` is the Euclidean norm over the gradients of all parameters (Pascanu,
+    ``g := g * c / max(|g|, c)``; ``|g|`` is the Euclidean norm over the gradients of all parameters (Pascanu,
     Mikolov & Bengio, 2013, On the difficulty of training recurrent neural networks, ICML, section 3.2). The updates
     read the shared gradients, so this is the norm of their mean over all rows, once they hold that.
     """

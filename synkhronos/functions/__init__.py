@@ -9,5 +9,5 @@
                      engine          engine          engine          each rank calls its own copy
     result     <---  2 rows     +    2 rows     +    1 row           reduced by the output's op
 
-The way of a call is in `call`, and what is kept from one to the next in `plan`.
+The path of a call is in `call`, and what is kept from one to the next in `plan`.
 """

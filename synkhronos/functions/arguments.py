@@ -41,7 +41,7 @@ class Arguments:
     inputs : list of Input
         The function's, in order.
     n_scattered : int
-        How many of them, from the first on, are divided by rows (where they have rows).
+        How many of them, from the first on, are divided by rows (if they have rows).
     """
 
     def __init__(self, engine: Any, inputs: Sequence[Any], n_scattered: int) -> None:

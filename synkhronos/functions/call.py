@@ -1,4 +1,4 @@
-"""The way of a call, on one page.
+"""The path of a call, on one page.
 
 ::
 
@@ -11,8 +11,9 @@
     run      every rank:  take its rows, call the engine, reduce the outputs                     CallFunction.run
     finish   the master:  combine what came with the answers, in the form that the user gave     CallFunction.finish
 
-Everything that can be wrong about the arguments raises in the first four, before any rank moves. What is kept from call
-to call is listed in `plan`.
+Everything that can be wrong about the arguments raises in the first four, before any value has changed. (The first
+call distributes the function before that; with ``sliceable_shareds`` the ranks are asked for lengths first.) What is
+kept from call to call is listed in `plan`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CallFunction(Command):
     name : str
         The function's, for messages.
     place : (int, int), optional
-        Where the ranks keep the plan. None: they do not.
+        The place at which the ranks keep the plan; None if they do not.
     plan : Plan, optional
         For ranks that do not have it at that place; it replaces the one there.
     rows : Rows, optional
@@ -140,7 +141,7 @@ class CallFunction(Command):
         )
         for i, (target, new) in enumerate(zip(targets, news)):
             news[i] = engine.to_device(target, new)
-            if isinstance(news[i], np.ndarray):  # what is on the device is as the graph has it, which is as it must be
+            if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
                 news[i] = engine.coerce(target, news[i], f"the update of {engine.label(target)}")
         return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, news)]
 

@@ -1,4 +1,4 @@
-"""Who does what in a call: which rows every rank takes, in how many slices, and what its results weigh. Pure."""
+"""The division of a call: which rows every rank takes, in how many slices, and what its results weigh. Pure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def divide(
     batch_s: Any = None,
     num_slices: Any = 1,
 ) -> Division:
-    """Decide who does what.
+    """Decide which rows every rank takes, in how many slices, and what its results weigh.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ from .variants import Variants
 class Function:
     """What `synkhronos.function` returns: called like a Theano function, it runs on all ranks.
 
-    What else Theano's functions have is the master's own: ``f[input]`` and ``input in f`` look at its values,
-    `copy`, `free`, `profile` and `trust_input` are as described there, all other attributes (``maker``, ``fn``,
+    Everything else that Theano's functions have is the master's own: ``f[input]`` and ``input in f`` look at its
+    values, `copy`, `free`, `profile` and `trust_input` are as described there, all other attributes (``maker``, ``fn``,
     ``input_storage``, ...) are those of the function that `as_theano` calls. ``f[input] = value``, ``f.value`` and
     ``f.container`` are refused, because only shared variables keep values between calls on all ranks. A function can
     be pickled if Theano's can: it comes back with its own copies of the shared variables, and is distributed again.
@@ -41,8 +41,8 @@ class Function:
     compiled : the engine's function
         The master's, e.g. for ``theano.printing.debugprint``.
     last_rows : list of int, optional
-        Rows that every rank took in the last call (1 each if no input is scattered), n_ranks of them; None before the
-        first.
+        Rows that every rank took in the last call that succeeded (1 each if no input is scattered), n_ranks of them;
+        None before the first.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Function:
         return made[0] if len(made) == 1 else tuple(made)
 
     def rows_taken(self, session: Session) -> Optional[List[int]]:
-        """Return the rows that every rank took in the last call in this session; None if there was none."""
+        """Return `last_rows` if the last call that succeeded was in this session; else None."""
         return self.last_rows if self._called_in is not None and self._called_in() is session else None
 
     # -- what the engine's functions also have -------------------------------------------------------------------
@@ -307,8 +307,7 @@ class Function:
         """What the engine's profiler has counted, of all graphs of the function and on all ranks of this session.
 
         A Theano ``ProfileStats``, for functions that were built with ``profile=True``: its ``summary()`` shows the
-        times of all ranks added up. It is made again whenever it is looked at, which asks all ranks and can raise what
-        `free` raises.
+        times of all ranks added up. Every access asks all ranks for it, and can raise what `free` raises.
         """
         graphs, session = self._graphs(), self.program.session
         counts = [self.engine.profile([graph.on_ranks for graph in graphs])]
@@ -376,7 +375,7 @@ class Function:
         Raises
         ------
         TypeError, ValueError
-            If an argument is wrong; no rank has moved then. Also if results do not fit: outputs whose shapes differ
+            If an argument is wrong; no value has changed then. Also if results do not fit: outputs whose shapes differ
             between ranks or slices, integer updates that differ between slices; no update in slices is applied then.
         StateError
             Before `fork`, after `close`, or inside another call.

@@ -1,7 +1,10 @@
 """What calls of a function have in common: made once on the master, kept by every rank.
 
-The one cache of a call. A training loop makes the same call again and again, of other rows: then nothing is checked,
-divided, pickled or attached twice.
+A training loop makes the same call again and again, of other rows. What a call keeps is in the table: a `Data` is not
+checked again, nothing is divided or attached again, and the command is kept as bytes. In every call plain arguments are
+converted and copied, ``batch`` is parsed, files and named memory are attached, and every rank unpickles the envelope. A
+slice as ``batch`` is part of the command, which is then pickled each time, and calls in slices or with sliceable
+variables are divided each time.
 
 ==================  ====================================  ============================  ==============================
 what is kept        key                                   what is reused                what makes it invalid
@@ -15,6 +18,8 @@ what is kept        key                                   what is reused        
                     (as handles), slices, subset          pickled                       another session
 `Prepared`          the plan's place, on each rank        arrays attached, this rank's  another plan in that place; the
                                                           parts                         function dropped
+``row_buffers``     the function's number and the         memory for the rows that      more bytes of rows; the function
+of the context      argument's, on each rank              indices select                dropped or freed
 ==================  ====================================  ============================  ==============================
 
 What changes from call to call is never part of a key: values and indices lie in shared memory at the same place, and
@@ -38,7 +43,8 @@ from ..runtime.session import Session
 from ..selection import Indices, Rows
 from .division import Division
 
-#: Plans of one function that the ranks keep at a time: the batches of an epoch, and the shorter one at its end.
+#: Plans that the master keeps of one function: the batches of an epoch, and the shorter one at its end. Ranks keep up
+#: to that many for each of its graphs.
 MAX_PLANS = 8
 
 
@@ -55,7 +61,7 @@ class Argument(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All of a call except for the slice of rows that it is about.
+    """Everything about a call except which rows ``batch`` selects.
 
     Attributes
     ----------
@@ -76,7 +82,7 @@ class Plan(NamedTuple):
     labels : list of str
         How messages call them.
     dtypes : list of dtype, or None
-        Theirs, if all outputs are so small that they travel with the ranks' answers, which saves a barrier.
+        Theirs, if all outputs are of 0 dimensions and travel with the ranks' answers, which saves a barrier.
     on_device : bool
         Whether outputs may have to be brought to where the engine's own function returns them.
     sliceable : list of int
@@ -106,7 +112,7 @@ class Kept:
     ----------
     plan : Plan
     place : (int, int) or None
-        Where they keep it; None if they do not.
+        The place at which they keep it; None if they do not.
     updates : list of str
         The variables that each rank updates by itself.
     command : Command, optional

@@ -1,4 +1,4 @@
-"""Plans of calls, made on the master: what a call that is not like any before it needs."""
+"""Plans of calls, made on the master for a call that is not like any before it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Planner:
         self.arguments, self.variants = arguments, variants
 
     def division(self, session: Session, n_rows: Optional[int], batch_s: Any, num_slices: Any) -> Division:
-        """Return who does what in a call with slices or sliceable variables, long lists of indices as handles."""
+        """Return the division of a call with slices or sliceable variables, long lists of indices as handles."""
         lengths, sliceable = None, self.variants.sliceable
         if sliceable:
             replicator = replicator_of(session)
@@ -63,7 +63,7 @@ class Planner:
         division: Division,
         subset: Any,
     ) -> Plan:
-        """Return what a call has in common with others of the same arguments, after checking that it has a meaning."""
+        """Return what a call has in common with others of the same arguments, after checking that it makes sense."""
         ops = self._ops(division, subset, replicator.session.root)
         number, sliceable, updates = self._graph_for(function, division, replicator)
         outputs = self.engine.outputs(self.compiled)
@@ -89,7 +89,7 @@ class Planner:
         )
 
     def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
-        """Return the ops of the wanted outputs; refuse those that the call has no meaning for."""
+        """Return the ops of the wanted outputs; refuse those that make no sense in this call."""
         positions = range(len(self.output_ops)) if subset is None else subset
         ops = [self.output_ops[i] for i in positions]
         for i, op in zip(positions, ops):
@@ -113,7 +113,7 @@ class Planner:
         return ops
 
     def _graph_for(self, function: Any, division: Division, replicator: Replicator) -> Tuple[int, List[Any], List[Any]]:
-        """Return the number of the graph that the call needs, and of the variables that the graph leaves to us."""
+        """Return the number of the graph that the call needs, and of the variables whose updates it leaves to us."""
         sliced = division.num_slices > 1
         if not sliced and division.shared_rows is None:
             return replicator.number(function), [], []

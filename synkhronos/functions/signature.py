@@ -20,7 +20,7 @@ class Form(NamedTuple):
     single: bool = False
 
     def wrap(self, results: List[Any], subset: Optional[Sequence[int]]) -> Any:
-        """Return the (chosen) outputs in that form; chosen ones are never alone, as in Theano."""
+        """Return the (chosen) outputs in that form; chosen ones are always in a list, as in Theano."""
         if self.keys is not None:
             return dict(zip(self.keys if subset is None else [self.keys[i] for i in subset], results))
         return results[0] if self.single and subset is None else results

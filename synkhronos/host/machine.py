@@ -80,7 +80,7 @@ def cpu_quota(root: str = "/") -> Optional[float]:
 
 
 def available_memory(root: str = "/") -> int:
-    """Return how many bytes of memory can still be had without swapping.
+    """Return how many bytes of memory are still available without swapping.
 
     That is the least of what the kernel calls available and what the memory limits of the process's control groups
     leave; file cache that the kernel would drop counts as free in both.

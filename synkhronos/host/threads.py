@@ -18,7 +18,7 @@ def limit_threads(threads: int) -> None:
 class Library:
     """The number of threads of one BLAS or OpenMP library; that of OpenBLAS without threadpoolctl's detours.
 
-    These take longer than all else that surrounds a command: 5 instead of 1 microseconds for two libraries.
+    These take longer than everything else that surrounds a command: 5 instead of 1 microseconds for two libraries.
     """
 
     def __init__(self, controller: Any) -> None:

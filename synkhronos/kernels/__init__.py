@@ -1,4 +1,4 @@
-"""Copying and reducing past the caches, by kernels in C if they could be built: nothing else knows of C.
+"""Copying and reducing past the caches, by kernels in C if they could be built: no other package uses C.
 
 ::
 

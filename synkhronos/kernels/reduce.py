@@ -1,7 +1,7 @@
 """One rank's share of a reduction: which elements it reduces, for all ranks, and how.
 
 Values of single and double precision are reduced by the kernel in C if it could be built, for any number of arrays in
-one call; all else by NumPy, in blocks that fit the cache.
+one call; everything else by NumPy, in blocks that fit the cache.
 """
 
 from __future__ import annotations

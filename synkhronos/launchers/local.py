@@ -1,7 +1,7 @@
 """Ranks in this process: the master alone, or each other rank as a thread.
 
 A session of one rank starts here, because there is nothing to fork. With more ranks the others are threads, which tests
-use: they start in no time. All else is as with processes, shared memory included, except that a thread cannot be
+use: they start in no time. Everything else is as with processes, shared memory included, except that a thread cannot be
 killed: `SimulatedDeath`, raised inside a rank, takes the place of its death.
 """
 

@@ -230,7 +230,7 @@ class Storage:
         self._show(array, memory)
 
     def reshape(self, shape: Tuple[int, ...], oversize: float) -> None:
-        """Change the shape; keep what the old and the new one have in common, and set all else to 0."""
+        """Change the shape; keep what the old and the new one have in common, and set the rest to 0."""
         backing = self.backing
         old, same_rows = backing.array, shape[1:] == backing.shape[1:]
         corner = tuple(slice(min(pair)) for pair in zip(shape, backing.shape))

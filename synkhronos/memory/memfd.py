@@ -4,7 +4,7 @@ A name in /dev/shm would outlive a ``kill -9``, and containers limit /dev/shm to
 neither fault. If the system has none, a POSIX shared memory object is opened and unlinked at once.
 
 A memory file that is longer than the memory behind it can be mapped without an error, and the first touch of a page
-that cannot be had ends the process with SIGBUS. So every range is reserved before it is used.
+that is not available ends the process with SIGBUS. So every range is reserved before it is used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def nameless_file(label: str, size: int = 0) -> int:
     Raises
     ------
     SharedMemoryError
-        The memory cannot be had.
+        The memory cannot be allocated.
     """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("synkhronos-" + label, os.MFD_CLOEXEC)
@@ -81,7 +81,7 @@ def reserve(fd: int, start: int, size: int, check: bool = True) -> None:
     Raises
     ------
     SharedMemoryError
-        The memory cannot be had. Pages of the range may stay reserved: the caller gives them back.
+        The memory cannot be allocated. Pages of the range may stay reserved: the caller gives them back.
     """
     if check and size > _free(fd):
         raise _shortage(fd, size)

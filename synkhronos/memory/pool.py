@@ -28,7 +28,7 @@ from .posix_names import NamedMemory
 #: Dimensions that NumPy's arrays can have.
 MAX_NDIM = 32
 
-#: Address space of a pool, if it can be had; pages count only once they are reserved.
+#: Address space of a pool, if it is available; pages count only once they are reserved.
 WINDOW_BYTES = 1 << 40
 _MIN_WINDOW_BYTES = 64 << 20
 _ALIGNMENT_BYTES = 64
@@ -47,7 +47,7 @@ class Pool:
     ident : int
         The pool's number in handles.
     window : int
-        Address space to take, in bytes; less is taken if less can be had (``ulimit -v``).
+        Address space to take, in bytes; less is taken if less is available (``ulimit -v``).
     fd : int, optional
         Descriptor of an empty `nameless_file` that peers know already; by default a new one is made.
 
@@ -129,7 +129,7 @@ class Pool:
         ArgumentTypeError, ArgumentValueError
             There cannot be such an array.
         SharedMemoryError
-            The memory cannot be had; nothing was changed.
+            The memory cannot be allocated; nothing was changed.
         StateError
             The pool is closed, or belongs to another process.
         """

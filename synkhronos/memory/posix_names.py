@@ -40,7 +40,7 @@ class NamedMemory:
     ArgumentTypeError, ArgumentValueError
         The name is not a valid one, or exists.
     SharedMemoryError
-        The memory cannot be had; nothing is left.
+        The memory cannot be allocated; nothing is left.
     """
 
     def __init__(self, name: str, nbytes: int) -> None:

@@ -73,7 +73,7 @@ def fork(
         Whether ranks are pinned to cores if there are no more ranks than cores. The master is confined only while it
         executes a command.
     threads : int, optional
-        BLAS and OpenMP threads per rank; cores divided by ranks by default.
+        BLAS and OpenMP threads per rank; cores / ranks by default.
     keep_heap : bool
         Whether the C library's heap keeps up to 512 MB of the memory that is freed, on every rank, this process
         included: a rank whose heap gives it back to the kernel after every call may lose a quarter of its time. The
@@ -91,7 +91,7 @@ def fork(
     StateError
         A session is open already, this is a rank itself, or this process has opened a device by itself.
     SynkhronosError
-        Processes or memory cannot be had, or a device cannot be opened; names rank and device.
+        Processes cannot be started, memory cannot be allocated, or a device cannot be opened; names rank and device.
 
     Examples
     --------

@@ -43,7 +43,7 @@ DEVICES_TIMEOUT_S = 600.0
 
 
 class SessionOptions(NamedTuple):
-    """What `fork` was asked for beside ranks and devices; it documents and checks them."""
+    """The options of `fork` other than ranks and devices; `fork` documents and checks them."""
 
     timeout: Optional[float] = None
     pin: bool = True

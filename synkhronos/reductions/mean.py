@@ -5,8 +5,8 @@
 element by element, over the ranks ``r`` that count. `mean_into` is this definition, for arrays on the host. What else
 averages (the kernels in C, `reductions.device`, `transports.nccl`, `extensions.train_theano`) keeps the same contract:
 
-- **Who counts.** A rank without a value does not, nor one of weight 0 beside others: NaN or infinity there does not
-  matter. If all weights are 0, all ranks that have a value count the same.
+- **Which ranks count.** A rank without a value does not, nor one of weight 0 beside others: NaN or infinity there does
+  not matter. If all weights are 0, all ranks that have a value count the same.
 - **Weights first.** They are multiplied by the power of 2 that brings their sum into [0.5, 1), which is exact, so that
   no weighted sum overflows; then the sum is divided by the sum of the weights.
 - **Accumulated in** float32 for float16, else in the values' own type or a wider one. Complex numbers are averaged by

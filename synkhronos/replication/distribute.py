@@ -21,7 +21,7 @@ def distribute() -> None:
     SharedMemoryError
         If there is no memory for the values; the ranks hold none of what was to be sent then.
     WorkerError
-        If a rank cannot load what it was sent; none holds it then.
+        If a rank cannot load what it was sent; no rank holds it then.
     WorkerDied, WorkerTimeout
         If a rank ended, or did not answer in time; the session is closed then.
 

@@ -1,4 +1,4 @@
-"""Random streams: where each rank's begins when the ranks are given it."""
+"""Random streams: the position at which each rank's begins."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Iterable, Optional, Tuple
 class RandomStreams:
     """The random streams of one session.
 
-    What the master holds when a stream is first sent is where rank 0 begins, which so draws what the program alone
+    What the master holds when a stream is first sent is where rank 0 begins, which then draws what the program alone
     would; rank r begins r long jumps further on the same sequence. A stream that is sent once more, because no
     function used it for a while, is not moved again: the master goes on, and the others begin as many jumps after it
-    as they come after it in the circle of ranks, where no rank has been.
+    as they come after it in the circle of ranks, at numbers that no rank has drawn.
 
     Parameters
     ----------

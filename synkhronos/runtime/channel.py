@@ -1,7 +1,7 @@
 """The channel between the master and the ranks: commands out, answers back, through shared memory.
 
 A message lies in a slot of the control block and is announced by a semaphore. Commands and answers alternate strictly,
-so a slot is never written while somebody may read it. ::
+so a slot is never written while it may be read. ::
 
     master   MasterEnd.send --- command slot, commands[r] ---> RankEnd.wait, RankEnd.read   rank r
              MasterEnd.wait, .read <--- answers[r], slot of r --- RankEnd.send
@@ -32,7 +32,7 @@ class MasterEnd:
 
     @point("channel")
     def send(self, number: int, payload: bytes) -> None:
-        """Publish the command of that number. If this raises SharedMemoryError, no rank has moved."""
+        """Publish the command of that number. If this raises SharedMemoryError, no rank has been woken."""
         block, words = self.block, self.block.words
         if len(payload) <= len(block.command_slot):
             block.command_slot[: len(payload)] = payload

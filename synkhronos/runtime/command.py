@@ -94,7 +94,7 @@ class Answer(NamedTuple):
 
 
 class Start(Command):
-    """Answer, so that `fork` learns what keeps a rank from living."""
+    """Answer, so that `fork` learns whether every rank works."""
 
     title = "start"
 

@@ -72,7 +72,7 @@ class RankContext:
         watch: Callable[[], object],
         policy: WaitPolicy,
     ) -> RankContext:
-        """Assemble a rank's state: the one place where it is done, for the master, for processes and for threads.
+        """Assemble a rank's state: the one place that does it, for the master, for processes and for threads.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""How messages tell what happened to a process."""
+"""How messages say what happened to a process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import signal
 
 
 def describe_end(status: int, memory: int = 0) -> str:
-    """Tell how a process ended.
+    """Return how a process ended, as messages say it.
 
     Parameters
     ----------
     status : int
         Its exit code, or minus the number of the signal.
     memory : int
-        Bytes that it held at most, where that is known.
+        Peak memory in bytes; 0 if unknown.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def describe_end(status: int, memory: int = 0) -> str:
     >>> describe_end(3)
     'ended with exit code 3'
     >>> describe_end(-9, 700 << 20)
-    'was killed by SIGKILL (if nobody sent it, the kernel ran out of memory; the rank held up to 700 MB)'
+    'was killed by SIGKILL (unless it was sent on purpose, the kernel ran out of memory; the rank held up to 700 MB)'
     """
     if status >= 0:
         return f"ended with exit code {status}"
@@ -33,11 +33,11 @@ def describe_end(status: int, memory: int = 0) -> str:
     if -status != signal.SIGKILL:
         return f"was killed by {name}"
     held = f"; the rank held up to {-(-memory >> 20)} MB" if memory else ""
-    return f"was killed by {name} (if nobody sent it, the kernel ran out of memory{held})"
+    return f"was killed by {name} (unless it was sent on purpose, the kernel ran out of memory{held})"
 
 
 def describe_state(pid: int) -> str:
-    """Tell what the kernel says of a process: running, sleeping, stopped."""
+    """Return what the kernel says of a process: running, sleeping, stopped."""
     try:
         with open(f"/proc/{pid}/status") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)

@@ -14,18 +14,18 @@ class RankConfig(NamedTuple):
     rank: int
     size: int
     root: int
-    cores: List[int]  # to run on; empty where the rank is not pinned
+    cores: List[int]  # to run on; empty if the rank is not pinned
     threads: int  # of BLAS and OpenMP
     budget: int  # cores that all ranks share
     path: List[str]  # sys.path
-    directory: str  # working directory; empty where it has been deleted
+    directory: str  # working directory; empty if it has been deleted
     environment: Dict[str, str]
     profile: Optional[str]  # where to write a cProfile file at the end
     keep_heap: bool = True  # whether the C library's heap is to keep what is freed
 
 
 class Launcher(ABC):
-    """Starts the ranks of one session other than the master, knows their fate, and ends them.
+    """Starts the ranks of one session other than the master, knows how they ended, and ends them.
 
     The ranks find the session's memory by what `start` hands them, serve commands until they are told to stop, and
     never outlive the master.
@@ -37,7 +37,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def is_alive(self) -> bool:
-        """Return whether the launcher itself can still tell the ranks' fate."""
+        """Return whether the launcher itself can still see how ranks end."""
 
     def error(self) -> SynkhronosError:
         """Return what to raise if it cannot."""
@@ -49,19 +49,19 @@ class Launcher(ABC):
 
     @abstractmethod
     def fatal_error(self, rank: int) -> str:
-        """Return the traceback of a rank that ended because it could not start or broke; else nothing."""
+        """Return the traceback of a rank that ended because it could not start or broke; "" otherwise."""
 
     @abstractmethod
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
-        """Tell what ranks are doing: their Python stacks, of those that can answer in that time."""
+        """Return what ranks are doing: the Python stacks of those that can answer in that time."""
 
     @abstractmethod
     def forward(self, idle: bool = False) -> None:
-        """Pass on what ranks have printed; ``idle`` where none of them is in a command."""
+        """Pass on what ranks have printed; ``idle`` if none of them is in a command."""
 
     @abstractmethod
     def join(self, seconds: float) -> bool:
-        """Wait at most so long until all ranks have ended; tell whether they have."""
+        """Wait at most so long until all ranks have ended; return whether they have."""
 
     @abstractmethod
     def kill(self) -> None:

@@ -81,12 +81,12 @@ class Registry:
         return f"Registry(functions={len(self.functions)}, shareds={len(self.shareds)})"
 
     def add(self, shareds: Iterable[SharedEntry], functions: Iterable[FunctionEntry]) -> None:
-        """Enter variables and functions; no harm twice."""
+        """Add variables and functions; those that are there are replaced."""
         self.shareds.update({entry.number: entry for entry in shareds})
         self.functions.update({entry.number: entry for entry in functions})
 
     def forget(self, thing: Tuple[str, int]) -> None:
-        """Drop a function or a variable; no harm if it is not there."""
+        """Drop a function or a variable, if it is there."""
         kind, number = thing
         (self.functions if kind == "function" else self.shareds).pop(number, None)
 
@@ -108,7 +108,7 @@ class Replicas(ABC):
 
     @abstractmethod
     def value(self, number: int) -> Any:
-        """Return the dense array of a variable that is being sent: on the master, where it is; None elsewhere."""
+        """Return the dense array of a variable that is being sent: the array itself on the master; None elsewhere."""
 
     @abstractmethod
     def functions(
@@ -118,4 +118,4 @@ class Replicas(ABC):
 
     @abstractmethod
     def forget(self, thing: Tuple[str, int]) -> None:
-        """Drop what is kept of a function or a variable; no harm if there is nothing."""
+        """Drop what is kept of a function or a variable, if anything is."""

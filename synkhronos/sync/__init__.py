@@ -8,6 +8,6 @@
     | `ControlBlock`:  words  |  semaphores  |  command  |  answers   |   one file without a name
     +----------------------------------------------------------------+
 
-A word says what has happened, a `Semaphore` wakes those who wait to look at the words, and a `Barrier` is a protocol of
+A word says what has happened, a `Semaphore` wakes waiting ranks to look at the words, and a `Barrier` is a protocol of
 both that survives the death of a rank.
 """

@@ -8,7 +8,7 @@ barrier was complete, whatever happens meanwhile: this is what makes collectives
     rank 2   arrived[2] = k   post arrivals ........................ wait for releases[2] ... decided >= k: go on
     root     arrived[0] = k   wait for arrivals twice, decided = k,  post releases[1], releases[2]
 
-The state of a barrier is in four words, and each rank's part of it in one::
+The state of a barrier is in four words of the session and one of each rank::
 
     word             written by       state
     arrived[r] = k   rank r           r waits at barrier k
@@ -18,9 +18,10 @@ The state of a barrier is in four words, and each rank's part of it in one::
     aborted = c      root             no barrier of command c will be decided any more
     deaths = 1       keeper           a rank has ended: as abort_requested
 
-A rank that fails requests that the command be given up; the root *aborts* it then, and all that wait raise `Aborted`.
-Numbers tell the barriers and the commands apart, so that nothing of an old one is taken for a new one. The words of the
-control block alone say what has happened; the semaphores wake those who wait to look at them, and may do so too often.
+A rank that fails requests that the command be given up; the root *aborts* it then, and all waiting ranks raise
+`Aborted`. Numbers tell the barriers and the commands apart, so that nothing of an old one is taken for a new one. The
+words of the control block alone say what has happened; the semaphores wake waiting ranks so that they look at the words
+again, and may do so too often.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class Barrier:
         self.watch()
 
     def look(self) -> None:
-        """Raise `Aborted` if the command in progress is given up: for waits on something else than a barrier."""
+        """Raise `Aborted` if the command in progress is given up: for waits on something other than a barrier."""
         if self.rank == self.root:
             self._watch_root()
         else:
@@ -175,7 +176,7 @@ class Barrier:
             for rank in self._others:
                 block.releases[rank].release()
         elif words[ABORTED] < self.command:
-            words[ABORT_REQUESTED] = self.command  # whichever rank else writes it is in the same command
+            words[ABORT_REQUESTED] = self.command  # any other rank that writes it is in the same command
             block.arrivals.release()
 
     def clear(self) -> None:

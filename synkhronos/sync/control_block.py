@@ -45,7 +45,7 @@ SESSION_WORDS = (
 RANK_WORDS = (
     ("ended", "keeper", "whether the keeper has seen the process end"),
     ("status", "keeper", "and how: its exit code, or minus the signal's number"),
-    ("memory", "keeper", "and the bytes of memory that it held at most"),
+    ("memory", "keeper", "and its peak memory in bytes; 0 if unknown"),
     ("arrived", "the rank", "the barrier that it has reached"),
     ("finished", "the rank", "the command that it has answered"),
     ("answer_length", "the rank", "bytes of its answer in the slot; negative as for commands"),

@@ -3,8 +3,8 @@
 POSIX ``sem_t`` objects, reached through the C library: every process that maps the memory can use them, nothing needs
 to be inherited, and a ``kill -9`` leaves nothing behind (a named semaphore would stay in /dev/shm).
 
-A wait tries for a short while and then blocks, in bounded steps between which the waiter looks at the fate of its
-peers. All waits of ranks for each other, and of the master for answers, are `Semaphore.wait`. (The keeper polls its
+A wait tries for a short while and then blocks, in bounded steps between which the waiter checks that its peers
+live. All waits of ranks for each other, and of the master for answers, are `Semaphore.wait`. (The keeper polls its
 socket, `close` waits for ranks to end, and NCCL is polled.)
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Callable, NamedTuple
 #: Bytes to set aside for one semaphore: a cache line of its own, so that spinning on one does not slow its neighbours.
 SEMAPHORE_BYTES = 64
 
-#: Longest time, in seconds, between two looks at the fate of the peers.
+#: Longest time, in seconds, between two checks that the peers live.
 POLL_INTERVAL_S = 0.1
 
 

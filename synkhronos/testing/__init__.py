@@ -1,1 +1,1 @@
-"""What tests of the library, and of programs that use it, run in: an engine that needs only NumPy."""
+"""An engine that needs only NumPy: for tests of the library, and of programs that use it."""

@@ -11,7 +11,7 @@ more than one large one.
 **Keys.** A key names what an array is the value of (a shared variable, an output), so that a transport can keep memory
 for it from call to call.
 
-**Devices.** Arrays are NumPy arrays here. Where ranks have devices, their transport takes the arrays that live there as
+**Devices.** Arrays are NumPy arrays here. If ranks have devices, their transport takes the arrays that live there as
 well, in the same lists, and returns results for those on the device or on the host, as it comes. An op's ``on_host``,
 and the argument of that name, ask for the way through the host.
 
@@ -47,7 +47,7 @@ class Pending:
     Parameters
     ----------
     results : list of (array or None)
-        None where this rank keeps its value.
+        None if this rank keeps its value.
     """
 
     __slots__ = ("_results",)
@@ -61,7 +61,7 @@ class Pending:
             self._results[i] = to_device(variable, self._results[i])
 
     def release(self) -> List[Any]:
-        """Return the results: to be called after the barrier that completes them, by who has waited at it."""
+        """Return the results: to be called after waiting at the barrier that completes them."""
         return self._results
 
 
@@ -112,7 +112,7 @@ class Transport(ABC):
         Parameters
         ----------
         arrays
-            None where this rank has nothing to contribute.
+            None if this rank has nothing to contribute.
         ops
             One per array; ``gather`` concatenates, None takes the root's own (or the first there is).
         weights

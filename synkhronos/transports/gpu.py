@@ -1,7 +1,7 @@
-"""Collectives of ranks that have a device each: NCCL where it can be, the host's shared memory for all else.
+"""Collectives of ranks that have a device each: NCCL if it can be used, otherwise the host's shared memory.
 
 An array on the host goes as it would without devices. One on a device goes
-through NCCL where there is a clique of the ranks' devices and NCCL knows its
+through NCCL if there is a clique of the ranks' devices and NCCL knows its
 type; else it is staged: read into this rank's slot in shared memory, reduced
 there, and brought back. A call's arrays may be of both kinds.
 """
@@ -42,7 +42,7 @@ class GpuTransport(Transport):
         self.why = ""
 
     def connect(self) -> None:
-        """Open the clique of the ranks' devices, where they can have one. Every rank calls this."""
+        """Open the clique of the ranks' devices, if they can have one. Every rank calls this."""
         self.nccl, self.why = open_clique(self.host, self.context, self.device)
         if self.nccl is None and self.host.rank == self.host.root:
             level = logging.WARNING if self.device.startswith("cuda") else logging.INFO

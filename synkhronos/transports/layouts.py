@@ -1,7 +1,7 @@
 """Where the arrays of all ranks lie, as they have told each other.
 
-The one cache of a collective. Arrays mostly lie where they lay the last time, or the time before that (the current and
-the spare array of a slot change places), so a hot collective neither pickles nor attaches anything:
+What a collective keeps on every rank. Arrays mostly lie where they lay the last time, or the time before that (the
+current and the spare array of a slot change places), so a hot collective neither pickles notices nor attaches anything:
 
 =================  ===============================  ==========================================  =====================
 level              key                              what is reused                              what makes it invalid
@@ -12,7 +12,11 @@ level              key                              what is reused              
                                                     attached                                    rank
 `Layout.plans`     what the collective does with    its share of the work, with the views       nothing: a layout
                    them: takers, or ops             that it reads and writes                    never changes
+`Portion` (of      whether the kernel is used; the  the kernel's table of addresses, the        the layout is dropped;
+`kernels.reduce`)  op and the weights               blocks for NumPy, weights prepared          ``MAX_RECIPES`` weights
 =================  ===============================  ==========================================  =====================
+
+Beyond `MAX_LAYOUTS` notices or layouts the oldest is dropped.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ with what changes nothing; arrays of different lengths are padded and cut.
 
 Its calls return before the work is done, and the work waits for all ranks: one
 that dies in the middle leaves the others' devices waiting. So `Clique.finish`
-looks at the fate of the ranks until the device is done, and aborts if that has
+checks that the ranks live until the device is done, and aborts if that has
 become pointless.
 """
 

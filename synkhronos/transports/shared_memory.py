@@ -32,7 +32,7 @@ from ..trace import point
 from .base import Key, NameOf, Pending, Transport
 from .layouts import Layout, Layouts, Placed
 
-#: Up to so many bytes the root reduces alone: sharing the work would take another barrier.
+#: The largest array, in bytes, that the root reduces alone: sharing the work would take another barrier.
 ROOT_REDUCES_BELOW_BYTES = 1 << 16
 
 

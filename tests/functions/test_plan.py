@@ -1,7 +1,7 @@
 """Plans: what does not change from call to call travels once, and what changes is never taken for it.
 
-One test for each row of the table in `synkhronos.functions.plan`: what is used again, and what makes it invalid. What
-calls return is compared with NumPy.
+One test for each row of the table in `synkhronos.functions.plan`, except ``row_buffers``, which are only memory: what is
+used again, and what makes it invalid. What calls return is compared with NumPy.
 """
 
 import gc

@@ -228,7 +228,7 @@ class GraphEngine(Engine):
         if not on_host and not self.is_on_device(value):
             return value
         if isinstance(value, np.generic):
-            return np.asarray(value)  # the Python code of some Ops leaves a NumPy scalar where the type says array
+            return np.asarray(value)  # the Python code of some Ops leaves a NumPy scalar, though the type says array
         # An output may be the array that an updated shared variable held before ([w], updates=[(w, w + 1)]). The
         # library gives that array up; but here it can be memory that is used again. The same holds for In(borrow=True)
         # and Out(borrow=True): the next call may write to what Out(borrow=True) has returned (in modes without

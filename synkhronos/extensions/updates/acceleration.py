@@ -110,7 +110,7 @@ def nesterov_momentum(loss_or_grads: Any, params: Any, learning_rate: Any, momen
 
 
 def apply_momentum(param_updates: Any, params: Any = None, momentum: Any = 0.9) -> Dict[Any, Any]:
-    """Add momentum to any updates: ``v := m * v + new(p) - p``, ``p := p + v``, where they were ``p := new(p)``.
+    """Add momentum to any updates: ``v := m * v + new(p) - p``, ``p := p + v``, instead of ``p := new(p)``.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ def receive(sock: socket.socket) -> Tuple[Any, List[int]]:
     EOFError
         The other end is closed.
     OSError
-        The descriptors cannot be had; the message is lost, the next one can be received.
+        The descriptors cannot be received; the message is lost, the next one can be received.
     """
     fds: List[int] = []
     try:

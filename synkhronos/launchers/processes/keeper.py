@@ -1,8 +1,8 @@
 """The keeper: a small process that forks every rank, watches over them, and ends them with the master.
 
 It is forked from the program at the first `fork()` and lives as long as the program. It opens no device, builds no
-graph and holds no lock, so that ranks can be forked from it at any time, also when the master has long opened a GPU and
-could not fork a usable process itself. ::
+graph and holds no lock, so that ranks can be forked from it at any time, even if the master has already opened a GPU
+and could not fork a usable process itself. ::
 
     master                                 keeper                                  rank r
       | forks, once ------------------------> |
@@ -18,8 +18,9 @@ could not fork a usable process itself. ::
       | <--------------------------- done     |
       X ends                                  | sees end of file, kills and reaps, ends
 
-What it promises: when a rank ends, for whatever reason, the control block says how, and the waits of the other
-ranks are ended; when the master ends, for whatever reason, its ranks are killed.
+What it promises: when a rank ends, for whatever reason, the control block says how, and the master is woken if it
+waits; the master then frees the other ranks or ends them. When the master ends, for whatever reason, its ranks are
+killed.
 
 Waits: the keeper polls its socket and a pipe that SIGCHLD writes to, and checks every half second whether its parent is
 still the master. The master waits for an answer of the keeper for at most `FORK_TIMEOUT_S` or `KILL_TIMEOUT_S`, and
@@ -127,7 +128,7 @@ class Keeper:
         return pids
 
     def kill(self) -> None:
-        """Kill every rank and wait until all are gone; if the keeper does not do it, it is killed, and they with it."""
+        """Kill every rank and wait until all are gone; a keeper that does not is killed, and the ranks with it."""
         try:
             self._ask(("kill",), (), KILL_TIMEOUT_S)
         except SynkhronosError:
@@ -284,7 +285,7 @@ class _Watch:
             self.reap(block=True)
 
     def reap(self, block: bool = False) -> None:
-        """Record how ranks ended, and end the waits for them."""
+        """Record how ranks ended, and wake the master."""
         while self.ranks:
             try:
                 pid, status, usage = os.wait4(-1, 0 if block else os.WNOHANG)
@@ -303,7 +304,7 @@ class _Watch:
 
 
 def _drop_descriptors(keep: int) -> None:
-    """Let go of the program's open files, pipes and sockets: a reader of their other ends must not wait for the keeper.
+    """Close the program's open files, pipes and sockets: a reader of their other ends must not wait for the keeper.
 
     The numbers stay in use, for /dev/null: objects inherited from the program may still close them.
     """
@@ -320,7 +321,7 @@ def _drop_descriptors(keep: int) -> None:
 
 
 def record_exit(block: ControlBlock, rank: int, status: int, memory: int = 0) -> None:
-    """Record that a rank has ended, and end the waits for it."""
+    """Record that a rank has ended, and wake the master, which may wait for its arrival or its answer."""
     block.status[rank], block.memory[rank] = status, memory
     block.ended[rank] = 1
     block.deaths = 1

@@ -70,7 +70,7 @@ class Streams:
                 fd = self._files.get(key)
                 if fd is None:  # closed meanwhile, by a signal handler
                     continue
-                size = os.lseek(fd, 0, os.SEEK_END)  # a third of the time of fstat; appending does not mind
+                size = os.lseek(fd, 0, os.SEEK_END)  # a third of the time of fstat; appending is not affected
                 if size != self._read.get(key, 0) or key in self._begun:
                     self._forward(key, fd, size, idle, last)
 

@@ -58,7 +58,7 @@ def record_fatal_error(block: ControlBlock, rank: int, error: BaseException) -> 
 
 
 def fatal_error(block: ControlBlock, rank: int) -> str:
-    """Return what a rank left that ended by an exception; "" if it ended otherwise."""
+    """Return the traceback of a rank that ended by an exception; "" if it ended otherwise."""
     return bytes(block.fatal_error[rank]).rstrip(b"\0").decode("utf-8", "ignore")
 
 
@@ -68,7 +68,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     Parameters
     ----------
     config : RankConfig
-        Who this is.
+        Which rank this is, and how it is set up.
     block : ControlBlock
         The session's.
     stacks : int

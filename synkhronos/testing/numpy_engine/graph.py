@@ -112,7 +112,7 @@ def shared(
 def apply(
     function: Callable[..., Any], *args: Any, dtype: Any = None, ndim: Optional[int] = None, name: Optional[str] = None
 ) -> Apply:
-    """Return the expression ``function(*args)``; what is not given of its type is found by trying it on ones."""
+    """Return the expression ``function(*args)``; dtype and ndim, if not given, are found by trying it on ones."""
     if dtype is None or ndim is None:
         types = [
             arg.type if isinstance(arg, Variable) else arg if isinstance(arg, np.ndarray) else None for arg in args
@@ -146,7 +146,7 @@ def convert(type_: Optional[ArrayType], value: Any, argument: str) -> Any:
     array = np.asarray(value)
     if not isinstance(value, np.ndarray) and array.dtype.kind in "biufc" and not np.can_cast(array.dtype, type_.dtype):
         cast = array.astype(type_.dtype)
-        python_float = isinstance(value, float) and type_.dtype.kind == "f"  # 0.1 is welcome as a float32
+        python_float = isinstance(value, float) and type_.dtype.kind == "f"  # 0.1 may become a float32
         array = cast if python_float or np.array_equal(cast, array) else array
     check(type_, array.dtype, array.shape, argument)
     return array.astype(type_.dtype, copy=False)
@@ -162,7 +162,7 @@ def check(type_: Optional[ArrayType], dtype: np.dtype[Any], shape: Tuple[int, ..
     if len(shape) != type_.ndim:
         raise ArgumentTypeError(argument, describe(type_), got, "reshape it")
     if any(broadcastable and length != 1 for broadcastable, length in zip(type_.broadcastable, shape)):
-        expected = f"length 1 where broadcastable is True in {type_.broadcastable}"
+        expected = f"length 1 on the axes whose broadcastable is True in {type_.broadcastable}"
         raise ArgumentTypeError(argument, expected, got, "reshape it")
 
 
