@@ -35,7 +35,11 @@ def test_what_is_wrong_is_said_before_any_device_is_open():
         (dict(devices=["opencl0:77"]), synk.SynkhronosError, "rank 0: opencl0:77 could not be opened: .*[Dd]evice"),
         (dict(devices=[DEVICE, "opencl0:77"]), synk.WorkerError, "rank 1: opencl0:77 could not be opened: .*[Dd]evice"),
         (dict(devices=["opencl0:77", DEVICE]), synk.SynkhronosError, "rank 0: opencl0:77"),
-        (dict(devices=[DEVICE], n_parallel=2), ValueError, "n_parallel: 2 ranks, but devices names 1"),
+        (
+            dict(devices=[DEVICE], n_parallel=2),
+            ValueError,
+            "n_parallel: expected 1, the number of names in devices, got 2",
+        ),
         (dict(devices=[f"cuda{synk.get_n_gpu()}"]), ValueError, r"devices\[0\]: there is no cuda"),
         (dict(devices=[DEVICE], use_gpu=False), ValueError, "use_gpu is False"),
     ]:

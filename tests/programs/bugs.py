@@ -12,6 +12,7 @@ import sys
 import numpy as np
 
 from synkhronos.collectives import scatter as scatter_module
+from synkhronos.collectives.broadcast import Broadcast
 from synkhronos.functions import arguments, division, slicing
 from synkhronos.functions.plan import Plans
 from synkhronos.functions.variants import Variants
@@ -259,12 +260,14 @@ def batch_applied_twice(plant):
     right = arguments.Arguments.prepare
 
     def wrong(self, pool, values, batch):
-        found, chosen, n_rows = right(self, pool, values, batch)
-        found = [
+        found, chosen, indices, n_rows = right(self, pool, values, batch)
+        found = tuple(
             each._replace(kind="selected") if isinstance(value, arguments.Data) and value.minibatch else each
             for each, value in zip(found, values)
-        ]
-        return found, chosen, n_rows
+        )
+        if isinstance(chosen, Indices) and indices is None:
+            indices = self.stage(pool, -1, chosen.array)
+        return found, chosen, indices, n_rows
 
     plant.replace(arguments.Arguments, "prepare", wrong)
 
@@ -273,10 +276,8 @@ def lengths_cut(plant):
     """Scattered inputs of different lengths are not refused: the longer ones lose their last rows."""
     right = arguments.Arguments._select
 
-    def wrong(self, arrays, batch):
-        if batch is None and self._with_rows:
-            batch = min(len(arrays[i]) for i in self._with_rows)
-        return right(self, arrays, batch)
+    def wrong(self, arrays, lengths, batch):
+        return right(self, arrays, lengths, min(lengths) if batch is None else batch)
 
     plant.replace(arguments.Arguments, "_select", wrong)
 
@@ -292,7 +293,7 @@ def arguments_of_the_call_before(plant):
 
 
 def stage_only_once(plant, concerned):
-    right = arguments.Arguments._stage
+    right = arguments.Arguments.stage
 
     def wrong(self, pool, i, array, chosen=None):
         shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
@@ -301,7 +302,7 @@ def stage_only_once(plant, concerned):
             return staged.handle
         return right(self, pool, i, array, chosen)
 
-    plant.replace(arguments.Arguments, "_stage", wrong)
+    plant.replace(arguments.Arguments, "stage", wrong)
 
 
 # -- slices and updates --------------------------------------------------------------------------------------------------
@@ -405,12 +406,16 @@ def swapped_updates(plant):
 
 def wrong_root(plant):
     """Rank 0's value is broadcast, whoever is the master."""
-    right = SharedMemoryTransport.broadcast
+    right = Broadcast.run
 
-    def wrong(self, keys, arrays, root, on_host=False):
-        return right(self, keys, arrays, 0, on_host)
+    def wrong(self, context):
+        root, context.root = context.root, 0
+        try:
+            return right(self, context)
+        finally:
+            context.root = root
 
-    plant.replace(SharedMemoryTransport, "broadcast", wrong)
+    plant.replace(Broadcast, "run", wrong)
 
 
 def gather_order(plant):

@@ -49,7 +49,7 @@ class Play(Command):
             elif what == "exchange":
                 seen.append([len(each) for each in context.transport.exchange(bytes(size + 100 * context.rank))])
             elif what == "place":
-                placed = context.transport.bind(("play", i), np.full(size, float(context.rank)))
+                (placed,) = context.transport.bind([("play", i)], [np.full(size, float(context.rank))])
                 handles = context.transport.exchange(context.pool.handle(placed))
                 seen.append([float(context.pools.attach(handle).sum()) for handle in handles])
                 context.barrier.wait()  # so that nobody forgets it before
