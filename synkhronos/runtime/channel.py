@@ -18,7 +18,7 @@ from ..memory.pool import Pool
 from ..sync.control_block import COMMAND_LENGTH, COMMAND_NUMBER, ControlBlock
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
-from .command import Answer, Envelope
+from .command import Envelope
 
 
 class MasterEnd:
@@ -53,10 +53,10 @@ class MasterEnd:
                 watch()
 
     @point("channel")
-    def read(self, rank: int) -> Answer:
+    def read(self, rank: int) -> Any:
         """Return the rank's answer to the last command; whatever unpickling it raises comes out."""
         length, slot = self.block.answer_length[rank], self.block.answer_slots[rank]
-        answer: Answer = pickle.loads(slot[:length] if length >= 0 else messages.get(length, slot, self.pools))
+        answer = pickle.loads(slot[:length] if length >= 0 else messages.get(length, slot, self.pools))
         return answer
 
 

@@ -206,6 +206,11 @@ class Session:
                     answers[rank] = self.channel.read(rank)
                 except Exception:  # out of unpickling a user's object, or out of a signal handler
                     answers[rank] = self._unreadable(rank)
+                if type(answers[rank]) is not Answer:
+                    wrong = TypeError(
+                        f"the message of rank {rank} was not an answer but {type(answers[rank]).__name__}"
+                    )
+                    answers[rank] = Answer(rank, error=Failure(wrong))
         except _Fatal as fatal:
             self._note_others(fatal.error, own)
             self._end(str(fatal.error))
@@ -244,9 +249,10 @@ class Session:
 
     def _read(self, rank: int) -> Answer:
         try:
-            return self.channel.read(rank)
+            answer: Answer = self.channel.read(rank)
         except Exception as error:
             return Answer(rank, error=Failure(error))
+        return answer
 
     def _raise(self, command: Command, own: Answer, answers: Sequence[Answer]) -> None:
         """Raise what went wrong: the master's own exception, or the first other rank's as a `WorkerError`."""

@@ -40,7 +40,11 @@ def test_what_is_wrong_is_said_before_any_device_is_open():
             ValueError,
             "n_parallel: expected 1, the number of names in devices, got 2",
         ),
-        (dict(devices=[f"cuda{synk.get_n_gpu()}"]), ValueError, r"devices\[0\]: there is no cuda"),
+        (
+            dict(devices=[f"cuda{synk.get_n_gpu()}"]),
+            ValueError,
+            r"devices\[0\]: expected one of the . GPUs that this machine shows",
+        ),
         (dict(devices=[DEVICE], use_gpu=False), ValueError, "use_gpu is False"),
     ]:
         with pytest.raises(error, match=words):
