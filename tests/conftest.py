@@ -166,6 +166,14 @@ def settled():
 
 
 @pytest.fixture(autouse=True)
+def same_directory():
+    """After every test the working directory is what it was: programs of other users may not enter a test's own."""
+    before = os.getcwd()
+    yield
+    os.chdir(before)
+
+
+@pytest.fixture(autouse=True)
 def nothing_stays(request):
     """After every test: no rank, no name in /dev/shm, no thread of ours."""
     before = set(leftovers())
