@@ -4,11 +4,11 @@ import numpy as np
 
 
 class Collective:
-    """A peer with ``meet()`` and one method per collective, which takes this rank's array and the one for the result.
+    """A peer with ``wait()`` and one method per collective, which takes this rank's array and the one for the result.
 
     Values are reduced by their maximum, so that it can be done in place again and again. The results are those of our
     collectives: `reduce` and `gather` for rank 0, all others for every rank. Where rank 0
-    could be done before the others, they meet at the end: our calls return when all ranks are done.
+    could be done before the others, they wait for each other at the end: our calls return when all ranks are done.
     """
 
     LEAVES_EARLY = ("broadcast", "scatter")
@@ -16,7 +16,7 @@ class Collective:
     def prepare(self, what, mine):
         """Return what to time, where its result is, and what that ends with."""
         if what == "barrier":
-            return self.meet, None, None
+            return self.wait, None, None
         n, size = len(mine), self.size
         lengths = {"gather": n * size, "all_gather": n * size, "scatter": -(-n // size)}
         if what == "scatter":  # rank 0 has it all

@@ -6,7 +6,7 @@ import os
 class Forked:
     """Rank 0 forks the others; `__init__` makes what they inherit.
 
-    A peer promises ``meet()``, which waits for all ranks, and ``prepare(what, mine)``, which returns what to time, the
+    A peer promises ``wait()``, which waits for all ranks, and ``prepare(what, mine)``, which returns what to time, the
     array that it leaves its result in (or None), and what that array must end with.
     """
 

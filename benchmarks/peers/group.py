@@ -65,11 +65,15 @@ class Group:
                     connection = listener.accept()
                     by_rank[connection.recv()] = connection
             except (OSError, EOFError):
-                self._log.seek(0)
-                words = self._log.read().decode(errors="replace").strip().split("\n")[-1]
+                words = self.last_line()
                 self.close()
                 raise Unavailable(f"{kind} does not start: {words}") from None
         self.connections = [by_rank[rank] for rank in range(size)]
+
+    def last_line(self):
+        """Return the last line that the processes have printed: what they died of."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace").strip().split("\n")[-1]
 
     def close(self):
         """End the processes."""
@@ -102,7 +106,10 @@ class Remote:
         """Return the seconds that rank 0 took for each, after a few that are not counted."""
         for connection in self.group.connections:
             connection.send((self.case, repeats, warm))
-        answers = [connection.recv() for connection in self.group.connections]
+        try:
+            answers = [connection.recv() for connection in self.group.connections]
+        except EOFError:
+            raise WrongResult(f"{self.group.kind}, {self.case}: {self.group.last_line()}") from None
         for rank, (_, fault) in enumerate(answers):
             if fault:
                 raise WrongResult(f"{self.group.kind}, rank {rank}, {self.case}: {fault}")

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks import calls, collectives, end_to_end, goals, gradients, inputs, measure, report, start  # noqa: E402
 from benchmarks.at_once import APART, CEILING, AtOnce  # noqa: E402
 from benchmarks.measure import Local, Times, WrongResult  # noqa: E402
+from benchmarks.peers.collective import Collective  # noqa: E402
 from benchmarks.peers.forked import Forked  # noqa: E402
 from benchmarks.peers.group import Groups  # noqa: E402
 from benchmarks.unpickling import Unpickling  # noqa: E402
@@ -44,6 +45,28 @@ def test_runs(run, options, case):
     for row in rows:
         assert report.line_of(row)
         assert "value" in row or all(np.isfinite(times.median) for times in row["times"].values())
+
+
+class Alone(Collective):
+    """A library of collectives for one rank, to which every result is the rank's own array."""
+
+    rank, size = 0, 1
+
+    def wait(self):
+        """Wait for nobody."""
+
+    def copy(self, mine, result):
+        """Do what every collective of one rank does."""
+        result[:] = mine
+
+    all_reduce = reduce = broadcast = scatter = gather = all_gather = copy
+
+
+@pytest.mark.parametrize("what", ["barrier", "all_reduce", "reduce", "broadcast", "scatter", "gather", "all_gather"])
+def test_every_case_of_a_library_of_collectives_can_be_timed(what):
+    run, result, expected = Alone().prepare(what, np.full(5, 1, "float32"))
+    run()
+    assert result is None if what == "barrier" else list(result) == [expected] * 5
 
 
 TRAINED = [
