@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from typing import Any, List
+from unittest import mock
 
 from everyday import Wrong
 from kill_steps import OS_EXIT, SYS_EXIT
@@ -60,7 +61,6 @@ def die_otherwise(victims: Victims, count: int, progress) -> List[Row]:
 def stop(victims: Victims, count: int, progress) -> List[Row]:
     """Have ranks stop (SIGSTOP), so that only the deadline helps; times count from the deadline on."""
     seconds, told_where = [], 0
-    synkhronos.program.program.START = TIMEOUT  # fork() itself waits for a minute
     for program in victims.programs.values():
         program.options["timeout"] = TIMEOUT
     for i in range(count):
@@ -91,6 +91,7 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     """Run the piece."""
     victims = Victims(seed)
     rows = die_otherwise(victims, scaled(OTHERS, scale), progress)
-    rows += stop(victims, scaled(STOPS, scale), progress)
+    with mock.patch.object(synkhronos.program.program, "START_TIMEOUT_S", TIMEOUT):  # fork() itself waits for a minute
+        rows += stop(victims, scaled(STOPS, scale), progress)
     PROGRAM.shut_down()
     return rows
