@@ -18,8 +18,7 @@ kept from call to call is listed in `plan`.
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -27,8 +26,8 @@ from ..reductions import reduce_outputs
 from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..selection import Rows
+from .calling import call
 from .plan import Plan, Prepared
-from .slicing import in_slices
 
 
 class CallFunction(Command):
@@ -61,20 +60,7 @@ class CallFunction(Command):
     def run(self, context: RankContext) -> Any:
         prepared = self._prepared(context) if self.plan is not None else context.plans[self.place]
         plan: Plan = prepared.plan
-        entry = context.functions[plan.number]
-        engine, compiled = entry.engine, entry.reference()
-        changes: List[Callable[[], object]] = []
-        if not prepared.pieces:
-            outputs: List[Any] = [None] * len(plan.ops)
-        elif plan.division.num_slices == 1:
-            arguments = prepared.slice(0, prepared.values(context), self.rows, context)
-            try:
-                outputs = engine.call(compiled, arguments, plan.subset)
-            except Exception as error:
-                _explain(error, plan, engine, context)
-                raise
-        else:
-            outputs, changes = self._in_slices(context, engine, compiled, prepared)
+        outputs, changes = call(prepared, prepared.values(context), self.rows, None, context)
         if plan.dtypes is not None:
             return outputs if context.rank == context.root else _in_bytes(plan, outputs)
         results = _reduced(plan, context, outputs)
@@ -113,47 +99,6 @@ class CallFunction(Command):
         if self.place is not None:
             context.plans[self.place] = prepared
         return prepared
-
-    def _in_slices(
-        self, context: RankContext, engine: Any, compiled: Any, prepared: Prepared
-    ) -> Tuple[List[Any], List[Callable[[], object]]]:
-        """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
-        plan = prepared.plan
-        n_outputs = len(engine.outputs(compiled)) - len(plan.updates)
-        wanted = list(range(n_outputs)) if plan.subset is None else list(plan.subset)
-        wanted = wanted + list(range(n_outputs, n_outputs + len(plan.updates)))
-        values = prepared.values(context)
-        targets = [context.shareds[number].reference() for number, _ in plan.updates]
-
-        def call(i: int) -> Any:
-            try:
-                return engine.call(compiled, prepared.slice(i, values, self.rows, context), wanted)
-            except Exception as error:
-                _explain(error, plan, engine, context)
-                raise
-
-        outputs, news = in_slices(
-            call,
-            [weight for weight, _, _ in prepared.pieces],
-            list(zip(plan.labels, plan.ops)),
-            [(engine.label(target), op) for target, (_, op) in zip(targets, plan.updates)],
-            engine.accumulator,
-        )
-        for i, (target, new) in enumerate(zip(targets, news)):
-            news[i] = engine.to_device(target, new)
-            if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
-                news[i] = engine.coerce(target, news[i], f"the update of {engine.label(target)}")
-        return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, news)]
-
-
-def _explain(error: Exception, plan: Plan, engine: Any, context: RankContext) -> None:
-    """Raise a `MemoryError` that says what to do, if the error says that the device has no memory left."""
-    if engine.is_out_of_memory(error):
-        first = str(error).split("\n")[0]
-        raise MemoryError(
-            f"rank {context.rank} has no memory left on its device in function {plan.name} ({first}): call it with "
-            f"num_slices={2 * plan.division.num_slices}, or with fewer rows"
-        ) from error
 
 
 def _reduced(plan: Plan, context: RankContext, outputs: List[Any]) -> Optional[List[Any]]:

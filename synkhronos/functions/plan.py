@@ -191,7 +191,7 @@ class Prepared:
             values[i] = cloudpickle.loads(value) if kind == "value" else context.pools.attach(value)
         return values
 
-    def slice(self, i: int, values: Sequence[Any], rows: Optional[Rows], context: RankContext) -> List[Any]:
+    def slice(self, i: int, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext) -> List[Any]:
         """Return what this rank gives to the function for its i-th slice.
 
         Parameters
@@ -199,8 +199,10 @@ class Prepared:
         i : int
         values : sequence
             From `values`.
-        rows : Rows, optional
-            The rows of the whole data set that the call is about, unless they are a list of indices.
+        rows : Selection, optional
+            The rows of the whole data set that the call is about; those of the plan by default.
+        shared_rows : Selection, optional
+            This rank's rows of its sliceable shared variables; those of the plan by default.
         context : RankContext
         """
         _, (begin, end), shared_part = self.pieces[i]
@@ -208,7 +210,7 @@ class Prepared:
         taken = []
         for j, ((kind, sent, mutable), value) in enumerate(zip(self.plan.arguments, values)):
             if kind == "selected" and part is not None:
-                buffer = None if rows is not None else self._row_buffer(context, j, end - begin, value)
+                buffer = None if part.is_view else self._row_buffer(context, j, end - begin, value)
                 given = part.take(value, buffer)
             elif kind in ("selected", "batch"):
                 given = value[begin:end]
@@ -219,11 +221,12 @@ class Prepared:
             elif mutable and np.may_share_memory(given, value):
                 given = given.copy()
             taken.append(given)
-        if self._shared_rows is not None:
-            shared_rows = self._shared_rows.part(*shared_part)
+        shared_rows = self._shared_rows if shared_rows is None else shared_rows
+        if shared_rows is not None:
+            of_slice = shared_rows.part(*shared_part)
             for number in self.plan.sliceable:
                 entry = context.shareds[number]
-                taken.append(entry.engine.take(entry.cell[0], shared_rows))
+                taken.append(entry.engine.take(entry.cell[0], of_slice))
         return taken
 
     def _row_buffer(
