@@ -51,6 +51,10 @@ class Arguments:
         self._taken: Dict[int, Taken] = {}  # by input
         self._staging: Dict[int, Staged] = {}  # by input (negative: lists of indices)
 
+    def scattered(self) -> List[Any]:
+        """Return the variables of the inputs that are divided by rows."""
+        return [given.variable for given, scattered in zip(self.inputs, self._scattered) if scattered]
+
     def prepare(
         self, pool: Pool, values: Sequence[Any], batch: Any
     ) -> Tuple[Tuple[Argument, ...], Optional[Selection], Any, Optional[int]]:

@@ -61,10 +61,13 @@ class CallFunction(Command):
         prepared = self._prepared(context) if self.plan is not None else context.plans[self.place]
         plan: Plan = prepared.plan
         outputs, changes = call(prepared, prepared.values(context), self.rows, None, context)
-        if plan.dtypes is not None:
-            return outputs if context.rank == context.root else _in_bytes(plan, outputs)
-        results = _reduced(plan, context, outputs)
-        if plan.updates:  # on all ranks or on none: slices may disagree on one rank alone
+        if plan.dtypes is None:
+            results = _reduced(plan, context, outputs)
+        else:
+            results = outputs if context.rank == context.root else _in_bytes(plan, outputs)
+        if plan.dependent is not None:
+            context.commit(*changes, label=f"the end of function {plan.name}")
+        elif plan.updates:  # on all ranks or on none: slices may disagree on one rank alone
             context.commit(*changes)
         return results
 

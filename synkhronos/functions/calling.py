@@ -1,15 +1,17 @@
-"""One rank's call of a function: on its rows at once, or slice by slice."""
+"""One rank's call of a function: on its rows at once, or slice by slice; with collectives inside, or without."""
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Callable, List, Sequence, Tuple
+from contextlib import nullcontext
+from typing import Any, Callable, ContextManager, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from .. import in_graph
+from ..reductions import ReduceOp
 from ..runtime.context import RankContext
 from .plan import Plan, Prepared
-from .slicing import in_slices
+from .slicing import LAST, in_slices
 
 #: What a call changes on this rank if it is committed; must not fail.
 Changes = List[Callable[[], object]]
@@ -31,55 +33,127 @@ def call(
     Returns
     -------
     outputs : list
-        None for each if the rank makes no call.
+        None for each if the rank has no rows.
     changes : list of callables
         Updates that the graph leaves to us; the others have been made.
     """
-    plan = prepared.plan
+    plan, n_outputs = prepared.plan, len(prepared.plan.ops)
     if not prepared.pieces:
-        return [None] * len(plan.ops), []
-    if plan.division.num_slices > 1:
-        return _in_slices(prepared, values, rows, shared_rows, context)
-    entry = context.functions[plan.number]
-    arguments = prepared.slice(0, values, rows, shared_rows, context)
-    try:
-        return entry.engine.call(entry.reference(), arguments, plan.subset), []
-    except Exception as error:
-        _explain(error, plan, entry.engine, context)
-        raise
-
-
-def _in_slices(
-    prepared: Prepared, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext
-) -> Tuple[List[Any], Changes]:
-    """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
-    plan = prepared.plan
+        return [None] * n_outputs, []
     entry = context.functions[plan.number]
     engine, compiled = entry.engine, entry.reference()
-    n_outputs = len(engine.outputs(compiled)) - len(plan.updates)
-    wanted = list(range(n_outputs)) if plan.subset is None else list(plan.subset)
-    wanted = wanted + list(range(n_outputs, n_outputs + len(plan.updates)))
-    targets = [context.shareds[number].reference() for number, _ in plan.updates]
 
     def call_slice(i: int) -> Any:
+        arguments = prepared.slice(i, values, rows, shared_rows, context)
         try:
-            return engine.call(compiled, prepared.slice(i, values, rows, shared_rows, context), wanted)
+            with _collectives(plan, i, context):
+                return engine.call(compiled, arguments, plan.wanted)
         except Exception as error:
             _explain(error, plan, engine, context)
             raise
 
-    outputs, news = in_slices(
-        call_slice,
-        [weight for weight, _, _ in prepared.pieces],
-        list(zip(plan.labels, plan.ops)),
-        [(engine.label(target), op) for target, (_, op) in zip(targets, plan.updates)],
-        engine.accumulator,
-    )
-    for i, (target, new) in enumerate(zip(targets, news)):
-        news[i] = engine.to_device(target, new)
-        if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
-            news[i] = engine.coerce(target, news[i], f"the update of {engine.label(target)}")
-    return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, news)]
+    if plan.division.num_slices > 1:
+        return _in_slices(call_slice, prepared, context)
+    results = call_slice(0)
+    if not plan.updates:
+        return results, []
+    counts = plan.division.takes_part(context.rank)
+    outputs, news = results[:n_outputs], results[n_outputs:]
+    chosen = [i for i, depends in enumerate(plan.dependent or ()) if counts or depends]
+    return outputs if counts else [None] * n_outputs, [_change(plan, chosen, news, context)]
+
+
+def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: RankContext) -> Tuple[List[Any], Changes]:
+    """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
+    plan, n_outputs = prepared.plan, len(prepared.plan.ops)
+    entries = [context.shareds[number] for number, _ in plan.updates]
+    weights = [_weights_of_slice(plan, i, weight) for i, (weight, _, _) in enumerate(prepared.pieces)]
+    random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
+    before = [entries[i].cell[0] for i in random]
+    updates = [
+        (entry.label, LAST if i in random else op) for i, (entry, (_, op)) in enumerate(zip(entries, plan.updates))
+    ]
+
+    def call_and_advance(i: int) -> Any:
+        results = call_slice(i)
+        for j in random:
+            if weights[i][n_outputs + j] is not None:
+                entries[j].cell[0] = results[n_outputs + j]
+        return results
+
+    try:
+        outputs, news = in_slices(
+            call_and_advance,
+            weights,
+            list(zip(plan.labels, plan.ops)),
+            updates,
+            context.functions[plan.number].engine.accumulator,
+        )
+    finally:
+        for i, value in zip(random, before):
+            entries[i].cell[0] = value
+    for i, (entry, new) in enumerate(zip(entries, news)):
+        if new is not None and i not in random:
+            variable = entry.reference()
+            news[i] = entry.engine.to_device(variable, new)
+            if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
+                news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label}")
+    return outputs, [_change(plan, [i for i, new in enumerate(news) if new is not None], news, context)]
+
+
+def _weights_of_slice(plan: Plan, i: int, weight: int) -> List[Optional[int]]:
+    """Return what each result of a slice weighs: its rows on this rank, or on all ranks; None if it does not count."""
+    own = weight if weight or plan.division.is_empty else None
+    if plan.dependent is None:
+        return [own] * (len(plan.ops) + len(plan.updates))
+    of_ranks = plan.division.slice_weights(i)
+    of_all = None if of_ranks is None else sum(of_ranks)
+    return [own] * len(plan.ops) + [of_all if depends else own for depends in plan.dependent]
+
+
+def _change(plan: Plan, chosen: Sequence[int], news: Sequence[Any], context: RankContext) -> Callable[[], object]:
+    """Return what makes some of the new values current."""
+    stored = []
+    for i in chosen:
+        entry = context.shareds[plan.updates[i][0]]
+        new = entry.engine.to_device(entry.reference(), news[i]) if plan.on_device else news[i]
+        stored.append((entry.cell, new))
+
+    def change() -> None:
+        for cell, new in stored:
+            cell[0] = new
+
+    return change
+
+
+class CollectivesOfCall(in_graph.Call):
+    """The collectives of one call, which go through the rank's transport.
+
+    Parameters
+    ----------
+    plan : Plan
+    weights : list of int, optional
+        What every rank weighs in them.
+    context : RankContext
+    """
+
+    def __init__(self, plan: Plan, weights: Optional[Sequence[float]], context: RankContext) -> None:
+        self.plan, self.weights, self.context = plan, weights, context
+
+    def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+        key = ("function", self.plan.number, number)
+        label = f"all_reduce {number} ({op}) inside function {self.plan.name}"
+        return self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
+
+
+def _collectives(plan: Plan, i: int, context: RankContext) -> ContextManager[Any]:
+    """Return what collectives inside the function find the other ranks by, in the i-th slice."""
+    if plan.dependent is None:
+        return nullcontext()
+    weights: Optional[Sequence[float]] = plan.division.slice_weights(i)
+    if plan.division.is_empty:  # the master's result counts
+        weights = [float(rank == context.root) for rank in range(context.size)]
+    return CollectivesOfCall(plan, weights, context)
 
 
 def _explain(error: Exception, plan: Plan, engine: Any, context: RankContext) -> None:

@@ -62,8 +62,8 @@ class Function:
         self._shareds = engine.shareds(compiled)
         self._variants = variants
         self._planner = Planner(engine, compiled, output_ops, updates, self._arguments, variants)
-        #: The function as ranks call it; the same, or one that leaves results on the device.
-        self.on_ranks = engine.on_ranks(compiled)
+        #: The function as ranks call it: the same, or one that leaves results on the device, or updates to us.
+        self.on_ranks = engine.on_ranks(variants.first(compiled))
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # reference to the session of the last call
         self._plans: Optional[Plans] = None  # of that session
@@ -280,7 +280,7 @@ class Function:
             self._output_ops,
             updates,
             self._n_scattered,
-            Variants(self.engine, snapshot, sliceable),
+            Variants(self.engine, snapshot, sliceable, self._arguments.scattered()),
         )
 
     def free(self) -> None:
@@ -426,9 +426,11 @@ class Function:
             key = (arguments, n_rows, indices, division and division.key, subset)
             kept = plans.find(key)
             if kept is None:
-                division = division or divide(session.size, session.root, n_rows)
+                division = division or divide(
+                    session.size, session.root, n_rows, joint=self._variants.collectives is not None
+                )
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
-                kept = plans.add(key, plan, self._variants.updated_in_graph(bool(plan.updates)))
+                kept = plans.add(key, plan, self._variants.updated_in_graph(division.num_slices > 1))
             command = kept.command
             if command is None or rows is not None:
                 command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
@@ -464,6 +466,6 @@ def _restore(
 ) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
-    return Function(
-        PROGRAM, found, compiled, form, output_ops, updates, n_scattered, Variants(found, snapshot, sliceable)
-    )
+    scattered = Arguments(found, found.inputs(compiled), n_scattered).scattered()
+    variants = Variants(found, snapshot, sliceable, scattered)
+    return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered, variants)

@@ -77,6 +77,8 @@ class Plan(NamedTuple):
         Which rows every rank takes; its ``shared_rows`` may also be handles.
     subset : sequence of int, optional
         The outputs that are wanted.
+    wanted : sequence of int, optional
+        The same of the graph that the ranks call, which may have new values as further outputs.
     ops : list of ReduceOp
         One per wanted output.
     labels : list of str
@@ -88,7 +90,10 @@ class Plan(NamedTuple):
     sliceable : list of int
         The shared variables whose rows are further inputs.
     updates : list of (int, ReduceOp or None)
-        Of a call in slices: the shared variables whose new values are further outputs, and how slices are combined.
+        The shared variables whose new values are further outputs of the graph, in slices or with collectives, and how
+        slices are combined.
+    dependent : list of bool, optional
+        If the function has collectives: whether each of these new values depends on one.
     """
 
     number: int
@@ -97,12 +102,14 @@ class Plan(NamedTuple):
     indices: Any
     division: Division
     subset: Optional[Sequence[int]]
+    wanted: Optional[Sequence[int]]
     ops: Sequence[ReduceOp]
     labels: Sequence[str]
     dtypes: Optional[Sequence[Any]]
     on_device: bool = False
     sliceable: Sequence[int] = ()
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()
+    dependent: Optional[Sequence[bool]] = None
 
 
 class Kept:
@@ -169,8 +176,7 @@ class Prepared:
 
     def __init__(self, plan: Plan, context: RankContext) -> None:
         self.plan = plan
-        takes_part = plan.division.takes_part(context.rank)
-        self.pieces = plan.division.pieces(context.rank) if takes_part else []
+        self.pieces = plan.division.pieces(context.rank)
         self._values: List[Any] = []
         self._indices: Optional[Indices] = None
         self._shared_rows: Any = None

@@ -48,7 +48,8 @@ class Planner:
         if sliceable:
             replicator = replicator_of(session)
             lengths = session.run(SharedLengths([replicator.find(self.engine, shared) for shared in sliceable]))
-        division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
+        joint = self.variants.collectives is not None
+        division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices, joint)
         if division.shared_rows is None:
             return division
         packed = [self.arguments.pack(session.pool, rank, rows) for rank, rows in enumerate(division.shared_rows)]
@@ -67,8 +68,12 @@ class Planner:
         ops = self._ops(division, subset, replicator.session.root)
         number, sliceable, updates = self._graph_for(function, division, replicator)
         outputs = self.engine.outputs(self.compiled)
-        wanted = outputs if subset is None else [outputs[i] for i in subset]
-        types = [output.type for output in wanted]
+        chosen = outputs if subset is None else [outputs[i] for i in subset]
+        types = [output.type for output in chosen]
+        wanted = subset
+        if subset is not None and updates:
+            wanted = [*subset, *range(len(outputs), len(outputs) + len(updates))]
+        collectives = self.variants.collectives
         # In slices, what is gathered grows, and updates are applied at a barrier anyway.
         in_answers = division.num_slices == 1 and all(
             op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types)
@@ -80,12 +85,14 @@ class Planner:
             indices,
             division,
             subset,
+            wanted,
             ops,
-            [output.label for output in wanted],
+            [output.label for output in chosen],
             [None if type_ is None else type_.dtype for type_ in types] if in_answers else None,
             self.engine.opened_device() is not None,
             sliceable,
             updates,
+            None if collectives is None else collectives.dependent,
         )
 
     def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
@@ -107,7 +114,8 @@ class Planner:
                     f"no rows of the sliceable shared variables on the master (rank {root}), so it makes no call",
                     "select some there too, or leave the output out with output_subset",
                 )
-        _check_weights(division, ops)
+        inside = [] if self.variants.collectives is None else self.variants.collectives.ops
+        _check_weights(division, ops + list(inside))
         if division.is_empty:
             return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
         return ops
@@ -115,12 +123,16 @@ class Planner:
     def _graph_for(self, function: Any, division: Division, replicator: Replicator) -> Tuple[int, List[Any], List[Any]]:
         """Return the number of the graph that the call needs, and of the variables whose updates it leaves to us."""
         sliced = division.num_slices > 1
-        if not sliced and division.shared_rows is None:
-            return replicator.number(function), [], []
-        updates = []
-        if sliced:
+        updates: List[Any] = []
+        if not sliced:
+            updates = [(replicator.find(self.engine, shared), None) for shared in self.variants.returned(sliced)]
+        else:
+            self._check_linear(division)
             ops = {self.engine.identity(shared): op for shared, op in self.updates}
-            for shared in self.variants.accumulated():
+            for shared in self.variants.returned(sliced):
+                if self.engine.is_random(shared):  # it advances from slice to slice
+                    updates.append((replicator.find(self.engine, shared), None))
+                    continue
                 type_ = self.engine.shared_type(shared)
                 if type_ is None:
                     raise ArgumentValueError(
@@ -133,10 +145,27 @@ class Planner:
                 op = ops.get(self.engine.identity(shared), default)
                 updates.append((replicator.find(self.engine, shared), None if op is MISSING else op))
             _check_weights(division, [op for _, op in updates if op is not None])
+        if not sliced and division.shared_rows is None:
+            return replicator.number(function), [], updates
         graph = self.variants.get(sliced)
         replicator.ensure([graph])
         sliceable = [replicator.find(self.engine, shared) for shared in self.variants.sliceable]
         return replicator.number(graph), sliceable, updates
+
+    def _check_linear(self, division: Division) -> None:
+        """Refuse slices if the mean of an update's new values on them is not its new value on all rows."""
+        if self.variants.collectives is None:
+            return
+        updated = self.engine.updated_in(self.variants.snapshot)
+        for shared, is_linear in zip(updated, self.variants.collectives.linear):
+            if not is_linear:
+                raise ArgumentValueError(
+                    "num_slices",
+                    f"1, because the update of {self.engine.label(shared)} is not linear in what an all_reduce inside "
+                    "the function gives, so that the mean over slices is something else",
+                    str(division.num_slices),
+                    "accumulate the gradients in one function, in slices, and update in another",
+                )
 
 
 def _check_weights(division: Division, ops: Sequence[ReduceOp]) -> None:

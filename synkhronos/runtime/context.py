@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from ..errors import Aborted
+from ..errors import Aborted, SynkhronosError
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.barrier import Barrier
@@ -175,7 +175,7 @@ class RankContext:
         self.commit(change, *changes)
 
     @point("commit")
-    def commit(self, *changes: Callable[[], object]) -> None:
+    def commit(self, *changes: Callable[[], object], label: Optional[str] = None) -> None:
         """Commit atomically: make the changes on all ranks or on none.
 
         This is the last barrier of a command that changes values. Up to it a rank prepares what it will change,
@@ -185,9 +185,19 @@ class RankContext:
         ----------
         changes : callables
             Must not fail, and may be called twice (if the master is interrupted in the middle).
+        label : str, optional
+            What ends here, if functions have decided how many collectives there were before: `Transport.agree` checks
+            that all ranks have come to the same end.
         """
         self._changes, self._commitment = changes, self.barrier.current + 1
-        self.barrier.wait()
+        if label is None:
+            self.barrier.wait()
+        else:
+            try:
+                self.transport.agree(label)
+            except SynkhronosError:  # all ranks have arrived, but not here
+                self._commitment = None
+                raise
         self.settle()
 
     @point("commit")
