@@ -403,8 +403,9 @@ class Function:
         """
         if timeout is not None:
             check_timeout(timeout)
-        chosen_outputs = signature.output_indices(output_subset, self._form.keys, len(self._output_ops))
-        subset = None if chosen_outputs is None else tuple(chosen_outputs)
+        subset = output_subset
+        if subset is not None:
+            subset = tuple(signature.output_indices(output_subset, self._form.keys, len(self._output_ops)))
         inputs = self._arguments.inputs
         values: Sequence[Any] = args
         if kwargs or len(args) != len(inputs):

@@ -361,10 +361,10 @@ def lost_default_update(plant):
     """Default updates are forgotten in the graphs for calls in slices."""
     right = Variants.__init__
 
-    def wrong(self, engine, snapshot, sliceable):
+    def wrong(self, engine, snapshot, sliceable, scattered):
         names = ("seen", "running", "statistics")
         updates = [(target, new) for target, new in snapshot.updates if target.name not in names]
-        right(self, engine, snapshot._replace(updates=updates), sliceable)
+        right(self, engine, snapshot._replace(updates=updates), sliceable, scattered)
 
     plant.replace(Variants, "__init__", wrong)
 
@@ -390,15 +390,15 @@ def wrong_op_on_the_last_slice(plant):
 
 def swapped_updates(plant):
     """In slices, two shared variables of a type are given each other's new values."""
-    right = Variants.accumulated
+    right = Variants.returned
 
-    def wrong(self):
-        found = right(self)
+    def wrong(self, sliced):
+        found = right(self, sliced)
         if len(found) > 1 and found[0].type == found[1].type:
             found[:2] = found[1::-1]
         return found
 
-    plant.replace(Variants, "accumulated", wrong)
+    plant.replace(Variants, "returned", wrong)
 
 
 # -- results -------------------------------------------------------------------------------------------------------------
