@@ -93,8 +93,8 @@ def average_of_averages(plant):
     """As in 2017: the ranks' results are averaged with equal weights, whatever rows they had."""
     right = division.divide
 
-    def wrong(size, root, n_rows=None, lengths=None, batch_s=None, num_slices=1):
-        found = right(size, root, n_rows, lengths, batch_s, num_slices)
+    def wrong(size, root, n_rows=None, lengths=None, batch_s=None, num_slices=1, joint=False):
+        found = right(size, root, n_rows, lengths, batch_s, num_slices, joint)
         return found if found.weights is None else found._replace(weights=[min(1, rows) for rows in found.weights])
 
     plant.replace(division, "divide", wrong)
