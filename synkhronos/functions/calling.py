@@ -46,7 +46,7 @@ def call(
     def call_slice(i: int) -> Any:
         arguments = prepared.slice(i, values, rows, shared_rows, context)
         try:
-            with _collectives(plan, i, context):
+            with _collectives(prepared, i, context):
                 return engine.call(compiled, arguments, plan.wanted)
         except Exception as error:
             _explain(error, plan, engine, context)
@@ -67,7 +67,7 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
     """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
     plan, n_outputs = prepared.plan, len(prepared.plan.ops)
     entries = [context.shareds[number] for number, _ in plan.updates]
-    weights = [_weights_of_slice(plan, i, weight) for i, (weight, _, _) in enumerate(prepared.pieces)]
+    weights = [_weights_of_slice(prepared, i) for i in range(len(prepared.pieces))]
     random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
     before = [entries[i].cell[0] for i in random]
     updates = [
@@ -101,13 +101,13 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
     return outputs, [_change(plan, [i for i, new in enumerate(news) if new is not None], news, context)]
 
 
-def _weights_of_slice(plan: Plan, i: int, weight: int) -> List[Optional[int]]:
+def _weights_of_slice(prepared: Prepared, i: int) -> List[Optional[float]]:
     """Return what each result of a slice weighs: its rows on this rank, or on all ranks; None if it does not count."""
-    own = weight if weight or plan.division.is_empty else None
+    plan, own = prepared.plan, prepared.pieces[i][0] or None
     if plan.dependent is None:
         return [own] * (len(plan.ops) + len(plan.updates))
-    of_ranks = plan.division.slice_weights(i)
-    of_all = None if of_ranks is None else sum(of_ranks)
+    of_ranks = prepared.weights[i]
+    of_all = None if of_ranks is None else sum(of_ranks)  # None if there are no rows for it on any rank
     return [own] * len(plan.ops) + [of_all if depends else own for depends in plan.dependent]
 
 
@@ -146,14 +146,11 @@ class CollectivesOfCall(in_graph.Call):
         return self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
 
 
-def _collectives(plan: Plan, i: int, context: RankContext) -> ContextManager[Any]:
+def _collectives(prepared: Prepared, i: int, context: RankContext) -> ContextManager[Any]:
     """Return what collectives inside the function find the other ranks by, in the i-th slice."""
-    if plan.dependent is None:
+    if prepared.plan.dependent is None:
         return nullcontext()
-    weights: Optional[Sequence[float]] = plan.division.slice_weights(i)
-    if plan.division.is_empty:  # the master's result counts
-        weights = [float(rank == context.root) for rank in range(context.size)]
-    return CollectivesOfCall(plan, weights, context)
+    return CollectivesOfCall(prepared.plan, prepared.weights[i], context)
 
 
 def _explain(error: Exception, plan: Plan, engine: Any, context: RankContext) -> None:

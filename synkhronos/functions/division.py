@@ -88,10 +88,12 @@ class Division(NamedTuple):
         n_rows = 0 if self.bounds is None else self.bounds[-1][1]
         return 0, (0, min(1, n_rows)), (0, 1)
 
-    def slice_weights(self, i: int) -> Optional[List[int]]:
+    def slice_weights(self, i: int, root: int) -> Optional[List[int]]:
         """Return what every rank's i-th slice weighs in the collectives of a joint call; None: all the same."""
-        if self.weights is None or self.is_empty:
+        if self.weights is None:
             return None
+        if self.is_empty:
+            return [int(rank == root) for rank in range(len(self.weights))]
         weights = [self.pieces(rank)[i][0] for rank in range(len(self.weights))]
         return weights if any(weights) else None
 

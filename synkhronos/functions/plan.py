@@ -172,11 +172,16 @@ class Prepared:
     pieces : list of (int, (int, int), (int, int))
         For every slice on which this rank calls the function: its weight, its rows, and its rows of the sliceable
         shared variables. Empty if the rank makes no call.
+    weights : list of (list of float, or None)
+        If the function has collectives: for every slice, what the ranks weigh in them.
     """
 
     def __init__(self, plan: Plan, context: RankContext) -> None:
         self.plan = plan
         self.pieces = plan.division.pieces(context.rank)
+        self.weights: List[Optional[Sequence[float]]] = []
+        if plan.dependent is not None:
+            self.weights = [plan.division.slice_weights(i, context.root) for i in range(len(self.pieces))]
         self._values: List[Any] = []
         self._indices: Optional[Indices] = None
         self._shared_rows: Any = None

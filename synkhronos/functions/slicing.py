@@ -55,7 +55,7 @@ LAST: Any = "last"
 
 def in_slices(
     call: Callable[[int], Sequence[Any]],
-    weights: Sequence[Sequence[Optional[int]]],
+    weights: Sequence[Sequence[Optional[float]]],
     outputs: Sequence[Tuple[str, ReduceOp]],
     updates: Sequence[Tuple[str, Any]],
     accumulator: Callable[..., Any] = Accumulator,
@@ -69,7 +69,7 @@ def in_slices(
     ----------
     call : callable
         From the position of a slice to the outputs, followed by the new values of the updated variables.
-    weights : sequence of sequence of (int or None)
+    weights : sequence of sequence of (float or None)
         By slice, what every value weighs: the rows of the slice; None if the value does not count.
     outputs : sequence of (name, ReduceOp)
         How messages name every output, and its op.
@@ -103,7 +103,7 @@ def in_slices(
 
 
 def _add(
-    names: Sequence[str], accumulators: Sequence[Any], values: Sequence[Any], weights: Sequence[Optional[int]]
+    names: Sequence[str], accumulators: Sequence[Any], values: Sequence[Any], weights: Sequence[Optional[float]]
 ) -> None:
     """Add the values of a slice. When this returns nothing refers to them: the next slice needs the memory."""
     for name, accumulator, value, weight in zip(names, accumulators, values, weights):
