@@ -59,15 +59,16 @@ class Collectives(NamedTuple):
     ops : list of ReduceOp
         By the collectives' numbers: the order in which every call comes to them (those that a condition leaves out,
         aside).
-    dependent : list of bool
-        For every variable in `Engine.updated_in`: whether its new value depends on a collective.
+    common : list of bool
+        For every variable in `Engine.updated_in`: whether all ranks update it, also those without rows: its new value
+        depends on a collective, or on nothing that differs between ranks (a count of the steps).
     linear : list of bool
         Likewise: whether it is an affine function of what the collectives give, so that the mean of the new values of
-        several slices is the new value of all their rows. True for those that are not dependent.
+        several slices is the new value of all their rows. True for those that do not depend on a collective.
     """
 
     ops: List[ReduceOp]
-    dependent: List[bool]
+    common: List[bool]
     linear: List[bool]
 
 

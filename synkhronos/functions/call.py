@@ -65,7 +65,7 @@ class CallFunction(Command):
             results = _reduced(plan, context, outputs)
         else:
             results = outputs if context.rank == context.root else _in_bytes(plan, outputs)
-        if plan.dependent is not None:
+        if plan.common is not None:
             context.commit(*changes, label=f"the end of function {plan.name}")
         elif plan.updates:  # on all ranks or on none: slices may disagree on one rank alone
             context.commit(*changes)

@@ -55,12 +55,12 @@ def call(
     if plan.division.num_slices > 1:
         return _in_slices(call_slice, prepared, context)
     results = call_slice(0)
-    if not plan.updates:
+    if plan.common is None:
         return results, []
     counts = plan.division.takes_part(context.rank)
-    outputs, news = results[:n_outputs], results[n_outputs:]
-    chosen = [i for i, depends in enumerate(plan.dependent or ()) if counts or depends]
-    return outputs if counts else [None] * n_outputs, [_change(plan, chosen, news, context)]
+    outputs = results[:n_outputs] if counts else [None] * n_outputs
+    chosen = [i for i, is_common in enumerate(plan.common) if counts or is_common]
+    return outputs, [_change(plan, chosen, results[n_outputs:], context)]
 
 
 def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: RankContext) -> Tuple[List[Any], Changes]:
@@ -104,11 +104,11 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
 def _weights_of_slice(prepared: Prepared, i: int) -> List[Optional[float]]:
     """Return what each result of a slice weighs: its rows on this rank, or on all ranks; None if it does not count."""
     plan, own = prepared.plan, prepared.pieces[i][0] or None
-    if plan.dependent is None:
+    if plan.common is None:
         return [own] * (len(plan.ops) + len(plan.updates))
     of_ranks = prepared.weights[i]
     of_all = None if of_ranks is None else sum(of_ranks)  # None if there are no rows for it on any rank
-    return [own] * len(plan.ops) + [of_all if depends else own for depends in plan.dependent]
+    return [own] * len(plan.ops) + [of_all if is_common else own for is_common in plan.common]
 
 
 def _change(plan: Plan, chosen: Sequence[int], news: Sequence[Any], context: RankContext) -> Callable[[], object]:
@@ -148,7 +148,7 @@ class CollectivesOfCall(in_graph.Call):
 
 def _collectives(prepared: Prepared, i: int, context: RankContext) -> ContextManager[Any]:
     """Return what collectives inside the function find the other ranks by, in the i-th slice."""
-    if prepared.plan.dependent is None:
+    if prepared.plan.common is None:
         return nullcontext()
     return CollectivesOfCall(prepared.plan, prepared.weights[i], context)
 

@@ -92,8 +92,8 @@ class Plan(NamedTuple):
     updates : list of (int, ReduceOp or None)
         The shared variables whose new values are further outputs of the graph, in slices or with collectives, and how
         slices are combined.
-    dependent : list of bool, optional
-        If the function has collectives: whether each of these new values depends on one.
+    common : list of bool, optional
+        If the function has collectives: which of these all ranks make, also those without rows.
     """
 
     number: int
@@ -109,7 +109,7 @@ class Plan(NamedTuple):
     on_device: bool = False
     sliceable: Sequence[int] = ()
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()
-    dependent: Optional[Sequence[bool]] = None
+    common: Optional[Sequence[bool]] = None
 
 
 class Kept:
@@ -180,7 +180,7 @@ class Prepared:
         self.plan = plan
         self.pieces = plan.division.pieces(context.rank)
         self.weights: List[Optional[Sequence[float]]] = []
-        if plan.dependent is not None:
+        if plan.common is not None:
             self.weights = [plan.division.slice_weights(i, context.root) for i in range(len(self.pieces))]
         self._values: List[Any] = []
         self._indices: Optional[Indices] = None

@@ -92,7 +92,7 @@ class Planner:
             self.engine.opened_device() is not None,
             sliceable,
             updates,
-            None if collectives is None else collectives.dependent,
+            None if collectives is None else collectives.common,
         )
 
     def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
