@@ -71,10 +71,8 @@ def _with_updates(library: Library, snapshot: Snapshot, of_ranks: Any) -> Dict[A
         of_ranks = of_ranks | more
 
 
-def dependences(
-    library: Library, outputs: Sequence[Any], given: Mapping[Any, Dependence]
-) -> Dict[Any, Dependence]:
-    """Return the dependences of all variables of a graph, from those of its inputs; where none is said it is `FIXED`."""
+def dependences(library: Library, outputs: Sequence[Any], given: Mapping[Any, Dependence]) -> Dict[Any, Dependence]:
+    """Return the dependences of all variables of a graph, from those of its inputs; others are `FIXED`."""
     known = dict(given)
     for node in library.io_toposort([], outputs):
         found = _of_node(library, node, [known.get(variable, FIXED) for variable in node.inputs])
@@ -105,7 +103,8 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
     always = unconditional(library, outputs)
     for node in library.io_toposort([], outputs):
         if isinstance(node.op, library.IfElse) and known.get(node.inputs[0], FIXED).differs:
-            if any(_is_collective(library, one) for one in library.io_toposort([], node.inputs[1:]) if one not in always):
+            in_branches = [one for one in library.io_toposort([], node.inputs[1:]) if one not in always]
+            if any(_is_collective(library, one) for one in in_branches):
                 _refuse(f"the condition of {node.op}", "depends on scattered values, so ranks take different branches")
         inner = library.inner_outputs(node.op)
         if not ops_in(library, inner):

@@ -37,7 +37,7 @@ _REST = (scalar.Second, scalar.Switch, basic.Join, IfElse)
 
 
 def affine_inputs(node: Any) -> List[Sequence[int]]:
-    """Return groups of positions: the node is an affine function of the inputs in each of them, if the others are fixed.
+    """Return groups of positions: the node is affine in the inputs of each group, if the others are fixed.
 
     Only of operations that are common in update rules; no groups for all others.
     """

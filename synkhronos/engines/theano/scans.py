@@ -56,9 +56,7 @@ def in_order(
     n_outer_inputs, n_outer_outputs = 1 + op.n_seqs + op.n_outs, op.n_outs
     info = op.info.copy()
     info.update(n_sit_sot=op.n_sit_sot + 1, tap_array=list(op.tap_array) + [[-1]])
-    with_state = Scan(
-        _inserted(op.inputs, n_inner_inputs, state), _inserted(outputs, n_inner_outputs, last), info
-    )
+    with_state = Scan(_inserted(op.inputs, n_inner_inputs, state), _inserted(outputs, n_inner_outputs, last), info)
     states = expand_empty(tensor.unbroadcast(tensor.shape_padleft(before), 0), inputs[0])
     results = list(with_state.make_node(*_inserted(inputs, n_outer_inputs, states)).outputs)
     after = results.pop(n_outer_outputs)
