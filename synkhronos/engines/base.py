@@ -324,9 +324,8 @@ class Engine(ABC):
         sliced
             Compute updates, but leave them to the caller: the new values of all shared variables in `updated_in` that
             are not `is_random` are further outputs, in that order, computed from the values before the call. Only
-            random states advance. (In a function with `collectives` all are outputs, whether sliced or not.) No
-            output shares memory with a shared variable, with another output or with anything that the next call
-            writes to.
+            random states advance. (In a function with `collectives` all are outputs, whether sliced or not.) No output
+            shares memory with a shared variable, with another output or with anything that the next call writes to.
         as_inputs
             Shared variables whose value the caller gives: wherever the graph or a new value refers to one of them,
             the input takes its place. One that is updated is still updated itself.

@@ -9,10 +9,12 @@ from typing import Any, Callable, Hashable, Iterator, List, Mapping, NamedTuple,
 import numpy as np
 
 from ...errors import ArgumentTypeError, ArgumentValueError
+from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...trace import point
 from .. import pickling
-from ..base import ArrayType, Engine, Input, Output
+from ..base import ArrayType, Collectives, Engine, Input, Output
 from . import snapshot as snapshots
+from .dependence import survey
 from .library import Library
 from .snapshot import Snapshot
 
@@ -278,6 +280,22 @@ class GraphEngine(Engine):
 
     def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_variant(self.library, snapshot, sliced, as_inputs, self.is_random, self.label)
+
+    # -- collectives inside functions ----------------------------------------------------------------------------
+
+    def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
+        for index, variable in enumerate(variables):
+            argument = f"variable {index} ({self.label(variable)})" if self.owns(variable) else f"variable {index}"
+            type_ = self.array_type(variable.type) if isinstance(variable, self.library.Variable) else None
+            if type_ is None:
+                got = str(getattr(variable, "type", repr(variable)))
+                raise ArgumentTypeError(argument, f"a dense array of {self.name}", got)
+            check_dtype(op, type_.dtype, argument, IN_GRAPH)
+        results: List[Any] = self.library.AllReduce(op, len(variables))(*variables, return_list=True)
+        return results
+
+    def collectives(self, snapshot: Snapshot, scattered: Sequence[Any]) -> Optional[Collectives]:
+        return survey(self.library, snapshot, scattered, self.is_random)
 
     # -- travel --------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from ...errors import ArgumentTypeError, StateError, SynkhronosError, error_text
 from ...reductions import Accumulator, ReduceOp
 from ...selection import Indices
 from . import pocl
+from .all_reduce import AllReduce
 
 #: Where reductions keep their compiled kernel, which does not pickle, in their Apply node.
 KERNEL_OF_REDUCTION = "@cache_reduction_k"
@@ -98,6 +99,7 @@ def open_device(name: str) -> Any:
         except Exception as error:
             raise SynkhronosError(f"{name} could not be opened: {error_text(error)}") from error
         _opened = name
+        _lift_all_reduce(gpuarray.opt)
         if name.startswith("opencl"):
             for database in (gpuarray.opt.gpu_optimizer, gpuarray.opt.gpu_optimizer2):
                 for optimization in NOT_FOR_OPENCL:
@@ -166,6 +168,19 @@ def check_context(label: str, type_: Any) -> None:
 
 
 # -- functions ---------------------------------------------------------------------------------------------------------
+
+
+def _lift_all_reduce(opt: Any) -> None:
+    """Have Theano reduce on the device what is computed there, rather than bring it to the host for that."""
+
+    def local_gpua_all_reduce(op: Any, context: Any, inputs: Any, outputs: Any) -> Any:
+        if op.op.on_host or all(is_type(variable.type) for variable in inputs[: op.n]):
+            return None
+        on_device = [opt.as_gpuarray_variable(variable, context) for variable in inputs[: op.n]]
+        return op(*on_device, *inputs[op.n :], return_list=True)
+
+    opt.register_opt("fast_compile")(opt.op_lifter([AllReduce])(local_gpua_all_reduce))
+    opt.register_opt2([AllReduce], "fast_compile")(local_gpua_all_reduce)
 
 
 def outputs_on_device(compiled: Any) -> Any:
