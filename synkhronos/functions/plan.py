@@ -89,6 +89,8 @@ class Plan(NamedTuple):
         The shared variables whose rows are further inputs.
     updates : list of (int, ReduceOp or None)
         Of a call in slices: the shared variables whose new values are further outputs, and how slices are combined.
+    collective : bool
+        Whether ranks meet inside the function.
     """
 
     number: int
@@ -103,6 +105,7 @@ class Plan(NamedTuple):
     on_device: bool = False
     sliceable: Sequence[int] = ()
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()
+    collective: bool = False
 
 
 class Kept:

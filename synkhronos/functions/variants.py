@@ -9,12 +9,13 @@ call                   updates             sliceable shared variables
 ``f(...)``             in the graph        as they are: no other graph is needed
 ``batch_s=``           in the graph        their selected rows are given as inputs
 ``num_slices=``        accumulated by us   each slice's rows are given as inputs
+shapes for ``steps``   none                as the steps themselves need them
 =====================  ==================  =======================================
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 
 class Graph:
@@ -43,7 +44,7 @@ class Variants:
 
     def __init__(self, engine: Any, snapshot: Any, sliceable: Sequence[Any]) -> None:
         self.engine, self.snapshot, self.sliceable = engine, snapshot, list(sliceable)
-        self._graphs: Dict[bool, Graph] = {}
+        self._graphs: Dict[Tuple[str, bool], Graph] = {}
         self._labels: Dict[bool, List[str]] = {}
 
     def __iter__(self) -> Any:
@@ -52,9 +53,19 @@ class Variants:
 
     def get(self, sliced: bool) -> Graph:
         """Return the graph for calls in slices, or for calls that only select rows; compile it at its first use."""
-        if sliced not in self._graphs:
-            self._graphs[sliced] = Graph(self.engine, self.engine.variant(self.snapshot, sliced, self.sliceable))
-        return self._graphs[sliced]
+        graph = self._graphs.get(("variant", sliced))
+        if graph is None:
+            graph = Graph(self.engine, self.engine.variant(self.snapshot, sliced, self.sliceable))
+            self._graphs["variant", sliced] = graph
+        return graph
+
+    def shapes(self, selects: bool) -> Graph:
+        """Return the graph of the outputs' shapes, with sliceable variables as inputs or not; compile it likewise."""
+        graph = self._graphs.get(("shapes", selects))
+        if graph is None:
+            graph = Graph(self.engine, self.engine.shapes(self.snapshot, self.sliceable if selects else []))
+            self._graphs["shapes", selects] = graph
+        return graph
 
     def updated_in_graph(self, sliced: bool) -> List[str]:
         """Return the names of the shared variables that a call updates on each rank by itself, not on all or none."""

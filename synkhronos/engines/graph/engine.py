@@ -279,6 +279,9 @@ class GraphEngine(Engine):
     def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_variant(self.library, snapshot, sliced, as_inputs, self.is_random, self.label)
 
+    def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
+        return snapshots.compile_shapes(self.library, snapshot, as_inputs)
+
     # -- travel --------------------------------------------------------------------------------------------------
 
     def constants(self, compiled: Any) -> List[np.ndarray[Any, Any]]:

@@ -29,3 +29,7 @@ class Library(NamedTuple):
     alias_root: Callable[[Any], Any]
     get_mode: Callable[[Any], Any]
     change_flags: Callable[..., Any]
+    #: From variables to expressions of their shapes, int64 vectors.
+    shapes_of: Callable[..., Any]
+    #: The mode for graphs that are so small that compiling them costs more than it saves.
+    small: Any

@@ -10,7 +10,7 @@ import numpy as np
 import theano
 from theano.compile.function_module import Function, alias_root, convert_function_input
 from theano.compile.io import SymbolicInput, SymbolicOutput
-from theano.compile.mode import get_mode
+from theano.compile.mode import Mode, get_mode
 from theano.compile.pfunc import rebuild_collect_shared
 from theano.compile.sharedvalue import SharedVariable
 from theano.gof import Constant, Container, Variable, compilelock, vm
@@ -23,6 +23,7 @@ from .. import random_states
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
 from . import gpu, pickling_repairs, profiles
+from .shapes import shapes_of
 
 
 class TheanoEngine(GraphEngine):
@@ -49,6 +50,8 @@ class TheanoEngine(GraphEngine):
         alias_root=alias_root,
         get_mode=get_mode,
         change_flags=theano.change_flags,
+        shapes_of=shapes_of,
+        small=Mode(linker="py", optimizer=None),
     )
     # CVM is missing if Theano has no C++ compiler.
     lazy_linkers = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))

@@ -11,7 +11,7 @@ from ...engines.base import ArrayType, Engine, Input, Output
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...trace import point
 from .function import Function, Graph, given_pairs, graph_of
-from .graph import Apply, In, Shared, Variable, check, convert, substituted
+from .graph import Apply, In, Shared, Variable, apply, check, convert, substituted
 
 
 class NumpyEngine(Engine):
@@ -79,6 +79,19 @@ class NumpyEngine(Engine):
                 inputs=snapshot.inputs + [In(variable) for _, variable in replaced],
                 outputs=substituted(outputs, replaced),
                 updates=[(target, new) for (target, _), new in zip(updates, new_values)],
+                keys=None,
+                single=False,
+            )
+        )
+
+    def shapes(self, snapshot: Graph, as_inputs: Sequence[Any]) -> Function:
+        replaced = [(shared, Variable(shared.type, shared.name)) for shared in as_inputs]
+        outputs = substituted(snapshot.outputs, replaced)
+        return Function(
+            snapshot._replace(
+                inputs=[given._replace(mutable=False) for given in snapshot.inputs] + [In(new) for _, new in replaced],
+                outputs=[apply(_shape, output, dtype="int64", ndim=1) for output in outputs],
+                updates=[],
                 keys=None,
                 single=False,
             )
@@ -152,6 +165,10 @@ class NumpyEngine(Engine):
         return pickling.loads(
             data, lambda kind, number: replicas[number] if kind == "variable" else replicas[number].storage
         )
+
+
+def _shape(value: Any) -> Any:
+    return np.array(np.shape(value) if isinstance(value, np.ndarray) else (), np.int64)
 
 
 def _parts(compiled: Function) -> Iterator[Tuple[str, Any]]:
