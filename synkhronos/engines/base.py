@@ -336,6 +336,21 @@ class Engine(ABC):
             As from `compile`.
         """
 
+    @abstractmethod
+    def shapes(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
+        """Compile a function of the outputs' shapes, which changes nothing.
+
+        Its inputs are those of `variant`. Its outputs are one int64 vector for each output of the function, in their
+        order, without entries for what is not a dense array.
+
+        Parameters
+        ----------
+        snapshot
+            From `snapshot`.
+        as_inputs
+            As for `variant`.
+        """
+
     # -- collectives inside functions -----------------------------------------------------------------------------
 
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:

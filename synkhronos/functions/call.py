@@ -62,7 +62,7 @@ class CallFunction(Command):
         plan: Plan = prepared.plan
         outputs, changes = call(prepared, prepared.values(context), self.rows, None, context)
         if plan.dtypes is None:
-            results = _reduced(plan, context, outputs)
+            results = reduced(plan, context, outputs)
         else:
             results = outputs if context.rank == context.root else _in_bytes(plan, outputs)
         if plan.common is not None:
@@ -86,12 +86,7 @@ class CallFunction(Command):
                         for rank, result in enumerate(results)
                     ]
                     outputs[i] = reduce_outputs(op, parts, plan.division.weights, context.root)
-        if plan.on_device:
-            entry = context.functions[plan.number]
-            for i in range(len(outputs)):
-                position = i if plan.subset is None else plan.subset[i]
-                outputs[i] = entry.engine.present(entry.reference(), position, outputs[i])
-        return outputs
+        return presented(plan, context, outputs)
 
     def _prepared(self, context: RankContext) -> Prepared:
         """Return the plan as this rank has it, or has it from now on."""
@@ -104,7 +99,7 @@ class CallFunction(Command):
         return prepared
 
 
-def _reduced(plan: Plan, context: RankContext, outputs: List[Any]) -> Optional[List[Any]]:
+def reduced(plan: Plan, context: RankContext, outputs: List[Any]) -> Optional[List[Any]]:
     """Reduce the outputs over the ranks; on the master, return all of them."""
     moving = [i for i, op in enumerate(plan.ops) if op.name is not None]
     if moving:
@@ -119,6 +114,17 @@ def _reduced(plan: Plan, context: RankContext, outputs: List[Any]) -> Optional[L
         for i, result in zip(moving, reduced or ()):
             outputs[i] = result
     return outputs if context.rank == context.root else None
+
+
+def presented(plan: Plan, context: RankContext, outputs: List[Any]) -> List[Any]:
+    """Return the outputs as the engine's own function returns them: on the host, or on the device."""
+    if not plan.on_device:
+        return outputs
+    entry = context.functions[plan.number]
+    return [
+        entry.engine.present(entry.reference(), i if plan.subset is None else plan.subset[i], output)
+        for i, output in enumerate(outputs)
+    ]
 
 
 def _in_bytes(plan: Plan, outputs: Sequence[Any]) -> List[Optional[bytes]]:

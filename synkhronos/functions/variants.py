@@ -9,6 +9,7 @@ call                   updates             sliceable shared variables
 ``f(...)``             in the graph        as they are: no other graph is needed
 ``batch_s=``           in the graph        their selected rows are given as inputs
 ``num_slices=``        accumulated by us   each slice's rows are given as inputs
+shapes for ``steps``   none                as the steps themselves need them
 =====================  ==================  =======================================
 
 A function with collectives (`synkhronos.ops`) has no updates in any of the graphs that ranks call: an update is made in
@@ -17,7 +18,7 @@ place, so a second collective that fails would find the first one's made. We mak
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..engines.base import Collectives
 
@@ -56,7 +57,7 @@ class Variants:
     def __init__(self, engine: Any, snapshot: Any, sliceable: Sequence[Any], scattered: Sequence[Any]) -> None:
         self.engine, self.snapshot, self.sliceable = engine, snapshot, list(sliceable)
         self.collectives: Optional[Collectives] = engine.collectives(snapshot, [*scattered, *sliceable])
-        self._graphs: Dict[bool, Graph] = {}
+        self._graphs: Dict[Tuple[str, bool], Graph] = {}
         self._labels: Dict[bool, List[str]] = {}
 
     def __iter__(self) -> Any:
@@ -69,9 +70,19 @@ class Variants:
 
     def get(self, sliced: bool) -> Graph:
         """Return the graph for calls in slices, or for calls that only select rows; compile it at its first use."""
-        if sliced not in self._graphs:
-            self._graphs[sliced] = Graph(self.engine, self.engine.variant(self.snapshot, sliced, self.sliceable))
-        return self._graphs[sliced]
+        graph = self._graphs.get(("variant", sliced))
+        if graph is None:
+            graph = Graph(self.engine, self.engine.variant(self.snapshot, sliced, self.sliceable))
+            self._graphs["variant", sliced] = graph
+        return graph
+
+    def shapes(self, selects: bool) -> Graph:
+        """Return the graph of the outputs' shapes, with sliceable variables as inputs or not; compile it likewise."""
+        graph = self._graphs.get(("shapes", selects))
+        if graph is None:
+            graph = Graph(self.engine, self.engine.shapes(self.snapshot, self.sliceable if selects else []))
+            self._graphs["shapes", selects] = graph
+        return graph
 
     def updated_in_graph(self, sliced: bool) -> List[str]:
         """Return the names of the shared variables that a call updates on each rank by itself, not on all or none."""

@@ -15,7 +15,7 @@ does both for arrays on devices::
 """
 
 from .accumulator import Accumulator
-from .combining import combine, combine_into, combine_pieces, gather_outputs, reduce_outputs
+from .combining import combine, combine_each, combine_into, combine_pieces, gather_outputs, reduce_outputs
 from .mean import counting, narrowed, scaled_weights
 from .op import COMBINING, IN_GRAPH, MISSING, NAMES, ReduceOp, check_dtype, compute_dtype
 
@@ -28,6 +28,7 @@ __all__ = [
     "ReduceOp",
     "check_dtype",
     "combine",
+    "combine_each",
     "combine_into",
     "combine_pieces",
     "compute_dtype",

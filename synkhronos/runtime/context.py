@@ -44,6 +44,8 @@ class RankContext:
         What calls of functions have in common, by the function's number and the plan's.
     row_buffers : dict of (int, int) to array
         Reusable buffers for the rows of a batch, by the function's number and the argument's.
+    results : object
+        What the master may read of this rank's memory until the next command: kept alive so long.
     stopped : bool
         Whether the rank was told to end.
     """
@@ -57,6 +59,7 @@ class RankContext:
         self.replicas: Optional[Replicas] = None
         self.plans: Dict[Tuple[int, int], Any] = {}
         self.row_buffers: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
+        self.results: Any = None
         self.stopped = False
         self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None
@@ -105,6 +108,7 @@ class RankContext:
         Whatever goes wrong, KeyboardInterrupt and SystemExit included, is in the answer, and the peers that wait for
         this rank are freed.
         """
+        self.results = None
         try:
             if envelope.forget:
                 self.forget(envelope.forget)

@@ -90,13 +90,13 @@ class Barrier:
     def _decide(self) -> None:
         words, block, current = self._words, self.block, self.current
         for _ in self._others:
-            block.arrivals.wait(self._watch_root, self.policy)
+            block.arrivals.wait(self.look, self.policy)
             if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
                 raise Aborted
         for rank in self._others:
             while self._arrived[rank] < current:  # a token was not about this barrier
-                block.arrivals.wait(self._watch_root, self.policy)
-                self._check()
+                block.arrivals.wait(self.look, self.policy)
+                self.check()
         words[DECIDED] = current  # from here on it is complete, for every rank, whatever happens
         for rank in self._others:
             block.releases[rank].release()
@@ -116,23 +116,22 @@ class Barrier:
         # True if the root was interrupted before it could wake this rank.
         return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command
 
-    def _check(self) -> None:
-        """On the root: give up if a rank, or the keeper, requests it."""
-        if self._words[ABORT_REQUESTED] >= self.command or self._words[DEATHS]:
-            raise Aborted
+    def check(self) -> None:
+        """Raise `Aborted` if the command in progress is given up: on the root, if a rank or the keeper requests it.
 
-    def _watch_root(self) -> None:
-        self._check()
-        self.watch()
+        It costs a look at one word or two, so a rank can do it between any two steps.
+        """
+        words = self._words
+        if self.rank == self.root:
+            if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
+                raise Aborted
+        elif words[ABORTED] >= self.command:
+            raise Aborted
 
     def look(self) -> None:
         """Raise `Aborted` if the command in progress is given up: for waits on something other than a barrier."""
-        if self.rank == self.root:
-            self._watch_root()
-        else:
-            self.watch()
-            if self._words[ABORTED] >= self.command:
-                raise Aborted
+        self.check()
+        self.watch()
 
     def exchange(self, notice: bytes, pool: Any, pools: Any) -> Tuple[bytes, ...]:
         """Wait as `wait` does; return the notice that every rank came with, in rank order.

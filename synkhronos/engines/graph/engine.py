@@ -297,6 +297,9 @@ class GraphEngine(Engine):
     def collectives(self, snapshot: Snapshot, scattered: Sequence[Any]) -> Optional[Collectives]:
         return survey(self.library, snapshot, scattered, self.is_random)
 
+    def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
+        return snapshots.compile_shapes(self.library, snapshot, as_inputs)
+
     # -- travel --------------------------------------------------------------------------------------------------
 
     def constants(self, compiled: Any) -> List[np.ndarray[Any, Any]]:

@@ -48,3 +48,7 @@ class Library(NamedTuple):
     scan_in_order: Callable[..., Any]
     #: From a scan's node to the inputs of its inner graph that change with some of the node's inputs.
     changing_in_scan: Callable[..., Any]
+    #: From variables to expressions of their shapes, int64 vectors.
+    shapes_of: Callable[..., Any]
+    #: The mode for graphs that are so small that compiling them costs more than it saves.
+    small: Any

@@ -101,6 +101,20 @@ def compile_variant(
     )
 
 
+def compile_shapes(library: Library, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
+    """Compile the function of the outputs' shapes; parameters as those of `Engine.shapes`."""
+    replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
+    return library.function(
+        snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced],
+        library.shapes_of([output.variable for output in snapshot.outputs]),
+        givens=replaced,
+        no_default_updates=True,
+        on_unused_input="ignore",
+        mode=library.small,
+        name=f"{snapshot.settings['name']} (shapes)",
+    )
+
+
 def of_copy(
     library: Library, snapshot: Snapshot, copied: Any, swap: Dict[Any, Any], delete_updates: Optional[bool]
 ) -> Snapshot:

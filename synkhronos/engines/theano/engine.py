@@ -11,7 +11,7 @@ import theano
 from theano.compile.debugmode import DebugMode
 from theano.compile.function_module import Function, alias_root, convert_function_input
 from theano.compile.io import SymbolicInput, SymbolicOutput
-from theano.compile.mode import get_mode
+from theano.compile.mode import Mode, get_mode
 from theano.compile.ops import Shape, Shape_i
 from theano.compile.pfunc import rebuild_collect_shared
 from theano.compile.sharedvalue import SharedVariable
@@ -29,7 +29,7 @@ from ..graph.library import Library
 from . import gpu, pickling_repairs, profiles, scans
 from .affine import affine_inputs
 from .all_reduce import AllReduce
-from .shapes import by_shapes_of_inputs
+from .shapes import by_shapes_of_inputs, shapes_of
 
 
 class TheanoEngine(GraphEngine):
@@ -69,6 +69,8 @@ class TheanoEngine(GraphEngine):
         inner_outputs=scans.inner_outputs,
         scan_in_order=scans.in_order,
         changing_in_scan=scans.changing,
+        shapes_of=shapes_of,
+        small=Mode(linker="py", optimizer=None),
     )
     # CVM is missing if Theano has no C++ compiler.
     lazy_linkers = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))

@@ -54,8 +54,9 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
         elif degree == AFFINE and not _is_affine(node, known):
             degree = OTHER
         known[id(node)] = differs, degree
-    degrees = [known[id(new)][1] if isinstance(new, Variable) else NONE for _, new in graph.updates]
-    return Collectives(ops, [degree != NONE for degree in degrees], [degree != OTHER for degree in degrees])
+    found = [known[id(new)] if isinstance(new, Variable) else (False, NONE) for _, new in graph.updates]
+    common = [degree != NONE or not differs for differs, degree in found]
+    return Collectives(ops, common, [degree != OTHER for _, degree in found])
 
 
 def _is_affine(node: Any, known: Dict[int, Tuple[bool, int]]) -> bool:

@@ -13,7 +13,7 @@ from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...trace import point
 from . import collectives
 from .function import Function, Graph, given_pairs, graph_of
-from .graph import Apply, In, Shared, Variable, check, convert, substituted
+from .graph import Apply, In, Shared, Variable, apply, check, convert, substituted
 from .operations import all_reduce
 
 
@@ -101,6 +101,19 @@ class NumpyEngine(Engine):
     def collectives(self, snapshot: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
         return collectives.survey(snapshot, scattered)
 
+    def shapes(self, snapshot: Graph, as_inputs: Sequence[Any]) -> Function:
+        replaced = [(shared, Variable(shared.type, shared.name)) for shared in as_inputs]
+        outputs = substituted(snapshot.outputs, replaced)
+        return Function(
+            snapshot._replace(
+                inputs=[given._replace(mutable=False) for given in snapshot.inputs] + [In(new) for _, new in replaced],
+                outputs=[apply(_shape, output, dtype="int64", ndim=1) for output in outputs],
+                updates=[],
+                keys=None,
+                single=False,
+            )
+        )
+
     def is_random(self, shared: Any) -> bool:
         return isinstance(shared.storage[0], np.random.RandomState)
 
@@ -169,6 +182,10 @@ class NumpyEngine(Engine):
         return pickling.loads(
             data, lambda kind, number: replicas[number] if kind == "variable" else replicas[number].storage
         )
+
+
+def _shape(value: Any) -> Any:
+    return np.array(np.shape(value) if isinstance(value, np.ndarray) else (), np.int64)
 
 
 def _parts(compiled: Function) -> Iterator[Tuple[str, Any]]:
