@@ -408,9 +408,7 @@ class Function:
         """
         if timeout is not None:
             check_timeout(timeout)
-        subset = output_subset
-        if subset is not None:
-            subset = tuple(signature.output_indices(output_subset, self._form.keys, len(self._output_ops)))
+        subset = None if output_subset is None else self._positions(output_subset)
         inputs = self._arguments.inputs
         values: Sequence[Any] = args
         if kwargs or len(args) != len(inputs):
@@ -542,8 +540,7 @@ class Function:
             raise ArgumentTypeError("on_step", "a function", f"{on_step!r} of type {type(on_step).__name__}")
         if not isinstance(total, (bool, np.bool_)):
             raise ArgumentTypeError("total", "True or False", f"{total!r} of type {type(total).__name__}")
-        chosen_outputs = signature.output_indices(output_subset, self._form.keys, len(self._output_ops))
-        subset = None if chosen_outputs is None else tuple(chosen_outputs)
+        subset = None if output_subset is None else self._positions(output_subset)
         batches, batches_s = read_all(batches, batches_s, n_steps)
         values = signature.bind(inputs, self._arguments.labels, self.name, args, kwargs)
         session = self.program.session
@@ -567,6 +564,10 @@ class Function:
             return not isinstance(answer, (bool, np.bool_)) or bool(answer)
 
         return report
+
+    def _positions(self, output_subset: Any) -> Tuple[int, ...]:
+        """Return the positions of the outputs that a call asks for."""
+        return tuple(signature.output_indices(output_subset, self._form.keys, len(self._output_ops)))
 
 
 def _mode(op: Any) -> Optional[str]:
