@@ -60,15 +60,15 @@ class CallFunction(Command):
     def run(self, context: RankContext) -> Any:
         prepared = self._prepared(context) if self.plan is not None else context.plans[self.place]
         plan: Plan = prepared.plan
-        outputs, changes = call(prepared, prepared.values(context), self.rows, None, context)
+        outputs, change = call(prepared, prepared.values(context), self.rows, None, context)
         if plan.dtypes is None:
             results = reduced(plan, context, outputs)
         else:
             results = outputs if context.rank == context.root else _in_bytes(plan, outputs)
         if plan.common is not None:
-            context.commit(*changes, label=f"the end of function {plan.name}")
+            context.commit(change, label=f"the end of function {plan.name}")
         elif plan.updates:  # on all ranks or on none: slices may disagree on one rank alone
-            context.commit(*changes)
+            context.commit(change)
         return results
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:

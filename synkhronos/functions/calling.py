@@ -13,13 +13,31 @@ from ..runtime.context import RankContext
 from .plan import Plan, Prepared
 from .slicing import LAST, in_slices
 
-#: What a call changes on this rank if it is committed; must not fail.
-Changes = List[Callable[[], object]]
+
+class Change:
+    """New values for variables, which a call leaves to us; nothing here can fail."""
+
+    def __init__(self, cells: Sequence[List[Any]], news: Sequence[Any]) -> None:
+        self._cells, self._news = cells, news
+        self._before = [cell[0] for cell in cells]
+
+    def __call__(self) -> None:
+        """Make the new values current."""
+        for cell, new in zip(self._cells, self._news):
+            cell[0] = new
+
+    def undo(self) -> None:
+        """Make the values of before current."""
+        for cell, value in zip(self._cells, self._before):
+            cell[0] = value
+
+
+NOTHING = Change([], [])
 
 
 def call(
     prepared: Prepared, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext
-) -> Tuple[List[Any], Changes]:
+) -> Tuple[List[Any], Change]:
     """Call the function on this rank's rows; return its outputs, and what is left to be changed.
 
     Parameters
@@ -34,12 +52,12 @@ def call(
     -------
     outputs : list
         None for each if the rank has no rows.
-    changes : list of callables
+    change : Change
         Updates that the graph leaves to us; the others have been made.
     """
     plan, n_outputs = prepared.plan, len(prepared.plan.ops)
     if not prepared.pieces:
-        return [None] * n_outputs, []
+        return [None] * n_outputs, NOTHING
     entry = context.functions[plan.number]
     engine, compiled = entry.engine, entry.reference()
 
@@ -56,14 +74,14 @@ def call(
         return _in_slices(call_slice, prepared, context)
     results = call_slice(0)
     if plan.common is None:
-        return results, []
+        return results, NOTHING
     counts = plan.division.takes_part(context.rank)
     outputs = results[:n_outputs] if counts else [None] * n_outputs
     chosen = [i for i, is_common in enumerate(plan.common) if counts or is_common]
-    return outputs, [_change(plan, chosen, results[n_outputs:], context)]
+    return outputs, _change(plan, chosen, results[n_outputs:], context)
 
 
-def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: RankContext) -> Tuple[List[Any], Changes]:
+def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: RankContext) -> Tuple[List[Any], Change]:
     """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
     plan, n_outputs = prepared.plan, len(prepared.plan.ops)
     entries = [context.shareds[number] for number, _ in plan.updates]
@@ -98,7 +116,7 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
             news[i] = entry.engine.to_device(variable, new)
             if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
                 news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label}")
-    return outputs, [_change(plan, [i for i, new in enumerate(news) if new is not None], news, context)]
+    return outputs, _change(plan, [i for i, new in enumerate(news) if new is not None], news, context)
 
 
 def _weights_of_slice(prepared: Prepared, i: int) -> List[Optional[float]]:
@@ -111,19 +129,12 @@ def _weights_of_slice(prepared: Prepared, i: int) -> List[Optional[float]]:
     return [own] * len(plan.ops) + [of_all if is_common else own for is_common in plan.common]
 
 
-def _change(plan: Plan, chosen: Sequence[int], news: Sequence[Any], context: RankContext) -> Callable[[], object]:
+def _change(plan: Plan, chosen: Sequence[int], news: Sequence[Any], context: RankContext) -> Change:
     """Return what makes some of the new values current."""
-    stored = []
-    for i in chosen:
-        entry = context.shareds[plan.updates[i][0]]
-        new = entry.engine.to_device(entry.reference(), news[i]) if plan.on_device else news[i]
-        stored.append((entry.cell, new))
-
-    def change() -> None:
-        for cell, new in stored:
-            cell[0] = new
-
-    return change
+    entries, values = [context.shareds[plan.updates[i][0]] for i in chosen], [news[i] for i in chosen]
+    if plan.on_device:
+        values = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, values)]
+    return Change([entry.cell for entry in entries], values)
 
 
 class CollectivesOfCall(in_graph.Call):
@@ -143,7 +154,9 @@ class CollectivesOfCall(in_graph.Call):
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         key = ("function", self.plan.number, number)
         label = f"all_reduce {number} ({op}) inside function {self.plan.name}"
-        return self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
+        results = self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
+        self.context.settle_tried()  # all ranks have come here: the values before the last step are not needed any more
+        return results
 
 
 def _collectives(prepared: Prepared, i: int, context: RankContext) -> ContextManager[Any]:

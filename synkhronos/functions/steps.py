@@ -17,6 +17,7 @@ how many it has made, and before each it looks whether the command was given up:
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from ..selection import Selection
 from ..sync.control_block import STEPS_PER_COMMAND, STOP_REQUESTED
 from .batches import selection
 from .call import presented, reduced
-from .calling import call
+from .calling import Change, call
 from .plan import Plan, Prepared
 from .step_outputs import Combiner, Store, Stored
 
@@ -185,7 +186,7 @@ class RunSteps(Command):
         counts = [plan.division.takes_part(rank) for plan in steps.plans]
         engine, n_steps = context.functions[steps.plans[0].number].engine, sum(steps.counts)
         may_end = steps.asks and not collective  # ranks are at different steps, and agree on the last one
-        goes_on = True
+        goes_on, end_of_step = True, f"the end of a step of function {self.name}"
         for i, (division, rows, shared_rows) in enumerate(steps.rows(context)):
             barrier.check()
             if may_end and words[STOP_REQUESTED] >= barrier.command:
@@ -193,12 +194,11 @@ class RunSteps(Command):
             if i == n_steps:
                 break
             each = prepared[division]
-            outputs, changes = call(each, values, rows, shared_rows, context)
+            outputs, change = call(each, values, rows, shared_rows, context)
             if collective:
-                context.commit(*changes, label=f"the end of a step of function {self.name}")
+                context.try_out(functools.partial(self._undo, change, i, context), change, label=end_of_step)
             else:
-                for change in changes:
-                    change()
+                change()
             made[rank] = first + i + 1
             if counts[division]:
                 if totals is not None:
@@ -214,10 +214,19 @@ class RunSteps(Command):
                     words[STOP_REQUESTED] = barrier.command
             if steps.asks and collective:  # all ranks are here
                 if b"end" in barrier.exchange(b"" if goes_on else b"end", context.pool, context.pools):
-                    return i + 1
+                    n_steps = i + 1
+                    break
         if may_end:
             _furthest(n_steps, context)  # the others may be waiting to agree
+        if collective:
+            context.commit(label=f"the end of the steps of function {self.name}")
         return n_steps
+
+    @staticmethod
+    def _undo(change: Change, i: int, context: RankContext) -> None:
+        """Undo the i-th step on this rank: not all others have come to its end."""
+        change.undo()
+        context.barrier.block.steps[context.rank] = context.barrier.command * STEPS_PER_COMMAND + i
 
     def finish(self, results: List[Made], context: RankContext) -> Tuple[List[Any], Optional[List[int]], int]:
         """Return the outputs; the rows that every rank has taken in all steps together; and the number of steps."""

@@ -20,6 +20,9 @@ from ..transports.shared_memory import SharedMemoryTransport
 from .command import Answer, Command, Envelope
 from .registry import FunctionEntry, Registry, Replicas, SharedEntry
 
+#: Steps that can be undone, at most: what they have changed is kept for it.
+MAX_TRIED = 16
+
 
 class RankContext:
     """One rank's place in the session, and what it holds.
@@ -63,6 +66,7 @@ class RankContext:
         self.stopped = False
         self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None
+        self._tried: List[Tuple[int, Callable[[], object]]] = []
 
     @classmethod
     def create(
@@ -120,7 +124,7 @@ class RankContext:
             self.abort()
             return Answer(self.rank, error=error)
         finally:
-            if self._commitment is not None:
+            if self._commitment is not None or self._tried:
                 self.settle()
 
     def abort(self) -> None:
@@ -206,12 +210,40 @@ class RankContext:
 
     @point("commit")
     def settle(self) -> None:
-        """Make the changes of a commit that was decided, and forget those of one that was not."""
+        """Make the changes of a commit that was decided, and forget those of one that was not; as for `try_out`."""
         if self._commitment is not None:
             if self.barrier.is_complete(self._commitment):
                 for change in self._changes:
                     change()
             self._commitment, self._changes = None, ()
+        if self._tried:
+            self.settle_tried()
+
+    @point("commit")
+    def try_out(self, undo: Callable[[], object], *changes: Callable[[], object], label: str) -> None:
+        """Make changes now, and undo them if not all ranks come to the next barrier: a commit without one of its own.
+
+        For steps of one command in which ranks meet anyway. It ends with a `commit`.
+
+        Parameters
+        ----------
+        undo : callable
+            Must not fail, and may be called when some of the changes, or none, have been made.
+        changes, label
+            As in `commit`.
+        """
+        self._tried.append((self.barrier.current + 1, undo))  # first: Ctrl-C may come before the changes are made
+        for change in changes:
+            change()
+        if len(self._tried) >= MAX_TRIED:  # a condition may leave out the collectives of step after step
+            self.commit(label=label)
+
+    def settle_tried(self) -> None:
+        """Keep the changes that were tried out, if all ranks have come to the barrier after them, or undo them."""
+        tried, self._tried = self._tried, []
+        for number, undo in reversed(tried):
+            if not self.barrier.is_complete(number):
+                undo()
 
     # -- what the program has dropped ----------------------------------------------------------------------------
 
