@@ -30,6 +30,7 @@ SLOW = (
     Rule("", "tests/demos/"),
     Rule("", "tests/engines/test_import_fixes.py"),
     Rule("", "tests/engines/test_pocl.py"),
+    Rule("", "tests/functions/test_steps_on_processes.py"),
     Rule("", "tests/host/test_affinity.py"),
     Rule("", "tests/host/test_heap.py"),
     Rule("", "tests/launchers/"),
@@ -64,6 +65,7 @@ RULES = (
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`.
     Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b"),
+    Rule("thorough", "tests/functions/test_steps_on_processes.py", "memory_does_not_grow"),
     # That the random programs find what is wrong; `make test` runs them as they are.
     Rule("thorough", "tests/programs/test_programs.py", "planted_bug"),
     # Interrupts and deaths at every step; `make test` has some of each kind.

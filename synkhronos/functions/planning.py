@@ -89,9 +89,14 @@ class Planner:
             if joint:  # ranks without rows make the call with one that does not count
                 shared.rows[shared.counts == 0] = 0, 1, 1
         tables = [each for each in (table, shared) if each is not None]
-        counts = [each.counts.reshape(len(each.counts), -1) for each in tables] or [np.zeros((n_steps or 1, 1), int)]
+        columns = [column for each in tables for column in each.counts.reshape(len(each.counts), -1).T]
+        counts = np.stack(columns or [np.zeros(n_steps or 1, np.int64)], axis=1)
         _, first, divisions, n_each = np.unique(
-            np.concatenate(counts, axis=1), axis=0, return_index=True, return_inverse=True, return_counts=True
+            counts.reshape(-1) if len(columns) < 2 else counts,  # (the same by rows takes ten times as long)
+            axis=None if len(columns) < 2 else 0,
+            return_index=True,
+            return_inverse=True,
+            return_counts=True,
         )
         order = np.argsort(first)  # so that the first step that is wrong is refused
         first, n_each, divisions = first[order], n_each[order], np.argsort(order)[divisions.reshape(-1)]

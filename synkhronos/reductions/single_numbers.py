@@ -37,7 +37,7 @@ def combine_numbers(
     for rank, part in enumerate(parts):
         if part is None:
             continue
-        if type(part) is not np.ndarray or part.ndim or part.dtype is not dtype is not None:
+        if type(part) is not np.ndarray or part.ndim or part.dtype is not dtype is not None and part.dtype != dtype:
             return None
         if dtype is None:
             dtype = part.dtype
