@@ -155,7 +155,7 @@ class CollectivesOfCall(in_graph.Call):
         key = ("function", self.plan.number, number)
         label = f"all_reduce {number} ({op}) inside function {self.plan.name}"
         results = self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
-        self.context.settle_tried()  # all ranks have come here: the values before the last step are not needed any more
+        self.context.forget_tried()
         return results
 
 

@@ -28,7 +28,7 @@ from ..reductions import ReduceOp
 from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..selection import Selection
-from ..sync.control_block import STEPS_PER_COMMAND, STOP_REQUESTED
+from ..sync.control_block import STOP_REQUESTED
 from .batches import selection
 from .call import presented, reduced
 from .calling import Change, call
@@ -159,7 +159,9 @@ class RunSteps(Command):
 
     def run(self, context: RankContext) -> Made:
         steps = self.steps
-        context.barrier.block.steps[context.rank] = context.barrier.command * STEPS_PER_COMMAND
+        block, rank = context.barrier.block, context.rank
+        block.steps[rank] = block.undone[rank] = 0
+        block.steps_command[rank] = context.barrier.command
         prepared = [Prepared(plan, context) for plan in steps.plans]
         # Files and named memory are attached once; all plans have the same arguments.
         values = next((each.values(context) for each in prepared if each.pieces), [])
@@ -181,7 +183,7 @@ class RunSteps(Command):
     ) -> int:
         """Make the steps, one after the other; return how many were made."""
         steps, barrier, rank = self.steps, context.barrier, context.rank
-        made, words, first = barrier.block.steps, barrier.block.words, barrier.command * STEPS_PER_COMMAND
+        made, words = barrier.block.steps, barrier.block.words
         collective, on_device = steps.plans[0].common is not None, steps.plans[0].on_device
         counts = [plan.division.takes_part(rank) for plan in steps.plans]
         engine, n_steps = context.functions[steps.plans[0].number].engine, sum(steps.counts)
@@ -196,10 +198,10 @@ class RunSteps(Command):
             each = prepared[division]
             outputs, change = call(each, values, rows, shared_rows, context)
             if collective:
-                context.try_out(functools.partial(self._undo, change, i, context), change, label=end_of_step)
+                context.try_out(functools.partial(_undo, change, context), change, label=end_of_step)
             else:
                 change()
-            made[rank] = first + i + 1
+            made[rank] = i + 1
             if counts[division]:
                 if totals is not None:
                     totals.add(division, outputs)
@@ -221,12 +223,6 @@ class RunSteps(Command):
         if collective:
             context.commit(label=f"the end of the steps of function {self.name}")
         return n_steps
-
-    @staticmethod
-    def _undo(change: Change, i: int, context: RankContext) -> None:
-        """Undo the i-th step on this rank: not all others have come to its end."""
-        change.undo()
-        context.barrier.block.steps[context.rank] = context.barrier.command * STEPS_PER_COMMAND + i
 
     def finish(self, results: List[Made], context: RankContext) -> Tuple[List[Any], Optional[List[int]], int]:
         """Return the outputs; the rows that every rank has taken in all steps together; and the number of steps."""
@@ -251,6 +247,12 @@ class RunSteps(Command):
         finally:
             context.results = None
         return outputs, rows_taken(steps.plans, divisions), n_steps
+
+
+def _undo(change: Change, context: RankContext) -> None:
+    """Undo a step on this rank: not all others have come to its end."""
+    change.undo()
+    context.barrier.block.undone[context.rank] += 1
 
 
 def rows_taken(plans: Sequence[Plan], divisions: NDArray[Any]) -> Optional[List[int]]:

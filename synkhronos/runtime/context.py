@@ -216,8 +216,10 @@ class RankContext:
                 for change in self._changes:
                     change()
             self._commitment, self._changes = None, ()
-        if self._tried:
-            self.settle_tried()
+        for number, undo in reversed(self._tried):
+            if not self.barrier.is_complete(number):
+                undo()
+        self._tried = []
 
     @point("commit")
     def try_out(self, undo: Callable[[], object], *changes: Callable[[], object], label: str) -> None:
@@ -238,12 +240,10 @@ class RankContext:
         if len(self._tried) >= MAX_TRIED:  # a condition may leave out the collectives of step after step
             self.commit(label=label)
 
-    def settle_tried(self) -> None:
-        """Keep the changes that were tried out, if all ranks have come to the barrier after them, or undo them."""
-        tried, self._tried = self._tried, []
-        for number, undo in reversed(tried):
-            if not self.barrier.is_complete(number):
-                undo()
+    def forget_tried(self) -> None:
+        """Forget how to undo changes after which all ranks have come to a barrier: the values before need memory."""
+        if self._tried and self.barrier.is_complete(self._tried[-1][0]):
+            self._tried = []
 
     # -- what the program has dropped ----------------------------------------------------------------------------
 

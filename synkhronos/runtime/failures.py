@@ -93,13 +93,16 @@ def add_failures(error: BaseException, failures: Dict[int, Failure]) -> None:
             add_note(error, f"rank {rank} also raised {failure.summary}")
 
 
-def add_steps(error: BaseException, steps: Sequence[int], root: int, step: Optional[int] = None) -> None:
-    """Say in an error how many steps every rank has made, and the step that it is about.
+def add_steps(
+    error: BaseException, made: Sequence[int], undone: Sequence[int], root: int, step: Optional[int] = None
+) -> None:
+    """Say in an error how many steps every rank has made, without those undone, and the step that it is about.
 
     By default that is the step that the rank was making whose error it is.
     """
     if step is None:
-        step = steps[error.rank if isinstance(error, RankFailure) else root]
+        step = made[error.rank if isinstance(error, RankFailure) else root]
+    steps = [of_rank - back for of_rank, back in zip(made, undone)]
     sentence = f"in step {step} (steps made, by rank: {', '.join(map(str, steps))})"
     try:
         error.step, error.steps = step, list(steps)  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ from ..errors import Aborted, ArgumentValueError, StateError, SynkhronosError, W
 from ..host.affinity import MasterAffinity
 from ..host.signals import DeferredSignals
 from ..memory.pool import Pool
-from ..sync.control_block import DEATHS, STEPS_PER_COMMAND, ControlBlock
+from ..sync.control_block import DEATHS, ControlBlock
 from ..sync.semaphore import WaitPolicy
 from .channel import MasterEnd
 from .command import Answer, Command, Envelope, Stop
@@ -161,7 +161,7 @@ class Session:
                 return command.finish(results, self.context)
             except BaseException as error:
                 if command.has_steps:
-                    add_steps(error, self._steps_made(), self.root, command.failed_step)
+                    add_steps(error, *self._steps_made(), self.root, command.failed_step)
                 raise
             finally:
                 self._running = False
@@ -295,8 +295,8 @@ class Session:
             if not self.launcher.is_alive():
                 self._fatal = self.launcher.error()
             now = time.monotonic()
-            if self._command is not None and self._command.has_steps and self._steps != self._steps_made():
-                self._steps = self._steps_made()
+            if self._command is not None and self._command.has_steps and self._steps != self._steps_made()[0]:
+                self._steps, _ = self._steps_made()
                 self._restart_clock(now)
             if now > self._deadline:
                 self._fatal = self._late()
@@ -311,10 +311,12 @@ class Session:
         self._moved, self._warn = now, now + WARN_AFTER_S
         self._deadline = float("inf") if self._timeout is None else now + self._timeout
 
-    def _steps_made(self) -> List[int]:
-        """Return how many steps of the last command every rank has made."""
-        first = self._number * STEPS_PER_COMMAND
-        return [max(0, made - first) for made in self.block.steps.tolist()]
+    def _steps_made(self) -> Tuple[List[int], List[int]]:
+        """Return how many steps of the last command every rank has made, and how many of these it has undone."""
+        block, ranks = self.block, range(self.size)
+        begun = [block.steps_command[rank] == self._number for rank in ranks]
+        made = [block.steps[rank] if begun[rank] else 0 for rank in ranks]
+        return made, [block.undone[rank] if begun[rank] else 0 for rank in ranks]
 
     def _missing(self) -> List[int]:
         """Return the ranks that have neither answered nor arrived where the master waits."""

@@ -28,14 +28,14 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Tuple
 
-from ..errors import Aborted
+from ..errors import Aborted, SynkhronosError
 from ..memory import messages
 from ..trace import point
 from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED, ControlBlock
 from .semaphore import WaitPolicy
 
 #: Barriers that one command can have; a barrier's number is command * BARRIERS_PER_COMMAND + index.
-BARRIERS_PER_COMMAND = 1 << 24
+BARRIERS_PER_COMMAND = 1 << 28
 
 
 class Barrier:
@@ -61,6 +61,7 @@ class Barrier:
         self.watch, self.policy = watch, policy
         self.command = 0
         self.current = 0  # number of the barrier in progress, or of the last one
+        self._end = BARRIERS_PER_COMMAND
         self._words, self._arrived = block.words, block.arrived
         self._others = [r for r in range(block.size) if r != root]
         self._keep: List[Any] = [None, None]
@@ -70,6 +71,7 @@ class Barrier:
         """Start counting for the command of that number, which is larger than any before."""
         self.command = command
         self.current = command * BARRIERS_PER_COMMAND
+        self._end = self.current + BARRIERS_PER_COMMAND
 
     @point("barrier")
     def wait(self) -> None:
@@ -81,6 +83,10 @@ class Barrier:
             On every rank, if one of them failed or died before all had arrived.
         """
         self.current += 1
+        if self.current >= self._end:
+            raise SynkhronosError(
+                f"one command cannot have more than {BARRIERS_PER_COMMAND:,} barriers: make fewer steps"
+            )
         self._arrived[self.rank] = self.current
         if self.rank == self.root:
             self._decide()

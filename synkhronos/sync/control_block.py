@@ -52,14 +52,13 @@ RANK_WORDS = (
     ("answer_length", "the rank", "bytes of its answer in the slot; negative as for commands"),
     ("notice_length_0", "the rank", "bytes of its notice in the first slot; negative as for commands"),
     ("notice_length_1", "the rank", "and in the second"),
-    ("steps", "the rank", "how many steps of a command it has made: command * STEPS_PER_COMMAND + steps"),
+    ("steps_command", "the rank", "the command that the next two words are about"),
+    ("steps", "the rank", "how many steps of it the rank has made"),
+    ("undone", "the rank", "and how many of these it has undone"),
 )
 
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
 DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS, STOP_REQUESTED = range(len(SESSION_WORDS))
-
-#: Steps that one command can have.
-STEPS_PER_COMMAND = 1 << 32
 
 _LINE_WORDS = 8  # words in a cache line
 _RANK_LINES = -(-len(RANK_WORDS) // _LINE_WORDS)
@@ -146,7 +145,8 @@ class ControlBlock:
         }
         self.ended, self.status, self.memory = of_ranks["ended"], of_ranks["status"], of_ranks["memory"]
         self.arrived, self.finished = of_ranks["arrived"], of_ranks["finished"]
-        self.answer_length, self.steps = of_ranks["answer_length"], of_ranks["steps"]
+        self.answer_length = of_ranks["answer_length"]
+        self.steps_command, self.steps, self.undone = (of_ranks[name] for name in ("steps_command", "steps", "undone"))
         self.notice_length = of_ranks["notice_length_0"], of_ranks["notice_length_1"]
 
         semaphores = [Semaphore(each, create) for each in items("semaphores")]
