@@ -180,7 +180,7 @@ def _lift_all_reduce(opt: Any) -> None:
         return op(*variables, *inputs[op.n :], return_list=True)
 
     # Theano's `op_lifter` brings all results to the host, also of what the program itself has on the device.
-    @local_optimizer([AllReduce])  # type: ignore[misc]  # Theano has no types
+    @local_optimizer([AllReduce])  # type: ignore  # Theano has no types
     def lift(node: Apply) -> Any:
         is_there = [
             is_type(one.type) or one.owner is not None and isinstance(one.owner.op, opt.HostFromGpu)
