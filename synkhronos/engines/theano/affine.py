@@ -12,7 +12,7 @@ from theano.tensor.elemwise import DimShuffle, Elemwise, Sum
 
 #: Affine in all inputs together.
 _ALL = (
-    *(scalar.Add, scalar.Sub, scalar.Neg, scalar.Identity),
+    *(scalar.Add, scalar.Sub, scalar.Neg, scalar.Identity, scalar.Second),
     *(DimShuffle, Sum, Rebroadcast, ViewOp, DeepCopyOp),
     *(basic.ScalarFromTensor, basic.TensorFromScalar, opt.MakeVector),
 )
@@ -33,7 +33,7 @@ _FIRST = {
     subtensor.AdvancedIncSubtensor1: 2,
 }
 #: Affine in all inputs but the first.
-_REST = (scalar.Second, scalar.Switch, basic.Join, IfElse)
+_REST = (scalar.Switch, basic.Join, IfElse)
 
 
 def affine_inputs(node: Any) -> List[Sequence[int]]:

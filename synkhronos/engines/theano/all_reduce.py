@@ -124,7 +124,12 @@ class AllReduce(Op):  # type: ignore[misc]  # Theano has no types
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
         # The Python code of some operations leaves a NumPy scalar, though the type says array.
         arrays = [np.asarray(value) if isinstance(value, np.generic) else value for value in inputs[: self.n]]
-        results = in_graph.all_reduce(self.number, self.op, arrays)
+        try:
+            results = in_graph.all_reduce(self.number, self.op, arrays)
+        except BaseException as error:
+            # The one exception that Theano passes on as it is: of others it makes new ones, without their fields, and
+            # prints that it cannot. The call, which has kept the error, raises it.
+            raise KeyboardInterrupt from error
         for variable, array, result, output in zip(node.outputs, arrays, results, outputs):
             if self.number != UNNUMBERED and variable.type.may_share_memory(result, array):
                 result = result.copy()  # what the argument's memory is used for later must not change it

@@ -16,7 +16,7 @@ import numpy as np
 import theano
 from theano.compile.function_module import FunctionMaker
 from theano.compile.io import SymbolicOutput
-from theano.gof import Apply, Constant, FunctionGraph
+from theano.gof import Apply, Constant, FunctionGraph, local_optimizer
 from theano.gof.destroyhandler import DestroyHandler
 from theano.gof.graph import clone_get_equiv
 from theano.tensor import TensorType
@@ -173,14 +173,26 @@ def check_context(label: str, type_: Any) -> None:
 def _lift_all_reduce(opt: Any) -> None:
     """Have Theano reduce on the device what is computed there, rather than bring it to the host for that."""
 
-    def local_gpua_all_reduce(op: Any, context: Any, inputs: Any, outputs: Any) -> Any:
+    def on_device(op: Any, context: Any, inputs: Any, outputs: Any) -> Any:
         if op.op.on_host or all(is_type(variable.type) for variable in inputs[: op.n]):
             return None
-        on_device = [opt.as_gpuarray_variable(variable, context) for variable in inputs[: op.n]]
-        return op(*on_device, *inputs[op.n :], return_list=True)
+        variables = [opt.as_gpuarray_variable(variable, context) for variable in inputs[: op.n]]
+        return op(*variables, *inputs[op.n :], return_list=True)
 
-    opt.register_opt("fast_compile")(opt.op_lifter([AllReduce])(local_gpua_all_reduce))
-    opt.register_opt2([AllReduce], "fast_compile")(local_gpua_all_reduce)
+    # Theano's `op_lifter` brings all results to the host, also of what the program itself has on the device.
+    @local_optimizer([AllReduce])  # type: ignore  # Theano has no types
+    def lift(node: Apply) -> Any:
+        is_there = [
+            is_type(one.type) or one.owner is not None and isinstance(one.owner.op, opt.HostFromGpu)
+            for one in node.inputs
+        ]
+        new = on_device(node.op, None, node.inputs, node.outputs) if any(is_there) else None
+        if new is None:
+            return False
+        return [one if is_type(old.type) else opt.safe_to_cpu(one) for old, one in zip(node.outputs, new)]
+
+    opt.register_opt("fast_compile", name="local_gpua_all_reduce")(lift)
+    opt.register_opt2([AllReduce], "fast_compile", name="local_gpua_all_reduce")(on_device)
 
 
 def outputs_on_device(compiled: Any) -> Any:
