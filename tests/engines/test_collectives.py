@@ -182,11 +182,11 @@ def test_no_collectives(language):
 
 
 def updates_of_every_kind(language, x, w, y, draw):
-    """Return new values, and whether they depend on a collective, and whether affinely."""
+    """Return new values, and whether all ranks make them, and whether they depend on collectives affinely at most."""
     varying = language.mean(x, 0)
     lowest = reduce(language, x[0], MIN)
     return [
-        (w + 1, False, True),
+        (w + 1, True, True),  # on nothing that differs
         (w * w + varying * varying, False, True),
         (draw + w, False, True),
         (y, True, True),
@@ -203,7 +203,7 @@ def updates_of_every_kind(language, x, w, y, draw):
     ]
 
 
-def test_dependent_and_linear(language):
+def test_common_and_linear(language):
     x = language.variable("x", "float64", 2)
     _, draw = language.stream(1)
     w = language.shared(np.ones(3), "w")
@@ -213,7 +213,7 @@ def test_dependent_and_linear(language):
     kept = snapshot(language, [x], [], list(zip(targets, [new for new, _, _ in kinds])))
     found = language.engine.collectives(kept, [x])
     assert language.engine.updated_in(kept)[: len(targets)] == targets
-    assert found.dependent == [dependent for _, dependent, _ in kinds] + [False]  # and the random state
+    assert found.common == [common for _, common, _ in kinds] + [False]  # and the random state
     assert found.linear == [linear for _, _, linear in kinds] + [True]
 
 

@@ -420,7 +420,7 @@ def test_affine_update_rules():
         found = ENGINE.collectives(snapshot([x], [], updates.items()), [x])
         changed = dict(zip(updates, found.linear))
         assert changed[w] == linear, rule
-        assert any(found.dependent)
+        assert any(found.common)
     decayed = rules.sgd([gradient + 0.01 * w], [w], 0.1)
     assert ENGINE.collectives(snapshot([x], [], decayed.items()), [x]).linear == [True]
     constrained = rules.sgd(rules.total_norm_constraint([gradient], 1.0), [w], 0.1)
@@ -455,7 +455,7 @@ def test_affine_operations():
         for variable in variables:
             target = theano.shared(np.zeros((1,) * variable.ndim, variable.dtype))
             found = ENGINE.collectives(snapshot([x, i], [], [(target, variable)]), [x])
-            assert (found.dependent, found.linear) == ([True], [truth]), theano.pp(variable)
+            assert (found.common, found.linear) == ([True], [truth]), theano.pp(variable)
     shape = theano.shared(np.zeros(2, "int64"))
     found = ENGINE.collectives(snapshot([x], y, [(shape, y.shape * 2)]), [x])
     assert found.linear == [True]
