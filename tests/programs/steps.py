@@ -76,6 +76,30 @@ class Call:
         return [results] if recipe.form == "single" and subset is None else list(results)
 
 
+@dataclass(repr=False)
+class Steps(Call):
+    """Make several calls of a function in one command."""
+
+    how: str = "steps"
+
+    def run(self, library):
+        recipe, function = BY_NAME[self.recipe], library.functions[self.recipe]
+        given = {name: value.offered() for name, value in self.given.items()}
+        results = function.steps(**given, **self.options)
+        if not recipe.outputs:
+            return []
+        subset = self.options.get("output_subset")
+        if recipe.form == "dict":
+            results = [results[key] for key in (recipe.keys if subset is None else subset)]
+        results = [results] if recipe.form == "single" and subset is None else results
+        for result, i in zip(results, range(len(recipe.outputs)) if subset is None else map(recipe.keys.index, subset)):
+            gathered = recipe.outputs[i].op in ("gather", "c_gather")
+            same = len({np.shape(of_step) for of_step in result}) == 1
+            if (type(result) is np.ndarray) != (same and not gathered):
+                raise AssertionError(f"output {i} of {len(result)} steps came as {type(result).__name__}")
+        return [[np.asarray(of_step) for of_step in result] for result in results]
+
+
 @dataclass
 class Collective:
     """Call one of the collectives; ``arguments`` are in the order of its parameters."""
@@ -172,8 +196,10 @@ class Draw:
     def step(self, model):
         """Return a step that may have no meaning; then another one is to be drawn."""
         kind = self.random.randrange(100)
-        if kind < 62:
+        if kind < 56:
             return self.call(model)
+        if kind < 62:
+            return self.steps(model)
         if kind < 64:
             return self.as_theano()
         if kind < 66:
@@ -217,6 +243,32 @@ class Draw:
         if recipe.outputs and self.chance(25):
             options["output_subset"] = self.random.sample(recipe.keys, self.random.randrange(len(recipe.keys) + 1))
         return Call(recipe.name, given, {key: value for key, value in options.items() if value is not None})
+
+    def steps(self, model):
+        """Return several calls in one command, made of calls of the same function with the same options."""
+        call = self.call(model)
+        recipe, options, k = BY_NAME[call.recipe], call.options, self.random.choice([1, 2, 2, 3, 4])
+        for value in call.given.values():
+            value.form = "data" if value.form == "minibatch" else value.form
+        rows = [
+            len(value.array)
+            for name, value in call.given.items()
+            if name in recipe.scattered.split() and name in INPUTS
+        ]
+        batches = [options.pop("batch")] if "batch" in options else []
+        batches_s = [options.pop("batch_s")] if "batch_s" in options else []
+        for _ in range(k - 1):
+            if batches:
+                batches.append(self.batch(min(rows)))
+            if batches_s:
+                n_rows = len(selected(batches[-1], min(rows))) if batches else min(rows) if rows else None
+                batches_s.append(self.batch_s(model, recipe, n_rows))
+        if batches and all(isinstance(batch, int) for batch in batches):
+            batches[0] = slice(batches[0])  # integers alone would be one batch
+        for name, value in (("batches", batches), ("batches_s", batches_s)):
+            if value:
+                options[name] = value
+        return Steps(call.recipe, call.given, options if batches or batches_s else dict(options, n_steps=k))
 
     def as_theano(self):
         recipe = BY_NAME[self.random.choice(self.names)]

@@ -92,6 +92,7 @@ def test_threads(library):
     wanted = ["function " + recipe.name for recipe in RECIPES] + ["call", "as_theano", "Put", "Distribute"]
     wanted += ["batch of " + kind for kind in ("int", "slice", "list", "tuple", "ndarray", "range")]
     wanted += ["batch_s of list", "batch_s of slice", "num_slices", "output_subset"]
+    wanted += ["steps", "batches", "batches_s", "n_steps"]
     wanted += ["array", "list", "view", "data", "minibatch"]
     wanted += [
         "broadcast",

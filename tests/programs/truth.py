@@ -175,6 +175,33 @@ class Model:
         self.last_rows[recipe.name] = [1] * self.n if weights is None else weights
         return results, after
 
+    def steps(self, recipe, given, batches=None, batches_s=None, n_steps=None, **options):
+        """Return what as many calls return, by output; and what the ranks hold after the last."""
+        values, rows, results, after = dict(self.values), np.zeros(self.n, int), [], {}
+        rounding = 0.0  # a step starts from what those before it have rounded
+        k = len(batches or batches_s or range(n_steps))
+        try:
+            for i in range(k):
+                varied = {"batch": batches, "batch_s": batches_s}
+                varied = {name: given_each[i] for name, given_each in varied.items() if given_each is not None}
+                of_step, changed = self.call(recipe, given, **varied, **options)
+                for each in of_step + [each for of_ranks in changed.values() for each in of_ranks]:
+                    each.rounding = max(each.rounding, rounding)
+                    each.size *= 8**i
+                rounding = max([rounding] + [each.rounding for of_ranks in changed.values() for each in of_ranks])
+                results.append(of_step)
+                after.update(changed)
+                self.values.update({name: [each.value for each in of_ranks] for name, of_ranks in changed.items()})
+                rows += self.last_rows[recipe.name]
+        finally:
+            self.values = values
+        self.last_rows[recipe.name] = rows.tolist()
+        for of_steps in zip(*results):  # one array of all (a sum of bools is one of integers, unless there are no rows)
+            dtype = np.result_type(*[each.value for each in of_steps])
+            for each in of_steps:
+                each.value = each.value.astype(dtype)
+        return [list(of_steps) for of_steps in zip(*results)], after
+
     def _slices(self, recipe, rank, given, scattered, whole, parts, shared_rows, by_rows, num_slices):
         """Return what a rank computes with, slice by slice."""
         n_rows = [len(rows[rank]) for rows in (parts, shared_rows if by_rows else None) if rows is not None]
