@@ -126,7 +126,7 @@ class Program:
         return [[np.max([w for w, _ in model], axis=0) + 1, v] for _, v in model]
 
     def steps(self):
-        means, rows = self.f.steps(self.data, batches=BATCHES)
+        means, rows = self.f.steps(self.x, batches=BATCHES)
         self.expect(means, [np.mean(self.x[batch]) for batch in BATCHES])
         self.expect(np.concatenate(rows), self.x[np.concatenate(BATCHES)])
 
