@@ -250,7 +250,7 @@ def test_gloo_is_left_out_without_torch(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with Groups(("gloo",)) as groups:
         assert groups.contenders(("gloo",), 2, "barrier") == {}
-    assert groups.missing == {"gloo": "gloo: it is a part of torch, which is not installed"}
+    assert groups.missing == {"gloo": "Gloo: it is a part of torch, which is not installed"}
 
 
 def test_extras_hold_the_pins_together(monkeypatch):
