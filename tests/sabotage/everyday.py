@@ -11,7 +11,7 @@ from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
-ROWS = 14
+ROWS, STEPS = 14, 3
 
 
 class Look(Command):
@@ -73,6 +73,7 @@ class Program:
             lambda model: [[sum(each[i] for each in model) for i in range(2)]] * n,
         )
         yield "sliced", lambda: self.f(self.x, num_slices=2), plus_one
+        yield "steps", self.steps, lambda model: [[a + STEPS, b] for a, b in model]
         yield "data growth", self.grow, plus_one
         yield (
             "reduce",
@@ -105,6 +106,11 @@ class Program:
         self.expect(mean, np.mean(x))
         self.expect(rows, x)
 
+    def steps(self):
+        means, rows = self.f.steps(self.data, batches=np.arange(ROWS)[::-1][: 4 * STEPS].reshape(STEPS, 4))
+        self.expect(means, [np.mean(each) for each in rows])
+        self.expect(np.concatenate(rows), self.x[::-1][: 4 * STEPS])
+
     def drop(self):
         """Use a function and a variable and drop them: the ranks forget them with the next command."""
         other = engine.shared(np.zeros(3), "other")
@@ -134,7 +140,7 @@ class Program:
         model = [[np.arange(4.0), np.ones((2, 2))]] * self.n
         self.w.set_value(model[0][0])
         self.v.set_value(model[0][1])
-        self.data.free_memory()
+        self.data.set_value(self.x)
         for name, operation, change in self.operations():
             self.reached = name
             after = change(model) if change else model
@@ -147,7 +153,8 @@ class Program:
                     operation()
             except SynkhronosError as error:
                 moment = time.monotonic()
-                self.check_master(name, model, after)
+                between = [[[a + i, b] for a, b in model] for i in range(STEPS)] if name == "steps" else [model]
+                self.check_master(name, *between, after)
                 if isinstance(error, WorkerError) and name != "fork":
                     self.check_survivors(name, model, after)
                 return name, error, moment
