@@ -11,8 +11,6 @@ from worlds import Tables
 
 import synkhronos as synk
 from synkhronos.errors import SharedMemoryError, StateError, WorkerError
-from synkhronos.functions.planning import Planner
-from synkhronos.runtime.context import RankContext
 from synkhronos.testing import numpy_engine as engine
 
 RANDOM = np.random.RandomState(0)
@@ -510,22 +508,6 @@ def test_a_rank_with_steps_to_make_is_ended_when_another_fails(make_world, numpy
         f.steps(np.arange(3.0), n_steps=200)
     assert caught.value.step == 0 and caught.value.steps[2] == 0
     assert caught.value.steps[0] == 200 and 0 < caught.value.steps[1] < 200
-
-
-def test_functions_in_which_ranks_meet(ranks, numpy_words, monkeypatch):
-    """Their ranks go from step to step together, so that the master's answer ends all at once."""
-    plan = Planner.plan
-    monkeypatch.setattr(Planner, "plan", lambda *args: plan(*args)._replace(collective=True))
-    commits = []
-    commit = RankContext.commit
-    monkeypatch.setattr(RankContext, "commit", lambda context, *changes: (commits.append(1), commit(context, *changes)))
-    program = Program(numpy_words)
-    program.f.steps(X, Y, 1.0, n_steps=1)  # which distributes
-    seen, commits[:] = [], []
-    outputs = program.f.steps(X, Y, 1.0, n_steps=9, on_step=lambda i, _: (seen.append(i), i < 3)[1])
-    assert seen == [0, 1, 2, 3] and len(outputs[0]) == 4 and len(commits) == 4 * ranks.n
-    assert [value.tolist() for value in ranks.values(program.count)] == [5] * ranks.n
-    assert program.f.steps(X, Y, 1.0, n_steps=2)[10].tolist() == [5, 6]
 
 
 def test_other_commands_have_no_steps(two, numpy_words):
