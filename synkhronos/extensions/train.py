@@ -18,7 +18,7 @@ import theano.tensor as T
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
-from .batch_norm import average_batch_norm
+from .average_batch_norm import average_batch_norm
 from .train_theano import TheanoTrainFunction
 from .training_graph import TrainingGraph, training_graph
 
