@@ -337,9 +337,7 @@ def test_slices_are_refused(make_world):
 
 def test_it_goes_between_a_layer_and_its_nonlinearity():
     weights = np.array([[1.0, -2.0], [0.5, 1.0]])
-    dense = layers.DenseLayer(
-        layers.InputLayer((None, 2)), 2, W=weights, b=lasagne.init.Constant(7), name="dense"
-    )
+    dense = layers.DenseLayer(layers.InputLayer((None, 2)), 2, W=weights, b=lasagne.init.Constant(7), name="dense")
     network = batch_norm(dense, epsilon=0.01)
     found = layers.get_all_layers(network)
     assert [type(layer) for layer in found[1:]] == [layers.DenseLayer, BatchNormLayer, layers.NonlinearityLayer]

@@ -175,6 +175,17 @@ def test_docstrings_of_training_functions():
         assert "Raises" in sections(function.__doc__), name
 
 
+@pytest.mark.theano
+def test_docstrings_of_batch_normalisation():
+    pytest.importorskip("lasagne")
+    from synkhronos.extensions import batch_norm
+
+    for name in batch_norm.__all__:
+        thing = getattr(batch_norm, name)
+        assert faults(thing) == [], name
+        assert "Raises" in sections(thing.__doc__), name
+
+
 def test_faults_of_docstrings_are_found():
     def good(a, *b):
         """Do it.
