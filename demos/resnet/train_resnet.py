@@ -7,9 +7,10 @@ Every rank computes the gradients of its share of a batch, one all_reduce averag
 
 The check. Without batch normalisation (--no-batch-norm) the loss of a batch is a mean over its rows, so the losses must
 be the serial program's up to rounding. So they must be with it if ranks normalise by the mean and variance of all rows
-(--sync-bn), for which they meet in every layer. By default they do not: each normalises its shard by the shard's own
-mean and variance, which vary more than the whole batch's, so it trains on another loss, and equality cannot be
-expected. What is asked then is that training gets as far: `LOSS_TOLERANCE` and `ACCURACY_TOLERANCE` below.
+(--sync-bn), for which they meet in every layer; roundings grow quickly in such networks, so that is asked of the first
+batches. By default ranks do not meet: each normalises its shard by the shard's own mean and variance, which vary more
+than the whole batch's, so it trains on another loss, and equality cannot be expected. What is asked with either kind is
+that training gets as far: `LOSS_TOLERANCE` and `ACCURACY_TOLERANCE` below.
 """
 
 import sys
@@ -37,12 +38,14 @@ import synkhronos as synk
 from synkhronos.extensions import updates
 from synkhronos.extensions.train import average_batch_norm
 
-# With batch normalisation by each rank's rows: how far the mean loss over the last half of the batches may be above the
-# serial program's, as part of it, and the accuracy in validation below.
+# With batch normalisation: how far the mean loss over the last half of the batches may be above the serial program's,
+# as part of it, and the accuracy in validation below.
 LOSS_TOLERANCE = 0.25
 ACCURACY_TOLERANCE = 0.05
-# Without, or by all rows: how far any batch's loss may be from the serial program's, as part of it.
+# Without: how far any batch's loss may be from the serial program's, as part of it. By the rows of all ranks: that of
+# the first batches. (After 50 in float32, plain Theano's with one BLAS thread and with two are percents apart, too.)
 ROUNDING = {"float32": 1e-3, "float64": 1e-9}
+FIRST_BATCHES = 3
 
 
 def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, checkpoint_path=None, devices=None):
@@ -138,24 +141,29 @@ def divide_time(called, started, ended):
 def compare(run, base, settings):
     """Print how far the run is from the serial one; return whether that is within what is allowed."""
     losses, base_losses = np.array(run.losses), np.array(base.losses)
+    agree = True
     if settings.sync_bn or not settings.normalize:
+        n = min(FIRST_BATCHES, len(losses)) if settings.normalize else len(losses)
         allowed = ROUNDING[settings.dtype]
-        difference = np.max(np.abs(losses - base_losses) / np.abs(base_losses))
-        print(f"losses differ from plain Theano's by at most {difference:.1e} of them (allowed: {allowed:.0e})")
-        return bool(difference <= allowed)
-    half = len(losses) // 2
-    excess = losses[half:].mean() / base_losses[half:].mean() - 1
-    print(
-        f"mean loss of the last {len(losses) - half} batches: {losses[half:].mean():.4f}, plain Theano's "
-        f"{base_losses[half:].mean():.4f} (allowed: {LOSS_TOLERANCE:.0%} more)"
-    )
-    agree = excess <= LOSS_TOLERANCE
-    if run.valid_accuracy is not None:
+        difference = np.max(np.abs(losses - base_losses)[:n] / np.abs(base_losses)[:n])
         print(
-            f"accuracy {run.valid_accuracy:.2%}, plain Theano's {base.valid_accuracy:.2%} (allowed: "
-            f"{ACCURACY_TOLERANCE:.0%} less)"
+            f"first {n} losses differ from plain Theano's by at most {difference:.1e} of them (allowed: {allowed:.0e})"
         )
-        agree = agree and run.valid_accuracy >= base.valid_accuracy - ACCURACY_TOLERANCE
+        agree = difference <= allowed
+    if settings.normalize:
+        half = len(losses) // 2
+        excess = losses[half:].mean() / base_losses[half:].mean() - 1
+        print(
+            f"mean loss of the last {len(losses) - half} batches: {losses[half:].mean():.4f}, plain Theano's "
+            f"{base_losses[half:].mean():.4f} (allowed: {LOSS_TOLERANCE:.0%} more)"
+        )
+        agree = agree and excess <= LOSS_TOLERANCE
+        if run.valid_accuracy is not None:
+            print(
+                f"accuracy {run.valid_accuracy:.2%}, plain Theano's {base.valid_accuracy:.2%} (allowed: "
+                f"{ACCURACY_TOLERANCE:.0%} less)"
+            )
+            agree = agree and run.valid_accuracy >= base.valid_accuracy - ACCURACY_TOLERANCE
     return bool(agree)
 
 
