@@ -42,7 +42,7 @@ def make_train_function(
     """Build a training step that runs on all ranks: ``g := mean over all rows of dloss/dp``, ``p := rule(p, g)``.
 
     A call computes the gradients of every rank's rows, averages them over the ranks weighted by their rows, and lets
-    every rank take the same step. For a loss that is a mean over rows it is the step that
+    every rank take the same step, all in one command. For a loss that is a mean over rows it is the step that
     `make_train_function_theano` takes alone, up to rounding, however the rows divide.
 
     Parameters
@@ -62,7 +62,8 @@ def make_train_function(
     bcast_inputs : list of variables
         Inputs that every rank gets whole; calls give them after those of ``x`` and ``y``.
     givens : dict, optional
-        Replacements in the graph of the gradients, such as ``{input_var: X_shared}``.
+        Replacements in the graph of the gradients, such as ``{input_var: X_shared}``. If one replaces something that
+        the rule's step reads as well, such as a parameter, a step takes three commands.
     sliceable_shareds : list of shared variables
         Variables with every rank's own rows, from which ``batch_s`` selects.
     max_norm : scalar, optional
@@ -75,7 +76,7 @@ def make_train_function(
     name : str
         In messages and profiles.
     function_options : dict, optional
-        Further keywords of `synkhronos.function` for the two functions, such as ``{"mode": mode}``.
+        Further keywords of `synkhronos.function`, such as ``{"mode": mode}``.
 
     Returns
     -------

@@ -226,7 +226,7 @@ def clipped(gradients: Sequence[Any], *max_norm: Any) -> List[Any]:
     return [grad * T.cast(scale, grad.dtype) for grad in gradients]
 
 
-def substituted(expressions: Sequence[Any], new: Mapping) -> List[Any]:
+def substituted(expressions: Sequence[Any], new: Dict[Any, Any]) -> List[Any]:
     """Return expressions in which some variables are replaced; all that does not depend on these is the same object.
 
     (``theano.clone`` copies what the new variables are made of, too, so that a collective would be there twice.)
