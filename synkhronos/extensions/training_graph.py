@@ -235,6 +235,5 @@ def substituted(expressions: Sequence[Any], new: Dict[Any, Any]) -> List[Any]:
     for node in theano.gof.graph.io_toposort(list(new), expressions):
         inputs = [found.get(variable, variable) for variable in node.inputs]
         if any(one is not other for one, other in zip(inputs, node.inputs)):
-            for variable, copied in zip(node.outputs, node.clone_with_new_inputs(inputs).outputs):
-                found.setdefault(variable, copied)
+            found.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
     return [found.get(variable, variable) for variable in expressions]
