@@ -4,8 +4,8 @@
 
 The parallel program is `train_with_synkhronos`; `train_with_theano` is the serial one it was made from. What differs is
 that gradients are averaged over the rows of all ranks (`synkhronos.ops.all_reduce`), and that one command is an epoch
-(`steps`). The update rule is Lasagne's, as it is. Both start from the same values and take the same minibatches, so they
-must arrive at the same parameters.
+(`steps`). The update rule is Lasagne's own. Both programs start from the same values and take the same minibatches, so
+they must arrive at the same parameters.
 """
 
 import argparse
