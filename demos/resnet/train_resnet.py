@@ -3,7 +3,8 @@
     python -m synkhronos demos/resnet/train_resnet.py --depth 20 --batches 50
     python -m synkhronos demos/resnet/train_resnet.py --depth 50 --batches 2
 
-Every rank computes the gradients of its share of a batch, one all_reduce averages them, and all ranks step alike.
+Every rank computes the gradients of its share of a batch, an all_reduce inside the graph averages them, and all ranks
+step alike; one command makes many such steps. Plain Theano's program is the same without the all_reduce.
 
 The check. Without batch normalisation (--no-batch-norm) the loss of a batch is a mean over its rows, so the losses must
 be the serial program's up to rounding. So they must be with it if ranks normalise by the mean and variance of all rows
@@ -17,7 +18,9 @@ import sys
 import time
 from collections import Counter
 
+import lasagne
 import numpy as np
+import theano
 from clock import Clock
 from report import images_per_second, print_table
 from train_resnet_theano import train_with_theano
@@ -35,7 +38,6 @@ from workload import (
 )
 
 import synkhronos as synk
-from synkhronos.extensions import updates
 from synkhronos.extensions.train import average_batch_norm
 
 # With batch normalisation: how far the mean loss over the last half of the batches may be above the serial program's,
@@ -61,31 +63,26 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, check
         return images
 
     task = build_task(settings, watch)
-    grad_updates, param_updates, grad_shared = getattr(updates, settings.rule)(
-        task.loss, task.params, learning_rate=settings.learning_rate
-    )
-    # all gradients are there when an element of the vector that they are written into is
-    loss, ended_at = Clock()(task.loss, *(gradients[:1] for gradients in grad_updates.values()))
-    grad_fn = synk.function(task.inputs, [loss, started[0], (ended_at, "gather")], updates=grad_updates)
-    param_fn = synk.function([], updates=param_updates)
-    state = [shared for shared in param_updates if shared not in task.params]
+    grads = theano.grad(task.loss, task.params)
+    grads[-1], computed_at = Clock()(grads[-1], task.loss, *map(first_element, grads[:-1]))  # the last are ten numbers
+    grads = synk.ops.all_reduce(grads)
+    updates = getattr(lasagne.updates, settings.rule)(grads, task.params, learning_rate=settings.learning_rate)
+    _, ended_at = Clock()(task.loss, *map(first_element, updates.values()))
+    clocks = [started[0], (computed_at, "gather"), (ended_at, "gather")]
+    train_fn = synk.function(task.inputs, [task.loss, *clocks], updates=updates)
+    state = [shared for shared in updates if shared not in task.params]
     first = resume(checkpoint_path, task.network, state)
     settle_fn, valid_fn = build_validation(synk.function, task) if images.can_validate else (None, None)
     synk.distribute()
     X_train, y_train = synk.data(images.X_train), synk.data(images.y_train)
 
-    def step(batch_idxs):
+    def steps(batches, on_step):
         called = time.perf_counter()
-        loss, started, ended = grad_fn(X_train, y_train, batch=batch_idxs, num_slices=num_slices)
-        computed = time.perf_counter()
-        synk.all_reduce(grad_shared, op="avg", weights=grad_fn)
-        reduced = time.perf_counter()
-        param_fn()
-        stepped = time.perf_counter()
-        seconds.update(divide_time(called, started, ended))
-        seconds["all_reduce"] += reduced - computed
-        seconds["function"] += stepped - reduced  # as the serial program's function steps, too
-        return loss
+        losses, *times = train_fn.steps(
+            X_train, y_train, batches=batches, num_slices=num_slices, on_step=lambda i, outputs: on_step(i, outputs[0])
+        )
+        seconds.update(divide_steps(called, *times))
+        return losses
 
     def settle(batch_idxs):
         settle_fn(X_train, y_train, batch=batch_idxs, num_slices=num_slices)
@@ -104,9 +101,41 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, check
             average_statistics()
             checkpoint.save(checkpoint_path, task.network, state, batches=n_batches)
 
-    run = train(name, step, settle, validate, seconds, images, settings, first, save)
+    run = train(name, steps, settle, validate, seconds, images, settings, first, save)
     synk.close()
     return run
+
+
+def first_element(variable):
+    """Return the first element of an array: it is there when all of them are, and takes no time to fetch."""
+    return variable.flatten()[:1]
+
+
+def divide_steps(called, started, computed, ended):
+    """Divide the time of steps, as a mean over the ranks that took part.
+
+    Parameters
+    ----------
+    called : float
+        When the command was sent.
+    started, computed, ended : list of array of shape (ranks * slices, 2)
+        For each step process ids and seconds, from the clocks before and behind the gradients, and behind the updates.
+
+    Returns
+    -------
+    Counter
+        As `divide_time`, and seconds for "all_reduce": from the last of the gradients until all ranks have stepped.
+    """
+    seconds = Counter()
+    for of_step in zip(started, computed, ended):
+        processes = list(of_step[0][:, 0])
+        slices = [processes[:i].count(process) for i, process in enumerate(processes)]
+        for number in sorted(set(slices)):
+            begun, had, done = (clock[np.equal(slices, number)] for clock in of_step)
+            seconds.update(divide_time(called, begun, had))
+            called = done[:, 1].mean()
+            seconds["all_reduce"] += called - had[:, 1].max()
+    return seconds
 
 
 def divide_time(called, started, ended):

@@ -116,6 +116,23 @@ def test_time_of_a_call_is_divided(demo):
     assert seconds == {"function": 3.5, "shuffling": 1.5, "waiting": 1.0}
 
 
+def test_time_of_steps_is_divided(demo):
+    """Of the second step rank 7 has two slices, and rank 8 one; each begins where the one before has ended."""
+    from train_resnet import divide_steps
+
+    started = [np.array([[7, 11.0], [8, 12.0]]), np.array([[7, 17.0], [7, 23.0], [8, 18.0]])]
+    computed = [np.array([[7, 12.0], [8, 14.0]]), np.array([[7, 19.0], [7, 24.0], [8, 20.0]])]
+    ended = [np.array([[7, 15.0], [8, 16.0]]), np.array([[7, 21.0], [7, 26.0], [8, 22.0]])]
+    seconds = divide_steps(10.0, started, computed, ended)
+    assert seconds == {
+        "shuffling": 1.5 + 2 + 1.5,
+        "function": 1.5 + 2 + 1,
+        "waiting": 1 + 0.5 + 0,
+        "all_reduce": 1.5 + 1.5 + 2,
+    }
+    assert sum(seconds.values()) == 26 - 10
+
+
 def test_clocks_enclose_what_is_computed(demo):
     """The first reads before the work, the second after it, and the values are what they were."""
     import theano
@@ -240,7 +257,7 @@ def test_losses_of_a_wrong_program_are_found_out(tmp_path):
     program.write_text(
         "import runpy, sys\n"
         "import synkhronos\n"
-        "synkhronos.all_reduce = lambda *args, **kwargs: None\n"
+        "synkhronos.ops.all_reduce = lambda x, op='avg': x\n"
         f"sys.path.insert(0, {str(RESNET)!r})\n"
         f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
     )
@@ -273,7 +290,7 @@ def test_table_adds_up():
         "in the function",
         "in shuffling",
         "waiting for the slowest rank",
-        "in all_reduce",
+        "in all_reduce and the update",
         "other",
         "accuracy in validation",
     ):
@@ -281,7 +298,13 @@ def test_table_adds_up():
         table[label] = float(number)
     parts = [
         table[label]
-        for label in ("in the function", "in shuffling", "waiting for the slowest rank", "in all_reduce", "other")
+        for label in (
+            "in the function",
+            "in shuffling",
+            "waiting for the slowest rank",
+            "in all_reduce and the update",
+            "other",
+        )
     ]
     assert all(part >= 0 for part in parts) and table["in the function"] > 0
     assert sum(parts) == pytest.approx(table["total"], abs=0.003)
