@@ -11,9 +11,10 @@ import sys
 
 import numpy as np
 
+import synkhronos.functions.function  # noqa: F401, what is first imported while a bug is planted would keep it
 from synkhronos.collectives import scatter as scatter_module
 from synkhronos.collectives.broadcast import Broadcast
-from synkhronos.functions import arguments, division, slicing
+from synkhronos.functions import arguments, batches, division, slicing, step_outputs
 from synkhronos.functions.plan import Plans
 from synkhronos.functions.variants import Variants
 from synkhronos.kernels import reduce as kernel
@@ -128,6 +129,38 @@ def weights_lost_in_numbers(plant):
         return right(op, parts, None)
 
     plant.replace(single_numbers, "combine_numbers", wrong)
+
+
+def weights_lost_in_steps(plant):
+    """The numbers of many steps are averaged with equal weights."""
+    right = combining.combine_each
+
+    def wrong(op, parts, weights=None):
+        return right(op, parts, None)
+
+    plant.replace(combining, "combine_each", wrong)
+
+
+def weights_of_the_first_steps(plant):
+    """All steps have the weights of those with as many rows as the first."""
+    right = step_outputs.Combiner.__init__
+
+    def wrong(self, plans, ops, dtypes, divisions, counts, stored, root, pools):
+        plans = [plan._replace(division=plans[0].division) for plan in plans]
+        right(self, plans, ops, dtypes, divisions, counts, stored, root, pools)
+
+    plant.replace(step_outputs.Combiner, "__init__", wrong)
+
+
+def indices_of_steps_from_the_first_on(plant):
+    """Every step with indices takes those at the begin of the table."""
+    right = batches.selection
+
+    def wrong(row, indices):
+        start, stop, step = row
+        return right(row if step else (0, stop - start, 0), indices)
+
+    plant.replace(batches, "selection", wrong)
 
 
 def weights_lost_in_the_kernel(plant):
@@ -276,8 +309,8 @@ def lengths_cut(plant):
     """Scattered inputs of different lengths are not refused: the longer ones lose their last rows."""
     right = arguments.Arguments._select
 
-    def wrong(self, arrays, lengths, batch):
-        return right(self, arrays, lengths, min(lengths) if batch is None else batch)
+    def wrong(self, arrays, lengths, batch, argument="batch"):
+        return right(self, arrays, lengths, min(lengths) if batch is None else batch, argument)
 
     plant.replace(arguments.Arguments, "_select", wrong)
 
@@ -289,7 +322,7 @@ def indices_of_the_call_before(plant):
 
 def arguments_of_the_call_before(plant):
     """An array of the same shape as the last one is not written to shared memory."""
-    stage_only_once(plant, lambda i: i >= 0)
+    stage_only_once(plant, lambda i: type(i) is int and i >= 0)
 
 
 def stage_only_once(plant, concerned):
@@ -482,6 +515,9 @@ BUGS = [
     weights_lost_in_arrays,
     weights_lost_in_numbers,
     weights_lost_in_the_kernel,
+    weights_lost_in_steps,
+    weights_of_the_first_steps,
+    indices_of_steps_from_the_first_on,
     weight_0_counts,
     default_op_is_sum,
     off_by_one_partition,

@@ -178,6 +178,7 @@ class Model:
     def steps(self, recipe, given, batches=None, batches_s=None, n_steps=None, **options):
         """Return what as many calls return, by output; and what the ranks hold after the last."""
         values, rows, results, after = dict(self.values), np.zeros(self.n, int), [], {}
+        last_rows, self.last_rows = self.last_rows, dict(self.last_rows)
         rounding = 0.0  # a step starts from what those before it have rounded
         k = len(batches or batches_s or range(n_steps))
         try:
@@ -194,7 +195,7 @@ class Model:
                 self.values.update({name: [each.value for each in of_ranks] for name, of_ranks in changed.items()})
                 rows += self.last_rows[recipe.name]
         finally:
-            self.values = values
+            self.values, self.last_rows = values, last_rows
         self.last_rows[recipe.name] = rows.tolist()
         for of_steps in zip(*results):  # one array of all (a sum of bools is one of integers, unless there are no rows)
             dtype = np.result_type(*[each.value for each in of_steps])
