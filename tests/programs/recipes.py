@@ -703,6 +703,7 @@ RECIPES = [
         updates=[
             Update("w", lambda v, x, w: w * 0.5 + v.mean(x, 0)),
             Update("u", lambda v, x: v.all_avg(v.mean(x, 0)) * 0.5),
+            Update("scale", lambda v, w: v.sum(w) * 0.5),
             Update("count", lambda v, x: v.length(x), "sum"),
             Update("seen", lambda v, seen: seen + 1),
         ],
