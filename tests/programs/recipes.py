@@ -726,7 +726,7 @@ RECIPES = [
         "y",
         [
             Output(lambda v, g, big: v.max(g - big), "max"),
-            Output(lambda v, g: g, "c_max"),
+            Output(lambda v, g: g * 2, "c_max"),
             mean(lambda v, y: y),
         ],
         like={"g": "big"},
