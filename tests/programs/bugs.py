@@ -14,14 +14,16 @@ import numpy as np
 import synkhronos.functions.function  # noqa: F401, what is first imported while a bug is planted would keep it
 from synkhronos.collectives import scatter as scatter_module
 from synkhronos.collectives.broadcast import Broadcast
-from synkhronos.functions import arguments, batches, division, slicing, step_outputs
+from synkhronos.functions import arguments, batches, calling, division, slicing, step_outputs
 from synkhronos.functions.plan import Plans
+from synkhronos.functions.planning import Planner
 from synkhronos.functions.variants import Variants
 from synkhronos.kernels import reduce as kernel
 from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, op, single_numbers
 from synkhronos.selection import Indices, Rows
 from synkhronos.testing.numpy_engine import Function, NumpyEngine, Shared, _substituted
 from synkhronos.transports.shared_memory import SharedMemoryTransport
+from synkhronos.transports.value_buffers import Region, ValueBuffers
 
 
 class Stale(Exception):
@@ -509,6 +511,92 @@ def slot_one_collective_old(plant):
     plant.replace(SharedMemoryTransport, "bind", wrong)
 
 
+# -- collectives inside functions ----------------------------------------------------------------------------------------
+
+
+def equal_weights_inside(plant):
+    """Collectives inside a function average ranks, whatever rows they have."""
+    right = division.Division.slice_weights
+
+    def wrong(self, i, root):
+        weights = right(self, i, root)
+        return weights if weights is None else [int(weight > 0) for weight in weights]
+
+    plant.replace(division.Division, "slice_weights", wrong)
+
+
+def weight_0_counts_inside(plant):
+    """Ranks that call with a row that is not theirs count in the collectives."""
+    right = division.Division.slice_weights
+
+    def wrong(self, i, root):
+        weights = right(self, i, root)
+        return weights if weights is None else [weight or 1 for weight in weights]
+
+    plant.replace(division.Division, "slice_weights", wrong)
+
+
+def no_updates_without_rows(plant):
+    """Ranks without rows do not make the updates that are common."""
+    right = calling._change
+
+    def wrong(plan, chosen, news, context):
+        return right(plan, chosen if plan.division.takes_part(context.rank) else [], news, context)
+
+    plant.replace(calling, "_change", wrong)
+
+
+def all_updates_without_rows(plant):
+    """Ranks without rows make all updates."""
+    right = calling._change
+
+    def wrong(plan, chosen, news, context):
+        return right(plan, range(len(news)) if plan.division.num_slices == 1 else chosen, news, context)
+
+    plant.replace(calling, "_change", wrong)
+
+
+def results_while_they_are_held(plant):
+    """The memory of a collective's results is used again, though a variable holds them."""
+
+    def wrong(self):
+        self._results = self._results or [Region(self._pool, self.kinds)]
+        return self._results[0]
+
+    plant.replace(ValueBuffers, "result", wrong)
+
+
+def sources_without_turns(plant):
+    """A rank overwrites what it has given to a collective while a slow one is still reading it."""
+    right = ValueBuffers.stage
+
+    def wrong(self, arrays):
+        self._turn = -1
+        return right(self, arrays)
+
+    plant.replace(ValueBuffers, "stage", wrong)
+
+
+def weights_of_the_step_before(plant):
+    """In steps, collectives weigh ranks by the rows of the step before."""
+    right, before = calling.CollectivesOfCall.__init__, {}
+
+    def wrong(self, plan, weights, context):
+        steps = (context.barrier.command, plan.number)
+        known, last = before.get(context.rank, (None, weights))
+        if plan.division.num_slices == 1:
+            before[context.rank] = steps, weights
+            weights = last if known == steps else weights
+        right(self, plan, weights, context)
+
+    plant.replace(calling.CollectivesOfCall, "__init__", wrong)
+
+
+def not_linear_in_slices(plant):
+    """Updates that are not linear in collectives are made in slices."""
+    plant.replace(Planner, "_check_linear", lambda self, division: None)
+
+
 BUGS = [
     average_of_averages,
     average_of_slices,
@@ -543,4 +631,12 @@ BUGS = [
     subset_in_order,
     plan_of_the_call_before,
     slot_one_collective_old,
+    equal_weights_inside,
+    weight_0_counts_inside,
+    no_updates_without_rows,
+    all_updates_without_rows,
+    results_while_they_are_held,
+    sources_without_turns,
+    weights_of_the_step_before,
+    not_linear_in_slices,
 ]
