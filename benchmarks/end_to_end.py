@@ -19,7 +19,18 @@ IN_STEPS = "synkhronos, steps"
 MODELS = ("mlp", "cnn")
 
 
-def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, digits=None, depth=20, steps=5):
+def run(
+    groups,
+    n=2,
+    mlps=gradients.MLPS,
+    repeats=60,
+    models=MODELS,
+    epochs=10,
+    digits=None,
+    depth=20,
+    steps=5,
+    recurrent=True,
+):
     """Measure; yield a row per case, and one that says where the time of its steps went.
 
     Parameters
@@ -32,6 +43,8 @@ def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, 
         Models of demos/lasagne_mnist, how many epochs of each, of how many digits (all by default).
     depth, steps : int
         Of which residual network (of none if it is None) so many steps are measured, half as often as epochs.
+    recurrent : bool
+        Whether an LSTM is measured, too.
     """
     yield from gradients.run(n, mlps, repeats)
     lacking = demo_networks.missing()
@@ -41,7 +54,8 @@ def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, 
     for model in models:
         make = functools.partial(demo_networks.mnist, model, digits)
         yield from trained(f"epoch of MNIST, {model}", n, make, epochs, groups, model)
-    yield from trained("epoch of MNIST, LSTM", n, functools.partial(lstm, rows=digits), max(2, epochs // 2))
+    if recurrent:
+        yield from trained("epoch of MNIST, LSTM", n, functools.partial(lstm, rows=digits), max(2, epochs // 2))
     if depth is not None:
         yield from trained(
             f"{steps} steps of ResNet-{depth}",

@@ -54,8 +54,14 @@ class Call(ABC):
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         _thread.call = self._outer
-        if error is not None and self.error is not None and error is not self.error:
-            raise self.error from self.error.__cause__
+        found, self.error = self.error, None
+        try:
+            if error is not None and found is not None and error is not found:
+                error.__cause__ = error.__context__ = None
+                raise found from found.__cause__
+        finally:
+            # This frame is part of what it raises: a reference cycle would keep the memory of all frames.
+            del self, found, error, traceback
 
 
 _thread = threading.local()  # ranks may be threads

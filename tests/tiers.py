@@ -59,8 +59,9 @@ RULES = (
     Rule(
         "thorough",
         "tests/demos/test_resnet.py",
-        "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the",
+        "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the|of_all_ranks_the",
     ),
+    Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),
     Rule("thorough", "tests/project/test_benchmarks.py", "test_training"),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`.

@@ -12,9 +12,12 @@ import lasagne
 import numpy as np
 import theano
 import theano.tensor as T
+from batch_norm import BatchNormLayer
 from lasagne import layers
 from resnet import build_resnet, image_shape
 from tqdm import tqdm
+
+from synkhronos.extensions import batch_norm
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 import checkpoint  # noqa: E402 (it is one folder up)
@@ -35,6 +38,7 @@ class Settings(NamedTuple):
     learning_rate: float = 0.05
     rule: str = "nesterov_momentum"
     normalize: bool = True
+    sync_bn: bool = False  # normalise by the rows of all ranks, not of each
     dtype: str = "float32"
     seed: int = 0
     progress: bool = True
@@ -114,7 +118,8 @@ def build_task(settings, watch=lambda images: images):
     """
     lasagne.random.set_rng(np.random.RandomState(settings.seed))
     images, labels = T.tensor4("images"), T.ivector("labels")
-    network = build_resnet(settings.depth, images, settings.normalize)
+    norm_layer = batch_norm.BatchNormLayer if settings.sync_bn else BatchNormLayer
+    network = build_resnet(settings.depth, images, norm_layer if settings.normalize else None)
     loss = cross_entropy(layers.get_output(network, watch(images)), labels)
     prediction = layers.get_output(network, deterministic=True)
     accuracy = T.mean(T.eq(T.argmax(prediction, axis=1), labels), dtype=theano.config.floatX)
@@ -140,6 +145,8 @@ def prepare(settings):
     for name in ("batches", "batch_size"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name}: expected at least 1, got {getattr(settings, name)}")
+    if settings.sync_bn and not settings.normalize:
+        raise ValueError("sync_bn: expected batch normalisation to synchronise, got --no-batch-norm")
     warnings.filterwarnings("ignore", module="lasagne")  # Lasagne 0.1 uses keywords that Theano renamed
     theano.config.floatX = settings.dtype
 

@@ -46,8 +46,8 @@ class Function:
     compiled : the engine's function
         The master's, e.g. for ``theano.printing.debugprint``.
     last_rows : list of int, optional
-        Rows that every rank took in the last call that succeeded (1 each if no input is scattered), n_ranks of them;
-        None before the first.
+        Rows that every rank took in the last call that succeeded (1 each if no input is scattered), or in all of the
+        last `steps` together; n_ranks of them, None before the first.
     """
 
     def __init__(

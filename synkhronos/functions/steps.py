@@ -155,7 +155,7 @@ class RunSteps(Command):
         return f"steps of function {self.name}"
 
     def details(self, context: RankContext) -> str:
-        return f"{sum(self.steps.counts)} of them"
+        return f"{sum(self.steps.counts)} steps"
 
     def run(self, context: RankContext) -> Made:
         steps = self.steps
@@ -195,6 +195,8 @@ class RunSteps(Command):
                 n_steps, may_end = _furthest(i, context), False
             if i == n_steps:
                 break
+            if steps.lengths:
+                _check_lengths(steps.lengths, context)
             each = prepared[division]
             outputs, change = call(each, values, rows, shared_rows, context)
             if collective:
@@ -206,8 +208,6 @@ class RunSteps(Command):
                 if totals is not None:
                     totals.add(division, outputs)
                 store.put(i, division, [engine.to_host(output) for output in outputs] if on_device else outputs)
-            if steps.lengths:
-                _check_lengths(steps.lengths, context)
             if self._on_step is not None and goes_on:
                 self.failed_step = i  # if it raises
                 goes_on = self._on_step(i, presented(each.plan, context, outputs))

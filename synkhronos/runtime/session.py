@@ -432,7 +432,7 @@ class Session:
         self.affinity.release()
         # Without these reference cycles the memory, and the descriptors of its mappings, go with the last reference.
         self.context.barrier.watch = _over
-        self.context.replicas = None
+        self.context.replicas = self.context.results = None
         self.caches.clear()
         profile, self._profile = self._profile, None
         if profile is not None and self._profile_path is not None:

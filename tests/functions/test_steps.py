@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -224,10 +225,13 @@ def test_data_that_changes_its_length(two, numpy_words):
     data, whole = numpy_words.shared(np.arange(10.0), name="data"), numpy_words.shared(np.arange(10.0), name="whole")
     f = synk.function([], (data, "gather"), updates=[(data, data[1:])], sliceable_shareds=[data])
     with pytest.raises(
-        ValueError, match="changed its length from 10 to 2"
-    ) as caught:  # the update is of the selected rows
+        (ValueError, WorkerError), match="changed its length from 10 to 2"
+    ) as caught:  # to that of the rows
         f.steps(batches_s=[[9, 8, 7], [9, 8, 7]])
-    assert caught.value.steps == [1, 1]
+    assert caught.value.step == 1 and max(caught.value.steps) == 1
+    two.set_values(data, [np.arange(10.0)] * 2)
+    assert len(f.steps(batches_s=[[9, 8, 7]])) == 1  # no later step
+    two.set_values(data, [np.arange(10.0)] * 2)
     other = numpy_words.shared(np.arange(10.0), name="other")
     g = synk.function([], (other, "gather"), updates=[(other, whole * 2)], sliceable_shareds=[other])
     assert [rows.tolist() for rows in g.steps(batches_s=[[8], [8]])] == [[8.0] * 2, [16.0] * 2]
@@ -485,6 +489,25 @@ def test_an_error_in_a_step(make_world, numpy_words, failing):
         assert "step 7" in str(error) and "count" in error.updated
     world.set_values(count, [0, 0, 0])
     assert f.steps(ranks, n_steps=2).tolist() == [12.0, 12.0]
+
+
+def waits(x):
+    time.sleep(0.002 * float(x.max() == 1))
+    if x.max() == 2:
+        time.sleep(0.2)
+        raise ValueError("on purpose")
+    return x.sum()
+
+
+def test_a_rank_with_steps_to_make_is_ended_when_another_fails(make_world, numpy_words):
+    """The master has made all of its own by then."""
+    make_world("threads", 3)
+    x = numpy_words.variable("x")
+    f = synk.function([x], (numpy_words.apply(waits, x, dtype="float64", ndim=0), "sum"))
+    with pytest.raises(WorkerError, match="rank 2 raised ValueError: on purpose") as caught:
+        f.steps(np.arange(3.0), n_steps=200)
+    assert caught.value.step == 0 and caught.value.steps[2] == 0
+    assert caught.value.steps[0] == 200 and 0 < caught.value.steps[1] < 200
 
 
 def test_other_commands_have_no_steps(two, numpy_words):

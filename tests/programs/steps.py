@@ -177,6 +177,7 @@ class Draw:
 
     def __init__(self, random, names):
         self.random, self.names = random, list(names)
+        self._last = None
 
     def chance(self, percent):
         return self.random.randrange(100) < percent
@@ -196,7 +197,7 @@ class Draw:
     def step(self, model):
         """Return a step that may have no meaning; then another one is to be drawn."""
         kind = self.random.randrange(100)
-        if kind < 56:
+        if kind < 52:
             return self.call(model)
         if kind < 62:
             return self.steps(model)
@@ -216,8 +217,9 @@ class Draw:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, model):
-        recipe = BY_NAME[self.random.choice(self.names)]
-        options = {}
+        again = self._last is not None and self.chance(15)  # programs call the same function again and again
+        self._last = self._last if again else self.random.choice(self.names)
+        recipe, options = BY_NAME[self._last], {}
         rows = self.rows()
         scattered = [name for name in recipe.scattered.split() if name in INPUTS]
         if scattered and self.chance(50):
