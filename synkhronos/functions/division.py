@@ -94,6 +94,8 @@ class Division(NamedTuple):
             return None
         if self.is_empty:
             return [int(rank == root) for rank in range(len(self.weights))]
+        if self.num_slices == 1:
+            return self.weights
         weights = [self.pieces(rank)[i][0] for rank in range(len(self.weights))]
         return weights if any(weights) else None
 

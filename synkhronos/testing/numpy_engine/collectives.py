@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from .graph import Apply, Shared, Variable, ordered
 from .operations import AllReduce
 
 NONE, AFFINE, OTHER = range(3)
+FIXED = (False, NONE)
 
 #: Operations that are affine: in how many of their first arguments together, if the others are fixed.
 _AFFINE: Dict[Any, int] = {np.add: 2, np.subtract: 2, operator.getitem: 1, operator.itemgetter: 1}
@@ -44,7 +45,22 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
     of_ranks.update(
         id(node) for node in order if isinstance(node, Shared) and isinstance(node.storage[0], np.random.RandomState)
     )
-    known: Dict[int, Tuple[bool, int]] = {}  # whether a value differs between ranks, and how it depends on collectives
+    news = [(id(target), id(new)) for target, new in graph.updates]
+    known = _dependences(order, of_ranks)
+    linear = [known.get(new, FIXED)[1] != OTHER for _, new in news]
+    while True:  # what ranks update each by itself differs from then on, too
+        more = {target for target, new in news if known.get(new, FIXED)[0]} - of_ranks
+        if not more:
+            break
+        of_ranks |= more
+        known = _dependences(order, of_ranks)
+    found = [known.get(new, FIXED) for _, new in news]
+    return Collectives(ops, [degree != NONE or not differs for differs, degree in found], linear)
+
+
+def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bool, int]]:
+    """Return, for every value, whether it differs between ranks, and how it depends on collectives."""
+    known: Dict[int, Tuple[bool, int]] = {}
     for node in order:
         args = [known[id(arg)] for arg in getattr(node, "args", ()) if isinstance(arg, Variable)]
         degree = max([of for _, of in args], default=NONE)
@@ -54,14 +70,12 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
         elif degree == AFFINE and not _is_affine(node, known):
             degree = OTHER
         known[id(node)] = differs, degree
-    found = [known[id(new)] if isinstance(new, Variable) else (False, NONE) for _, new in graph.updates]
-    common = [degree != NONE or not differs for differs, degree in found]
-    return Collectives(ops, common, [degree != OTHER for _, degree in found])
+    return known
 
 
 def _is_affine(node: Any, known: Dict[int, Tuple[bool, int]]) -> bool:
-    args = [known.get(id(arg), (False, NONE)) for arg in node.args]
+    args = [known.get(id(arg), FIXED) for arg in node.args]
     if node.function in _PRODUCTS:
-        return args.count((False, NONE)) == 1
+        return args.count(FIXED) == 1
     key = operator.itemgetter if isinstance(node.function, operator.itemgetter) else node.function
-    return all(arg == (False, NONE) for arg in args[_AFFINE.get(key, 0) :])
+    return all(arg == FIXED for arg in args[_AFFINE.get(key, 0) :])
