@@ -278,8 +278,8 @@ def lengths_cut(plant):
     """Scattered inputs of different lengths are not refused: the longer ones lose their last rows."""
     right = arguments.Arguments._select
 
-    def wrong(self, arrays, lengths, batch):
-        return right(self, arrays, lengths, min(lengths) if batch is None else batch)
+    def wrong(self, arrays, lengths, batch, argument="batch"):
+        return right(self, arrays, lengths, min(lengths) if batch is None else batch, argument)
 
     plant.replace(arguments.Arguments, "_select", wrong)
 
@@ -291,7 +291,7 @@ def indices_of_the_call_before(plant):
 
 def arguments_of_the_call_before(plant):
     """An array of the same shape as the last one is not written to shared memory."""
-    stage_only_once(plant, lambda i: i >= 0)
+    stage_only_once(plant, lambda i: type(i) is int and i >= 0)
 
 
 def stage_only_once(plant, concerned):
