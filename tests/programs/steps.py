@@ -378,11 +378,11 @@ class Draw:
             )
         if name == "reduce":
             options["in_place"] = self.chance(50)
-        if name == "all_reduce" and options["op"] in ("avg", "c_avg") and self.chance(50):
+        if name == "all_reduce" and options["op"] in ("avg", "c_avg") and self.chance(70):
             called = [recipe for recipe, rows in model.last_rows.items() if any(rows)]
             if called and self.chance(50):
                 options["weights"] = self.random.choice(called)
             else:
-                options["weights"] = [self.random.choice([0, 1, 2, 3.5]) for _ in range(model.n)]
+                options["weights"] = [self.random.choice([0, 0, 1, 2, 3.5]) for _ in range(model.n)]
                 options["weights"][self.random.randrange(model.n)] = 1
         return Collective(name, arguments, options, alone)
