@@ -70,7 +70,9 @@ RULES = (
     Rule("thorough", "tests/functions/test_steps.py", "fork-1-root0"),
     # Of every rule and every failure, one kind of ranks is enough.
     Rule("thorough", "tests/functions/test_collectives_inside.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
-    Rule("thorough", "tests/functions/test_steps_with_collectives.py", r"threads-1|the_steps_before\[0-|before.*threads"),
+    Rule(
+        "thorough", "tests/functions/test_steps_with_collectives.py", r"threads-1|the_steps_before\[0-|before.*threads"
+    ),
     # That the random programs find what is wrong; `make test` runs them as they are.
     Rule("thorough", "tests/programs/test_programs.py", "planted_bug"),
     # Interrupts and deaths at every step; `make test` has some of each kind.
