@@ -8,14 +8,29 @@ import synkhronos as synk
 
 from . import demo_networks, gradients
 from .at_once import APART, CEILING, AtOnce
+from .lstm import lstm
 from .measure import Local, WrongResult, measure_in_turn
-from .training import Apart, Parallel, Plain
+from .training import Apart, InSteps, Parallel, Plain
+
+#: Our contender that takes an epoch in one command.
+IN_STEPS = "synkhronos, steps"
 
 #: Models of demos/lasagne_mnist, of which an epoch is measured.
 MODELS = ("mlp", "cnn")
 
 
-def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, digits=None, depth=20, steps=5):
+def run(
+    groups,
+    n=2,
+    mlps=gradients.MLPS,
+    repeats=60,
+    models=MODELS,
+    epochs=10,
+    digits=None,
+    depth=20,
+    steps=5,
+    recurrent=True,
+):
     """Measure; yield a row per case, and one that says where the time of its steps went.
 
     Parameters
@@ -28,6 +43,8 @@ def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, 
         Models of demos/lasagne_mnist, how many epochs of each, of how many digits (all by default).
     depth, steps : int
         Of which residual network (of none if it is None) so many steps are measured, half as often as epochs.
+    recurrent : bool
+        Whether an LSTM is measured, too.
     """
     yield from gradients.run(n, mlps, repeats)
     lacking = demo_networks.missing()
@@ -36,7 +53,9 @@ def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, 
         return
     for model in models:
         make = functools.partial(demo_networks.mnist, model, digits)
-        yield from trained(f"epoch of MNIST, {model}", n, make, epochs)
+        yield from trained(f"epoch of MNIST, {model}", n, make, epochs, groups, model)
+    if recurrent:
+        yield from trained("epoch of MNIST, LSTM", n, functools.partial(lstm, rows=digits), max(2, epochs // 2))
     if depth is not None:
         yield from trained(
             f"{steps} steps of ResNet-{depth}",
@@ -46,10 +65,10 @@ def run(groups, n=2, mlps=gradients.MLPS, repeats=60, models=MODELS, epochs=10, 
         )
 
 
-def trained(case, n, make, repeats):
-    """Yield the rows of a network: times, and their parts."""
+def trained(case, n, make, repeats, groups=None, model=None):
+    """Yield the rows of a network: times, and their parts; beside PyTorch's, for those models that it has."""
     with demo_networks.single_precision():
-        ours, plain, apart = Parallel(make), Plain(make), Apart(make)
+        ours, in_steps, plain, apart = Parallel(make), InSteps(make), Plain(make), Apart(make)
     works = []
     for rank in range(n):
         part = slice(rank, None, n)
@@ -63,23 +82,36 @@ def trained(case, n, make, repeats):
         synk.fork(n, use_gpu=False)
         try:
             ours.share()
-            times = measure_in_turn(
-                {
-                    "synkhronos": Local(ours.epoch, before=ours.begin),
-                    "plain Theano": Local(plain.epoch, before=plain.begin),
-                    CEILING: at_once.contender(CEILING),
-                    APART: at_once.contender(APART),
-                },
-                repeats,
-                rounds=repeats,
-                warm=0,
-            )
+            in_steps.share()
+            contenders = {
+                "synkhronos": Local(ours.epoch, before=ours.begin),
+                IN_STEPS: Local(in_steps.epoch, before=in_steps.begin),
+                "plain Theano": Local(plain.epoch, before=plain.begin),
+                CEILING: at_once.contender(CEILING),
+                APART: at_once.contender(APART),
+            }
+            if model is not None:
+                contenders.update(groups.contenders(["ddp"], n, model))
+                contenders.update(
+                    (f"{name}, alone", each) for name, each in groups.contenders(["ddp"], n, model + " alone").items()
+                )
+            times = measure_in_turn(contenders, repeats, rounds=repeats, warm=0)
         finally:
             synk.close()
-    difference = abs(np.mean(ours.losses) / np.mean(plain.losses) - 1)
-    if len(ours.losses) != len(plain.losses) or not difference <= ours.task.tolerance:
-        raise WrongResult(f"{case}: mean loss {np.mean(ours.losses):g}, plain Theano's {np.mean(plain.losses):g}")
+    for program in (ours, in_steps):
+        difference = abs(np.mean(program.losses) / np.mean(plain.losses) - 1)
+        if len(program.losses) != len(plain.losses) or not difference <= program.task.tolerance:
+            found, expected = np.mean(program.losses), np.mean(plain.losses)
+            raise WrongResult(f"{case}: mean loss {found:g}, plain Theano's {expected:g}")
     yield {"case": case, "n": n, "times": times}
+    if "PyTorch DDP" in times:
+        theirs = times["PyTorch DDP, alone"].median / times["PyTorch DDP"].median
+        yield {
+            "case": f"speedup of PyTorch DDP, {case}",
+            "n": n,
+            "value": theirs,
+            "of": times["plain Theano"].median / times[IN_STEPS].median,
+        }
     yield {
         "case": "where the time of a step goes, " + case.split(" of ")[1],
         "n": n,

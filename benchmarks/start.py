@@ -42,13 +42,13 @@ def small_functions(layers, width):
 
 
 def resnet_functions(depth):
-    """Return both functions of a training step of demos/resnet."""
+    """Return the function of a training step of demos/resnet."""
     with demo_networks.single_precision():
         task, settings = demo_networks.resnet_graph(depth)
         step = train.make_train_function(
             task.loss, task.params, *task.inputs, updates.nesterov_momentum, learning_rate=settings.learning_rate
         )
-    return [step.gradient_fn, step.step_fn]
+    return [step.function]
 
 
 def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 << 28, repeats=5, depth=50):

@@ -141,6 +141,35 @@ class Parallel:
         )
 
 
+class InSteps:
+    """The same with gradients averaged inside the one function, and an epoch in one command; made before `fork`."""
+
+    def __init__(self, make):
+        import lasagne
+
+        self.task = task = make()
+        gradients = synk.ops.all_reduce(theano.grad(task.loss, task.params))
+        rule = lasagne.updates.nesterov_momentum(gradients, task.params, learning_rate=task.rate)
+        self.function = synk.function(task.inputs, task.loss, updates=rule)
+        self._changed = list(rule)
+        self._initial = [shared.get_value() for shared in rule]
+        self.losses = []
+
+    def share(self):
+        """Bring the data to the ranks; after `fork`."""
+        self._data = [synk.data(array) for array in self.task.data]
+
+    def begin(self):
+        """Go back to the initial values, after a step that warms up."""
+        self.epoch(1)
+        synk.broadcast(self._changed, self._initial)
+        self.losses = []
+
+    def epoch(self, steps=None):
+        """Take the steps."""
+        self.losses += self.function.steps(*self._data, batches=self.task.batches[:steps]).tolist()
+
+
 def in_micro(parts, total):
     """Return the parts of a step, what else there was, and all of it, from seconds in microseconds."""
     return {

@@ -13,7 +13,7 @@ from .engines.theano.import_fixes import prepare
 
 __version__ = "0.1.0"
 
-#: Where each published name is defined.
+#: Where each published name is defined; `ops` is a package.
 _HOMES = {
     "Data": "shared_data",
     "Function": "functions.function",
@@ -38,6 +38,7 @@ _HOMES = {
     "get_value": "collectives.get_value",
     "in_sync": "collectives.in_sync",
     "is_forked": "program.lifecycle",
+    "ops": "ops",
     "reduce": "collectives.reduce",
     "scatter": "collectives.scatter",
     "set_value": "collectives.set_value",
@@ -51,7 +52,8 @@ def __getattr__(name: str) -> Any:
     """Load a published name."""
     if name not in _HOMES:
         raise AttributeError(f"module 'synkhronos' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module("." + _HOMES[name], __name__), name)
+    home = import_module("." + _HOMES[name], __name__)
+    value = globals()[name] = home if _HOMES[name] == name else getattr(home, name)
     return value
 
 

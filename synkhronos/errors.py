@@ -8,7 +8,7 @@ on another rank raises one of the `RankFailure`.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterator, List, Mapping, Optional, Sequence
 
 
 class ArgumentError(Exception):
@@ -75,10 +75,17 @@ class RankFailure(SynkhronosError):
     command : str
         The command in which it happened, e.g. ``"all_reduce"`` or ``"call of function loss"``.
     function : str or None
-        The name of the function, if the command was a call of one.
+        The name of the function, if the command was a call of one, or its `steps`.
+    step : int or None
+        In which of the `steps` of a function it happened.
+    steps : list of int or None
+        How many of them each rank had made, its own updates included. (The next one of a rank that was interrupted may
+        have updated, too.)
     """
 
     command = ""
+    step: Optional[int] = None
+    steps: Optional[List[int]] = None
 
     def __init__(self, message: str, rank: int, updated: Sequence[str] = ()) -> None:
         if updated:
@@ -90,8 +97,10 @@ class RankFailure(SynkhronosError):
     @property
     def function(self) -> Optional[str]:
         """Return the name of the function that was called."""
-        call = "call of function "
-        return self.command[len(call) :] if self.command.startswith(call) else None
+        for title in ("call of function ", "steps of function "):
+            if self.command.startswith(title):
+                return self.command[len(title) :]
+        return None
 
 
 class WorkerError(RankFailure):

@@ -30,6 +30,7 @@ SLOW = (
     Rule("", "tests/demos/"),
     Rule("", "tests/engines/test_import_fixes.py"),
     Rule("", "tests/engines/test_pocl.py"),
+    Rule("", "tests/functions/test_steps_on_processes.py"),
     Rule("", "tests/host/test_affinity.py"),
     Rule("", "tests/host/test_heap.py"),
     Rule("", "tests/launchers/"),
@@ -58,12 +59,20 @@ RULES = (
     Rule(
         "thorough",
         "tests/demos/test_resnet.py",
-        "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the",
+        "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the|of_all_ranks_the",
     ),
+    Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),
     Rule("thorough", "tests/project/test_benchmarks.py", "test_training"),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`.
     Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b"),
+    Rule("thorough", "tests/functions/test_steps_on_processes.py", "memory_does_not_grow"),
+    Rule("thorough", "tests/functions/test_steps.py", "fork-1-root0"),
+    # Of every rule and every failure, one kind of ranks is enough.
+    Rule("thorough", "tests/functions/test_collectives_inside.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
+    Rule(
+        "thorough", "tests/functions/test_steps_with_collectives.py", r"threads-1|the_steps_before\[0-|before.*threads"
+    ),
     # That the random programs find what is wrong; `make test` runs them as they are.
     Rule("thorough", "tests/programs/test_programs.py", "planted_bug"),
     # Interrupts and deaths at every step; `make test` has some of each kind.

@@ -7,9 +7,16 @@ from multiprocessing.connection import Client
 
 import numpy as np
 
-from benchmarks.peers import barrier, gloo, mpi, pipes
+from benchmarks.peers import barrier, ddp, gloo, mpi, pipes
 
-KINDS = {"barrier": barrier.Barrier, "pipes": pipes.Pipes, "openmpi": mpi.Mpi, "mpich": mpi.Mpi, "gloo": gloo.Gloo}
+KINDS = {
+    "barrier": barrier.Barrier,
+    "pipes": pipes.Pipes,
+    "openmpi": mpi.Mpi,
+    "mpich": mpi.Mpi,
+    "gloo": gloo.Gloo,
+    "ddp": ddp.Ddp,
+}
 
 
 def live(peer, address):

@@ -37,8 +37,8 @@ class Group:
     """
 
     def __init__(self, kind, size):
-        if kind == "gloo" and importlib.util.find_spec("torch") is None:
-            raise Unavailable("gloo: it is a part of torch, which is not installed")
+        if kind in ("gloo", "ddp") and importlib.util.find_spec("torch") is None:
+            raise Unavailable(f"{NAMES[kind]}: it is a part of torch, which is not installed")
         self.kind, self.size, self.connections = kind, size, []
         self._folder = tempfile.mkdtemp(prefix="peers-")
         address = os.path.join(self._folder, "socket")
@@ -125,7 +125,7 @@ class Groups:
         Which may be started; none for a run without peers.
     """
 
-    KINDS = ("barrier", "pipes", "openmpi", "mpich", "gloo")
+    KINDS = ("barrier", "pipes", "openmpi", "mpich", "gloo", "ddp")
 
     def __init__(self, kinds=KINDS):
         self.kinds, self._open, self.missing = kinds, {}, {}
@@ -156,4 +156,11 @@ class Groups:
         self._open.clear()
 
 
-NAMES = {"barrier": "mp.Barrier pair", "pipes": "pipes", "openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}
+NAMES = {
+    "barrier": "mp.Barrier pair",
+    "pipes": "pipes",
+    "openmpi": "Open MPI",
+    "mpich": "MPICH",
+    "gloo": "Gloo",
+    "ddp": "PyTorch DDP",
+}

@@ -11,13 +11,13 @@ def iter_minibatch_idxs(length, size, seed, epoch):
 
 
 def iter_shard_idxs(lengths, size, seed, epoch):
-    """Yield, for data that is scattered over ranks, one index array per rank, ``size`` rows in all.
+    """Yield, for data that is scattered over ranks, a list with one index array per rank, ``size`` rows in all.
 
     Every rank shuffles the rows that it has; it can take no others.
     """
     orders = [np.random.RandomState([seed, epoch, rank]).permutation(length) for rank, length in enumerate(lengths)]
     n_batches = -(-sum(lengths) // size)
-    yield from zip(*[np.array_split(order, n_batches) for order in orders])
+    yield from map(list, zip(*[np.array_split(order, n_batches) for order in orders]))
 
 
 def iter_shard_idxs_of_all(lengths, size, seed, epoch):

@@ -2,8 +2,10 @@
 
     python -m synkhronos demos/lasagne_mnist/train_mnist_cpu_data.py --model cnn --checkpoint mnist.npz
 
-The loop is that of the serial program, train_mnist_theano.py; `batch=` says which rows a step is about, and every
-rank copies its own share of them. With `--check` the serial program runs afterwards, and the two are compared.
+The network, the rule and the minibatches are those of the serial program, train_mnist_theano.py; the gradients are
+averaged over the rows of all ranks, and `steps` makes an epoch of steps in one command. `batches=` says which rows they
+are about, and every rank copies its own share of them. With `--check` the serial program runs afterwards, and the two
+are compared.
 """
 
 import os
@@ -12,6 +14,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
 
+import lasagne
 import numpy as np
 import theano
 import theano.tensor as T
@@ -22,8 +25,6 @@ from minibatches import iter_minibatch_idxs
 from networks import build_network, losses_of
 
 import synkhronos as synk
-from synkhronos.extensions import updates
-from synkhronos.extensions.train import make_train_function
 
 
 def main(n_parallel=None, **settings):
@@ -40,11 +41,12 @@ def main(n_parallel=None, **settings):
     loss, valid_loss, accuracy = losses_of(network, target_var)
     rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
 
-    train_fn = make_train_function(
-        loss, params, input_var, target_var, updates.nesterov_momentum, learning_rate=rate, momentum=0.9
-    )
+    grads = synk.ops.all_reduce(theano.grad(loss, params))
+    updates = lasagne.updates.nesterov_momentum(grads, params, learning_rate=rate, momentum=0.9)
+    train_fn = synk.function([input_var, target_var], loss, updates=updates)
     evaluate_fn = synk.function([input_var, target_var], [valid_loss, accuracy])
-    first_epoch, losses = training.resume(settings, network, train_fn.state)
+    state = [shared for shared in updates if shared not in params]
+    first_epoch, losses = training.resume(settings, network, state)
     synk.distribute()
     X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
 
@@ -58,11 +60,11 @@ def main(n_parallel=None, **settings):
         first_epoch,
         minibatches=lambda epoch: iter_minibatch_idxs(len(X_train), settings.batch_size, settings.seed, epoch),
         set_rate=lambda value: synk.broadcast(rate, value),
-        step=lambda idxs: train_fn(X_train, y_train, batch=idxs),
+        steps=lambda batches, on_step: train_fn.steps(X_train, y_train, batches=batches, on_step=on_step),
         evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
         mnist=mnist,
         network=network,
-        state=train_fn.state,
+        state=state,
         losses=losses,
     )
     synk.close()

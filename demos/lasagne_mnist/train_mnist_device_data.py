@@ -1,4 +1,4 @@
-"""Train MNIST on all ranks, with the data on the devices: scattered once to shared variables, selected by `batch_s=`.
+"""Train MNIST on all ranks, with the data on the devices: scattered once to shared variables, selected by `batches_s=`.
 
     python -m synkhronos demos/lasagne_mnist/train_mnist_device_data.py --model cnn
 
@@ -12,6 +12,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
 
+import lasagne
 import numpy as np
 import theano
 import theano.tensor as T
@@ -22,8 +23,6 @@ from minibatches import iter_shard_idxs
 from networks import build_network, losses_of
 
 import synkhronos as synk
-from synkhronos.extensions import updates
-from synkhronos.extensions.train import make_train_function
 
 
 def main(n_parallel=None, **settings):
@@ -43,19 +42,18 @@ def main(n_parallel=None, **settings):
     # Variables that are not yet there are made of a row or two: every rank gets its own part below.
     X_train = theano.shared(mnist.X_train[:1], "X_train")
     y_train = theano.shared(mnist.y_train[:1], "y_train")
-    train_fn = make_train_function(
+    grads = synk.ops.all_reduce(theano.grad(loss, params))
+    updates = lasagne.updates.nesterov_momentum(grads, params, learning_rate=rate, momentum=0.9)
+    train_fn = synk.function(
+        [],
         loss,
-        params,
-        None,
-        None,
-        updates.nesterov_momentum,
-        learning_rate=rate,
-        momentum=0.9,
+        updates=updates,
         givens={input_var: X_train, target_var: y_train},
         sliceable_shareds=[X_train, y_train],
     )
     evaluate_fn = synk.function([input_var, target_var], [valid_loss, accuracy])
-    first_epoch, losses = training.resume(settings, network, train_fn.state)
+    state = [shared for shared in updates if shared not in params]
+    first_epoch, losses = training.resume(settings, network, state)
     synk.distribute()
     synk.scatter([X_train, y_train], [mnist.X_train, mnist.y_train])
     lengths = synk.get_lengths(X_train)
@@ -70,11 +68,11 @@ def main(n_parallel=None, **settings):
         first_epoch,
         minibatches=lambda epoch: iter_shard_idxs(lengths, settings.batch_size, settings.seed, epoch),
         set_rate=lambda value: synk.broadcast(rate, value),
-        step=lambda idxs: train_fn(batch_s=list(idxs)),
+        steps=lambda batches, on_step: train_fn.steps(batches_s=batches, on_step=on_step),
         evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
         mnist=mnist,
         network=network,
-        state=train_fn.state,
+        state=state,
         losses=losses,
     )
     synk.close()

@@ -8,6 +8,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
 
+import lasagne
 import numpy as np
 import theano
 import theano.tensor as T
@@ -16,9 +17,6 @@ from lasagne import layers
 from minibatches import iter_minibatch_idxs, iter_shard_idxs_of_all
 from networks import build_network, losses_of
 from threadpoolctl import threadpool_limits
-
-from synkhronos.extensions import updates
-from synkhronos.extensions.train import make_train_function_theano
 
 
 def main(blas_threads=None, n_shards=None, **settings):
@@ -44,11 +42,19 @@ def main(blas_threads=None, n_shards=None, **settings):
     loss, valid_loss, accuracy = losses_of(network, target_var)
     rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
 
-    train_fn = make_train_function_theano(
-        loss, params, input_var, target_var, updates.nesterov_momentum, learning_rate=rate, momentum=0.9
-    )
+    grads = theano.grad(loss, params)
+    updates = lasagne.updates.nesterov_momentum(grads, params, learning_rate=rate, momentum=0.9)
+    train_fn = theano.function([input_var, target_var], loss, updates=updates)
     evaluate_fn = theano.function([input_var, target_var], [valid_loss, accuracy])
-    first_epoch, losses = training.resume(settings, network, train_fn.state)
+    state = [shared for shared in updates if shared not in params]
+    first_epoch, losses = training.resume(settings, network, state)
+
+    def steps(batches, on_step):
+        losses = []
+        for i, idxs in enumerate(batches):
+            losses.append(train_fn(mnist.X_train[idxs], mnist.y_train[idxs]))
+            on_step(i, losses[-1])
+        return losses
 
     n_rows = len(mnist.X_train)
     if n_shards:
@@ -63,11 +69,11 @@ def main(blas_threads=None, n_shards=None, **settings):
             first_epoch,
             minibatches=lambda epoch: minibatches(lengths, settings.batch_size, settings.seed, epoch),
             set_rate=lambda value: rate.set_value(np.asarray(value, settings.floatX)),
-            step=lambda idxs: train_fn(mnist.X_train[idxs], mnist.y_train[idxs]),
+            steps=steps,
             evaluate=evaluate_fn,
             mnist=mnist,
             network=network,
-            state=train_fn.state,
+            state=state,
             losses=losses,
         )
 

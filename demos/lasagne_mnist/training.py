@@ -66,19 +66,21 @@ def warmed_up(settings, epoch):
     return settings.learning_rate * (0.1 + 0.9 * grown)
 
 
-def train(name, settings, first, minibatches, set_rate, step, evaluate, mnist, network, state, losses=()):
-    """Run the epochs; the clock runs during the training steps only.
+def train(name, settings, first, minibatches, set_rate, steps, evaluate, mnist, network, state, losses=()):
+    """Run the epochs, each in one call of ``steps``, or in one for each minibatch while the learning rate grows.
+
+    The clock runs during the training steps only.
 
     Parameters
     ----------
     first : int
         The epoch to begin with.
     minibatches : function
-        From the number of an epoch to its minibatches, in the form that ``step`` takes.
+        From the number of an epoch to its minibatches, in the form that ``steps`` takes.
     set_rate : function
         Takes the learning rate of the steps that follow.
-    step : function
-        From a minibatch to its loss.
+    steps : function
+        From a list of minibatches to the loss of each; calls its keyword ``on_step`` with number and loss after each.
     evaluate : function
         From images and labels to loss and accuracy.
     network, state
@@ -95,15 +97,20 @@ def train(name, settings, first, minibatches, set_rate, step, evaluate, mnist, n
     for epoch in range(first, settings.epochs):
         batches = list(minibatches(epoch))
         n_rows = [sum(map(len, batch)) if isinstance(batch, (list, tuple)) else len(batch) for batch in batches]
-        shown = tqdm(
-            batches, f"epoch {epoch + 1}", unit="batch", leave=False, disable=None if settings.progress else True
-        )  # None: no bar unless a person is watching
-        start, batch_losses = time.perf_counter(), []
-        for i, batch in enumerate(shown):
-            if settings.warm_up and epoch <= settings.warm_up:
-                set_rate(warmed_up(settings, epoch + i / len(batches)))
-            batch_losses.append(float(step(batch)))
-        seconds.append(time.perf_counter() - start)
+        at_once = 1 if epoch < settings.warm_up else len(batches)
+        with tqdm(
+            total=len(batches),
+            desc=f"epoch {epoch + 1}",
+            unit="batch",
+            leave=False,
+            disable=None if settings.progress else True,  # None: no bar unless a person is watching
+        ) as bar:
+            start, batch_losses = time.perf_counter(), []
+            for i in range(0, len(batches), at_once):
+                if settings.warm_up and epoch <= settings.warm_up:
+                    set_rate(warmed_up(settings, epoch + i / len(batches)))
+                batch_losses.extend(steps(batches[i : i + at_once], on_step=lambda i, loss: bar.update()))
+            seconds.append(time.perf_counter() - start)
         losses.append(float(np.average(batch_losses, weights=n_rows)))
         loss, accuracy = evaluate(mnist.X_valid, mnist.y_valid)
         accuracies.append(float(accuracy))

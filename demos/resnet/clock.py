@@ -23,6 +23,9 @@ class Clock(Op):
         inputs = [T.as_tensor_variable(variable) for variable in inputs]
         return Apply(self, inputs, [inputs[0].type(), T.dmatrix()])
 
+    def infer_shape(self, node, input_shapes):
+        return [input_shapes[0], (T.constant(1), T.constant(2))]
+
     def perform(self, node, inputs, output_storage):
         output_storage[0][0] = inputs[0]
         output_storage[1][0] = np.array([[os.getpid(), time.perf_counter()]])

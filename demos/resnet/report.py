@@ -27,7 +27,7 @@ def print_table(runs):
         ("in the function", "function"),
         ("in shuffling", "shuffling"),
         ("waiting for the slowest rank", "waiting"),
-        ("in all_reduce", "all_reduce"),
+        ("in all_reduce and the update", "all_reduce"),
         ("other", "other"),
     ):
         print(line.format(label, *(cell(runs[0], run, key) for run in runs)))

@@ -6,7 +6,7 @@ Ordinary Lasagne code: nothing here knows of ranks.
 """
 
 import lasagne
-from batch_norm import BatchNormLayer, batch_norm
+from batch_norm import BatchNormLayer
 from lasagne import layers
 from lasagne.nonlinearities import rectify, softmax
 
@@ -18,7 +18,7 @@ def image_shape(depth):
     return IMAGE_SHAPES.get(depth, (1, 32, 32))
 
 
-def build_resnet(depth, input_var=None, normalize=True):
+def build_resnet(depth, input_var=None, norm_layer=BatchNormLayer):
     """Build a residual network.
 
     Parameters
@@ -29,9 +29,9 @@ def build_resnet(depth, input_var=None, normalize=True):
         means the large one.
     input_var : 4-dimensional expression, optional
         The images.
-    normalize : bool
-        Whether there is batch normalisation. Without it the last convolution of each block is zero at first, so that
-        the network begins as a shallow one: else activations would double from block to block.
+    norm_layer : class of layers, or None
+        What normalises. Without it the last convolution of each block is zero at first, so that the network begins as a
+        shallow one: else activations would double from block to block.
 
     Returns
     -------
@@ -54,60 +54,60 @@ def build_resnet(depth, input_var=None, normalize=True):
         raise ValueError(f"there is no residual network of depth {depth}: expected 50, or 6n + 2 as 20, 32, 44, 56")
     network = layers.InputLayer((None,) + image_shape(depth), input_var)
     build, n_classes = (build_large, 1000) if depth == 50 else (build_small, 10)
-    network = layers.GlobalPoolLayer(build(network, depth, normalize))
+    network = layers.GlobalPoolLayer(build(network, depth, norm_layer))
     return layers.DenseLayer(network, n_classes, W=lasagne.init.GlorotUniform(), nonlinearity=softmax)
 
 
-def build_large(network, depth, normalize):
+def build_large(network, depth, norm_layer):
     """Blocks of three convolutions, 1x1, 3x3 and 1x1; if the shape changes, a convolution as shortcut (option B)."""
-    network = layers.Conv2DLayer(
-        network, 64, 7, stride=2, pad=3, W=lasagne.init.HeNormal("relu"), nonlinearity=None if normalize else rectify
-    )
-    if normalize:  # not by batch_norm(): this one keeps its bias, see the notes above
-        network = layers.NonlinearityLayer(BatchNormLayer(network), rectify)
+    # with the bias that the notes above are about
+    network = convolution(network, 64, 7, norm_layer, 2, bias=lasagne.init.Constant(0))
     network = layers.MaxPool2DLayer(network, 3, stride=2, pad=1)
     for num_filters, num_blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for block in range(num_blocks):
             stride = 2 if block == 0 and num_filters > 64 else 1
             shortcut = network
             if block == 0:
-                shortcut = convolution(network, 4 * num_filters, 1, normalize, stride, nonlinearity=None)
-            network = convolution(network, num_filters, 1, normalize, stride)
-            network = convolution(network, num_filters, 3, normalize)
-            network = end_block(network, 4 * num_filters, 1, normalize, shortcut)
+                shortcut = convolution(network, 4 * num_filters, 1, norm_layer, stride, nonlinearity=None)
+            network = convolution(network, num_filters, 1, norm_layer, stride)
+            network = convolution(network, num_filters, 3, norm_layer)
+            network = end_block(network, 4 * num_filters, 1, norm_layer, shortcut)
     return network
 
 
-def build_small(network, depth, normalize):
+def build_small(network, depth, norm_layer):
     """Blocks of two 3x3 convolutions; if the shape changes, a shortcut without parameters (option A)."""
-    network = convolution(network, 16, 3, normalize)
+    network = convolution(network, 16, 3, norm_layer)
     for num_filters in (16, 32, 64):
         for block in range((depth - 2) // 6):
             stride = 2 if block == 0 and num_filters > 16 else 1
             shortcut = halved(network) if stride == 2 else network
-            network = convolution(network, num_filters, 3, normalize, stride)
-            network = end_block(network, num_filters, 3, normalize, shortcut)
+            network = convolution(network, num_filters, 3, norm_layer, stride)
+            network = end_block(network, num_filters, 3, norm_layer, shortcut)
     return network
 
 
-def convolution(incoming, num_filters, filter_size, normalize, stride=1, nonlinearity=rectify, W=None):
-    """Convolve, normalise, apply the nonlinearity."""
-    layer = layers.Conv2DLayer(
+def convolution(incoming, num_filters, filter_size, norm_layer, stride=1, nonlinearity=rectify, W=None, bias=None):
+    """Convolve, normalise, apply the nonlinearity; there is a bias if it is given, or nothing normalises."""
+    network = layers.Conv2DLayer(
         incoming,
         num_filters,
         filter_size,
         stride=stride,
         pad=filter_size // 2,
         W=W or lasagne.init.HeNormal("relu"),
-        nonlinearity=nonlinearity,
+        b=bias if norm_layer else lasagne.init.Constant(0),
+        nonlinearity=None,
     )
-    return batch_norm(layer) if normalize else layer
+    if norm_layer:
+        network = norm_layer(network)
+    return layers.NonlinearityLayer(network, nonlinearity) if nonlinearity else network
 
 
-def end_block(incoming, num_filters, filter_size, normalize, shortcut):
+def end_block(incoming, num_filters, filter_size, norm_layer, shortcut):
     """Convolve a last time, add the shortcut, rectify."""
-    W = None if normalize else lasagne.init.Constant(0)
-    last = convolution(incoming, num_filters, filter_size, normalize, nonlinearity=None, W=W)
+    W = None if norm_layer else lasagne.init.Constant(0)
+    last = convolution(incoming, num_filters, filter_size, norm_layer, nonlinearity=None, W=W)
     return layers.NonlinearityLayer(layers.ElemwiseSumLayer([shortcut, last]), rectify)
 
 

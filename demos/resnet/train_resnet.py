@@ -3,19 +3,24 @@
     python -m synkhronos demos/resnet/train_resnet.py --depth 20 --batches 50
     python -m synkhronos demos/resnet/train_resnet.py --depth 50 --batches 2
 
-Every rank computes the gradients of its share of a batch, one all_reduce averages them, and all ranks step alike.
+Every rank computes the gradients of its share of a batch, an all_reduce inside the graph averages them, and all ranks
+step alike; one command makes many such steps. Plain Theano's program is the same without the all_reduce.
 
 The check. Without batch normalisation (--no-batch-norm) the loss of a batch is a mean over its rows, so the losses must
-be the serial program's up to rounding. With it they are not: each rank normalises its shard by the shard's own mean and
-variance, which vary more than the whole batch's, so it trains on another loss, and equality cannot be expected.
-What is asked then is that training gets as far: `LOSS_TOLERANCE` and `ACCURACY_TOLERANCE` below.
+be the serial program's up to rounding. So they must be with it if ranks normalise by the mean and variance of all rows
+(--sync-bn), for which they meet in every layer; roundings grow quickly in such networks, so that is asked of the first
+batches. By default ranks do not meet: each normalises its shard by the shard's own mean and variance, which vary more
+than the whole batch's, so it trains on another loss, and equality cannot be expected. What is asked with either kind is
+that training gets as far: `LOSS_TOLERANCE` and `ACCURACY_TOLERANCE` below.
 """
 
 import sys
 import time
 from collections import Counter
 
+import lasagne
 import numpy as np
+import theano
 from clock import Clock
 from report import images_per_second, print_table
 from train_resnet_theano import train_with_theano
@@ -33,15 +38,16 @@ from workload import (
 )
 
 import synkhronos as synk
-from synkhronos.extensions import updates
 from synkhronos.extensions.train import average_batch_norm
 
 # With batch normalisation: how far the mean loss over the last half of the batches may be above the serial program's,
 # as part of it, and the accuracy in validation below.
 LOSS_TOLERANCE = 0.25
 ACCURACY_TOLERANCE = 0.05
-# Without: how far any batch's loss may be from the serial program's, as part of it.
+# Without: how far any batch's loss may be from the serial program's, as part of it. By the rows of all ranks: that of
+# the first batches. (After 50 in float32, plain Theano's with one BLAS thread and with two are percents apart, too.)
 ROUNDING = {"float32": 1e-3, "float64": 1e-9}
+FIRST_BATCHES = 3
 
 
 def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, checkpoint_path=None, devices=None):
@@ -57,58 +63,87 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, check
         return images
 
     task = build_task(settings, watch)
-    grad_updates, param_updates, grad_shared = getattr(updates, settings.rule)(
-        task.loss, task.params, learning_rate=settings.learning_rate
-    )
-    # all gradients are there when an element of the vector that they are written into is
-    loss, ended_at = Clock()(task.loss, *(gradients[:1] for gradients in grad_updates.values()))
-    grad_fn = synk.function(task.inputs, [loss, started[0], (ended_at, "gather")], updates=grad_updates)
-    param_fn = synk.function([], updates=param_updates)
-    state = [shared for shared in param_updates if shared not in task.params]
+    grads = theano.grad(task.loss, task.params)
+    grads[-1], computed_at = Clock()(grads[-1], task.loss, *map(first_element, grads[:-1]))  # the last are ten numbers
+    grads = synk.ops.all_reduce(grads)
+    updates = getattr(lasagne.updates, settings.rule)(grads, task.params, learning_rate=settings.learning_rate)
+    _, ended_at = Clock()(task.loss, *map(first_element, updates.values()))
+    clocks = [started[0], (computed_at, "gather"), (ended_at, "gather")]
+    train_fn = synk.function(task.inputs, [task.loss, *clocks], updates=updates)
+    state = [shared for shared in updates if shared not in task.params]
     first = resume(checkpoint_path, task.network, state)
     settle_fn, valid_fn = build_validation(synk.function, task) if images.can_validate else (None, None)
     synk.distribute()
     X_train, y_train = synk.data(images.X_train), synk.data(images.y_train)
 
-    def step(batch_idxs):
+    def steps(batches, on_step):
         called = time.perf_counter()
-        loss, started, ended = grad_fn(X_train, y_train, batch=batch_idxs, num_slices=num_slices)
-        computed = time.perf_counter()
-        synk.all_reduce(grad_shared, op="avg", weights=grad_fn)
-        reduced = time.perf_counter()
-        param_fn()
-        stepped = time.perf_counter()
-        seconds.update(divide_time(called, started, ended))
-        seconds["all_reduce"] += reduced - computed
-        seconds["function"] += stepped - reduced  # as the serial program's function steps, too
-        return loss
+        losses, *times = train_fn.steps(
+            X_train, y_train, batches=batches, num_slices=num_slices, on_step=lambda i, outputs: on_step(i, outputs[0])
+        )
+        seconds.update(divide_steps(called, *times))
+        return losses
 
     def settle(batch_idxs):
         settle_fn(X_train, y_train, batch=batch_idxs, num_slices=num_slices)
 
-    def validate():
-        if settings.normalize:
+    def average_statistics():
+        if settings.normalize and not settings.sync_bn:  # else all ranks have the same
             average_batch_norm(task.network)
+
+    def validate():
+        average_statistics()
         pieces = -(-len(images.X_valid) // (n_ranks * settings.batch_size))
         return valid_fn(images.X_valid, images.y_valid, num_slices=pieces)
 
     def save(n_batches):
         if checkpoint_path:
-            if settings.normalize:
-                average_batch_norm(task.network)
+            average_statistics()
             checkpoint.save(checkpoint_path, task.network, state, batches=n_batches)
 
-    run = train(name, step, settle, validate, seconds, images, settings, first, save)
+    run = train(name, steps, settle, validate, seconds, images, settings, first, save)
     synk.close()
     return run
+
+
+def first_element(variable):
+    """Return the first element of an array: it is there when all of them are, and takes no time to fetch."""
+    return variable.flatten()[:1]
+
+
+def divide_steps(called, started, computed, ended):
+    """Divide the time of steps, as a mean over the ranks that took part.
+
+    Parameters
+    ----------
+    called : float
+        When the command was sent.
+    started, computed, ended : list of array of shape (ranks * slices, 2)
+        For each step process ids and seconds, from the clocks before and behind the gradients, and behind the updates.
+
+    Returns
+    -------
+    Counter
+        As `divide_time`, and seconds for "all_reduce": from the last of the gradients until all ranks have stepped.
+    """
+    seconds = Counter()
+    for of_step in zip(started, computed, ended):
+        processes = list(of_step[0][:, 0])
+        slices = [processes[:i].count(process) for i, process in enumerate(processes)]
+        for number in sorted(set(slices)):
+            begun, had, done = (clock[np.equal(slices, number)] for clock in of_step)
+            seconds.update(divide_time(called, begun, had))
+            called = done[:, 1].mean()
+            seconds["all_reduce"] += called - had[:, 1].max()
+    return seconds
 
 
 def divide_time(called, started, ended):
     """Divide a call's time, as a mean over the ranks that took part.
 
     A rank's time goes by in four: until it has its rows ("shuffling": the indices reach it, and it copies the rows
-    out), computing ("function"), both for each slice, then until the last rank has finished ("waiting"), and until the
-    call returns, which is left out here.
+    out), computing ("function", in which ranks meet with --sync-bn), both for each slice, then until the last rank has
+    finished ("waiting"), and until the call returns, which is left out here.
 
     Parameters
     ----------
@@ -135,24 +170,29 @@ def divide_time(called, started, ended):
 def compare(run, base, settings):
     """Print how far the run is from the serial one; return whether that is within what is allowed."""
     losses, base_losses = np.array(run.losses), np.array(base.losses)
-    if not settings.normalize:
+    agree = True
+    if settings.sync_bn or not settings.normalize:
+        n = min(FIRST_BATCHES, len(losses)) if settings.normalize else len(losses)
         allowed = ROUNDING[settings.dtype]
-        difference = np.max(np.abs(losses - base_losses) / np.abs(base_losses))
-        print(f"losses differ from plain Theano's by at most {difference:.1e} of them (allowed: {allowed:.0e})")
-        return bool(difference <= allowed)
-    half = len(losses) // 2
-    excess = losses[half:].mean() / base_losses[half:].mean() - 1
-    print(
-        f"mean loss of the last {len(losses) - half} batches: {losses[half:].mean():.4f}, plain Theano's "
-        f"{base_losses[half:].mean():.4f} (allowed: {LOSS_TOLERANCE:.0%} more)"
-    )
-    agree = excess <= LOSS_TOLERANCE
-    if run.valid_accuracy is not None:
+        difference = np.max(np.abs(losses - base_losses)[:n] / np.abs(base_losses)[:n])
         print(
-            f"accuracy {run.valid_accuracy:.2%}, plain Theano's {base.valid_accuracy:.2%} (allowed: "
-            f"{ACCURACY_TOLERANCE:.0%} less)"
+            f"first {n} losses differ from plain Theano's by at most {difference:.1e} of them (allowed: {allowed:.0e})"
         )
-        agree = agree and run.valid_accuracy >= base.valid_accuracy - ACCURACY_TOLERANCE
+        agree = difference <= allowed
+    if settings.normalize:
+        half = len(losses) // 2
+        excess = losses[half:].mean() / base_losses[half:].mean() - 1
+        print(
+            f"mean loss of the last {len(losses) - half} batches: {losses[half:].mean():.4f}, plain Theano's "
+            f"{base_losses[half:].mean():.4f} (allowed: {LOSS_TOLERANCE:.0%} more)"
+        )
+        agree = agree and excess <= LOSS_TOLERANCE
+        if run.valid_accuracy is not None:
+            print(
+                f"accuracy {run.valid_accuracy:.2%}, plain Theano's {base.valid_accuracy:.2%} (allowed: "
+                f"{ACCURACY_TOLERANCE:.0%} less)"
+            )
+            agree = agree and run.valid_accuracy >= base.valid_accuracy - ACCURACY_TOLERANCE
     return bool(agree)
 
 
@@ -164,7 +204,8 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=
     n_parallel : int, optional
         Number of ranks; default: all GPUs, or the cores this process may use.
     num_slices : int
-        In how many pieces every rank computes its share of a batch, which takes less memory.
+        In how many pieces every rank computes its share of a batch, which takes less memory. (Not with ``sync_bn``,
+        which would normalise every piece by itself.)
     baseline : bool
         Whether plain Theano is run too (not with a checkpoint).
     checkpoint : str, optional
@@ -183,13 +224,17 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=
     """
     settings = make_settings(**given)
     prepare(settings)
+    if settings.sync_bn and num_slices > 1:
+        raise ValueError(f"num_slices: expected 1 with sync_bn, got {num_slices}")
     images = load_images(settings)
     print(images.source, flush=True)
     runs = [train_with_synkhronos(images, settings, n_parallel, num_slices, checkpoint, devices)]
     baseline = baseline and not checkpoint  # it begins at the beginning
     if baseline:
-        runs = train_with_theano(images, settings) + runs
+        runs = train_with_theano(images, settings._replace(sync_bn=False)) + runs  # all rows are there anyway
     print_table(runs)
+    if settings.normalize:
+        print(f"ranks normalise by the rows of {'all ranks' if settings.sync_bn else 'each rank'}")
     if not baseline:
         return True, runs
     print(
@@ -204,6 +249,9 @@ def parse_arguments():
     parser.add_argument("--n-parallel", type=int, help="number of ranks; default: all GPUs, or the usable cores")
     parser.add_argument("--devices", nargs="+", help="the device of every rank, e.g. cuda0 cuda1")
     parser.add_argument("--num-slices", type=int, help="pieces that every rank computes its share in; default: 1")
+    parser.add_argument(
+        "--sync-bn", action="store_true", default=None, help="normalise by the rows of all ranks; default: of each"
+    )
     parser.add_argument("--checkpoint", help="file to save the network in, and to go on from; without plain Theano")
     parser.add_argument(
         "--skip-baseline", dest="baseline", action="store_false", default=None, help="do not run plain Theano"

@@ -40,14 +40,17 @@ def train_serially(name, train_fn, settle_fn, valid_fn, images, settings):
     """Train from the present values on."""
     seconds = Counter()
 
-    def step(batch_idxs):
-        start = time.perf_counter()
-        X, y = images.X_train[batch_idxs], images.y_train[batch_idxs]
-        excerpted = time.perf_counter()
-        loss = train_fn(X, y)
-        seconds["shuffling"] += excerpted - start
-        seconds["function"] += time.perf_counter() - excerpted
-        return loss
+    def steps(batches, on_step):
+        losses = []
+        for i, batch_idxs in enumerate(batches):
+            start = time.perf_counter()
+            X, y = images.X_train[batch_idxs], images.y_train[batch_idxs]
+            excerpted = time.perf_counter()
+            losses.append(train_fn(X, y))
+            seconds["shuffling"] += excerpted - start
+            seconds["function"] += time.perf_counter() - excerpted
+            on_step(i, losses[-1])
+        return losses
 
     def settle(batch_idxs):
         settle_fn(images.X_train[batch_idxs], images.y_train[batch_idxs])
@@ -55,7 +58,7 @@ def train_serially(name, train_fn, settle_fn, valid_fn, images, settings):
     def validate():
         return valid_fn(images.X_valid, images.y_valid)
 
-    return train(name, step, settle, validate, seconds, images, settings)
+    return train(name, steps, settle, validate, seconds, images, settings)
 
 
 def main(**given):

@@ -12,9 +12,12 @@ import lasagne
 import numpy as np
 import theano
 import theano.tensor as T
+from batch_norm import BatchNormLayer
 from lasagne import layers
 from resnet import build_resnet, image_shape
 from tqdm import tqdm
+
+from synkhronos.extensions import batch_norm
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 import checkpoint  # noqa: E402 (it is one folder up)
@@ -35,6 +38,7 @@ class Settings(NamedTuple):
     learning_rate: float = 0.05
     rule: str = "nesterov_momentum"
     normalize: bool = True
+    sync_bn: bool = False  # normalise by the rows of all ranks, not of each
     dtype: str = "float32"
     seed: int = 0
     progress: bool = True
@@ -114,7 +118,8 @@ def build_task(settings, watch=lambda images: images):
     """
     lasagne.random.set_rng(np.random.RandomState(settings.seed))
     images, labels = T.tensor4("images"), T.ivector("labels")
-    network = build_resnet(settings.depth, images, settings.normalize)
+    norm_layer = batch_norm.BatchNormLayer if settings.sync_bn else BatchNormLayer
+    network = build_resnet(settings.depth, images, norm_layer if settings.normalize else None)
     loss = cross_entropy(layers.get_output(network, watch(images)), labels)
     prediction = layers.get_output(network, deterministic=True)
     accuracy = T.mean(T.eq(T.argmax(prediction, axis=1), labels), dtype=theano.config.floatX)
@@ -140,6 +145,8 @@ def prepare(settings):
     for name in ("batches", "batch_size"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name}: expected at least 1, got {getattr(settings, name)}")
+    if settings.sync_bn and not settings.normalize:
+        raise ValueError("sync_bn: expected batch normalisation to synchronise, got --no-batch-norm")
     warnings.filterwarnings("ignore", module="lasagne")  # Lasagne 0.1 uses keywords that Theano renamed
     theano.config.floatX = settings.dtype
 
@@ -161,8 +168,8 @@ def resume(path, network, state):
     return first
 
 
-def train(name, step, settle, validate, seconds, images, settings, first=0, save=lambda n_batches: None):
-    """Train for the given number of batches; validate if there are images for it.
+def train(name, steps, settle, validate, seconds, images, settings, first=0, save=lambda n_batches: None):
+    """Train for the given number of batches, many at a time; validate if there are images for it.
 
     The running statistics of batch normalisation lag behind a network that still changes quickly: after 50 batches
     they gave accuracies from 55 to 70 %, by chance, while settled ones gave 92 %. So before the validation some
@@ -171,14 +178,15 @@ def train(name, step, settle, validate, seconds, images, settings, first=0, save
     Parameters
     ----------
     name : str
-    step : function
-        Given row indices, trains on these rows and returns the loss before.
+    steps : function
+        Given a list of row indices, takes a step on the rows of each and returns the losses before. It calls its second
+        argument with number and loss after each.
     settle : function
         Given row indices, lets the running statistics take part of these rows' statistics.
     validate : function
         Return loss and accuracy in validation.
     seconds : Counter
-        ``step`` adds what it measures; here "total" is added, and to "shuffling" the time for making indices.
+        ``steps`` adds what it measures; here "total" is added, and to "shuffling" the time for making indices.
     images : Images
     settings : Settings
     first : int
@@ -200,17 +208,19 @@ def train(name, step, settle, validate, seconds, images, settings, first=0, save
         leave=False,
         disable=None if settings.progress else True,  # None: no bar unless on a terminal
     ) as bar:
-        for n_done in range(1, settings.batches + 1):
-            start = time.perf_counter()
-            batch_idxs = next(batches)
-            seconds["shuffling"] += time.perf_counter() - start
-            losses.append(float(step(batch_idxs)))
-            seconds["total"] += time.perf_counter() - start
-            n_images += len(batch_idxs)
-            bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
+
+        def show(i, loss):
+            bar.set_postfix(loss=f"{float(loss):.4f}", refresh=False)
             bar.update()
-            if n_done % SAVE_EVERY == 0 or n_done == settings.batches:
-                save(first + n_done)
+
+        while len(losses) < settings.batches:
+            start = time.perf_counter()
+            piece = list(itertools.islice(batches, min(SAVE_EVERY, settings.batches - len(losses))))
+            seconds["shuffling"] += time.perf_counter() - start
+            losses += map(float, steps(piece, show))
+            seconds["total"] += time.perf_counter() - start
+            n_images += sum(map(len, piece))
+            save(first + len(losses))
     valid_loss, valid_accuracy = None, None
     if images.can_validate:
         for _ in range(SETTLING_BATCHES if settings.normalize else 0):

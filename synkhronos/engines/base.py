@@ -51,6 +51,27 @@ class Output(NamedTuple):
     key: Optional[str] = None  # if the function returns a dict
 
 
+class Collectives(NamedTuple):
+    """The collectives inside a function's graph (`synkhronos.ops`).
+
+    Attributes
+    ----------
+    ops : list of ReduceOp
+        By the collectives' numbers: the order in which every call comes to them (those that a condition leaves out,
+        aside).
+    common : list of bool
+        For every variable in `Engine.updated_in`: whether all ranks update it, also those without rows: its new value
+        depends on a collective, or on nothing that differs between ranks (a count of the steps).
+    linear : list of bool
+        Likewise: whether it is an affine function of what the collectives give, so that the mean of the new values of
+        several slices is the new value of all their rows. True for those that do not depend on a collective.
+    """
+
+    ops: List[ReduceOp]
+    common: List[bool]
+    linear: List[bool]
+
+
 class Engine(ABC):
     """Compiles functions and keeps shared variables; one object per process, without state of a session.
 
@@ -303,8 +324,8 @@ class Engine(ABC):
         sliced
             Compute updates, but leave them to the caller: the new values of all shared variables in `updated_in` that
             are not `is_random` are further outputs, in that order, computed from the values before the call. Only
-            random states advance. No output shares memory with a shared variable, with another output or with
-            anything that the next call writes to.
+            random states advance. (In a function with `collectives` all are outputs, whether sliced or not.) No output
+            shares memory with a shared variable, with another output or with anything that the next call writes to.
         as_inputs
             Shared variables whose value the caller gives: wherever the graph or a new value refers to one of them,
             the input takes its place. One that is updated is still updated itself.
@@ -314,6 +335,54 @@ class Engine(ABC):
         compiled
             As from `compile`.
         """
+
+    @abstractmethod
+    def shapes(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
+        """Compile a function of the outputs' shapes, which changes nothing.
+
+        Its inputs are those of `variant`. Its outputs are one int64 vector for each output of the function, in their
+        order, without entries for what is not a dense array.
+
+        Parameters
+        ----------
+        snapshot
+            From `snapshot`.
+        as_inputs
+            As for `variant`.
+        """
+
+    # -- collectives inside functions -----------------------------------------------------------------------------
+
+    def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
+        """Return, for expressions of the graph, expressions of their values reduced over the ranks, of the same types.
+
+        All of them are one collective. When it is computed it calls `in_graph.all_reduce`.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            If a variable is not a dense array, the op is not defined for its dtype, or there are none.
+        """
+        raise TypeError(f"all_reduce: the engine {self.name!r} has no collectives inside functions")
+
+    def collectives(self, snapshot: Any, scattered: Sequence[Any]) -> Optional[Collectives]:
+        """Return what there is to know of the collectives inside a function; None if it has none.
+
+        Parameters
+        ----------
+        snapshot
+            From `snapshot`. If it has collectives, `variant` returns the new values of all variables in `updated_in`,
+            random states too, whether sliced or not, and the collectives are numbered and ordered.
+        scattered : sequence of variables
+            The inputs and shared variables whose values differ between ranks.
+
+        Raises
+        ------
+        ArgumentValueError
+            If ranks could come to different collectives: one is computed under a condition (``ifelse``) that depends on
+            scattered values, or the function's mode computes operations more often than once (DebugMode).
+        """
+        return None
 
     # -- random streams ------------------------------------------------------------------------------------------
 

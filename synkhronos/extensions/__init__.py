@@ -7,4 +7,5 @@ Nothing here is imported by ``import synkhronos``: a program imports what it use
       |     `-- gradients, scalars, parameters
       `-- training_graph           clipping, checks
     train.average_batch_norm       running statistics --> their mean over ranks
+    batch_norm.BatchNormLayer      a layer of Lasagne: statistics over the rows of all ranks
 """

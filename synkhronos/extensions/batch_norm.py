@@ -1,7 +1,9 @@
-"""Batch normalisation on many ranks: their running statistics."""
+"""Batch normalisation by the rows of all ranks, for networks of Lasagne, which this module imports."""
 
-from collections.abc import Iterable
-from typing import Any, List
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, Tuple
 
 import theano
 import theano.tensor as T
@@ -9,63 +11,231 @@ import theano.tensor as T
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
+from .scalars import cast, check_scalars
 
-def average_batch_norm(layers: Any) -> None:
-    """Average the running statistics of batch normalisation over the ranks: ``m_r := (m_0 + ... + m_{n-1}) / n``.
+try:
+    from lasagne import init, layers, nonlinearities
+except ImportError as error:
+    raise ImportError(
+        f"synkhronos.extensions.batch_norm needs Lasagne ({error}): pip install 'synkhronos[demos]'"
+    ) from error
 
-    In training every rank normalises its rows by their own mean and variance, and its running averages of these drift
-    from the other ranks'. Call this before the network is validated, tested or saved with those averages;
-    training itself does not read them.
+__all__ = ["BatchNormLayer", "batch_norm"]
+
+
+class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no types
+    """Normalise over the rows of all ranks: ``y = (x - mean(x)) / sqrt(var(x) + epsilon) * gamma + beta``.
+
+    Mean and variance are those of ``x`` over `axes`, one number per channel. In a function of `synkhronos.function` all
+    ranks normalise by the same ones, however many rows each of them has, and gradients go through them: the network is
+    the serial program's. In ``theano.function`` they are those of the rows given.
+
+    For use with single rows the layer keeps running averages, ``mean := (1 - alpha) * mean + alpha * mean(x)`` and
+    likewise ``inv_std`` towards ``1 / sqrt(var(x) + epsilon)``. They are default updates: every function that computes
+    the training output makes them, on every rank the same.
+
+    Parameters and their names are those of Lasagne's layer (which is in its versions since 0.2), so that values saved
+    of the one fit the other.
 
     Parameters
     ----------
-    layers : Lasagne layer, or list of layers or shared variables
-        The output layer of a network: all that Lasagne does not train in it (``trainable=False``) is averaged, frozen
-        weights too, which are the same on all ranks and stay so. Shared variables are averaged as they are given.
+    incoming : Layer or tuple
+        The layer before this one, or the shape of its output, ``(rows, channels, ...)``.
+    axes : "auto", int or tuple of int
+        What to average over, the rows (axis 0) and others; "auto": all but the second axis.
+    epsilon : scalar
+        Keeps the division finite if a channel does not vary; 0 or more.
+    alpha : scalar
+        How much of the present batch goes into the running averages; above 0, at most 1.
+    beta, gamma : as Lasagne's parameters, or None
+        Shift and scale, both trained. None leaves the term out.
+    mean, inv_std : as Lasagne's parameters
+        The running averages.
+    **kwargs
+        Given to ``lasagne.layers.Layer``.
 
     Raises
     ------
-    StateError
-        Before `synkhronos.fork`.
     TypeError, ValueError
-        If an entry is not a layer, or there is nothing to average.
+        If an argument is wrong, or the size of an axis that is not averaged over is unknown.
+
+    Notes
+    -----
+    There is one collective in a layer's output, and one in its gradient. Calls in slices (``num_slices``) would
+    normalise each slice by itself and are refused.
+
+    References
+    ----------
+    * Ioffe, S., & Szegedy, C. (2015). Batch normalization: accelerating deep network training by reducing internal
+      covariate shift. ICML.
 
     Examples
     --------
-    The statistics of a layer are shared variables that no gradient changes:
-
     >>> import synkhronos as synk
-    >>> import numpy as np, theano, theano.tensor as T
-    >>> from synkhronos.extensions.train import average_batch_norm
+    >>> import theano.tensor as T
+    >>> from lasagne.layers import InputLayer
+    >>> from synkhronos.extensions.batch_norm import BatchNormLayer
+    >>> x = T.dmatrix("x")
+    >>> layer = BatchNormLayer(InputLayer((None, 1)), epsilon=0)
+    >>> f = synk.function([x], (layer.get_output_for(x), "gather"))
     >>> synk.fork(2)
     2
-    >>> x, mean = T.dmatrix("x"), theano.shared(np.zeros(2), "mean")
-    >>> observe = synk.function([x], updates=[(mean, 0.5 * mean + 0.5 * x.mean(axis=0))])
-    >>> _ = observe([[0., 4.], [8., 4.]])
-    >>> synk.gather(mean)
-    array([[0., 2.],
-           [4., 2.]])
-    >>> average_batch_norm([mean])
-    >>> mean.get_value()
-    array([2., 2.])
+    >>> f([[1.], [3.], [9.], [11.]])                # mean 6, variance 17
+    array([[-1.21267813],
+           [-0.72760688],
+           [ 0.72760688],
+           [ 1.21267813]])
     """
-    statistics: List[Any] = []
-    for layer in layers if isinstance(layers, Iterable) else [layers]:
-        if isinstance(layer, theano.compile.SharedVariable):
-            statistics.append(layer)
-        elif hasattr(layer, "get_params"):
-            from lasagne.layers import get_all_params  # a program that has a layer has Lasagne
 
-            statistics += get_all_params(layer, trainable=False)
-        else:
-            expected = "a Lasagne layer or a list of layers or shared variables"
-            raise ArgumentTypeError("layers", expected, f"{layer!r} of type {type(layer).__name__}")
-    unique = list({id(shared): shared for shared in statistics if shared.dtype in T.float_dtypes}.values())
-    if not unique:
-        raise ArgumentValueError(
-            "layers",
-            "layers with floating-point parameters that are not trained",
-            "none, so there is nothing to average",
-            "give the network's output layer",
-        )
-    synk.all_reduce(unique)
+    def __init__(
+        self,
+        incoming: Any,
+        axes: Any = "auto",
+        epsilon: Any = 1e-4,
+        alpha: Any = 0.1,
+        beta: Any = init.Constant(0),
+        gamma: Any = init.Constant(1),
+        mean: Any = init.Constant(0),
+        inv_std: Any = init.Constant(1),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(incoming, **kwargs)
+        n_axes = len(self.input_shape)
+        self.axes = check_axes(axes, n_axes)
+        self.epsilon, self.alpha = check_scalars(epsilon=epsilon, alpha=alpha)
+        if isinstance(self.epsilon, float) and self.epsilon < 0:
+            raise ArgumentValueError("epsilon", "0 or more", repr(epsilon))
+        if isinstance(self.alpha, float) and not 0 < self.alpha <= 1:
+            raise ArgumentValueError("alpha", "above 0 and at most 1", repr(alpha))
+
+        kept = [axis for axis in range(n_axes) if axis not in self.axes]
+        shape = [self.input_shape[axis] for axis in kept]
+        if None in shape:
+            raise ArgumentValueError(
+                "incoming",
+                f"a known size of axis {kept[shape.index(None)]}, along which there are parameters",
+                f"the shape {self.input_shape}",
+                "give the InputLayer that size, or name the axis in axes",
+            )
+        # One value per channel, brought to the input's dimensions: "x" for those averaged over.
+        self.pattern = ["x" if axis in self.axes else kept.index(axis) for axis in range(n_axes)]
+
+        trained = {"trainable": True}
+        self.beta = beta if beta is None else self.add_param(beta, shape, "beta", regularizable=False, **trained)
+        self.gamma = gamma if gamma is None else self.add_param(gamma, shape, "gamma", regularizable=True, **trained)
+        self.mean = self.add_param(mean, shape, "mean", trainable=False, regularizable=False)
+        self.inv_std = self.add_param(inv_std, shape, "inv_std", trainable=False, regularizable=False)
+
+    def get_output_for(
+        self,
+        input: Any,
+        deterministic: bool = False,
+        batch_norm_use_averages: Any = None,
+        batch_norm_update_averages: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the normalised input.
+
+        Parameters
+        ----------
+        input : expression
+        deterministic : bool
+            True for use: normalise by the running averages and leave them; ranks do not meet. False for training:
+            normalise by the batch's statistics and update the running averages.
+        batch_norm_use_averages, batch_norm_update_averages : bool, optional
+            Decide each of the two by itself.
+        """
+        use_averages = deterministic if batch_norm_use_averages is None else batch_norm_use_averages
+        update_averages = not deterministic if batch_norm_update_averages is None else batch_norm_update_averages
+
+        mean, inv_std = self.mean, self.inv_std
+        if update_averages or not use_averages:
+            batch_mean, variance = self.statistics(input)
+            batch_inv_std = T.inv(T.sqrt(variance + cast(variance, self.epsilon)[0]))
+            if not use_averages:
+                mean, inv_std = batch_mean, batch_inv_std
+            if update_averages:
+                mean = self._updating(mean, self.mean, batch_mean)
+                inv_std = self._updating(inv_std, self.inv_std, batch_inv_std)
+
+        scale = inv_std if self.gamma is None else self.gamma * inv_std
+        normalised = (input - mean.dimshuffle(self.pattern)) * scale.dimshuffle(self.pattern)
+        return normalised if self.beta is None else normalised + self.beta.dimshuffle(self.pattern)
+
+    def statistics(self, input: Any) -> Tuple[Any, Any]:
+        """Return mean and variance of the input over `axes` and the rows of all ranks; a subclass may have others."""
+        mean = input.mean(self.axes)
+        # The variance around the common mean would need a collective after that of the mean, and another one in the
+        # gradient. So ranks average their means and mean squares at once, and var = avg(x^2) - avg(x)^2. That subtracts
+        # nearly equal numbers if the mean is large: in double precision, of which there are enough digits for a network
+        # in single precision. Each rank's share is exact already, as var takes it around the rank's mean.
+        wide = T.cast(mean, "float64")
+        wide, square = synk.ops.all_reduce([wide, T.cast(input.var(self.axes), "float64") + T.sqr(wide)])
+        variance = T.maximum(square - T.sqr(wide), 0)  # rounding can leave a channel that does not vary below 0
+        return T.cast(wide, mean.dtype), T.cast(variance, mean.dtype)
+
+    def _updating(self, used: Any, average: Any, batch_value: Any) -> Any:
+        """Return ``used``, in a form that makes any function that computes it update ``average``."""
+        # The default update hangs on a clone, which shares the average's value: on the average itself it would stay,
+        # and a function for use, compiled later, would do it too.
+        clone = theano.clone(average, share_inputs=False)
+        (alpha,) = cast(average, self.alpha)
+        clone.default_update = (1 - alpha) * clone + alpha * T.cast(batch_value, average.dtype)
+        return used + 0 * clone  # Theano finds default updates only in what a function's outputs depend on
+
+
+def batch_norm(layer: Any, **kwargs: Any) -> Any:
+    """Put batch normalisation between a layer and its nonlinearity: ``f(x W + b)`` becomes ``f(normalised(x W))``.
+
+    The layer's bias is taken away, because the normalisation would cancel it and has a shift of its own.
+
+    Parameters
+    ----------
+    layer : Layer
+        Changed: its nonlinearity becomes the identity, its bias None.
+    **kwargs
+        Given to `BatchNormLayer`.
+
+    Returns
+    -------
+    Layer
+        A `BatchNormLayer`, or a NonlinearityLayer on top of it if the layer has a nonlinearity.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not a layer, or `BatchNormLayer` refuses an argument.
+
+    Examples
+    --------
+    >>> from lasagne.layers import DenseLayer, InputLayer, get_all_params
+    >>> from synkhronos.extensions.batch_norm import batch_norm
+    >>> network = batch_norm(DenseLayer(InputLayer((None, 28)), 10, name="dense"))
+    >>> [param.name for param in get_all_params(network)]
+    ['dense.W', 'dense_bn.beta', 'dense_bn.gamma', 'dense_bn.mean', 'dense_bn.inv_std']
+    """
+    if not isinstance(layer, layers.Layer):
+        raise ArgumentTypeError("layer", "a Lasagne layer", f"{layer!r} of type {type(layer).__name__}")
+    name = kwargs.pop("name", None) or (layer.name and layer.name + "_bn")
+    normalised = BatchNormLayer(layer, name=name, **kwargs)  # first: what it refuses leaves the layer as it was
+    nonlinearity = getattr(layer, "nonlinearity", None)
+    if getattr(layer, "b", None) is not None:
+        del layer.params[layer.b]
+        layer.b = None
+    if nonlinearity is None:
+        return normalised
+    layer.nonlinearity = nonlinearities.identity
+    return layers.NonlinearityLayer(normalised, nonlinearity, name=name and name + "_nonlin")
+
+
+def check_axes(axes: Any, n_axes: int) -> Tuple[int, ...]:
+    """Return the axes to average over; refuse any that the input does not have, and to leave out the rows."""
+    if isinstance(axes, str) and axes == "auto":
+        return (0, *range(2, n_axes))
+    listed = list(axes) if isinstance(axes, (list, tuple)) else [axes]
+    if not all(isinstance(axis, Integral) and not isinstance(axis, bool) for axis in listed):
+        raise ArgumentTypeError("axes", '"auto", an int or a tuple of ints', repr(axes))
+    if 0 not in listed or len(set(listed)) < len(listed) or not all(0 <= axis < n_axes for axis in listed):
+        expected = f"0, the axis of the rows, and others of the {n_axes} axes, each once"
+        raise ArgumentValueError("axes", expected, repr(axes))
+    return tuple(map(int, listed))

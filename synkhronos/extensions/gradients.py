@@ -1,5 +1,6 @@
 """The gradients of all parameters, and the flat vectors that hold them while ranks average them."""
 
+import typing
 from collections import OrderedDict
 from typing import Any, Dict, List, Tuple
 
@@ -15,12 +16,27 @@ from .parameters import check_params, describe, device_of, label, shape_of
 Updates = Tuple[Dict[Any, Any], Dict[Any, Any], Any]
 
 
+class FlatGradients(typing.OrderedDict[Any, Any]):
+    """The updates of flat vectors, ``{flat: gradients}``, and what the vectors are made of.
+
+    Attributes
+    ----------
+    pieces : dict
+        For every vector, in the order in which they lie there: pairs of the view of a gradient, which is what the steps
+        of a rule read, and the gradient as an expression of the rows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: Dict[Any, List[Tuple[Any, Any]]] = {}
+
+
 def flat_gradients(loss_or_grads: Any, params: Any) -> Tuple[Dict[Any, Any], List[Tuple[Any, Any]], Any]:
     """Return the updates of one flat vector per dtype, pairs of parameter and view of its gradient, and the vectors."""
     params = check_params(params)
     grads = gradients_of(loss_or_grads, params)
     dtypes = list(OrderedDict.fromkeys(param.dtype for param in params))
-    grad_updates: Dict[Any, Any] = OrderedDict()
+    grad_updates = FlatGradients()
     views: Dict[Any, Any] = {}
     for dtype in dtypes:
         group = [(param, grad, shape_of(param)) for param, grad in zip(params, grads) if param.dtype == dtype]
@@ -40,6 +56,7 @@ def flat_gradients(loss_or_grads: Any, params: Any) -> Tuple[Dict[Any, Any], Lis
             views[param] = T.patternbroadcast(T.reshape(flat[piece], shape), param.broadcastable)
             begin += size
         grad_updates[flat] = gradients
+        grad_updates.pieces[flat] = [(views[param], grad) for param, grad, _ in group]
     shared = list(grad_updates)
     return grad_updates, [(param, views[param]) for param in params], shared if len(shared) > 1 else shared[0]
 

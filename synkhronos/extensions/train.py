@@ -1,26 +1,23 @@
 """Training functions: one step of synchronous SGD, or of any other first-order rule, on all ranks.
 
 `make_train_function` builds the pattern that :mod:`synkhronos.extensions.updates` describes (gradients of each rank's
-rows, their mean over all rows by one `synkhronos.all_reduce`, the same step on every rank) into something that is
-called like one function; `make_train_function_theano` builds its serial twin, which is called in the same way in one
-process.
+rows, their mean over all rows, the same step on every rank) into one function, with the mean inside its graph
+(`synkhronos.ops.all_reduce`); `make_train_function_theano` builds its serial twin, which is called in the same way in
+one process.
 `average_batch_norm` is for networks with batch normalisation.
 """
 
 from __future__ import annotations
 
 import numbers
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, Optional
 
-import theano
-import theano.tensor as T
-
-import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
-from .batch_norm import average_batch_norm
+from .average_batch_norm import average_batch_norm
+from .train_function import TrainFunction
 from .train_theano import TheanoTrainFunction
-from .training_graph import TrainingGraph, training_graph
+from .training_graph import training_graph
 
 __all__ = ["TrainFunction", "average_batch_norm", "make_train_function", "make_train_function_theano"]
 
@@ -45,7 +42,7 @@ def make_train_function(
     """Build a training step that runs on all ranks: ``g := mean over all rows of dloss/dp``, ``p := rule(p, g)``.
 
     A call computes the gradients of every rank's rows, averages them over the ranks weighted by their rows, and lets
-    every rank take the same step. For a loss that is a mean over rows it is the step that
+    every rank take the same step, all in one command. For a loss that is a mean over rows it is the step that
     `make_train_function_theano` takes alone, up to rounding, however the rows divide.
 
     Parameters
@@ -65,7 +62,8 @@ def make_train_function(
     bcast_inputs : list of variables
         Inputs that every rank gets whole; calls give them after those of ``x`` and ``y``.
     givens : dict, optional
-        Replacements in the graph of the gradients, such as ``{input_var: X_shared}``.
+        Replacements in the graph of the gradients, such as ``{input_var: X_shared}``. If one replaces something that
+        the rule's step reads as well, such as a parameter, a step takes three commands.
     sliceable_shareds : list of shared variables
         Variables with every rank's own rows, from which ``batch_s`` selects.
     max_norm : scalar, optional
@@ -78,7 +76,7 @@ def make_train_function(
     name : str
         In messages and profiles.
     function_options : dict, optional
-        Further keywords of `synkhronos.function` for the two functions, such as ``{"mode": mode}``.
+        Further keywords of `synkhronos.function`, such as ``{"mode": mode}``.
 
     Returns
     -------
@@ -181,128 +179,3 @@ def make_train_function_theano(
     """
     graph = training_graph(loss, params, x, y, update_rule, args, kwargs, outputs, max_norm)
     return TheanoTrainFunction(graph, bcast_inputs, givens, list(sliceable_shareds), name, function_options or {})
-
-
-class TrainFunction:
-    """One training step on all ranks, as `make_train_function` returns it.
-
-    Attributes
-    ----------
-    gradient_fn, step_fn : synkhronos.Function
-        The two functions: the first computes from rows, the second steps with what ``grad_shared`` then holds.
-    grad_shared : list of shared variables
-        The gradients, between the two.
-    params, state : list of shared variables
-        The parameters, and what the rule keeps between steps: together all that a checkpoint needs.
-    communicate_every : int
-        How many calls there are between averages.
-    """
-
-    def __init__(
-        self,
-        graph: TrainingGraph,
-        bcast_inputs: Iterable[Any],
-        givens: Any,
-        sliceable_shareds: List[Any],
-        communicate_every: int,
-        name: str,
-        options: Dict[str, Any],
-    ) -> None:
-        self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
-        self.communicate_every = communicate_every
-        self._calls = 0  # since ranks last communicated
-        grad_updates: List[Any]
-        grad_updates, param_updates = list(graph.grad_updates.items()), list(graph.param_updates.items())
-        if communicate_every > 1:
-            self._rows, self._total = (theano.shared(0, f"{name}.{what}") for what in ("rows", "rows in all"))
-            rows = rows_of(graph.inputs + sliceable_shareds)
-            grad_updates.append((self._rows, rows, "sum"))
-            # A rank without rows made no call, and must not step: it still has an earlier gradient.
-            param_updates = [(shared, T.switch(self._rows > 0, new, shared)) for shared, new in param_updates]
-            param_updates += [(self._total, self._total + self._rows), (self._rows, T.zeros_like(self._rows))]
-        outputs = graph.outputs if len(graph.outputs) > 1 else graph.outputs[0]
-        self.gradient_fn = synk.function(
-            graph.inputs,
-            outputs,
-            bcast_inputs=list(bcast_inputs),
-            updates=grad_updates,
-            givens=givens,
-            sliceable_shareds=sliceable_shareds,
-            name=name + " (gradients)",
-            **options,
-        )
-        self.step_fn = synk.function([], updates=param_updates, name=name + " (step)", **options)
-
-    def __repr__(self) -> str:
-        return f"<TrainFunction of {len(self.params)} parameters, {self.gradient_fn!r}>"
-
-    def __call__(
-        self,
-        *args: Any,
-        batch: Any = None,
-        batch_s: Any = None,
-        num_slices: int = 1,
-        timeout: Optional[float] = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Take one training step on all ranks.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            One value per input, by position (``x``, ``y``, ``bcast_inputs``) or by name.
-        batch, batch_s, timeout
-            As for every `synkhronos.Function`; the timeout is for each of the step's commands.
-        num_slices : int
-            Number of pieces in which every rank computes its gradients, for batches that do not fit into memory: the
-            step is the same.
-
-        Returns
-        -------
-        array, or list of arrays
-            The loss over all rows, before the step; with ``outputs`` a list of it and them.
-
-        Raises
-        ------
-        Exception
-            As calls of a `synkhronos.Function` and `synkhronos.all_reduce`. No parameter has changed then, unless a
-            rank has died in the step itself.
-        """
-        try:
-            results = self.gradient_fn(
-                *args, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout, **kwargs
-            )
-        except Exception:
-            if self.communicate_every > 1 and synk.is_forked():
-                synk.broadcast(self._rows, 0)  # some ranks may have computed gradients, which no step may use
-            raise
-        if self.communicate_every == 1:
-            synk.all_reduce(self.grad_shared, weights=self.gradient_fn)
-        self.step_fn(timeout=timeout)
-        self._calls += 1
-        if 1 < self.communicate_every <= self._calls:
-            self.average()
-        return results
-
-    def average(self) -> None:
-        """Average parameters and the rule's state over the ranks, weighted by the rows since they were last averaged.
-
-        For local SGD (``communicate_every`` above 1), which does it every k calls; a program calls it before it
-        validates or saves in between, and at its end. Without local SGD all ranks hold the same values, and nothing
-        happens.
-        """
-        if self.communicate_every > 1 and self._calls:
-            totals = [int(total) for total in synk.gather(self._total)]
-            if any(totals):
-                floats = [shared for shared in self.params + self.state if shared.dtype in T.float_dtypes]
-                synk.all_reduce(floats, weights=totals)
-            synk.broadcast(self._total, 0)
-        self._calls = 0
-
-
-def rows_of(variables: List[Any]) -> Any:
-    """Return the number of rows that a rank takes in a call, as an expression; 1 if nothing is divided."""
-    for variable in variables:
-        if getattr(variable, "ndim", 0) and not variable.broadcastable[0]:
-            return variable.shape[0]
-    return T.constant(1, dtype="int64")

@@ -1,13 +1,14 @@
-"""One training step as expressions: first of rows, then of the mean of their gradients."""
+"""One training step as expressions: first of rows, then of the mean of their gradients; or all in one."""
 
 import inspect
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import theano
 import theano.tensor as T
 
+from synkhronos import ops
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .gradients import check_loss
@@ -38,6 +39,12 @@ class TrainingGraph(NamedTuple):
         The keys of ``grad_updates``.
     state : list of shared variables
         What the rule keeps between steps, in a fixed order.
+    pieces : dict
+        From those shared gradients that are flat vectors to their pieces; see `FlatGradients`.
+    rule_updates : dict
+        The ``param_updates`` before gradients were clipped.
+    max_norm : list
+        The bound of their norm, or nothing.
     """
 
     inputs: List[Any]
@@ -47,6 +54,41 @@ class TrainingGraph(NamedTuple):
     param_updates: Dict[Any, Any]
     grad_shared: List[Any]
     state: List[Any]
+    pieces: Dict[Any, List[Tuple[Any, Any]]]
+    rule_updates: Dict[Any, Any]
+    max_norm: List[Any]
+
+    def results(self) -> Any:
+        """Return the outputs as `synkhronos.function` takes them: one alone if it is alone."""
+        return self.outputs if len(self.outputs) > 1 else self.outputs[0]
+
+    def read_by_step(self, givens: Any) -> List[Any]:
+        """Return what the givens, which are for the gradients, would replace in the rule's step as well."""
+        pairs = givens.items() if isinstance(givens, dict) else givens or ()
+        read = set(theano.gof.graph.ancestors(self.rule_updates.values()))
+        return [variable for variable, _ in pairs if variable in read]
+
+    def updates_in_one(self) -> Dict[Any, Any]:
+        """Return the updates of one function that makes the whole step: its graph has the mean over all ranks inside.
+
+        The step reads each mean where the collective leaves it: nothing is put into a flat vector and taken out again.
+        A shared gradient is updated only if its own expression reads it.
+        """
+        read: Dict[Any, Any] = OrderedDict()  # from what the step reads of gradients to expressions of the rows
+        for shared in self.grad_shared:
+            read.update(self.pieces.get(shared) or [(shared, self.grad_updates[shared])])
+        means = dict(zip(read, ops.all_reduce(list(read.values()))))
+        updates: Dict[Any, Any] = OrderedDict()
+        for shared, new in self.grad_updates.items():
+            if shared not in self.pieces and (shared not in means or shared in theano.gof.graph.inputs([new])):
+                updates[shared] = means.get(shared, new)
+        new_values = dict(updates)
+        new_values.update(zip(means, clipped(list(means.values()), *self.max_norm)))
+        for flat, pieces in self.pieces.items():
+            joined = T.join(0, *[T.flatten(new_values[view]) for view, _ in pieces])
+            new_values[flat] = T.patternbroadcast(joined, flat.broadcastable)
+        updates.update(zip(self.rule_updates, substituted(list(self.rule_updates.values()), new_values)))
+        return updates
 
 
 def training_graph(
@@ -60,7 +102,7 @@ def training_graph(
     outputs: Any,
     max_norm: Any,
 ) -> TrainingGraph:
-    """Call the rule and clip the gradients that its step reads; refuse every argument that is wrong."""
+    """Call the rule, and clip the gradients that its step reads; refuse every argument that is wrong."""
     params = check_params(params)
     inputs = check_inputs("x", x) + check_inputs("y", y)
     if isinstance(loss, (list, tuple)):
@@ -68,10 +110,11 @@ def training_graph(
         expected = "a floating-point expression of 0 dimensions"
         raise ArgumentTypeError("loss", expected, f"a {type(loss).__name__}", hint)
     check_loss(loss, "loss")
-    grad_updates, param_updates, grad_shared = apply_rule(update_rule, loss, params, args, kwargs)
+    grad_updates, rule_updates, grad_shared = apply_rule(update_rule, loss, params, args, kwargs)
     grad_shared = list(grad_shared) if isinstance(grad_shared, (list, tuple)) else [grad_shared]
-    if max_norm is not None:
-        param_updates = clipped(param_updates, grad_shared, *check_max_norm(max_norm))
+    bound = [] if max_norm is None else check_max_norm(max_norm)
+    scaled = dict(zip(grad_shared, clipped(grad_shared, *bound)))
+    param_updates = OrderedDict(zip(rule_updates, substituted(list(rule_updates.values()), scaled)))
     for shared, new in param_updates.items():
         for variable in theano.gof.graph.inputs([new]):
             if not isinstance(variable, (theano.Constant, theano.compile.SharedVariable)):
@@ -87,9 +130,12 @@ def training_graph(
         [(loss, "avg")] + check_outputs(outputs),
         params,
         OrderedDict(grad_updates),
-        OrderedDict(param_updates),
+        param_updates,
         grad_shared,
         state,
+        getattr(grad_updates, "pieces", {}),
+        OrderedDict(rule_updates),
+        bound,
     )
 
 
@@ -163,17 +209,31 @@ def check_max_norm(max_norm: Any) -> List[Any]:
     return checked
 
 
-def clipped(param_updates: Dict[Any, Any], grad_shared: List[Any], max_norm: Any) -> Dict[Any, Any]:
-    """Return the updates with all gradients scaled to a global norm of at most ``max_norm``.
+def clipped(gradients: Sequence[Any], *max_norm: Any) -> List[Any]:
+    """Return all gradients scaled to a global norm of at most ``max_norm``, or as they are if there is none.
 
     ``g := g * c / max(|g|, c)``; ``|g|`` is the Euclidean norm over the gradients of all parameters (Pascanu,
-    Mikolov & Bengio, 2013, On the difficulty of training recurrent neural networks, ICML, section 3.2). The updates
-    read the shared gradients, so this is the norm of their mean over all rows, once they hold that.
+    Mikolov & Bengio, 2013, On the difficulty of training recurrent neural networks, ICML, section 3.2). The gradients
+    are the mean over all rows already, and so is what has this norm.
     """
+    if not max_norm:
+        return list(gradients)
     # In float32 at least: the squares of half-precision numbers overflow at 256.
-    wide = [T.cast(grad, theano.scalar.upcast(grad.dtype, "float32")) for grad in grad_shared]
+    wide = [T.cast(grad, theano.scalar.upcast(grad.dtype, "float32")) for grad in gradients]
     norm = T.sqrt(sum(T.sum(T.sqr(grad)) for grad in wide))
-    bound = T.cast(max_norm, norm.dtype)
+    bound = T.cast(max_norm[0], norm.dtype)
     scale = bound / T.maximum(norm, bound)
-    replace = [(grad, grad * T.cast(scale, grad.dtype)) for grad in grad_shared]
-    return OrderedDict(zip(param_updates, theano.clone(list(param_updates.values()), replace=replace)))
+    return [grad * T.cast(scale, grad.dtype) for grad in gradients]
+
+
+def substituted(expressions: Sequence[Any], new: Dict[Any, Any]) -> List[Any]:
+    """Return expressions in which some variables are replaced; all that does not depend on these is the same object.
+
+    (``theano.clone`` copies what the new variables are made of, too, so that a collective would be there twice.)
+    """
+    found = dict(new)
+    for node in theano.gof.graph.io_toposort(list(new), expressions):
+        inputs = [found.get(variable, variable) for variable in node.inputs]
+        if any(one is not other for one, other in zip(inputs, node.inputs)):
+            found.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
+    return [found.get(variable, variable) for variable in expressions]

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..memory.pool import Pool
-from ..selection import Indices, Selection, parse
+from ..selection import Indices, Rows, Selection, parse
 from ..shared_data import Data
+from .batches import Table, table_of, written
 from .plan import Argument
 
 
@@ -49,7 +50,11 @@ class Arguments:
         self.labels = [_label(i, given) for i, given in enumerate(inputs)]
         self._scattered = [i < n_scattered and _has_rows(given) for i, given in enumerate(inputs)]
         self._taken: Dict[int, Taken] = {}  # by input
-        self._staging: Dict[int, Staged] = {}  # by input (negative: lists of indices)
+        self._staging: Dict[Any, Staged] = {}  # by input (negative: lists of indices; by name: tables of steps)
+
+    def scattered(self) -> List[Any]:
+        """Return the variables of the inputs that are divided by rows."""
+        return [given.variable for given, scattered in zip(self.inputs, self._scattered) if scattered]
 
     def prepare(
         self, pool: Pool, values: Sequence[Any], batch: Any
@@ -75,21 +80,7 @@ class Arguments:
         n_rows : int or None
             Rows to divide over the ranks; None if no input is scattered.
         """
-        arrays: List[Any] = []
-        lengths: List[int] = []  # of the scattered inputs
-        for i, value in enumerate(values):
-            if isinstance(value, Data):
-                taken = self._taken.get(i)
-                handle, minibatch = value.handle(), value.minibatch
-                if taken is None or taken.handle is not handle or taken.minibatch is not minibatch:
-                    self._take(i, value, handle)
-                if self._scattered[i]:
-                    lengths.append(handle.shape[0])
-            else:
-                value = self.engine.convert(self.inputs[i], value, self.labels[i])
-                if self._scattered[i]:
-                    lengths.append(len(value))
-            arrays.append(value)
+        arrays, lengths = self._accept(values)
         chosen, n_rows = self._select(arrays, lengths, batch) if lengths else self._nothing_to_select(batch)
         arguments, indices = [], None
         for i, array in enumerate(arrays):
@@ -106,6 +97,78 @@ class Arguments:
                 argument = Argument("whole", self.stage(pool, i, array), mutable)
             arguments.append(argument)
         return tuple(arguments), chosen, indices, n_rows
+
+    def prepare_steps(
+        self, pool: Pool, values: Sequence[Any], batches: Optional[Sequence[Any]], n_steps: Optional[int]
+    ) -> Tuple[Tuple[Argument, ...], Optional[Table], Optional[int]]:
+        """Check the arguments of many calls and bring them into shared memory, whole: each step takes its rows.
+
+        Parameters
+        ----------
+        pool, values
+            As for `prepare`.
+        batches : sequence, optional
+            From `batches.read`.
+        n_steps : int, optional
+            How many steps there are, if these are not given.
+
+        Returns
+        -------
+        arguments : tuple of Argument
+        table : Table, optional
+            The rows of every step; None if each is about all rows.
+        n_rows : int or None
+            How many these are then; None if no input is scattered.
+        """
+        arrays, lengths = self._accept(values)
+        n_steps = n_steps if batches is None else len(batches)
+        holds_one = [i for i, array in enumerate(arrays) if self._scattered[i] and getattr(array, "minibatch", False)]
+        if holds_one and n_steps != 1:
+            expected, got = "data from which every step takes its rows", "minibatch=True: the rows of one step"
+            raise ArgumentValueError(self.labels[holds_one[0]], expected, got, "call the function for each batch")
+        table, n_rows = None, None
+        if batches is None:
+            n_rows = self._select(arrays, lengths, None)[1] if lengths else None
+        elif not lengths:
+            expected = "None, because no input of the function is scattered"
+            raise ArgumentValueError("batches", expected, f"{n_steps} of them")
+        elif holds_one:
+            chosen, n_selected = self._select(arrays, lengths, batches[0], "batches[0]")
+            table = written([Rows(0, n_selected) if chosen is None else chosen])
+        else:
+            if not isinstance(batches, np.ndarray) and any([batch is None for batch in batches]):
+                self._select(arrays, lengths, None)  # which refuses different lengths
+            table = table_of(batches, min(lengths))
+        arguments = []
+        for i, array in enumerate(arrays):
+            mutable = self.inputs[i].mutable
+            if isinstance(array, Data):
+                argument = self._taken[i].argument
+            elif self.inputs[i].type is None:
+                argument = Argument("value", _pickled(array, self.labels[i]), mutable)
+            else:
+                argument = Argument("selected" if self._scattered[i] else "whole", self.stage(pool, i, array), mutable)
+            arguments.append(argument)
+        return tuple(arguments), table, n_rows
+
+    def _accept(self, values: Sequence[Any]) -> Tuple[List[Any], List[int]]:
+        """Return the arguments as arrays or Data that their inputs take, and the lengths of the scattered ones."""
+        arrays: List[Any] = []
+        lengths: List[int] = []
+        for i, value in enumerate(values):
+            if isinstance(value, Data):
+                taken = self._taken.get(i)
+                handle, minibatch = value.handle(), value.minibatch
+                if taken is None or taken.handle is not handle or taken.minibatch is not minibatch:
+                    self._take(i, value, handle)
+                if self._scattered[i]:
+                    lengths.append(handle.shape[0])
+            else:
+                value = self.engine.convert(self.inputs[i], value, self.labels[i])
+                if self._scattered[i]:
+                    lengths.append(len(value))
+            arrays.append(value)
+        return arrays, lengths
 
     def _take(self, i: int, data: Data, handle: Any) -> None:
         """Check a Data for the i-th input."""
@@ -125,7 +188,9 @@ class Arguments:
             raise ArgumentValueError("batch", "None, because no input of the function is scattered", repr(batch))
         return None, None
 
-    def _select(self, arrays: Sequence[Any], lengths: List[int], batch: Any) -> Tuple[Optional[Selection], int]:
+    def _select(
+        self, arrays: Sequence[Any], lengths: List[int], batch: Any, argument: str = "batch"
+    ) -> Tuple[Optional[Selection], int]:
         """Return the rows that ``batch`` selects, and how many rows there are to divide."""
         if batch is None:
             if lengths.count(lengths[0]) < len(lengths):
@@ -139,11 +204,11 @@ class Arguments:
             if scattered
         ]
         if True not in minibatch:
-            chosen = parse(batch, min(lengths))
+            chosen = parse(batch, min(lengths), argument)
             return chosen, len(chosen)
         whole = [length for length, is_minibatch in zip(lengths, minibatch) if not is_minibatch]
         # If all inputs hold just the batch, the data set that the indices are about is not there to check them.
-        chosen = parse(batch, min(whole) if whole else np.iinfo(np.intp).max)
+        chosen = parse(batch, min(whole) if whole else np.iinfo(np.intp).max, argument)
         names = [label for label, scattered in zip(self.labels, self._scattered) if scattered]
         for length, name, is_minibatch in zip(lengths, names, minibatch):
             if is_minibatch and length < len(chosen):
@@ -155,7 +220,7 @@ class Arguments:
                 )
         return chosen, len(chosen)
 
-    def stage(self, pool: Pool, i: int, array: np.ndarray[Any, Any], chosen: Optional[Selection] = None) -> Any:
+    def stage(self, pool: Pool, i: Any, array: np.ndarray[Any, Any], chosen: Optional[Selection] = None) -> Any:
         """Copy an array, or its chosen rows, into shared memory that is used again; return its handle."""
         shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
         staged = self._staging.get(i)

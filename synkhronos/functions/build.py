@@ -9,6 +9,7 @@ from ..errors import ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM
 from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
 from . import signature
+from .arguments import Arguments
 from .function import Function
 from .variants import Variants
 
@@ -105,16 +106,9 @@ def function(
     given_updates = [(shared, _update_op(op, shared, engine)) for op, (shared, _) in zip(update_ops, pairs)]
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
-    return Function(
-        PROGRAM,
-        engine,
-        compiled,
-        parsed.form,
-        output_ops,
-        given_updates,
-        len(inputs),
-        Variants(engine, snapshot, sliceable),
-    )
+    scattered = Arguments(engine, engine.inputs(compiled), len(inputs)).scattered()
+    variants = Variants(engine, snapshot, sliceable, scattered)
+    return Function(PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants)
 
 
 def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:

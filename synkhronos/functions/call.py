@@ -18,8 +18,7 @@ kept from call to call is listed in `plan`.
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -27,8 +26,8 @@ from ..reductions import reduce_outputs
 from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..selection import Rows
+from .calling import call
 from .plan import Plan, Prepared
-from .slicing import in_slices
 
 
 class CallFunction(Command):
@@ -61,25 +60,15 @@ class CallFunction(Command):
     def run(self, context: RankContext) -> Any:
         prepared = self._prepared(context) if self.plan is not None else context.plans[self.place]
         plan: Plan = prepared.plan
-        entry = context.functions[plan.number]
-        engine, compiled = entry.engine, entry.reference()
-        changes: List[Callable[[], object]] = []
-        if not prepared.pieces:
-            outputs: List[Any] = [None] * len(plan.ops)
-        elif plan.division.num_slices == 1:
-            arguments = prepared.slice(0, prepared.values(context), self.rows, context)
-            try:
-                outputs = engine.call(compiled, arguments, plan.subset)
-            except Exception as error:
-                _explain(error, plan, engine, context)
-                raise
+        outputs, change = call(prepared, prepared.values(context), self.rows, None, context)
+        if plan.dtypes is None:
+            results = reduced(plan, context, outputs)
         else:
-            outputs, changes = self._in_slices(context, engine, compiled, prepared)
-        if plan.dtypes is not None:
-            return outputs if context.rank == context.root else _in_bytes(plan, outputs)
-        results = _reduced(plan, context, outputs)
-        if plan.updates:  # on all ranks or on none: slices may disagree on one rank alone
-            context.commit(*changes)
+            results = outputs if context.rank == context.root else _in_bytes(plan, outputs)
+        if plan.common is not None:
+            context.commit(change, label=f"the end of function {plan.name}")
+        elif plan.updates:  # on all ranks or on none: slices may disagree on one rank alone
+            context.commit(change)
         return results
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:
@@ -97,12 +86,7 @@ class CallFunction(Command):
                         for rank, result in enumerate(results)
                     ]
                     outputs[i] = reduce_outputs(op, parts, plan.division.weights, context.root)
-        if plan.on_device:
-            entry = context.functions[plan.number]
-            for i in range(len(outputs)):
-                position = i if plan.subset is None else plan.subset[i]
-                outputs[i] = entry.engine.present(entry.reference(), position, outputs[i])
-        return outputs
+        return presented(plan, context, outputs)
 
     def _prepared(self, context: RankContext) -> Prepared:
         """Return the plan as this rank has it, or has it from now on."""
@@ -114,49 +98,8 @@ class CallFunction(Command):
             context.plans[self.place] = prepared
         return prepared
 
-    def _in_slices(
-        self, context: RankContext, engine: Any, compiled: Any, prepared: Prepared
-    ) -> Tuple[List[Any], List[Callable[[], object]]]:
-        """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
-        plan = prepared.plan
-        n_outputs = len(engine.outputs(compiled)) - len(plan.updates)
-        wanted = list(range(n_outputs)) if plan.subset is None else list(plan.subset)
-        wanted = wanted + list(range(n_outputs, n_outputs + len(plan.updates)))
-        values = prepared.values(context)
-        targets = [context.shareds[number].reference() for number, _ in plan.updates]
 
-        def call(i: int) -> Any:
-            try:
-                return engine.call(compiled, prepared.slice(i, values, self.rows, context), wanted)
-            except Exception as error:
-                _explain(error, plan, engine, context)
-                raise
-
-        outputs, news = in_slices(
-            call,
-            [weight for weight, _, _ in prepared.pieces],
-            list(zip(plan.labels, plan.ops)),
-            [(engine.label(target), op) for target, (_, op) in zip(targets, plan.updates)],
-            engine.accumulator,
-        )
-        for i, (target, new) in enumerate(zip(targets, news)):
-            news[i] = engine.to_device(target, new)
-            if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
-                news[i] = engine.coerce(target, news[i], f"the update of {engine.label(target)}")
-        return outputs, [functools.partial(engine.put, target, new) for target, new in zip(targets, news)]
-
-
-def _explain(error: Exception, plan: Plan, engine: Any, context: RankContext) -> None:
-    """Raise a `MemoryError` that says what to do, if the error says that the device has no memory left."""
-    if engine.is_out_of_memory(error):
-        first = str(error).split("\n")[0]
-        raise MemoryError(
-            f"rank {context.rank} has no memory left on its device in function {plan.name} ({first}): call it with "
-            f"num_slices={2 * plan.division.num_slices}, or with fewer rows"
-        ) from error
-
-
-def _reduced(plan: Plan, context: RankContext, outputs: List[Any]) -> Optional[List[Any]]:
+def reduced(plan: Plan, context: RankContext, outputs: List[Any]) -> Optional[List[Any]]:
     """Reduce the outputs over the ranks; on the master, return all of them."""
     moving = [i for i, op in enumerate(plan.ops) if op.name is not None]
     if moving:
@@ -171,6 +114,17 @@ def _reduced(plan: Plan, context: RankContext, outputs: List[Any]) -> Optional[L
         for i, result in zip(moving, reduced or ()):
             outputs[i] = result
     return outputs if context.rank == context.root else None
+
+
+def presented(plan: Plan, context: RankContext, outputs: List[Any]) -> List[Any]:
+    """Return the outputs as the engine's own function returns them: on the host, or on the device."""
+    if not plan.on_device:
+        return outputs
+    entry = context.functions[plan.number]
+    return [
+        entry.engine.present(entry.reference(), i if plan.subset is None else plan.subset[i], output)
+        for i, output in enumerate(outputs)
+    ]
 
 
 def _in_bytes(plan: Plan, outputs: Sequence[Any]) -> List[Optional[bytes]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..partition import split_rows, split_slices
-from ..selection import Selection, parse_per_rank
+from ..selection import Rows, Selection, parse_per_rank
 
 
 class Division(NamedTuple):
@@ -29,6 +29,9 @@ class Division(NamedTuple):
         What the results of every rank weigh in an average; None: all the same.
     rows_differ : bool
         Whether scattered inputs and sliceable shared variables disagree on the rows, so that there is no average.
+    joint : bool
+        Whether all ranks make ``num_slices`` calls, because the function has collectives: those for which there are
+        not enough rows are made with one row that does not count.
     """
 
     bounds: Optional[Sequence[Tuple[int, int]]]
@@ -37,6 +40,7 @@ class Division(NamedTuple):
     num_slices: int
     weights: Optional[List[int]]
     rows_differ: bool = False
+    joint: bool = False
 
     @property
     def key(self) -> Any:
@@ -52,11 +56,18 @@ class Division(NamedTuple):
         return self.weights is not None and not any(self.weights)
 
     def takes_part(self, rank: int) -> bool:
-        """Return whether a rank makes the call: one without rows does not, while others have some."""
+        """Return whether a rank's results count: those of one without rows do not, while others have some."""
         return self.weights is None or self.is_empty or self.weights[rank] > 0
 
     def pieces(self, rank: int) -> List[Tuple[int, Tuple[int, int], Tuple[int, int]]]:
-        """Return a rank's slices: what each weighs, its part of the rank's rows, and of its shared rows."""
+        """Return a rank's slices: what each weighs, its part of all rows, and of the rank's shared rows.
+
+        There are none if the rank makes no call.
+        """
+        if not (self.joint or self.takes_part(rank)):
+            return []
+        if self.joint and not self.takes_part(rank):
+            return [self._uncounted] * self.num_slices
         rows = 0 if self.bounds is None else self.bounds[rank][1] - self.bounds[rank][0]
         shared = 0 if self.shared_counts is None else self.shared_counts[rank]
         present = [n for n, there in ((rows, self.bounds), (shared, self.shared_counts)) if there is not None]
@@ -69,7 +80,24 @@ class Division(NamedTuple):
             shared_part = of_shared[i] if shared else (0, 0)
             weight = high - low if self.bounds is not None else shared_part[1] - shared_part[0]
             pieces.append((weight, (begin + low, begin + high), shared_part))
-        return pieces
+        return pieces + [self._uncounted] * (self.num_slices - n_pieces if self.joint else 0)
+
+    @property
+    def _uncounted(self) -> Tuple[int, Tuple[int, int], Tuple[int, int]]:
+        """A slice for which there are no rows: one row, that of another slice, with weight 0."""
+        n_rows = 0 if self.bounds is None else self.bounds[-1][1]
+        return 0, (0, min(1, n_rows)), (0, 1)
+
+    def slice_weights(self, i: int, root: int) -> Optional[List[int]]:
+        """Return what every rank's i-th slice weighs in the collectives of a joint call; None: all the same."""
+        if self.weights is None:
+            return None
+        if self.is_empty:
+            return [int(rank == root) for rank in range(len(self.weights))]
+        if self.num_slices == 1:
+            return self.weights
+        weights = [self.pieces(rank)[i][0] for rank in range(len(self.weights))]
+        return weights if any(weights) else None
 
 
 def divide(
@@ -79,6 +107,7 @@ def divide(
     lengths: Optional[Sequence[Sequence[int]]] = None,
     batch_s: Any = None,
     num_slices: Any = 1,
+    joint: bool = False,
 ) -> Division:
     """Decide which rows every rank takes, in how many slices, and what its results weigh.
 
@@ -92,6 +121,8 @@ def divide(
         For every rank, the length of each of its sliceable shared variables; None if the function has none.
     batch_s, num_slices
         As the user gave them.
+    joint : bool
+        Whether all ranks make all calls.
 
     Raises
     ------
@@ -118,6 +149,8 @@ def divide(
     if lengths is not None:
         selections = parse_per_rank(batch_s, [min(of_rank) for of_rank in lengths])
         counts = [len(selection) for selection in selections]
+        if joint:  # (no selected row is not the same as no row)
+            selections = [selection or Rows(0, min([1, *of_rank])) for selection, of_rank in zip(selections, lengths)]
         if num_slices > 1 and batch_s is None:
             for rank, of_rank in enumerate(lengths):
                 if len(set(of_rank)) > 1:
@@ -142,4 +175,5 @@ def divide(
         int(num_slices),
         weights,
         rows is not None and counts is not None and rows != counts,
+        joint,
     )

@@ -5,7 +5,10 @@ Longer than other modules because the public methods, most of it their documenta
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
 
 from .. import engines
 from ..errors import ArgumentTypeError
@@ -17,10 +20,12 @@ from ..selection import Rows
 from ..shared_data import Data
 from . import signature
 from .arguments import Arguments
+from .batches import read_all
 from .call import CallFunction
 from .division import divide
 from .plan import Plans
 from .planning import Planner
+from .steps import OnStep, RunSteps
 from .upkeep import FreeFunction, Profile
 from .variants import Variants
 
@@ -41,8 +46,8 @@ class Function:
     compiled : the engine's function
         The master's, e.g. for ``theano.printing.debugprint``.
     last_rows : list of int, optional
-        Rows that every rank took in the last call that succeeded (1 each if no input is scattered), n_ranks of them;
-        None before the first.
+        Rows that every rank took in the last call that succeeded (1 each if no input is scattered), or in all of the
+        last `steps` together; n_ranks of them, None before the first.
     """
 
     def __init__(
@@ -62,8 +67,8 @@ class Function:
         self._shareds = engine.shareds(compiled)
         self._variants = variants
         self._planner = Planner(engine, compiled, output_ops, updates, self._arguments, variants)
-        #: The function as ranks call it; the same, or one that leaves results on the device.
-        self.on_ranks = engine.on_ranks(compiled)
+        #: The function as ranks call it: the same, or one that leaves results on the device, or updates to us.
+        self.on_ranks = engine.on_ranks(variants.first(compiled))
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # reference to the session of the last call
         self._plans: Optional[Plans] = None  # of that session
@@ -280,7 +285,7 @@ class Function:
             self._output_ops,
             updates,
             self._n_scattered,
-            Variants(self.engine, snapshot, sliceable),
+            Variants(self.engine, snapshot, sliceable, self._arguments.scattered()),
         )
 
     def free(self) -> None:
@@ -403,8 +408,7 @@ class Function:
         """
         if timeout is not None:
             check_timeout(timeout)
-        chosen_outputs = signature.output_indices(output_subset, self._form.keys, len(self._output_ops))
-        subset = None if chosen_outputs is None else tuple(chosen_outputs)
+        subset = None if output_subset is None else self._positions(output_subset)
         inputs = self._arguments.inputs
         values: Sequence[Any] = args
         if kwargs or len(args) != len(inputs):
@@ -426,9 +430,11 @@ class Function:
             key = (arguments, n_rows, indices, division and division.key, subset)
             kept = plans.find(key)
             if kept is None:
-                division = division or divide(session.size, session.root, n_rows)
+                division = division or divide(
+                    session.size, session.root, n_rows, joint=self._variants.collectives is not None
+                )
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
-                kept = plans.add(key, plan, self._variants.updated_in_graph(bool(plan.updates)))
+                kept = plans.add(key, plan, self._variants.updated_in_graph(division.num_slices > 1))
             command = kept.command
             if command is None or rows is not None:
                 command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
@@ -442,6 +448,126 @@ class Function:
         if self._form.keys is not None:
             return self._form.wrap(outputs, subset)
         return outputs[0] if self._form.single and subset is None else outputs
+
+    def steps(
+        self,
+        *args: Any,
+        batches: Any = None,
+        batches_s: Any = None,
+        n_steps: Optional[int] = None,
+        on_step: Any = None,
+        output_subset: Any = None,
+        num_slices: int = 1,
+        total: bool = False,
+        timeout: Optional[float] = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Make many calls of the function in one command: one step for each batch, one after the other on every rank.
+
+        It returns what these calls would return, bit for bit, and the shared variables are what they would be. But the
+        ranks do not wait for each other between steps, unless collectives in the graph make them meet, and outputs are
+        reduced over the ranks once, at the end.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As in a call; plain arrays go through shared memory once, whole.
+        batches : sequence, optional
+            For each step what ``batch`` takes in a call, or a 2-D array of integers with one row for each step.
+            Generators are read before the first step.
+        batches_s : sequence, optional
+            For each step what ``batch_s`` takes in a call.
+        n_steps : int, optional
+            Without batches: how many calls to make, all with the same arguments. With batches: at most so many of
+            these, so that a generator may be endless.
+        on_step : callable, optional
+            ``on_step(i, outputs)`` is called on the master after its i-th step, with its own outputs of that step, in
+            the form in which a call returns them (None each if it has no rows in it). If it returns False, the steps
+            end after the one that the furthest rank has begun, and it is not called again. It may not call anything
+            that runs on all ranks.
+        output_subset, num_slices
+            As in a call.
+        total : bool
+            Return what one call on the rows of all steps together would return, by the ops of the outputs: the mean
+            over all rows for ``avg``, not over batches. Rows of op ``gather`` are those of all steps, in their order.
+        timeout : float, optional
+            Seconds without any rank finishing a step; what `fork` was given by default.
+
+        Returns
+        -------
+        array, list or dict
+            As a call, each output with a leading axis of the k steps: shape ``(k,) + shape``, on the host. Those of op
+            ``gather``, and others whose shape is not the same in all steps, are lists of k arrays. With ``total`` as
+            one call.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is wrong (``batches[3]``, say), before any rank has begun. Also if results of ranks do not
+            fit, after the last step.
+        SharedMemoryError
+            If there is no memory for the outputs of all steps, before any rank has begun.
+        StateError, WorkerError, WorkerDied, WorkerTimeout
+            As for a call. These, and what is raised on the master itself, say in ``error.step`` in which step it
+            happened, and in ``error.steps`` how many steps each rank has made: its own updates are those of so many.
+
+        Examples
+        --------
+        >>> import numpy as np, theano
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> x, w = T.dvector("x"), theano.shared(0., "w")
+        >>> f = synk.function([x], [x.mean(), (x, "gather")], updates=[(w, w + x.mean())])
+        >>> synk.fork(2)
+        2
+        >>> f.steps([1., 2., 6., 7.], batches=[[0, 1], [3, 2, 1]])
+        [array([1.5, 5. ]), [array([1., 2.]), array([7., 6., 2.])]]
+        >>> synk.gather(w, nd_up=1)                 # 1 + 6.5 and 2 + 2
+        array([7.5, 4. ])
+        >>> f.steps([1., 2., 6., 7.], batches=[[0, 1], [3, 2, 1]], total=True)
+        [array(3.6), array([1., 2., 7., 6., 2.])]
+        >>> f.steps([1., 2.], n_steps=3, output_subset=[0])
+        [array([1.5, 1.5, 1.5])]
+        """
+        if timeout is not None:
+            check_timeout(timeout)
+        inputs = self._arguments.inputs
+        own = dict(batches=batches, batches_s=batches_s, n_steps=n_steps, on_step=on_step, total=total or None)
+        for name in [given.name for given in inputs[len(args) :] if own.get(given.name) is not None]:
+            expected = f"the input {name!r} by position, because steps has a keyword of that name"
+            raise ArgumentTypeError(f"steps of function {self.name}", expected, f"{name}={own[name]!r}")
+        if on_step is not None and not callable(on_step):
+            raise ArgumentTypeError("on_step", "a function", f"{on_step!r} of type {type(on_step).__name__}")
+        if not isinstance(total, (bool, np.bool_)):
+            raise ArgumentTypeError("total", "True or False", f"{total!r} of type {type(total).__name__}")
+        subset = None if output_subset is None else self._positions(output_subset)
+        batches, batches_s = read_all(batches, batches_s, n_steps)
+        values = signature.bind(inputs, self._arguments.labels, self.name, args, kwargs)
+        session = self.program.session
+        if session is None or session.closed:
+            session = self.program.current()  # which raises
+        with session.lock:
+            session.check()
+            replicator_of(session).ensure([self])
+            steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
+            steps = steps._replace(asks=on_step is not None)
+            command = RunSteps(steps.plans[0].name, steps, None if on_step is None else self._reports(on_step, subset))
+            outputs, rows, n_made = session.run(command, timeout, self._variants.updated_in_graph(False))
+            self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
+        return self._form.wrap(outputs, subset)
+
+    def _reports(self, on_step: Any, subset: Any) -> OnStep:
+        """Return what calls ``on_step`` with outputs in the form of a call, and returns whether to go on."""
+
+        def report(i: int, outputs: List[Any]) -> bool:
+            answer = on_step(i, self._form.wrap(list(outputs), subset))
+            return not isinstance(answer, (bool, np.bool_)) or bool(answer)
+
+        return report
+
+    def _positions(self, output_subset: Any) -> Tuple[int, ...]:
+        """Return the positions of the outputs that a call asks for."""
+        return tuple(signature.output_indices(output_subset, self._form.keys, len(self._output_ops)))
 
 
 def _mode(op: Any) -> Optional[str]:
@@ -464,6 +590,6 @@ def _restore(
 ) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
-    return Function(
-        PROGRAM, found, compiled, form, output_ops, updates, n_scattered, Variants(found, snapshot, sliceable)
-    )
+    scattered = Arguments(found, found.inputs(compiled), n_scattered).scattered()
+    variants = Variants(found, snapshot, sliceable, scattered)
+    return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered, variants)

@@ -77,6 +77,8 @@ class Plan(NamedTuple):
         Which rows every rank takes; its ``shared_rows`` may also be handles.
     subset : sequence of int, optional
         The outputs that are wanted.
+    wanted : sequence of int, optional
+        The same of the graph that the ranks call, which may have new values as further outputs.
     ops : list of ReduceOp
         One per wanted output.
     labels : list of str
@@ -88,7 +90,10 @@ class Plan(NamedTuple):
     sliceable : list of int
         The shared variables whose rows are further inputs.
     updates : list of (int, ReduceOp or None)
-        Of a call in slices: the shared variables whose new values are further outputs, and how slices are combined.
+        The shared variables whose new values are further outputs of the graph, in slices or with collectives, and how
+        slices are combined.
+    common : list of bool, optional
+        If the function has collectives: which of these all ranks make, also those without rows.
     """
 
     number: int
@@ -97,12 +102,14 @@ class Plan(NamedTuple):
     indices: Any
     division: Division
     subset: Optional[Sequence[int]]
+    wanted: Optional[Sequence[int]]
     ops: Sequence[ReduceOp]
     labels: Sequence[str]
     dtypes: Optional[Sequence[Any]]
     on_device: bool = False
     sliceable: Sequence[int] = ()
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()
+    common: Optional[Sequence[bool]] = None
 
 
 class Kept:
@@ -165,12 +172,16 @@ class Prepared:
     pieces : list of (int, (int, int), (int, int))
         For every slice on which this rank calls the function: its weight, its rows, and its rows of the sliceable
         shared variables. Empty if the rank makes no call.
+    weights : list of (list of float, or None)
+        If the function has collectives: for every slice, what the ranks weigh in them.
     """
 
     def __init__(self, plan: Plan, context: RankContext) -> None:
         self.plan = plan
-        takes_part = plan.division.takes_part(context.rank)
-        self.pieces = plan.division.pieces(context.rank) if takes_part else []
+        self.pieces = plan.division.pieces(context.rank)
+        self.weights: List[Optional[Sequence[float]]] = []
+        if plan.common is not None:
+            self.weights = [plan.division.slice_weights(i, context.root) for i in range(len(self.pieces))]
         self._values: List[Any] = []
         self._indices: Optional[Indices] = None
         self._shared_rows: Any = None
@@ -191,7 +202,7 @@ class Prepared:
             values[i] = cloudpickle.loads(value) if kind == "value" else context.pools.attach(value)
         return values
 
-    def slice(self, i: int, values: Sequence[Any], rows: Optional[Rows], context: RankContext) -> List[Any]:
+    def slice(self, i: int, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext) -> List[Any]:
         """Return what this rank gives to the function for its i-th slice.
 
         Parameters
@@ -199,8 +210,10 @@ class Prepared:
         i : int
         values : sequence
             From `values`.
-        rows : Rows, optional
-            The rows of the whole data set that the call is about, unless they are a list of indices.
+        rows : Selection, optional
+            The rows of the whole data set that the call is about; those of the plan by default.
+        shared_rows : Selection, optional
+            This rank's rows of its sliceable shared variables; those of the plan by default.
         context : RankContext
         """
         _, (begin, end), shared_part = self.pieces[i]
@@ -208,7 +221,7 @@ class Prepared:
         taken = []
         for j, ((kind, sent, mutable), value) in enumerate(zip(self.plan.arguments, values)):
             if kind == "selected" and part is not None:
-                buffer = None if rows is not None else self._row_buffer(context, j, end - begin, value)
+                buffer = None if part.is_view else self._row_buffer(context, j, end - begin, value)
                 given = part.take(value, buffer)
             elif kind in ("selected", "batch"):
                 given = value[begin:end]
@@ -219,11 +232,12 @@ class Prepared:
             elif mutable and np.may_share_memory(given, value):
                 given = given.copy()
             taken.append(given)
-        if self._shared_rows is not None:
-            shared_rows = self._shared_rows.part(*shared_part)
+        shared_rows = self._shared_rows if shared_rows is None else shared_rows
+        if shared_rows is not None:
+            of_slice = shared_rows.part(*shared_part)
             for number in self.plan.sliceable:
                 entry = context.shareds[number]
-                taken.append(entry.engine.take(entry.cell[0], shared_rows))
+                taken.append(entry.engine.take(entry.cell[0], of_slice))
         return taken
 
     def _row_buffer(

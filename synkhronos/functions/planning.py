@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
-from ..errors import ArgumentValueError
+import numpy as np
+
+from ..errors import ArgumentError, ArgumentValueError
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import Replicator, replicator_of
 from ..runtime.session import Session
 from .arguments import Arguments
+from .batches import table_per_rank
 from .division import Division, divide
 from .plan import Plan
+from .steps import Steps
 from .upkeep import SharedLengths
 from .variants import Variants
 
@@ -44,15 +49,131 @@ class Planner:
 
     def division(self, session: Session, n_rows: Optional[int], batch_s: Any, num_slices: Any) -> Division:
         """Return the division of a call with slices or sliceable variables, long lists of indices as handles."""
-        lengths, sliceable = None, self.variants.sliceable
-        if sliceable:
-            replicator = replicator_of(session)
-            lengths = session.run(SharedLengths([replicator.find(self.engine, shared) for shared in sliceable]))
-        division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices)
+        joint = self.variants.collectives is not None
+        lengths = self._lengths(session)
+        division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices, joint)
         if division.shared_rows is None:
             return division
         packed = [self.arguments.pack(session.pool, rank, rows) for rank, rows in enumerate(division.shared_rows)]
         return division._replace(shared_rows=packed)
+
+    def _lengths(self, session: Session) -> Optional[List[List[int]]]:
+        """Return, for every rank, the length of each of its sliceable shared variables; None if there are none."""
+        if not self.variants.sliceable:
+            return None
+        numbers = [replicator_of(session).find(self.engine, shared) for shared in self.variants.sliceable]
+        lengths: List[List[int]] = session.run(SharedLengths(numbers))
+        return lengths
+
+    def steps(
+        self,
+        function: Any,
+        session: Session,
+        values: Sequence[Any],
+        batches: Optional[Sequence[Any]],
+        batches_s: Optional[Sequence[Any]],
+        n_steps: Optional[int],
+        num_slices: Any,
+        subset: Any,
+        total: bool,
+    ) -> Steps:
+        """Return what `Function.steps` has every rank do, after checking that each step makes sense."""
+        pool, replicator, stage = session.pool, replicator_of(session), self.arguments.stage
+        if batches_s is not None and not self.variants.sliceable:
+            expected = "None, because the function has no sliceable_shareds to select from"
+            raise ArgumentValueError("batches_s", expected, f"{len(batches_s)} of them")
+        arguments, table, n_rows = self.arguments.prepare_steps(pool, values, batches, n_steps)
+        lengths, shared, joint = self._lengths(session), None, self.variants.collectives is not None
+        if batches_s is not None and lengths is not None:
+            shared = table_per_rank(batches_s, [min(of_rank) for of_rank in lengths])
+            if joint:  # ranks without rows make the call with one that does not count
+                shared.rows[shared.counts == 0] = 0, 1, 1
+        tables = [each for each in (table, shared) if each is not None]
+        columns = [column for each in tables for column in each.counts.reshape(len(each.counts), -1).T]
+        counts = np.stack(columns or [np.zeros(n_steps or 1, np.int64)], axis=1)
+        _, first, divisions, n_each = np.unique(
+            counts.reshape(-1) if len(columns) < 2 else counts,  # (the same by rows takes ten times as long)
+            axis=None if len(columns) < 2 else 0,
+            return_index=True,
+            return_inverse=True,
+            return_counts=True,
+        )
+        order = np.argsort(first)  # so that the first step that is wrong is refused
+        first, n_each, divisions = first[order], n_each[order], np.argsort(order)[divisions.reshape(-1)]
+        plans = []
+        for i in first.tolist():
+            with _about_step(i, batches, batches_s):
+                division = divide(
+                    session.size,
+                    session.root,
+                    n_rows if table is None else int(table.counts[i]),
+                    lengths if shared is None else [[count] for count in shared.counts[i].tolist()],
+                    None if shared is None else slice(None),
+                    num_slices,
+                    joint,
+                )
+                plans.append(self.plan(function, replicator, arguments, None, division, subset))
+        ops, types = self._outputs(subset, num_slices, total)
+        rows = np.zeros((len(divisions), 4), np.int64)
+        rows[:, 0] = divisions
+        if table is not None:
+            rows[:, 1:] = table.rows
+        if shared is not None and table is not None:
+            shared = shared.shifted(len(table.indices))
+        indices = np.concatenate([np.zeros(0, np.intp)] + [each.indices for each in tables])
+        return Steps(
+            plans,
+            n_each.tolist(),
+            first.tolist(),
+            stage(pool, "steps", rows),
+            None if shared is None else stage(pool, "steps of shared variables", shared.rows),
+            stage(pool, "indices of steps", indices),
+            table is not None,
+            ops,
+            types,
+            self._shapes_for(plans[0], ops, types, total, replicator),
+            self._changing_lengths(replicator, lengths or []),
+            total,
+        )
+
+    def _outputs(self, subset: Any, num_slices: int, total: bool) -> Tuple[List[ReduceOp], List[Any]]:
+        """Return the ops and the types of the wanted outputs of steps."""
+        ops, types = [], []
+        outputs = self.engine.outputs(self.compiled)
+        for i in range(len(outputs)) if subset is None else subset:
+            op, type_ = self.output_ops[i], outputs[i].type
+            if total and op.name is None:
+                raise ArgumentValueError(
+                    "total",
+                    f"False, because {outputs[i].label} has op None, which takes one result",
+                    "True",
+                    "give the output another op, or leave it out with output_subset",
+                )
+            if num_slices > 1 and op.name in ("sum", "prod") and type_.dtype.kind == "b":
+                type_ = type_._replace(dtype=np.dtype(np.int_))  # as slices are combined
+            ops.append(op)
+            types.append(type_)
+        return ops, types
+
+    def _shapes_for(
+        self, plan: Plan, ops: Sequence[ReduceOp], types: Sequence[Any], total: bool, replicator: Replicator
+    ) -> Optional[int]:
+        """Return the number of the function of the outputs' shapes; None if all are known."""
+        stored = [(op, type_) for op, type_ in zip(ops, types) if type_ and (op.name == "gather" or not total)]
+        if all(type_.ndim == 0 and (op.name != "gather" or plan.division.num_slices == 1) for op, type_ in stored):
+            return None
+        graph = self.variants.shapes(plan.division.shared_rows is not None)
+        replicator.ensure([graph])
+        return replicator.number(graph)
+
+    def _changing_lengths(self, replicator: Replicator, lengths: Sequence[Sequence[int]]) -> List[Any]:
+        """Return the number, and every rank's length, of each sliceable variable that the function itself updates."""
+        updated = {self.engine.identity(shared) for shared in self.engine.updated_in(self.variants.snapshot)}
+        return [
+            (replicator.find(self.engine, shared), [of_rank[i] for of_rank in lengths])
+            for i, shared in enumerate(self.variants.sliceable)
+            if self.engine.identity(shared) in updated
+        ]
 
     def plan(
         self,
@@ -67,8 +188,12 @@ class Planner:
         ops = self._ops(division, subset, replicator.session.root)
         number, sliceable, updates = self._graph_for(function, division, replicator)
         outputs = self.engine.outputs(self.compiled)
-        wanted = outputs if subset is None else [outputs[i] for i in subset]
-        types = [output.type for output in wanted]
+        chosen = outputs if subset is None else [outputs[i] for i in subset]
+        types = [output.type for output in chosen]
+        wanted = subset
+        if subset is not None and updates:
+            wanted = [*subset, *range(len(outputs), len(outputs) + len(updates))]
+        collectives = self.variants.collectives
         # In slices, what is gathered grows, and updates are applied at a barrier anyway.
         in_answers = division.num_slices == 1 and all(
             op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types)
@@ -80,12 +205,14 @@ class Planner:
             indices,
             division,
             subset,
+            wanted,
             ops,
-            [output.label for output in wanted],
+            [output.label for output in chosen],
             [None if type_ is None else type_.dtype for type_ in types] if in_answers else None,
             self.engine.opened_device() is not None,
             sliceable,
             updates,
+            None if collectives is None else collectives.common,
         )
 
     def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
@@ -107,7 +234,8 @@ class Planner:
                     f"no rows of the sliceable shared variables on the master (rank {root}), so it makes no call",
                     "select some there too, or leave the output out with output_subset",
                 )
-        _check_weights(division, ops)
+        inside = [] if self.variants.collectives is None else self.variants.collectives.ops
+        _check_weights(division, ops + list(inside))
         if division.is_empty:
             return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
         return ops
@@ -115,12 +243,16 @@ class Planner:
     def _graph_for(self, function: Any, division: Division, replicator: Replicator) -> Tuple[int, List[Any], List[Any]]:
         """Return the number of the graph that the call needs, and of the variables whose updates it leaves to us."""
         sliced = division.num_slices > 1
-        if not sliced and division.shared_rows is None:
-            return replicator.number(function), [], []
-        updates = []
-        if sliced:
+        updates: List[Any] = []
+        if not sliced:
+            updates = [(replicator.find(self.engine, shared), None) for shared in self.variants.returned(sliced)]
+        else:
+            self._check_linear(division)
             ops = {self.engine.identity(shared): op for shared, op in self.updates}
-            for shared in self.variants.accumulated():
+            for shared in self.variants.returned(sliced):
+                if self.engine.is_random(shared):  # it advances from slice to slice
+                    updates.append((replicator.find(self.engine, shared), None))
+                    continue
                 type_ = self.engine.shared_type(shared)
                 if type_ is None:
                     raise ArgumentValueError(
@@ -133,10 +265,41 @@ class Planner:
                 op = ops.get(self.engine.identity(shared), default)
                 updates.append((replicator.find(self.engine, shared), None if op is MISSING else op))
             _check_weights(division, [op for _, op in updates if op is not None])
+        if not sliced and division.shared_rows is None:
+            return replicator.number(function), [], updates
         graph = self.variants.get(sliced)
         replicator.ensure([graph])
         sliceable = [replicator.find(self.engine, shared) for shared in self.variants.sliceable]
         return replicator.number(graph), sliceable, updates
+
+    def _check_linear(self, division: Division) -> None:
+        """Refuse slices if the mean of an update's new values on them is not its new value on all rows."""
+        if self.variants.collectives is None:
+            return
+        updated = self.engine.updated_in(self.variants.snapshot)
+        for shared, is_linear in zip(updated, self.variants.collectives.linear):
+            if not is_linear:
+                raise ArgumentValueError(
+                    "num_slices",
+                    f"1, because the update of {self.engine.label(shared)} is not linear in what an all_reduce inside "
+                    "the function gives, so that the mean over slices is something else",
+                    str(division.num_slices),
+                    "accumulate the gradients in one function, in slices, and update in another",
+                )
+
+
+@contextmanager
+def _about_step(step: int, batches: Any, batches_s: Any) -> Iterator[None]:
+    """Say in the refusal of a block which batch it is about."""
+    try:
+        yield
+    except ArgumentError as error:
+        names = {"batch": "batches", "batch_s": "batches_s"}
+        argument = f"{names.get(error.argument, error.argument)}[{step}]"
+        if error.argument not in names:
+            given = "batches" if batches is not None else "batches_s" if batches_s is not None else None
+            argument = error.argument if given is None else f"{error.argument}, with {given}[{step}]"
+        raise type(error)(argument, error.expected, error.got, error.hint) from None
 
 
 def _check_weights(division: Division, ops: Sequence[ReduceOp]) -> None:

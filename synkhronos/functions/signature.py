@@ -116,7 +116,7 @@ def parse_updates(updates: Any, label: Callable[[Any], str]) -> Tuple[List[Tuple
     return pairs, ops
 
 
-def output_indices(subset: Any, keys: Optional[Sequence[str]], n: int) -> Optional[List[int]]:
+def output_indices(subset: Any, keys: Optional[Sequence[str]], n: int) -> List[int]:
     """Return the positions that ``output_subset`` names: integers, or keys if the outputs are a dict.
 
     Raises
@@ -126,8 +126,6 @@ def output_indices(subset: Any, keys: Optional[Sequence[str]], n: int) -> Option
     ValueError
         If there is no such output.
     """
-    if subset is None:
-        return None
     if not isinstance(subset, (list, tuple)):
         expected = f"a list of {'keys' if keys else 'positions'}"
         raise ArgumentTypeError("output_subset", expected, type(subset).__name__)

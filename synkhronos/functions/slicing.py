@@ -34,11 +34,30 @@ class Agreement:
         return self._value, None
 
 
+class Last:
+    """Keep the value of the last slice: a random state, which has advanced from slice to slice."""
+
+    def __init__(self) -> None:
+        self._value: Any = None
+
+    def add(self, value: Any, weight: Any = 1) -> None:
+        """Take the value of the next slice."""
+        self._value = value
+
+    def finish(self) -> Tuple[Any, Any]:
+        """Return the value, or None if there were no slices."""
+        return self._value, None
+
+
+#: In place of an op: the value of the last slice.
+LAST: Any = "last"
+
+
 def in_slices(
     call: Callable[[int], Sequence[Any]],
-    weights: Sequence[int],
+    weights: Sequence[Sequence[Optional[float]]],
     outputs: Sequence[Tuple[str, ReduceOp]],
-    updates: Sequence[Tuple[str, Optional[ReduceOp]]],
+    updates: Sequence[Tuple[str, Any]],
     accumulator: Callable[..., Any] = Accumulator,
 ) -> Tuple[List[Any], List[Any]]:
     """Call a function on every slice of a rank's rows and accumulate its outputs and its updates.
@@ -50,11 +69,11 @@ def in_slices(
     ----------
     call : callable
         From the position of a slice to the outputs, followed by the new values of the updated variables.
-    weights : sequence of int
-        The rows of every slice.
+    weights : sequence of sequence of (float or None)
+        By slice, what every value weighs: the rows of the slice; None if the value does not count.
     outputs : sequence of (name, ReduceOp)
         How messages name every output, and its op.
-    updates : sequence of (name, ReduceOp or None)
+    updates : sequence of (name, ReduceOp, None or `LAST`)
         The same of every updated variable; slices must agree if the op is None.
     accumulator : callable
         Makes what accumulates the values of one output or update; see `Accumulator`.
@@ -62,7 +81,7 @@ def in_slices(
     Returns
     -------
     outputs, new_values : list
-        In the order of the names.
+        In the order of the names; None if no slice counts.
 
     Raises
     ------
@@ -71,9 +90,11 @@ def in_slices(
     """
     names = [name for name, _ in outputs] + ["the update of " + name for name, _ in updates]
     accumulators: List[Any] = [accumulator(op) for _, op in outputs]
-    accumulators += [Agreement() if op is None else accumulator(op, keep_dtype=True) for _, op in updates]
-    for i, weight in enumerate(weights):
-        _add(names, accumulators, call(i), weight)
+    accumulators += [
+        Agreement() if op is None else Last() if op is LAST else accumulator(op, keep_dtype=True) for _, op in updates
+    ]
+    for i, of_slice in enumerate(weights):
+        _add(names, accumulators, call(i), of_slice)
     results = []
     for name, each in zip(names, accumulators):
         with prefixed(f"{name} differs between slices"):
@@ -81,8 +102,12 @@ def in_slices(
     return results[: len(outputs)], results[len(outputs) :]
 
 
-def _add(names: Sequence[str], accumulators: Sequence[Any], values: Sequence[Any], weight: int) -> None:
+def _add(
+    names: Sequence[str], accumulators: Sequence[Any], values: Sequence[Any], weights: Sequence[Optional[float]]
+) -> None:
     """Add the values of a slice. When this returns nothing refers to them: the next slice needs the memory."""
-    for name, accumulator, value in zip(names, accumulators, values):
+    for name, accumulator, value, weight in zip(names, accumulators, values, weights):
+        if weight is None:
+            continue
         with prefixed(f"{name} differs between slices"):
             accumulator.add(value, weight)

@@ -9,12 +9,18 @@ call                   updates             sliceable shared variables
 ``f(...)``             in the graph        as they are: no other graph is needed
 ``batch_s=``           in the graph        their selected rows are given as inputs
 ``num_slices=``        accumulated by us   each slice's rows are given as inputs
+shapes for ``steps``   none                as the steps themselves need them
 =====================  ==================  =======================================
+
+A function with collectives (`synkhronos.ops`) has no updates in any of the graphs that ranks call: an update is made in
+place, so a second collective that fails would find the first one's made. We make all of them, on all ranks or on none.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ..engines.base import Collectives
 
 
 class Graph:
@@ -39,22 +45,44 @@ class Variants:
         The function's graph; see `Engine.snapshot`.
     sliceable : sequence of shared variables
         What calls may select rows of.
+    scattered : sequence of variables
+        The inputs that are divided by rows.
+
+    Attributes
+    ----------
+    collectives : Collectives, optional
+        What there is to know of the function's collectives; None if it has none.
     """
 
-    def __init__(self, engine: Any, snapshot: Any, sliceable: Sequence[Any]) -> None:
+    def __init__(self, engine: Any, snapshot: Any, sliceable: Sequence[Any], scattered: Sequence[Any]) -> None:
         self.engine, self.snapshot, self.sliceable = engine, snapshot, list(sliceable)
-        self._graphs: Dict[bool, Graph] = {}
+        self.collectives: Optional[Collectives] = engine.collectives(snapshot, [*scattered, *sliceable])
+        self._graphs: Dict[Tuple[str, bool], Graph] = {}
         self._labels: Dict[bool, List[str]] = {}
 
     def __iter__(self) -> Any:
         """Iterate over the graphs that have been compiled."""
         return iter(list(self._graphs.values()))
 
+    def first(self, compiled: Any) -> Any:
+        """Return the function that ranks call if neither slices nor rows of shared variables are asked for."""
+        return compiled if self.collectives is None else self.engine.variant(self.snapshot, False, [])
+
     def get(self, sliced: bool) -> Graph:
         """Return the graph for calls in slices, or for calls that only select rows; compile it at its first use."""
-        if sliced not in self._graphs:
-            self._graphs[sliced] = Graph(self.engine, self.engine.variant(self.snapshot, sliced, self.sliceable))
-        return self._graphs[sliced]
+        graph = self._graphs.get(("variant", sliced))
+        if graph is None:
+            graph = Graph(self.engine, self.engine.variant(self.snapshot, sliced, self.sliceable))
+            self._graphs["variant", sliced] = graph
+        return graph
+
+    def shapes(self, selects: bool) -> Graph:
+        """Return the graph of the outputs' shapes, with sliceable variables as inputs or not; compile it likewise."""
+        graph = self._graphs.get(("shapes", selects))
+        if graph is None:
+            graph = Graph(self.engine, self.engine.shapes(self.snapshot, self.sliceable if selects else []))
+            self._graphs["shapes", selects] = graph
+        return graph
 
     def updated_in_graph(self, sliced: bool) -> List[str]:
         """Return the names of the shared variables that a call updates on each rank by itself, not on all or none."""
@@ -62,10 +90,13 @@ class Variants:
             self._labels[sliced] = [
                 self.engine.label(shared)
                 for shared in self.engine.updated_in(self.snapshot)
-                if not sliced or self.engine.is_random(shared)
+                if self.collectives is None and (not sliced or self.engine.is_random(shared))
             ]
         return self._labels[sliced]
 
-    def accumulated(self) -> List[Any]:
-        """Return the shared variables whose new values a call in slices gives as outputs, in that order."""
-        return [shared for shared in self.engine.updated_in(self.snapshot) if not self.engine.is_random(shared)]
+    def returned(self, sliced: bool) -> List[Any]:
+        """Return the shared variables whose new values the graph gives as outputs, in that order."""
+        updated = self.engine.updated_in(self.snapshot)
+        if self.collectives is not None:
+            return list(updated)
+        return [shared for shared in updated if not self.engine.is_random(shared)] if sliced else []

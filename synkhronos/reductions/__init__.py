@@ -15,18 +15,20 @@ does both for arrays on devices::
 """
 
 from .accumulator import Accumulator
-from .combining import combine, combine_into, combine_pieces, gather_outputs, reduce_outputs
+from .combining import combine, combine_each, combine_into, combine_pieces, gather_outputs, reduce_outputs
 from .mean import counting, narrowed, scaled_weights
-from .op import COMBINING, MISSING, NAMES, ReduceOp, check_dtype, compute_dtype
+from .op import COMBINING, IN_GRAPH, MISSING, NAMES, ReduceOp, check_dtype, compute_dtype
 
 __all__ = [
     "Accumulator",
     "COMBINING",
+    "IN_GRAPH",
     "MISSING",
     "NAMES",
     "ReduceOp",
     "check_dtype",
     "combine",
+    "combine_each",
     "combine_into",
     "combine_pieces",
     "compute_dtype",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .mean import BLOCK_BYTES, checked_weights, mean_into
 from .op import COMBINING, ReduceOp, check_dtype, compute_dtype, listed
-from .single_numbers import combine_numbers
+from .single_numbers import combine_many, combine_numbers
 
 _UFUNCS: Dict[Optional[str], np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
@@ -96,6 +96,42 @@ def combine(
         return result
     np.copyto(out, result)
     return out
+
+
+def combine_each(
+    op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[Any]] = None
+) -> NDArray[Any]:
+    """Combine the values of 0 dimensions that many calls have given: all at once, with the bits of one by one.
+
+    Parameters
+    ----------
+    op, weights
+        As in `combine`.
+    parts : sequence of (ndarray or None)
+        For each rank its values, shape ``(n,)``, or None for a rank that has nothing.
+
+    Returns
+    -------
+    ndarray, shape ``(n,)``
+        ``combine(op, [part[i] for part in parts], weights)`` for every i.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `combine`.
+
+    Examples
+    --------
+    >>> combine_each(ReduceOp("avg"), [np.array([1.0, 2.0]), None, np.array([4.0, 8.0])], weights=[2, 0, 1])
+    array([2., 4.])
+    """
+    many = combine_many(op, parts, weights)
+    if many is None:
+        return combine(op, parts, weights)
+    results, simple = many
+    for i in np.flatnonzero(~simple).tolist():
+        results[i] = combine(op, [None if part is None else part[i : i + 1].reshape(()) for part in parts], weights)
+    return results
 
 
 def combine_into(

@@ -18,6 +18,9 @@ NAMES: Tuple[Optional[str], ...] = ("avg", "sum", "prod", "min", "max", "gather"
 COMBINING = NAMES[:5]
 """Those that make one value of several, element by element; they need numbers."""
 
+IN_GRAPH = ("avg", "sum", "min", "max")
+"""Those of collectives inside a function's graph."""
+
 
 class _Missing(Enum):
     MISSING = "MISSING"

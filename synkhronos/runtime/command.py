@@ -30,6 +30,10 @@ class Command(ABC):
 
     #: The command in an envelope with nothing else, pickled; see `freeze`.
     frozen: Optional[bytes] = None
+    #: Whether ranks count steps in the control block: a deadline begins with the last one, and errors say how many.
+    has_steps = False
+    #: The step about which `finish` has raised; by default an error is about the one that its rank was making.
+    failed_step: Optional[int] = None
 
     @property
     def title(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from ..errors import Aborted
+from ..errors import Aborted, SynkhronosError
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.barrier import Barrier
@@ -19,6 +19,9 @@ from ..transports.base import Key, Pending, Transport
 from ..transports.shared_memory import SharedMemoryTransport
 from .command import Answer, Command, Envelope
 from .registry import FunctionEntry, Registry, Replicas, SharedEntry
+
+#: Steps that can be undone, at most: what they have changed is kept for it.
+MAX_TRIED = 16
 
 
 class RankContext:
@@ -44,6 +47,8 @@ class RankContext:
         What calls of functions have in common, by the function's number and the plan's.
     row_buffers : dict of (int, int) to array
         Reusable buffers for the rows of a batch, by the function's number and the argument's.
+    results : object
+        What the master may read of this rank's memory until the next command: kept alive so long.
     stopped : bool
         Whether the rank was told to end.
     """
@@ -57,9 +62,11 @@ class RankContext:
         self.replicas: Optional[Replicas] = None
         self.plans: Dict[Tuple[int, int], Any] = {}
         self.row_buffers: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
+        self.results: Any = None
         self.stopped = False
         self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None
+        self._tried: List[Tuple[int, Callable[[], object]]] = []
 
     @classmethod
     def create(
@@ -105,6 +112,7 @@ class RankContext:
         Whatever goes wrong, KeyboardInterrupt and SystemExit included, is in the answer, and the peers that wait for
         this rank are freed.
         """
+        self.results = None
         try:
             if envelope.forget:
                 self.forget(envelope.forget)
@@ -116,7 +124,7 @@ class RankContext:
             self.abort()
             return Answer(self.rank, error=error)
         finally:
-            if self._commitment is not None:
+            if self._commitment is not None or self._tried:
                 self.settle()
 
     def abort(self) -> None:
@@ -175,7 +183,7 @@ class RankContext:
         self.commit(change, *changes)
 
     @point("commit")
-    def commit(self, *changes: Callable[[], object]) -> None:
+    def commit(self, *changes: Callable[[], object], label: Optional[str] = None) -> None:
         """Commit atomically: make the changes on all ranks or on none.
 
         This is the last barrier of a command that changes values. Up to it a rank prepares what it will change,
@@ -185,19 +193,57 @@ class RankContext:
         ----------
         changes : callables
             Must not fail, and may be called twice (if the master is interrupted in the middle).
+        label : str, optional
+            What ends here, if functions have decided how many collectives there were before: `Transport.agree` checks
+            that all ranks have come to the same end.
         """
         self._changes, self._commitment = changes, self.barrier.current + 1
-        self.barrier.wait()
+        if label is None:
+            self.barrier.wait()
+        else:
+            try:
+                self.transport.agree(label)
+            except SynkhronosError:  # all ranks have arrived, but not here
+                self._commitment = None
+                raise
         self.settle()
 
     @point("commit")
     def settle(self) -> None:
-        """Make the changes of a commit that was decided, and forget those of one that was not."""
+        """Make the changes of a commit that was decided, and forget those of one that was not; as for `try_out`."""
         if self._commitment is not None:
             if self.barrier.is_complete(self._commitment):
                 for change in self._changes:
                     change()
             self._commitment, self._changes = None, ()
+        for number, undo in reversed(self._tried):
+            if not self.barrier.is_complete(number):
+                undo()
+        self._tried = []
+
+    @point("commit")
+    def try_out(self, undo: Callable[[], object], *changes: Callable[[], object], label: str) -> None:
+        """Make changes now, and undo them if not all ranks come to the next barrier: a commit without one of its own.
+
+        For steps of one command in which ranks meet anyway. It ends with a `commit`.
+
+        Parameters
+        ----------
+        undo : callable
+            Must not fail, and may be called when some of the changes, or none, have been made.
+        changes, label
+            As in `commit`.
+        """
+        self._tried.append((self.barrier.current + 1, undo))  # first: Ctrl-C may come before the changes are made
+        for change in changes:
+            change()
+        if len(self._tried) >= MAX_TRIED:  # a condition may leave out the collectives of step after step
+            self.commit(label=label)
+
+    def forget_tried(self) -> None:
+        """Forget how to undo changes after which all ranks have come to a barrier: the values before need memory."""
+        if self._tried and self.barrier.is_complete(self._tried[-1][0]):
+            self._tried = []
 
     # -- what the program has dropped ----------------------------------------------------------------------------
 

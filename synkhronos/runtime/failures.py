@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence
 
-from ..errors import RemoteTraceback, WorkerDied, WorkerError
+from ..errors import RankFailure, RemoteTraceback, WorkerDied, WorkerError
 from .command import Answer, Command
 from .exit_status import describe_end
 
@@ -91,6 +91,27 @@ def add_failures(error: BaseException, failures: Dict[int, Failure]) -> None:
     for rank, failure in failures.items():
         if failure.summary != own:
             add_note(error, f"rank {rank} also raised {failure.summary}")
+
+
+def add_steps(
+    error: BaseException, made: Sequence[int], undone: Sequence[int], root: int, step: Optional[int] = None
+) -> None:
+    """Say in an error how many steps every rank has made, without those undone, and the step that it is about.
+
+    By default that is the step that the rank was making whose error it is.
+    """
+    if step is None:
+        step = made[error.rank if isinstance(error, RankFailure) else root]
+    steps = [of_rank - back for of_rank, back in zip(made, undone)]
+    sentence = f"in step {step} (steps made, by rank: {', '.join(map(str, steps))})"
+    try:
+        error.step, error.steps = step, list(steps)  # type: ignore[attr-defined]
+    except AttributeError:  # an exception without a __dict__
+        pass
+    if isinstance(error, RankFailure):
+        error.args = (f"{error}\nIt happened {sentence}",)
+    else:
+        add_note(error, sentence)
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -30,7 +30,7 @@ from ..sync.semaphore import WaitPolicy
 from .channel import MasterEnd
 from .command import Answer, Command, Envelope, Stop
 from .context import RankContext
-from .failures import Failure, add_failures, add_note, worker_died, worker_error
+from .failures import Failure, add_failures, add_note, add_steps, worker_died, worker_error
 from .launcher import Launcher
 
 logger = logging.getLogger("synkhronos")
@@ -114,7 +114,8 @@ class Session:
         self._updates: Sequence[str] = ()  # what the command in progress may have updated if it is interrupted
         self._deadline = self._warn = float("inf")
         self._fatal: Optional[SynkhronosError] = None  # why the command in progress was given up
-        self._began = 0.0
+        self._timeout: Optional[float] = None
+        self._moved, self._steps = 0.0, [0] * size  # when a rank last made a step of the command, and how many each has
         self._profile_path, self._profile = profile, None
         if profile is not None:
             import cProfile
@@ -158,6 +159,10 @@ class Session:
             try:
                 results = self._execute(command, self.timeout if timeout is None else timeout)
                 return command.finish(results, self.context)
+            except BaseException as error:
+                if command.has_steps:
+                    add_steps(error, *self._steps_made(), self.root, command.failed_step)
+                raise
             finally:
                 self._running = False
                 self._fatal = None  # it holds the frames it came through
@@ -182,9 +187,8 @@ class Session:
         if self._forget or payload is None:
             payload = pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
         self._command, self._number = command, number
-        self._began = time.monotonic()
-        self._deadline = float("inf") if timeout is None else self._began + timeout
-        self._warn = self._began + WARN_AFTER_S
+        self._timeout, self._steps = timeout, [0] * self.size
+        self._restart_clock(time.monotonic())
         try:
             if self.block.words[DEATHS] or not self.launcher.is_alive():
                 self._raise_what_ended()
@@ -291,13 +295,28 @@ class Session:
             if not self.launcher.is_alive():
                 self._fatal = self.launcher.error()
             now = time.monotonic()
+            if self._command is not None and self._command.has_steps and self._steps != self._steps_made()[0]:
+                self._steps, _ = self._steps_made()
+                self._restart_clock(now)
             if now > self._deadline:
                 self._fatal = self._late()
             elif now > self._warn:
                 self._warn = now + WARN_AFTER_S
                 missing = ", ".join(map(str, self._missing()))
-                logger.warning("waiting for rank(s) %s in %s, since %.0f s", missing, self._title, now - self._began)
+                logger.warning("waiting for rank(s) %s in %s, since %.0f s", missing, self._title, now - self._moved)
         return self._fatal
+
+    def _restart_clock(self, now: float) -> None:
+        """Count the time that the command may take, and until the ranks are named that are awaited, from now on."""
+        self._moved, self._warn = now, now + WARN_AFTER_S
+        self._deadline = float("inf") if self._timeout is None else now + self._timeout
+
+    def _steps_made(self) -> Tuple[List[int], List[int]]:
+        """Return how many steps of the last command every rank has made, and how many of these it has undone."""
+        block, ranks = self.block, range(self.size)
+        begun = [block.steps_command[rank] == self._number for rank in ranks]
+        made = [block.steps[rank] if begun[rank] else 0 for rank in ranks]
+        return made, [block.undone[rank] if begun[rank] else 0 for rank in ranks]
 
     def _missing(self) -> List[int]:
         """Return the ranks that have neither answered nor arrived where the master waits."""
@@ -315,6 +334,8 @@ class Session:
             raise _Fatal(error)
         if any(self.block.arrived[rank] > self.context.barrier.current for rank in self.others):
             self.context.abort()  # it waits for the master, which is done
+        if self.block.abort_requested >= self._number:
+            self.context.abort()  # others may have many steps before them
 
     def _raise_what_ended(self) -> None:
         """Raise the error for a rank that has ended since the last command, or for the keeper."""
@@ -335,8 +356,9 @@ class Session:
         missing = self._missing()
         doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
         ranks = "\n".join(f"rank {rank} (pid {self.launcher.pid(rank)}): {doing[rank]}" for rank in missing)
+        late = "no rank finished a step of {} within" if any(self._steps) else "{} did not finish within"
         error = WorkerTimeout(
-            f"{self._title} did not finish within {self._deadline - self._began:.6g} s; the session is closed, "
+            f"{late.format(self._title)} {self._deadline - self._moved:.6g} s; the session is closed, "
             f"synkhronos.fork() starts a new one. Not there:\n{ranks}",
             missing[0] if missing else self.root,
             self._updates,
@@ -352,7 +374,8 @@ class Session:
         try:
             if self.block.command_number >= number:  # else it was not sent
                 self.context.abort()
-                self._fatal, self._deadline = None, time.monotonic() + GRACE_S
+                self._fatal, self._timeout = None, GRACE_S
+                self._restart_clock(time.monotonic())
                 for rank in self.others:
                     self.block.commands[rank].release()  # the interrupt may have come before this rank was woken
                 for rank in self.others:
@@ -409,7 +432,7 @@ class Session:
         self.affinity.release()
         # Without these reference cycles the memory, and the descriptors of its mappings, go with the last reference.
         self.context.barrier.watch = _over
-        self.context.replicas = None
+        self.context.replicas = self.context.results = None
         self.caches.clear()
         profile, self._profile = self._profile, None
         if profile is not None and self._profile_path is not None:

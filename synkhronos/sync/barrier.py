@@ -28,14 +28,14 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Tuple
 
-from ..errors import Aborted
+from ..errors import Aborted, SynkhronosError
 from ..memory import messages
 from ..trace import point
 from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED, ControlBlock
 from .semaphore import WaitPolicy
 
 #: Barriers that one command can have; a barrier's number is command * BARRIERS_PER_COMMAND + index.
-BARRIERS_PER_COMMAND = 1 << 24
+BARRIERS_PER_COMMAND = 1 << 28
 
 
 class Barrier:
@@ -61,6 +61,7 @@ class Barrier:
         self.watch, self.policy = watch, policy
         self.command = 0
         self.current = 0  # number of the barrier in progress, or of the last one
+        self._end = BARRIERS_PER_COMMAND
         self._words, self._arrived = block.words, block.arrived
         self._others = [r for r in range(block.size) if r != root]
         self._keep: List[Any] = [None, None]
@@ -70,6 +71,7 @@ class Barrier:
         """Start counting for the command of that number, which is larger than any before."""
         self.command = command
         self.current = command * BARRIERS_PER_COMMAND
+        self._end = self.current + BARRIERS_PER_COMMAND
 
     @point("barrier")
     def wait(self) -> None:
@@ -81,6 +83,10 @@ class Barrier:
             On every rank, if one of them failed or died before all had arrived.
         """
         self.current += 1
+        if self.current >= self._end:
+            raise SynkhronosError(
+                f"one command cannot have more than {BARRIERS_PER_COMMAND:,} barriers: make fewer steps"
+            )
         self._arrived[self.rank] = self.current
         if self.rank == self.root:
             self._decide()
@@ -90,13 +96,13 @@ class Barrier:
     def _decide(self) -> None:
         words, block, current = self._words, self.block, self.current
         for _ in self._others:
-            block.arrivals.wait(self._watch_root, self.policy)
+            block.arrivals.wait(self.look, self.policy)
             if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
                 raise Aborted
         for rank in self._others:
             while self._arrived[rank] < current:  # a token was not about this barrier
-                block.arrivals.wait(self._watch_root, self.policy)
-                self._check()
+                block.arrivals.wait(self.look, self.policy)
+                self.check()
         words[DECIDED] = current  # from here on it is complete, for every rank, whatever happens
         for rank in self._others:
             block.releases[rank].release()
@@ -116,23 +122,22 @@ class Barrier:
         # True if the root was interrupted before it could wake this rank.
         return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command
 
-    def _check(self) -> None:
-        """On the root: give up if a rank, or the keeper, requests it."""
-        if self._words[ABORT_REQUESTED] >= self.command or self._words[DEATHS]:
-            raise Aborted
+    def check(self) -> None:
+        """Raise `Aborted` if the command in progress is given up: on the root, if a rank or the keeper requests it.
 
-    def _watch_root(self) -> None:
-        self._check()
-        self.watch()
+        It costs a look at one word or two, so a rank can do it between any two steps.
+        """
+        words = self._words
+        if self.rank == self.root:
+            if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
+                raise Aborted
+        elif words[ABORTED] >= self.command:
+            raise Aborted
 
     def look(self) -> None:
         """Raise `Aborted` if the command in progress is given up: for waits on something other than a barrier."""
-        if self.rank == self.root:
-            self._watch_root()
-        else:
-            self.watch()
-            if self._words[ABORTED] >= self.command:
-                raise Aborted
+        self.check()
+        self.watch()
 
     def exchange(self, notice: bytes, pool: Any, pools: Any) -> Tuple[bytes, ...]:
         """Wait as `wait` does; return the notice that every rank came with, in rank order.

@@ -3,7 +3,7 @@
 A small file without a name that every rank, the master and the keeper map. It has no logic. ::
 
     line 0        words of the session (`SESSION_WORDS`)
-    line 1 + r    words of rank r (`RANK_WORDS`)
+    lines of r    words of rank r (`RANK_WORDS`): 1 + 2 r and the next
     semaphores    arrivals | releases, by rank | commands, by rank | answers, by rank
     command       the command in progress, or the handle of a longer one
     answers       by rank: its answer to the command
@@ -39,6 +39,7 @@ SESSION_WORDS = (
     ("command_number", "root", "the command in progress, or the last one"),
     ("command_length", "root", "bytes of the command in its slot; negative if they are the handle of a longer one"),
     ("deaths", "keeper", "whether the keeper has seen any rank end"),
+    ("stop_requested", "root", "the last command whose further steps the program does not want"),
 )
 
 #: The words of every rank, likewise.
@@ -51,12 +52,16 @@ RANK_WORDS = (
     ("answer_length", "the rank", "bytes of its answer in the slot; negative as for commands"),
     ("notice_length_0", "the rank", "bytes of its notice in the first slot; negative as for commands"),
     ("notice_length_1", "the rank", "and in the second"),
+    ("steps_command", "the rank", "the command that the next two words are about"),
+    ("steps", "the rank", "how many steps of it the rank has made"),
+    ("undone", "the rank", "and how many of these it has undone"),
 )
 
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
-DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS = range(len(SESSION_WORDS))
+DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS, STOP_REQUESTED = range(len(SESSION_WORDS))
 
 _LINE_WORDS = 8  # words in a cache line
+_RANK_LINES = -(-len(RANK_WORDS) // _LINE_WORDS)
 _WORD_BYTES = 8
 
 
@@ -64,7 +69,7 @@ def _regions(size: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
     """Return where everything lies, by name: first byte, number of items, bytes of each; and the bytes of all."""
     found, begin = {}, 0
     for name, count, nbytes in (
-        ("words", 1 + size, _LINE_WORDS * _WORD_BYTES),
+        ("words", 1 + _RANK_LINES * size, _LINE_WORDS * _WORD_BYTES),
         ("semaphores", 1 + 3 * size, semaphore.SEMAPHORE_BYTES),
         ("command", 1, COMMAND_BYTES),
         ("answers", size, ANSWER_BYTES),
@@ -120,6 +125,7 @@ class ControlBlock:
     command_number = _session_word("command_number")
     command_length = _session_word("command_length")
     deaths = _session_word("deaths")
+    stop_requested = _session_word("stop_requested")
 
     def __init__(self, size: int, fd: int = -1) -> None:
         create = fd < 0
@@ -132,11 +138,15 @@ class ControlBlock:
             begin, count, nbytes = regions[name]
             return [memory[begin + i * nbytes : begin + (i + 1) * nbytes] for i in range(count)]
 
-        self.words = memory[: (1 + size) * _LINE_WORDS * _WORD_BYTES].cast("q")
-        of_ranks = {word[0]: self.words[_LINE_WORDS + index :: _LINE_WORDS] for index, word in enumerate(RANK_WORDS)}
+        self.words = memory[: (1 + _RANK_LINES * size) * _LINE_WORDS * _WORD_BYTES].cast("q")
+        of_ranks = {
+            word[0]: self.words[_LINE_WORDS + index :: _RANK_LINES * _LINE_WORDS]
+            for index, word in enumerate(RANK_WORDS)
+        }
         self.ended, self.status, self.memory = of_ranks["ended"], of_ranks["status"], of_ranks["memory"]
         self.arrived, self.finished = of_ranks["arrived"], of_ranks["finished"]
         self.answer_length = of_ranks["answer_length"]
+        self.steps_command, self.steps, self.undone = (of_ranks[name] for name in ("steps_command", "steps", "undone"))
         self.notice_length = of_ranks["notice_length_0"], of_ranks["notice_length_1"]
 
         semaphores = [Semaphore(each, create) for each in items("semaphores")]

@@ -129,6 +129,42 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def all_reduce_values(
+        self, key: Key, arrays: Sequence[Any], op: ReduceOp, weights: Optional[Sequence[float]], label: str
+    ) -> List[Any]:
+        """Reduce values that belong to no variable, in the middle of a function's call, as `all_reduce` does.
+
+        The results are complete, and nothing changes them as long as anything refers to them or to views of them.
+        They may be the arrays themselves if there is one rank.
+
+        Parameters
+        ----------
+        key
+            Of the collective: memory is kept for it.
+        weights
+            Of the ranks, not all 0: those of weight 0 do not count, whatever the op.
+        label : str
+            What the collective is, in words.
+
+        Raises
+        ------
+        SynkhronosError
+            On every rank, if ranks have come here for different labels, or for `agree`.
+        ValueError
+            On every rank, if shapes or dtypes differ between ranks.
+        """
+
+    @abstractmethod
+    def agree(self, label: str) -> None:
+        """Wait until all ranks have come here for the same thing.
+
+        Raises
+        ------
+        SynkhronosError
+            On every rank, if they have not.
+        """
+
+    @abstractmethod
     def all_gather(self, keys: Sequence[Key], arrays: Sequence[Any], name_of: NameOf, on_host: bool = False) -> Pending:
         """Concatenate the ranks' arrays along axis 0, in rank order, for every rank. Lengths may differ."""
 

@@ -18,6 +18,7 @@ from ..reductions.device import contiguous, download, is_on_device, upload
 from .base import Key, NameOf, Pending, Transport
 from .nccl import Clique, Meta, is_known, open_clique
 from .shared_memory import SharedMemoryTransport, check_same
+from .value_buffers import participants
 
 logger = logging.getLogger("synkhronos")
 
@@ -170,6 +171,29 @@ class GpuTransport(Transport):
         finished = self._finished(results, len(arrays))
         return finished if self.host.rank == self.host.root else None
 
+    def all_reduce_values(
+        self, key: Key, arrays: Sequence[Any], op: ReduceOp, weights: Optional[Sequence[float]], label: str
+    ) -> List[Any]:
+        if self.nccl is None or op.on_host or not any(map(is_on_device, arrays)):
+            metas: List[List[Optional[Meta]]] = [[] for _ in arrays]
+        else:
+            self.agree(label)
+            metas, _ = self._ways(arrays, [False] * len(arrays), lambda i: f"array {i} of {label}")
+        staged = [i for i, of_ranks in enumerate(metas) if not of_ranks]
+        results: Dict[int, Any] = {}
+        if staged:
+            there = [_downloaded(arrays[i]) for i in staged]
+            reduced = self.host.all_reduce_values(key, there, op, weights, label)
+            for i, result in zip(staged, reduced):
+                results[i] = upload(result, self.context) if is_on_device(arrays[i]) else result
+        for i, of_ranks in enumerate(metas):
+            if of_ranks:
+                results[i] = self._nccl.all_reduce(arrays[i], op, weights, participants(weights))
+        return self._finished(results, len(arrays))
+
+    def agree(self, label: str) -> None:
+        self.host.agree(label)
+
     def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray[Any, Any]]]]:
         return self.host.gather(keys, self._on_host(keys, arrays))
 
@@ -230,3 +254,8 @@ class GpuTransport(Transport):
         if self.nccl is not None:
             self.nccl.finish()
         return [results.get(i) for i in range(count)]  # there is none if only the root has it
+
+
+def _downloaded(array: Any) -> np.ndarray[Any, Any]:
+    """Return an array on the host, as it is or copied."""
+    return download(array, np.empty(array.shape, array.dtype)) if is_on_device(array) else array

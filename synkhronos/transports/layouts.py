@@ -6,8 +6,8 @@ current and the spare array of a slot change places), so a hot collective neithe
 =================  ===============================  ==========================================  =====================
 level              key                              what is reused                              what makes it invalid
 =================  ===============================  ==========================================  =====================
-`Layouts.notice`   the stamps of this rank's own    the notice that it sends, pickled           a new array has a new
-                   arrays                                                                       stamp
+`Layouts.notice`   the label, and the stamps of     the notice that it sends, pickled           a new array has a new
+                   this rank's own arrays                                                       stamp
 `Layouts.of`       the notices of all ranks         the `Layout`: arrays of other ranks,        another notice of any
                                                     attached                                    rank
 `Layout.plans`     what the collective does with    its share of the work, with the views       nothing: a layout
@@ -28,6 +28,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..errors import SynkhronosError
 from ..memory.attach import PoolMap
 from ..memory.handles import Handle
 
@@ -95,25 +96,35 @@ class Layouts:
 
     def __init__(self, pools: PoolMap) -> None:
         self._pools = pools
-        self._notices: OrderedDict[Tuple[int, ...], bytes] = OrderedDict()
+        self._notices: OrderedDict[Tuple[Any, ...], bytes] = OrderedDict()
         self._layouts: OrderedDict[Tuple[bytes, ...], Layout] = OrderedDict()
 
-    def notice(self, placed: Sequence[Optional[Placed]]) -> bytes:
-        """Return what this rank tells the others about its arrays."""
-        stamps = tuple([0 if each is None else each.stamp for each in placed])
-        notice = self._notices.get(stamps)
+    def notice(self, placed: Sequence[Optional[Placed]], label: Optional[str] = None) -> bytes:
+        """Return what this rank tells the others: where its arrays lie, and what they are for."""
+        key = (label, *[0 if each is None else each.stamp for each in placed])
+        notice = self._notices.get(key)
         if notice is None:
             handles = [None if each is None else each.handle for each in placed]
-            notice = self._notices[stamps] = pickle.dumps(handles, pickle.HIGHEST_PROTOCOL)
+            notice = self._notices[key] = pickle.dumps((label, handles), pickle.HIGHEST_PROTOCOL)
             if len(self._notices) > MAX_LAYOUTS:
                 self._notices.popitem(last=False)
         return notice
 
     def of(self, notices: Tuple[bytes, ...]) -> Layout:
-        """Return the layout that the notices of all ranks describe."""
+        """Return the layout that the notices of all ranks describe.
+
+        Raises
+        ------
+        SynkhronosError
+            On every rank, if they are for different things.
+        """
         layout = self._layouts.get(notices)
         if layout is None:
-            layout = self._layouts[notices] = Layout([pickle.loads(each) for each in notices], self._pools)
+            labels, handles = zip(*[pickle.loads(each) for each in notices])
+            if len(set(labels)) > 1:
+                came = "; ".join(f"rank {rank} to {label or 'another'}" for rank, label in enumerate(labels))
+                raise SynkhronosError(f"the ranks have come to different collectives: {came}")
+            layout = self._layouts[notices] = Layout(list(handles), self._pools)
             if len(self._layouts) > MAX_LAYOUTS:
                 self._layouts.popitem(last=False)
         return layout

@@ -186,9 +186,17 @@ class Clique:
         self.progress, self._look = progress, look
         self._busy = self.broken = False
 
-    def all_reduce(self, array: Any, op: ReduceOp, weights: Optional[Sequence[float]] = None) -> Any:
-        """Return ``op(x_0, ..., x_{n-1})`` on every rank."""
-        return self._reduced(array, _meta(array), op, weights, [True] * self.size, self._all_reduce)
+    def all_reduce(
+        self,
+        array: Any,
+        op: ReduceOp,
+        weights: Optional[Sequence[float]] = None,
+        present: Optional[Sequence[bool]] = None,
+    ) -> Any:
+        """Return ``op(x_0, ..., x_{n-1})`` on every rank, of those ranks that are present (all by default)."""
+        there = [True] * self.size if present is None else present
+        mine = array if there[self.rank] else None
+        return self._reduced(mine, _meta(array), op, weights, there, self._all_reduce)
 
     def reduce(
         self, array: Any, metas: Sequence[Optional[Meta]], op: ReduceOp, weights: Optional[Sequence[float]] = None

@@ -31,6 +31,7 @@ from ..sync.barrier import Barrier
 from ..trace import point
 from .base import Key, NameOf, Pending, Transport
 from .layouts import Layout, Layouts, Placed
+from .value_buffers import ValueBuffers, kinds_of, participants
 
 #: The largest array, in bytes, that the root reduces alone: sharing the work would take another barrier.
 ROOT_REDUCES_BELOW_BYTES = 1 << 16
@@ -67,6 +68,7 @@ class SharedMemoryTransport(Transport):
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
         self.everybody = range(self.size)
         self._slots: Dict[Key, Slot] = {}
+        self._values: Dict[Key, ValueBuffers] = {}
         self._layouts = Layouts(pools)
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
@@ -123,8 +125,10 @@ class SharedMemoryTransport(Transport):
             slot.spare = before
 
     def forget(self, prefix: Tuple[Any, ...]) -> None:
-        for key in [key for key in self._slots if key[: len(prefix)] == prefix]:
-            del self._slots[key]
+        tables: Sequence[Dict[Key, Any]] = (self._slots, self._values)
+        for table in tables:
+            for key in [key for key in table if key[: len(prefix)] == prefix]:
+                del table[key]
 
     # -- telling each other --------------------------------------------------------------------------------------
 
@@ -133,9 +137,12 @@ class SharedMemoryTransport(Transport):
         return [notice if rank == self.rank else pickle.loads(each) for rank, each in enumerate(notices)]
 
     @point("transport")
-    def _layout(self, placed: Sequence[Optional[Placed]]) -> Layout:
-        """Tell all ranks where this rank's arrays lie; return where all lie."""
-        return self._layouts.of(self.barrier.exchange(self._layouts.notice(placed), self.pool, self.pools))
+    def _layout(self, placed: Sequence[Optional[Placed]], label: Optional[str] = None) -> Layout:
+        """Tell all ranks where this rank's arrays lie, and what for; return where all lie."""
+        return self._layouts.of(self.barrier.exchange(self._layouts.notice(placed, label), self.pool, self.pools))
+
+    def agree(self, label: str) -> None:
+        self._layout([], label)
 
     def _current(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]]) -> List[Optional[Placed]]:
         """Bring arrays into their slots, if they are not there; return the slots' current arrays."""
@@ -181,6 +188,57 @@ class SharedMemoryTransport(Transport):
             check_same(layout.of_ranks(i), name_of, i)
         targets = [[layout.array(taker, n + i) for taker in takers] for i in range(n)]
         return Portion([layout.arrays(i) for i in range(n)], targets, self.rank, self.size)
+
+    def all_reduce_values(
+        self,
+        key: Key,
+        arrays: Sequence[np.ndarray[Any, Any]],
+        op: ReduceOp,
+        weights: Optional[Sequence[float]],
+        label: str,
+    ) -> List[np.ndarray[Any, Any]]:
+        if self.size == 1:
+            return list(arrays)
+        kinds = kinds_of(arrays)
+        buffers = self._values.get(key)
+        if buffers is None or buffers.kinds != kinds:
+            buffers = self._values[key] = ValueBuffers(self.pool, kinds)
+        staged = buffers.stage(arrays)
+        result = None if buffers.is_small else buffers.result()
+        layout = self._layout(staged if result is None else [*staged, *result.placed], label)
+        counting = participants(weights)
+        plan = layout.plans.get(("all_reduce_values", counting))
+        if plan is None:
+            plan = layout.plans["all_reduce_values", counting] = self._values_plan(layout, kinds, counting, label)
+        portion, own = plan
+        portion.combine(op, weights)
+        if result is None:
+            return [array.copy() for array in own]
+        lent = result.lend()  # before the others can know that this rank is done with the result of the last time
+        self.barrier.wait()
+        return lent
+
+    def _values_plan(
+        self,
+        layout: Layout,
+        kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]],
+        counting: Optional[Tuple[bool, ...]],
+        label: str,
+    ) -> Tuple[Portion, List[np.ndarray[Any, Any]]]:
+        """Return what this rank reduces, and where it puts it if that is for itself alone."""
+        n = len(kinds)
+        own: List[np.ndarray[Any, Any]] = []
+        if {len(handles) for handles in layout.handles} == {n}:
+            own = [np.empty(shape, dtype) for shape, dtype in kinds]
+        for i in range(n):
+            check_same(layout.of_ranks(i), lambda i: f"array {i} of {label}", i)
+        parts = [
+            [array if counting is None or counting[rank] else None for rank, array in enumerate(layout.arrays(i))]
+            for i in range(n)
+        ]
+        if own:
+            return Portion(parts, [[array] for array in own], 0, 1), own
+        return Portion(parts, [layout.arrays(n + i) for i in range(n)], self.rank, self.size), own
 
     def reduce(
         self,

@@ -9,6 +9,8 @@ import pytest
 from test_demos import DEMOS, run
 from worlds import needs_lasagne
 
+import synkhronos as synk
+
 RESNET = DEMOS / "resnet"
 PROGRAM = RESNET / "train_resnet.py"
 
@@ -18,8 +20,6 @@ pytestmark = [pytest.mark.theano, needs_lasagne, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def lasagne():
-    import synkhronos  # noqa: F401 (prepares Theano for this Python)
-
     return pytest.importorskip("lasagne")
 
 
@@ -34,111 +34,22 @@ def demo(lasagne):
 # Batch normalisation.
 
 
-def normalized(x, axes, gamma, beta, epsilon):
-    """The paper's algorithm 1, channel by channel, as loops."""
-    y, means, inv_stds = np.empty_like(x), [], []
-    channel_axes = [axis for axis in range(x.ndim) if axis not in axes]
-    for i, channel in enumerate(np.ndindex(*(x.shape[axis] for axis in channel_axes))):
-        index = [slice(None)] * x.ndim
-        for axis, number in zip(channel_axes, channel):
-            index[axis] = number
-        values = x[tuple(index)]
-        mean = values.sum() / values.size
-        variance = ((values - mean) ** 2).sum() / values.size
-        inv_std = 1 / np.sqrt(variance + epsilon)
-        y[tuple(index)] = gamma.flat[i] * (values - mean) * inv_std + beta.flat[i]
-        means.append(mean)
-        inv_stds.append(inv_std)
-    return y, np.array(means).reshape(gamma.shape), np.array(inv_stds).reshape(gamma.shape)
-
-
-@pytest.mark.parametrize(
-    "shape, axes, averaged, parameter_shape",
-    [
-        ((6, 3, 4, 5), "auto", (0, 2, 3), (3,)),
-        ((7, 4), "auto", (0,), (4,)),
-        ((7, 4, 2), 0, (0,), (4, 2)),
-        ((5, 3, 2), (0, 1), (0, 1), (2,)),
-    ],
-)
-def test_batch_norm_is_that_of_the_paper(demo, lasagne, shape, axes, averaged, parameter_shape):
-    import theano
+def test_every_rank_normalises_by_its_own_rows(demo, lasagne, make_world):
+    """By 3 rows and 2; synkhronos.extensions has what this layer is made of, and its tests."""
+    import theano.tensor as T
     from batch_norm import BatchNormLayer
 
-    random = np.random.RandomState(0)
-    x, gamma, beta = (random.normal(1, 2, s).astype("float64") for s in (shape, parameter_shape, parameter_shape))
-    layer = BatchNormLayer(
-        lasagne.layers.InputLayer((None,) + shape[1:]), axes, epsilon=0.01, alpha=0.25, gamma=gamma, beta=beta
-    )
-    assert [param.name for param in layer.get_params()] == ["beta", "gamma", "mean", "inv_std"]
-    images = theano.tensor.TensorType("float64", [False] * len(shape))()
-    train = theano.function([images], layer.get_output_for(images), mode="FAST_COMPILE")
-    use = theano.function([images], layer.get_output_for(images, deterministic=True), mode="FAST_COMPILE")
-
-    mean, inv_std = np.zeros(parameter_shape), np.ones(parameter_shape)
-    for _ in range(3):
-        x = x * 1.5 + 1
-        expected, batch_mean, batch_inv_std = normalized(x, averaged, gamma, beta, 0.01)
-        np.testing.assert_allclose(train(x), expected, rtol=1e-5, atol=1e-5)
-        mean, inv_std = 0.75 * mean + 0.25 * batch_mean, 0.75 * inv_std + 0.25 * batch_inv_std
-        np.testing.assert_allclose(layer.mean.get_value(), mean, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(layer.inv_std.get_value(), inv_std, rtol=1e-5, atol=1e-5)
-
-    pattern = [shape[axis] if axis not in averaged else 1 for axis in range(len(shape))]
-    mean, inv_std, gamma, beta = (array.reshape(pattern) for array in (mean, inv_std, gamma, beta))
-    for _ in range(2):  # using changes nothing
-        np.testing.assert_allclose(use(x), (x - mean) * inv_std * gamma + beta, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("use_averages", [False, True])
-@pytest.mark.parametrize("update_averages", [False, True])
-def test_use_and_update_of_averages_are_decided_apart(demo, lasagne, use_averages, update_averages):
-    import theano
-    from batch_norm import BatchNormLayer
-
-    layer = BatchNormLayer(lasagne.layers.InputLayer((None, 2)), epsilon=0, alpha=0.5, beta=None, gamma=None)
-    assert len(layer.get_params()) == 2
-    rows = theano.tensor.dmatrix()
-    output = layer.get_output_for(
-        rows, batch_norm_use_averages=use_averages, batch_norm_update_averages=update_averages
-    )
-    x = np.array([[1.0, 10.0], [3.0, 50.0]])
-    expected = x if use_averages else [[-1, -1], [1, 1]]  # the averages are 0 and 1 at first
-    np.testing.assert_allclose(theano.function([rows], output, mode="FAST_COMPILE")(x), expected, rtol=1e-6)
-    np.testing.assert_allclose(layer.mean.get_value(), [1, 15] if update_averages else [0, 0], rtol=1e-6)
-
-
-def test_batch_norm_needs_to_know_the_number_of_channels(demo, lasagne):
-    from batch_norm import BatchNormLayer
-
-    with pytest.raises(ValueError, match=r"axis 1 of the input shape \(5, None, 3\) has no known size"):
-        BatchNormLayer(lasagne.layers.InputLayer((5, None, 3)))
-
-
-def test_batch_norm_goes_between_a_layer_and_its_nonlinearity(demo, lasagne):
-    import theano
-    from batch_norm import BatchNormLayer, batch_norm
-
-    weights = np.array([[1.0, -2.0], [0.5, 1.0]])
-    dense = lasagne.layers.DenseLayer(
-        lasagne.layers.InputLayer((None, 2)), 2, W=weights, b=lasagne.init.Constant(7), name="dense"
-    )
-    network = batch_norm(dense, epsilon=0.01)
-    layers = lasagne.layers.get_all_layers(network)
-    assert [type(layer) for layer in layers[1:]] == [
-        lasagne.layers.DenseLayer,
-        BatchNormLayer,
-        lasagne.layers.NonlinearityLayer,
-    ]
-    assert dense.b is None and len(dense.params) == 1
-    assert [layer.name for layer in layers[1:]] == ["dense", "dense_bn", "dense_bn_nonlin"]
-    x = np.random.RandomState(0).normal(size=(6, 2))
-    rows = theano.tensor.dmatrix()
-    output = lasagne.layers.get_output(network, rows)
-    expected, _, _ = normalized(x.dot(weights), (0,), np.ones(2), np.zeros(2), 0.01)
-    np.testing.assert_allclose(
-        theano.function([rows], output, mode="FAST_COMPILE")(x), np.maximum(expected, 0), rtol=1e-5, atol=1e-6
-    )
+    make_world("threads", 2, 0, engine="theano")
+    x = np.random.RandomState(0).normal(2, 3, (5, 2, 4))
+    images = T.dtensor3()
+    layer = BatchNormLayer(lasagne.layers.InputLayer((None, 2, 4)), epsilon=0, alpha=1)
+    f = synk.function([images], (layer.get_output_for(images), "gather"), mode="FAST_COMPILE")
+    shards = [x[:3], x[3:]]
+    means, stds = ([getattr(shard, name)(axis=(0, 2)) for shard in shards] for name in ("mean", "std"))
+    expected = [(shard - mean[:, None]) / std[:, None] for shard, mean, std in zip(shards, means, stds)]
+    np.testing.assert_allclose(f(x), np.concatenate(expected), rtol=1e-6)
+    np.testing.assert_allclose(synk.gather(layer.mean, nd_up=1), means, rtol=1e-6)
+    np.testing.assert_allclose(synk.gather(layer.inv_std, nd_up=1), 1 / np.array(stds), rtol=1e-6)
 
 
 # The networks.
@@ -205,6 +116,23 @@ def test_time_of_a_call_is_divided(demo):
     assert seconds == {"function": 3.5, "shuffling": 1.5, "waiting": 1.0}
 
 
+def test_time_of_steps_is_divided(demo):
+    """Of the second step rank 7 has two slices, and rank 8 one; each begins where the one before has ended."""
+    from train_resnet import divide_steps
+
+    started = [np.array([[7, 11.0], [8, 12.0]]), np.array([[7, 17.0], [7, 23.0], [8, 18.0]])]
+    computed = [np.array([[7, 12.0], [8, 14.0]]), np.array([[7, 19.0], [7, 24.0], [8, 20.0]])]
+    ended = [np.array([[7, 15.0], [8, 16.0]]), np.array([[7, 21.0], [7, 26.0], [8, 22.0]])]
+    seconds = divide_steps(10.0, started, computed, ended)
+    assert seconds == {
+        "shuffling": 1.5 + 2 + 1.5,
+        "function": 1.5 + 2 + 1,
+        "waiting": 1 + 0.5 + 0,
+        "all_reduce": 1.5 + 1.5 + 2,
+    }
+    assert sum(seconds.values()) == 26 - 10
+
+
 def test_clocks_enclose_what_is_computed(demo):
     """The first reads before the work, the second after it, and the values are what they were."""
     import theano
@@ -225,25 +153,30 @@ def test_clocks_enclose_what_is_computed(demo):
 
 
 @pytest.mark.parametrize(
-    "normalize, losses, accuracy, agree",
+    "settings, losses, accuracy, agree",
     [
-        (True, [9.0, 9.0, 1.2, 1.2], 0.9, True),  # only the last half counts: 20 % above
-        (True, [1.0, 1.0, 1.3, 1.3], 0.9, False),
-        (True, [1.0, 1.0, 0.5, 0.5], 0.86, True),
-        (True, [1.0, 1.0, 1.0, 1.0], 0.84, False),
-        (True, [1.0, 1.0, np.nan, 1.0], 0.9, False),
-        (False, [1.0, 1.0, 1.0005, 1.0], 0.9, True),
-        (False, [1.0, 0.998, 1.0, 1.0], 0.9, False),
-        (False, [1.0, np.nan, 1.0, 1.0], 0.9, False),
+        ({}, [9.0, 9.0, 1.2, 1.2], 0.9, True),  # only the last half counts: 20 % above
+        ({}, [1.0, 1.0, 1.3, 1.3], 0.9, False),
+        ({}, [1.0, 1.0, 0.5, 0.5], 0.86, True),
+        ({}, [1.0, 1.0, 1.0, 1.0], 0.84, False),
+        ({}, [1.0, 1.0, np.nan, 1.0], 0.9, False),
+        ({"normalize": False}, [1.0, 1.0, 1.0, 1.0005], 0.9, True),
+        ({"normalize": False}, [1.0, 1.0, 1.0, 0.998], 0.9, False),
+        ({"normalize": False}, [1.0, np.nan, 1.0, 1.0], 0.9, False),
+        ({"sync_bn": True}, [1.0005, 1.0, 1.0, 1.4], 0.9, True),  # the first three, and the mean of the last half
+        ({"sync_bn": True}, [1.0, 1.0, 0.998, 1.0], 0.9, False),
+        ({"sync_bn": True}, [1.0, 1.0, 1.0, 1.6], 0.9, False),
+        ({"sync_bn": True}, [1.0, 1.0, 1.0, 1.0], 0.84, False),
+        ({"sync_bn": True}, [np.nan, 1.0, 1.0, 1.0], 0.9, False),
     ],
 )
-def test_what_is_too_far_from_the_serial_program(demo, normalize, losses, accuracy, agree):
+def test_what_is_too_far_from_the_serial_program(demo, settings, losses, accuracy, agree):
     from train_resnet import compare
     from workload import Run, make_settings
 
     base = Run("base", 4, {"total": 1.0}, [1.0, 1.0, 1.0, 1.0], 0.5, 0.9)
     run = base._replace(losses=losses, valid_accuracy=accuracy)
-    assert compare(run, base, make_settings(depth=8, normalize=normalize)) is agree
+    assert compare(run, base, make_settings(depth=8, **settings)) is agree
 
 
 # The programs.
@@ -272,7 +205,23 @@ def test_without_batch_norm_the_losses_are_the_serial_programs():
     """Batches of 7 go to 2 ranks as 4 and 3 images, in 3 slices of 2, 1 and 1, and of 1 each."""
     done = run(PROGRAM, *SMALL, **FAST)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"losses differ from plain Theano's by at most \S+ of them \(allowed: 1e-09\)", done.stdout)
+    assert re.search(
+        r"first 3 losses differ from plain Theano's by at most \S+ of them \(allowed: 1e-09\)", done.stdout
+    )
+
+
+def test_by_the_rows_of_all_ranks_the_losses_are_the_serial_programs():
+    """Batches of 7 go to 3 ranks as 3, 2 and 2 images; settled averages give the serial program's accuracy, too."""
+    given = "--depth 8 --sync-bn --dtype float64 --batches 3 --batch-size 7 --n-parallel 3 --no-progress"
+    done = run(PROGRAM, *given.split(), **FAST)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ranks normalise by the rows of all ranks" in done.stdout
+    assert re.search(
+        r"first 3 losses differ from plain Theano's by at most \S+ of them \(allowed: 1e-09\)", done.stdout
+    )
+    for label in ("loss of the last batch", "loss in validation", "accuracy in validation"):
+        (cells,) = re.findall(f"^{label} +(.*)", done.stdout, re.MULTILINE)
+        assert len(cells.split()) >= 2 and len(set(cells.split())) == 1, (label, cells)
 
 
 def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
@@ -308,7 +257,7 @@ def test_losses_of_a_wrong_program_are_found_out(tmp_path):
     program.write_text(
         "import runpy, sys\n"
         "import synkhronos\n"
-        "synkhronos.all_reduce = lambda *args, **kwargs: None\n"
+        "synkhronos.ops.all_reduce = lambda x, op='avg': x\n"
         f"sys.path.insert(0, {str(RESNET)!r})\n"
         f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
     )
@@ -341,7 +290,7 @@ def test_table_adds_up():
         "in the function",
         "in shuffling",
         "waiting for the slowest rank",
-        "in all_reduce",
+        "in all_reduce and the update",
         "other",
         "accuracy in validation",
     ):
@@ -349,18 +298,32 @@ def test_table_adds_up():
         table[label] = float(number)
     parts = [
         table[label]
-        for label in ("in the function", "in shuffling", "waiting for the slowest rank", "in all_reduce", "other")
+        for label in (
+            "in the function",
+            "in shuffling",
+            "waiting for the slowest rank",
+            "in all_reduce and the update",
+            "other",
+        )
     ]
     assert all(part >= 0 for part in parts) and table["in the function"] > 0
     assert sum(parts) == pytest.approx(table["total"], abs=0.003)
     assert table["images per second"] == pytest.approx(60 / table["total"], rel=0.02)
 
 
-def test_bad_settings_are_refused():
-    done = run(PROGRAM, "--batches", "0")
-    assert done.returncode == 1 and "batches: expected at least 1, got 0" in done.stderr
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        ("--batches 0", "batches: expected at least 1, got 0"),
+        ("--sync-bn --no-batch-norm", "sync_bn: expected batch normalisation to synchronise, got --no-batch-norm"),
+        ("--sync-bn --num-slices 2", "num_slices: expected 1 with sync_bn, got 2"),
+    ],
+)
+def test_bad_settings_are_refused(given, text):
+    done = run(PROGRAM, *given.split())
+    assert done.returncode == 1 and text in done.stderr
 
 
 def test_help():
     done = run(PROGRAM, "--help")
-    assert done.returncode == 0 and "--num-slices" in done.stdout
+    assert done.returncode == 0 and "--num-slices" in done.stdout and "--sync-bn" in done.stdout

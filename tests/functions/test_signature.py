@@ -101,8 +101,6 @@ def test_updates_that_are_none(updates, error, argument, got):
 @pytest.mark.parametrize(
     "subset,keys,positions",
     [
-        (None, None, None),
-        (None, ["a"], None),
         ([], None, []),
         ([2, 0], None, [2, 0]),
         ((1, 1), None, [1, 1]),

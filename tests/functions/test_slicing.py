@@ -5,12 +5,34 @@ import weakref
 import numpy as np
 import pytest
 
-from synkhronos.functions.slicing import Agreement, in_slices
+from synkhronos.functions import slicing
+from synkhronos.functions.slicing import LAST, Agreement
 from synkhronos.reductions import ReduceOp
 
 ROWS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 PARTS = [ROWS[:2], ROWS[2:4], ROWS[4:]]
 OPS = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
+
+
+def in_slices(call, weights, outputs, updates):
+    """Weigh all values of a slice alike."""
+    each = [[weight] * (len(outputs) + len(updates)) for weight in weights]
+    return slicing.in_slices(call, each, outputs, updates)
+
+
+def test_values_of_a_slice_may_weigh_differently_or_not_count():
+    rows = [3.0, 5.0, 100.0, 7.0]
+    outputs, news = slicing.in_slices(
+        lambda i: [np.array(rows[i]), np.array(rows[i]), np.array(i)],
+        [[1, 4, 1], [None, 0, 1], [None, None, None], [2, 4, 1]],
+        [("a", ReduceOp("avg"))],
+        [("w", ReduceOp("avg")), ("state", LAST)],
+    )
+    np.testing.assert_allclose(outputs, [np.average([3, 7], weights=[1, 2])])
+    np.testing.assert_allclose(news[0], np.average([3, 5, 7], weights=[4, 0, 4]))
+    assert news[1] == 3
+    outputs, news = slicing.in_slices(lambda i: [1, 2], [[None, None]], [("a", ReduceOp("avg"))], [("state", LAST)])
+    assert outputs == [None] and news == [None]
 
 
 @pytest.mark.parametrize("name", OPS)

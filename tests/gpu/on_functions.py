@@ -241,3 +241,24 @@ def test_update_rules_on_devices(x):
     for shared, value in zip((w, b), values):
         np.testing.assert_allclose(shared.get_value(), value, rtol=1e-4, atol=1e-6)
     assert synk.in_sync([w, b] + step.state)
+
+
+@pytest.mark.parametrize("in_steps", [False, True])
+def test_gradients_averaged_inside_the_function(x, in_steps):
+    """Uneven batches, one with fewer rows than ranks; truth is the same program in NumPy, over all rows."""
+    start = np.random.RandomState(2).randn(4, 3).astype("float32")
+    w, speed = theano.shared(start, "w"), theano.shared(np.zeros_like(start), "speed")
+    loss = T.sqr(T.tanh(x.dot(w)) - 0.5).mean()
+    gradient = synk.ops.all_reduce(T.grad(loss, w))
+    new = np.float32(0.9) * speed - np.float32(0.5) * gradient
+    step = synk.function([x], loss, updates=[(speed, new), (w, w + new)])
+    batches = [[0, 1, 2, 3, 4, 5], [6, 2, 4], [3], [5, 1, 0]]
+    losses = step.steps(X, batches=batches) if in_steps else [step(X, batch=rows) for rows in batches]
+    value, velocity = start.astype("float64"), 0.0
+    for found, rows in zip(losses, batches):
+        out = np.tanh(X[rows].dot(value))
+        np.testing.assert_allclose(found, np.mean((out - 0.5) ** 2), rtol=1e-4)
+        velocity = 0.9 * velocity - 0.5 * X[rows].T.dot(2 * (out - 0.5) * (1 - out**2) / out.size)
+        value = value + velocity
+    np.testing.assert_allclose(w.get_value(), value, rtol=1e-4, atol=1e-6)
+    assert synk.in_sync([w, speed]) and type(w).__name__ == "GpuArraySharedVariable"

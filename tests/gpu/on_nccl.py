@@ -87,6 +87,21 @@ class Fail(Command):
             clique.progress.never = False
 
 
+class ReduceValues(Command):
+    """Reduce this rank's value of a variable, and one on the host, as a collective inside a function does."""
+
+    def __init__(self, number, op, weights):
+        self.number, self.op, self.weights = number, ReduceOp(op), weights
+
+    def run(self, context):
+        _, variable = context.shareds[self.number]
+        value = variable.container.storage[0]
+        host = np.full(3, float(context.rank))
+        key = ("function", 0, 0)
+        results = context.transport.all_reduce_values(key, [value, host], self.op, self.weights, "it")
+        return type(results[0]) is type(value), [np.asarray(result) for result in results]
+
+
 class State(Command):
     def run(self, context):
         return context.transport.nccl.broken, context.transport.nccl.progress.aborted
@@ -162,6 +177,21 @@ def test_all_reduce_and_reduce(ranks):
                 names = ["sum", op] if op in ("min", "max") and dtype.startswith("float") else [op]
             reduces = [f"reduce to {ranks.root} {name}" for name in names]
             assert REAL or done == reduces * 2 + ["all_reduce " + name for name in names]
+
+
+def test_values_inside_functions(ranks):
+    for op in ("avg", "sum", "min", "max"):
+        for weights in (None, [2, 3, 1][: ranks.n], [2] + [0] * (ranks.n - 1)):
+            variable, values = make(ranks, (4, 2), "float64")
+            counting = [rank for rank in range(ranks.n) if weights is None or weights[rank]]
+            chosen = [weights[rank] for rank in counting] if weights else None
+            expected = truth(op, [values[rank] for rank in counting], chosen)
+            on_host = truth(op, [np.full(3, float(rank)) for rank in counting], chosen)
+            number = ranks._number(variable)
+            for same_type, results in ranks.session.run(ReduceValues(number, op, weights)):
+                assert same_type
+                np.testing.assert_allclose(results[0], expected, rtol=1e-12)
+                np.testing.assert_allclose(results[1], on_host, rtol=1e-12)
 
 
 def test_weights(ranks):

@@ -23,6 +23,7 @@ PARTS = {
     "mean": ["tests/reductions/test_mean.py", "-k", "device or NCCL"],
     "nccl": [HERE + "/on_nccl.py"],
     "functions": [HERE + "/on_functions.py"],
+    "in graph": [HERE + "/on_in_graph.py"],
     "collectives": ["tests/collectives", "-k", "fork and theano"],
     "forms": ["tests/functions", "-k", f"fork-2-root0-theano and ({FORMS})"],
 }

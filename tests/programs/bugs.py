@@ -11,16 +11,19 @@ import sys
 
 import numpy as np
 
+import synkhronos.functions.function  # noqa: F401, what is first imported while a bug is planted would keep it
 from synkhronos.collectives import scatter as scatter_module
 from synkhronos.collectives.broadcast import Broadcast
-from synkhronos.functions import arguments, division, slicing
+from synkhronos.functions import arguments, batches, calling, division, slicing, step_outputs
 from synkhronos.functions.plan import Plans
+from synkhronos.functions.planning import Planner
 from synkhronos.functions.variants import Variants
 from synkhronos.kernels import reduce as kernel
 from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, op, single_numbers
 from synkhronos.selection import Indices, Rows
 from synkhronos.testing.numpy_engine import Function, NumpyEngine, Shared, _substituted
 from synkhronos.transports.shared_memory import SharedMemoryTransport
+from synkhronos.transports.value_buffers import Region, ValueBuffers
 
 
 class Stale(Exception):
@@ -93,8 +96,8 @@ def average_of_averages(plant):
     """As in 2017: the ranks' results are averaged with equal weights, whatever rows they had."""
     right = division.divide
 
-    def wrong(size, root, n_rows=None, lengths=None, batch_s=None, num_slices=1):
-        found = right(size, root, n_rows, lengths, batch_s, num_slices)
+    def wrong(size, root, n_rows=None, lengths=None, batch_s=None, num_slices=1, joint=False):
+        found = right(size, root, n_rows, lengths, batch_s, num_slices, joint)
         return found if found.weights is None else found._replace(weights=[min(1, rows) for rows in found.weights])
 
     plant.replace(division, "divide", wrong)
@@ -128,6 +131,38 @@ def weights_lost_in_numbers(plant):
         return right(op, parts, None)
 
     plant.replace(single_numbers, "combine_numbers", wrong)
+
+
+def weights_lost_in_steps(plant):
+    """The numbers of many steps are averaged with equal weights."""
+    right = combining.combine_each
+
+    def wrong(op, parts, weights=None):
+        return right(op, parts, None)
+
+    plant.replace(combining, "combine_each", wrong)
+
+
+def weights_of_the_first_steps(plant):
+    """All steps have the weights of those with as many rows as the first."""
+    right = step_outputs.Combiner.__init__
+
+    def wrong(self, plans, ops, dtypes, divisions, counts, stored, root, pools):
+        plans = [plan._replace(division=plans[0].division) for plan in plans]
+        right(self, plans, ops, dtypes, divisions, counts, stored, root, pools)
+
+    plant.replace(step_outputs.Combiner, "__init__", wrong)
+
+
+def indices_of_steps_from_the_first_on(plant):
+    """Every step with indices takes those at the begin of the table."""
+    right = batches.selection
+
+    def wrong(row, indices):
+        start, stop, step = row
+        return right(row if step else (0, stop - start, 0), indices)
+
+    plant.replace(batches, "selection", wrong)
 
 
 def weights_lost_in_the_kernel(plant):
@@ -276,8 +311,8 @@ def lengths_cut(plant):
     """Scattered inputs of different lengths are not refused: the longer ones lose their last rows."""
     right = arguments.Arguments._select
 
-    def wrong(self, arrays, lengths, batch):
-        return right(self, arrays, lengths, min(lengths) if batch is None else batch)
+    def wrong(self, arrays, lengths, batch, argument="batch"):
+        return right(self, arrays, lengths, min(lengths) if batch is None else batch, argument)
 
     plant.replace(arguments.Arguments, "_select", wrong)
 
@@ -289,7 +324,7 @@ def indices_of_the_call_before(plant):
 
 def arguments_of_the_call_before(plant):
     """An array of the same shape as the last one is not written to shared memory."""
-    stage_only_once(plant, lambda i: i >= 0)
+    stage_only_once(plant, lambda i: type(i) is int and i >= 0)
 
 
 def stage_only_once(plant, concerned):
@@ -361,10 +396,10 @@ def lost_default_update(plant):
     """Default updates are forgotten in the graphs for calls in slices."""
     right = Variants.__init__
 
-    def wrong(self, engine, snapshot, sliceable):
+    def wrong(self, engine, snapshot, sliceable, scattered):
         names = ("seen", "running", "statistics")
         updates = [(target, new) for target, new in snapshot.updates if target.name not in names]
-        right(self, engine, snapshot._replace(updates=updates), sliceable)
+        right(self, engine, snapshot._replace(updates=updates), sliceable, scattered)
 
     plant.replace(Variants, "__init__", wrong)
 
@@ -390,15 +425,15 @@ def wrong_op_on_the_last_slice(plant):
 
 def swapped_updates(plant):
     """In slices, two shared variables of a type are given each other's new values."""
-    right = Variants.accumulated
+    right = Variants.returned
 
-    def wrong(self):
-        found = right(self)
+    def wrong(self, sliced):
+        found = right(self, sliced)
         if len(found) > 1 and found[0].type == found[1].type:
             found[:2] = found[1::-1]
         return found
 
-    plant.replace(Variants, "accumulated", wrong)
+    plant.replace(Variants, "returned", wrong)
 
 
 # -- results -------------------------------------------------------------------------------------------------------------
@@ -476,12 +511,101 @@ def slot_one_collective_old(plant):
     plant.replace(SharedMemoryTransport, "bind", wrong)
 
 
+# -- collectives inside functions ----------------------------------------------------------------------------------------
+
+
+def equal_weights_inside(plant):
+    """Collectives inside a function average ranks, whatever rows they have."""
+    right = division.Division.slice_weights
+
+    def wrong(self, i, root):
+        weights = right(self, i, root)
+        return weights if weights is None else [int(weight > 0) for weight in weights]
+
+    plant.replace(division.Division, "slice_weights", wrong)
+
+
+def weight_0_counts_inside(plant):
+    """Ranks that call with a row that is not theirs count in the collectives."""
+    right = division.Division.slice_weights
+
+    def wrong(self, i, root):
+        weights = right(self, i, root)
+        return weights if weights is None else [weight or 1 for weight in weights]
+
+    plant.replace(division.Division, "slice_weights", wrong)
+
+
+def no_updates_without_rows(plant):
+    """Ranks without rows do not make the updates that are common."""
+    right = calling._change
+
+    def wrong(plan, chosen, news, context):
+        return right(plan, chosen if plan.division.takes_part(context.rank) else [], news, context)
+
+    plant.replace(calling, "_change", wrong)
+
+
+def all_updates_without_rows(plant):
+    """Ranks without rows make all updates."""
+    right = calling._change
+
+    def wrong(plan, chosen, news, context):
+        return right(plan, range(len(news)) if plan.division.num_slices == 1 else chosen, news, context)
+
+    plant.replace(calling, "_change", wrong)
+
+
+def results_while_they_are_held(plant):
+    """The memory of a collective's results is used again, though a variable holds them."""
+
+    def wrong(self):
+        self._results = self._results or [Region(self._pool, self.kinds)]
+        return self._results[0]
+
+    plant.replace(ValueBuffers, "result", wrong)
+
+
+def sources_without_turns(plant):
+    """A rank overwrites what it has given to a collective while a slow one is still reading it."""
+    right = ValueBuffers.stage
+
+    def wrong(self, arrays):
+        self._turn = -1
+        return right(self, arrays)
+
+    plant.replace(ValueBuffers, "stage", wrong)
+
+
+def weights_of_the_step_before(plant):
+    """In steps, collectives weigh ranks by the rows of the step before."""
+    right, before = calling.CollectivesOfCall.__init__, {}
+
+    def wrong(self, plan, weights, context):
+        steps = (context.barrier.command, plan.number)
+        known, last = before.get(context.rank, (None, weights))
+        if plan.division.num_slices == 1:
+            before[context.rank] = steps, weights
+            weights = last if known == steps else weights
+        right(self, plan, weights, context)
+
+    plant.replace(calling.CollectivesOfCall, "__init__", wrong)
+
+
+def not_linear_in_slices(plant):
+    """Updates that are not linear in collectives are made in slices."""
+    plant.replace(Planner, "_check_linear", lambda self, division: None)
+
+
 BUGS = [
     average_of_averages,
     average_of_slices,
     weights_lost_in_arrays,
     weights_lost_in_numbers,
     weights_lost_in_the_kernel,
+    weights_lost_in_steps,
+    weights_of_the_first_steps,
+    indices_of_steps_from_the_first_on,
     weight_0_counts,
     default_op_is_sum,
     off_by_one_partition,
@@ -507,4 +631,12 @@ BUGS = [
     subset_in_order,
     plan_of_the_call_before,
     slot_one_collective_old,
+    equal_weights_inside,
+    weight_0_counts_inside,
+    no_updates_without_rows,
+    all_updates_without_rows,
+    results_while_they_are_held,
+    sources_without_turns,
+    weights_of_the_step_before,
+    not_linear_in_slices,
 ]

@@ -1,8 +1,8 @@
 """The recipes as functions of one engine, built once; and the ranks' values, looked at without any collective."""
 
 import numpy as np
-from recipes import INPUTS, RECIPES, SHARED, WHOLE, evaluate
-from vocabulary import WORDS
+from recipes import INPUTS, RANDOM, RECIPES, SHARED, WHOLE, evaluate
+from vocabulary import WORDS, generator_of, state_of
 
 import synkhronos as synk
 from synkhronos.replication.replicator import replicator_of
@@ -16,7 +16,8 @@ class Peek(Command):
         self.numbers = numbers
 
     def run(self, context):
-        return [np.array(engine.get(variable)) for engine, variable in map(context.shareds.get, self.numbers)]
+        values = [engine.get(variable) for engine, variable in map(context.shareds.get, self.numbers)]
+        return [state_of(value) if isinstance(value, np.random.RandomState) else np.array(value) for value in values]
 
 
 class Library:
@@ -34,7 +35,12 @@ class Library:
     def __init__(self, engine, recipes=RECIPES):
         self.engine, self.words = engine, WORDS[engine]()
         self.variables = {
-            name: self.words.shared(np.ones([2 if length is None else length for length in shape], dtype), name=name)
+            name: self.words.shared(
+                np.random.RandomState(1)
+                if name in RANDOM
+                else np.ones([2 if length is None else length for length in shape], dtype),
+                name=name,
+            )
             for name, (dtype, shape) in SHARED.items()
         }
         # The ranks shall hold all variables from the first step on.
@@ -87,7 +93,7 @@ class Library:
     def start(self, initial):
         """Give the master's variables their first values, before the ranks have any."""
         for name, value in initial.items():
-            self.variables[name].set_value(value)
+            self.variables[name].set_value(generator_of(value) if name in RANDOM else value)
 
     def distribute(self, session):
         """Give the ranks the variables; functions follow when they are called."""

@@ -4,7 +4,7 @@ import random
 import time
 
 import numpy as np
-from recipes import SHARED
+from recipes import RANDOM, SHARED
 from steps import Draw
 from truth import Expected, Model, NoAnswer, Refused
 
@@ -40,6 +40,8 @@ class Program:
         self.session = PROGRAM.open(n, root, launcher=launcher)
         library.distribute(self.session)
         self.model = Model(n, root, initial)
+        states = library.values(self.session)
+        self.model.values.update({name: states[name] for name in RANDOM})  # the ranks' own, from which they go on
 
     def __repr__(self):
         """The program as it would be written down."""

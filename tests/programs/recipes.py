@@ -7,6 +7,7 @@ import inspect
 from dataclasses import dataclass, field
 
 import numpy as np
+from vocabulary import state_of
 
 #: Scattered inputs: dtype and shape of a row.
 INPUTS = {
@@ -48,10 +49,22 @@ FIXED = {
 #: Shared variables that hold data, as many rows as were scattered to a rank: dtype and shape of a row.
 DATA = {"table": ("float64", (3,)), "column": ("float64", ()), "labels": ("int64", ()), "small": ("float32", (2,))}
 
-SHARED = {**FIXED, **{name: (dtype, (None,) + shape) for name, (dtype, shape) in DATA.items()}}
+#: Shared variables that hold the state of a random number generator, as an array (`vocabulary.state_of`).
+RANDOM = {"stream": ("uint32", (626,))}
+
+SHARED = {**FIXED, **{name: (dtype, (None,) + shape) for name, (dtype, shape) in DATA.items()}, **RANDOM}
 
 #: Stands for an op that is not given.
 DEFAULT = "default"
+
+
+#: Words for the collectives inside a formula, and their ops.
+COLLECTIVES = {"all_avg": "avg", "all_sum": "sum", "all_min": "min", "all_max": "max"}
+
+
+def collectives(formula):
+    """Return the ops of a formula's own collectives."""
+    return {COLLECTIVES[word] for word in formula.__code__.co_names if word in COLLECTIVES}
 
 
 def parameters(formula):
@@ -110,13 +123,22 @@ def own(formula):
     return Output(formula, None)
 
 
+def common(formula, op="max"):
+    """What collectives give, the same on all ranks; so it is what they give of all rows, but for slices."""
+    return Output(formula, op, "", True)
+
+
 @dataclass(frozen=True)
 class Update:
-    """An update: the name of the shared variable, its new value, and its op."""
+    """An update: the name of the shared variable, its new value, and its op.
+
+    ``linear`` says that the mean of its values over slices is its value on all rows, as far as its collectives go.
+    """
 
     target: str
     formula: object
     op: object = DEFAULT
+    linear: bool = True
 
     def value(self, words, values):
         return evaluate(self.formula, words, values)
@@ -185,6 +207,36 @@ class Recipe:
         ):
             used += parameters(formula)
         return [name for name in SHARED if name in used]
+
+    # -- collectives inside ----------------------------------------------------------------------------------------
+
+    @property
+    def collectives(self):
+        """The ops of all collectives inside the function."""
+        formulas = [each.formula for each in self.outputs + self.updates + self.default_updates]
+        return set().union(*map(collectives, formulas + list(self.givens.values())))
+
+    def behind(self, formula):
+        """Return a formula and the givens that it uses."""
+        return [formula] + [self.givens[name] for name in parameters(formula) if name in self.givens]
+
+    def meets(self, formula):
+        """Return whether a collective is behind a formula."""
+        return any(map(collectives, self.behind(formula)))
+
+    def is_common(self, update):
+        """Return whether ranks without rows make an update, too: it has a collective, or nothing of one rank alone."""
+        updates = self.updates + self.default_updates
+        of_ranks, before = set(self.scattered.split() + self.sliceable.split()) | set(RANDOM), None
+        while of_ranks != before:
+            before = set(of_ranks)
+            of_ranks |= {each.target for each in updates if self._differs(each.formula, of_ranks)}
+        return self.meets(update.formula) or not self._differs(update.formula, of_ranks)
+
+    def _differs(self, formula, of_ranks):
+        """Return whether a formula, without collectives, uses what is of one rank alone."""
+        names = {name for each in self.behind(formula) for name in parameters(each)}
+        return not self.meets(formula) and bool(names & of_ranks)
 
 
 RECIPES = [
@@ -548,6 +600,216 @@ RECIPES = [
         sliceable="table",
         default_updates=[Update("statistics", lambda v, table, statistics: statistics * 0.5 + v.mean(table, 0))],
     ),
+    # collectives inside
+    Recipe(
+        "gradients of all",
+        "x y",
+        [mean(lambda v, x, y, w: (v.dot(x, w) - y) * (v.dot(x, w) - y))],
+        updates=[
+            Update(
+                "w",
+                lambda v, x, y, w: w * 0.5 - v.all_avg(v.mean(v.transposed(x) * (v.dot(x, w) - y), 1)) * 0.03125,
+            ),
+            Update("seen", lambda v, seen: seen + 1),
+        ],
+    ),
+    Recipe(
+        "momentum of all",
+        "x",
+        [mean(lambda v, x, w: x * w), common(lambda v, g: v.sum(g))],
+        like={"g": "w"},
+        givens={"g": lambda v, x: v.all_avg(v.mean(x, 0))},
+        updates=[
+            Update("u", lambda v, u, g: u * 0.5 - g * 0.25),
+            Update("w", lambda v, w, u, g: w * 0.5 + u * 0.25 - g * 0.125),
+        ],
+    ),
+    Recipe(
+        "normalised rows",
+        "x",
+        [
+            each(lambda v, x: x - v.all_avg(v.mean(x, 0))),
+            mean(lambda v, x: v.abs(x - v.all_avg(v.mean(x, 0)))),
+            largest(lambda v, x: x - v.all_min(v.min(x, 0))),
+        ],
+    ),
+    Recipe(
+        "variance of all",
+        "y",
+        [
+            common(
+                lambda v, y: v.all_avg(v.mean((y - v.all_avg(v.mean(y))) * (y - v.all_avg(v.mean(y))))),
+            ),
+            total(lambda v, y: y),
+        ],
+        updates=[
+            Update("scale", lambda v, y: v.all_avg(v.mean(v.abs(y - v.all_avg(v.mean(y))))), linear=False),
+        ],
+    ),
+    Recipe(
+        "extremes of all",
+        "x",
+        [
+            common(lambda v, x: v.all_max(v.max(x, 0)) - v.all_min(v.min(x, 0)), "min"),
+            Output(lambda v, x: v.all_min(v.min(x)), "gather"),
+            own(lambda v, x: v.all_max(v.max(x, 0))),
+        ],
+        form="dict",
+    ),
+    Recipe(
+        "sums of all",
+        "x y",
+        [
+            common(lambda v, x: v.all_sum(v.sum(x, 0))),
+            common(lambda v, x: v.all_sum(v.length(x)), "min"),
+            total(lambda v, y: y),
+        ],
+        updates=[Update("w", lambda v, x, y: v.all_sum(v.dot(y, x)) * 0.5, linear=False)],
+    ),
+    Recipe(
+        "several in one",
+        "x y z",
+        [
+            common(lambda v, x, y: v.dot(*v.all_avg([v.mean(x, 0), v.mean(v.transposed(x) * y, 1)]))),
+            common(lambda v, x, z: v.dot(*v.all_max([v.max(x), v.max(z, 0)])), "c_max"),
+            each(lambda v, x: v.sum(x, 1)),
+        ],
+    ),
+    Recipe(
+        "float32 and integers of all",
+        "z i",
+        [
+            common(lambda v, z: v.all_avg(v.mean(z, 0))),
+            common(lambda v, z: v.all_sum(v.sum(z)), "min"),
+            common(lambda v, i: v.all_sum(v.sum(i))),
+            own(lambda v, i: v.all_min(v.min(i))),
+        ],
+        updates=[Update("h", lambda v, z, h: v.all_min(h * v.cast(v.greater(v.max(z), 1), "float32")), linear=False)],
+    ),
+    Recipe(
+        "integers updated by all",
+        "i j",
+        [each(lambda v, i: i)],
+        updates=[
+            Update("count", lambda v, i: v.all_sum(v.sum(i)), linear=False),
+            Update("k", lambda v, j: v.all_max(v.max(j, 0)), linear=False),
+            Update("seen", lambda v, seen: seen + 1),
+        ],
+    ),
+    Recipe(
+        "own updates beside",
+        "x",
+        [mean(lambda v, x, u: x * u)],
+        updates=[
+            Update("w", lambda v, x, w: w * 0.5 + v.mean(x, 0)),
+            Update("u", lambda v, x: v.all_avg(v.mean(x, 0)) * 0.5),
+            Update("scale", lambda v, w: v.sum(w) * 0.5),
+            Update("count", lambda v, x: v.length(x), "sum"),
+            Update("seen", lambda v, seen: seen + 1),
+        ],
+    ),
+    Recipe(
+        "averaged parameters",
+        "x",
+        [mean(lambda v, x, w: x * w)],
+        updates=[Update("w", lambda v, x, w: v.all_avg(w * 0.5 + v.mean(x, 0) * 0.25))],
+        inplace=True,
+    ),
+    Recipe(
+        "averages that are cut",
+        "x",
+        [mean(lambda v, x, w: x * w)],
+        updates=[Update("w", lambda v, x, w: v.larger(w * 0.5 + v.all_avg(v.mean(x, 0)), -1), linear=False)],
+    ),
+    Recipe(
+        "big of all",
+        "y",
+        [
+            Output(lambda v, g, big: v.max(g - big), "max"),
+            Output(lambda v, g: g * 2, "c_max"),
+            mean(lambda v, y: y),
+        ],
+        like={"g": "big"},
+        givens={"g": lambda v, y, big: v.all_avg(big * 0.5 + v.mean(y))},
+        updates=[Update("big", lambda v, g: g)],
+    ),
+    Recipe(
+        "big and small of all",
+        "y",
+        [common(lambda v, y, big: v.all_max(v.max(y) + v.max(big)), "min")],
+        updates=[
+            Update("big", lambda v, y, big: v.all_sum(big * 0.25 + v.mean(y)), linear=False),
+            Update("scale", lambda v, y: v.all_avg(v.mean(y)) + 1),
+        ],
+        inplace=True,
+    ),
+    Recipe(
+        "running statistics of all",
+        "x",
+        [mean(lambda v, x, statistics, running: x - statistics + running)],
+        default_updates=[
+            Update("statistics", lambda v, x, statistics: statistics * 0.5 + v.all_avg(v.mean(x, 0)) * 0.5),
+            Update("running", lambda v, x, running: running * 0.5 + v.mean(x) * 0.5),
+        ],
+        updates=[Update("w", lambda v, x, w: w * 0.5 + v.all_avg(v.mean(x * w, 0)) * 0.25)],
+    ),
+    Recipe(
+        "data of all",
+        "",
+        [
+            mean(lambda v, table, w, column: v.dot(table, w) - column),
+            Output(lambda v, labels: v.all_sum(v.sum(labels)), "max"),
+        ],
+        updates=[
+            Update("w", lambda v, table, w: w * 0.5 + v.all_avg(v.mean(table, 0)) * 0.25),
+            Update("seen", lambda v, seen: seen + 1),
+        ],
+        sliceable="table column labels",
+        aligned=True,
+    ),
+    Recipe(
+        "inputs and data of all",
+        "y",
+        [total(lambda v, y: y)],
+        updates=[
+            Update("scale", lambda v, y, column: v.all_avg(v.mean(y) + v.mean(column)) * 0.5),
+            Update("running", lambda v, column: v.mean(column)),
+        ],
+        sliceable="column",
+    ),
+    Recipe(
+        "nothing divided, of all",
+        "",
+        [
+            Output(lambda v, w, p: v.all_avg(w * p), "gather"),
+            Output(lambda v, p: v.all_sum(p), "min"),
+            own(lambda v, h, flags: v.all_max([h, v.cast(flags, "float32")])[1]),
+        ],
+        whole="p",
+        updates=[Update("u", lambda v, u: v.all_avg(u) * 0.5), Update("seen", lambda v, seen: seen + 1)],
+    ),
+    Recipe(
+        "bools of all",
+        "b x",
+        [common(lambda v, b: v.all_max(v.any(b))), each(lambda v, x: v.greater(x, v.all_avg(v.mean(x, 0))))],
+        updates=[Update("flags", lambda v, b, flags: v.and_(flags, v.all_min(v.all(b))), linear=False)],
+    ),
+    Recipe(
+        "random numbers",
+        "x",
+        [each(lambda v, x: x), Output(lambda v, stream: v.draw(stream), "sum"), mean(lambda v, x: x)],
+        default_updates=[Update("stream", lambda v, stream: v.advanced(stream))],
+    ),
+    Recipe(
+        "random numbers of all",
+        "x",
+        [
+            Output(lambda v, stream: v.draw(stream), "gather"),
+            Output(lambda v, x, stream: v.all_avg(v.mean(x, 0) * v.draw(stream)), "max"),
+        ],
+        updates=[Update("w", lambda v, w, stream: w * 0.5 + v.all_avg(v.draw(stream)))],
+        default_updates=[Update("stream", lambda v, stream: v.advanced(stream))],
+    ),
 ]
 
 BY_NAME = {recipe.name: recipe for recipe in RECIPES}
@@ -559,7 +821,9 @@ def fresh(name, rows, random, whole_numbers):
         dtype, shape = (INPUTS if name in INPUTS else DATA)[name]
         shape = (rows,) + shape
     else:
-        dtype, shape = (WHOLE if name in WHOLE else FIXED)[name][:2]
+        dtype, shape = {**WHOLE, **FIXED, **RANDOM}[name][:2]
+    if name in RANDOM:
+        return state_of(random)
     kind = np.dtype(dtype).kind
     if whole_numbers or kind != "f":
         low, high = {"b": (0, 2), "u": (0, 9)}.get(kind, (-3, 4))

@@ -76,6 +76,30 @@ class Call:
         return [results] if recipe.form == "single" and subset is None else list(results)
 
 
+@dataclass(repr=False)
+class Steps(Call):
+    """Make several calls of a function in one command."""
+
+    how: str = "steps"
+
+    def run(self, library):
+        recipe, function = BY_NAME[self.recipe], library.functions[self.recipe]
+        given = {name: value.offered() for name, value in self.given.items()}
+        results = function.steps(**given, **self.options)
+        if not recipe.outputs:
+            return []
+        subset = self.options.get("output_subset")
+        if recipe.form == "dict":
+            results = [results[key] for key in (recipe.keys if subset is None else subset)]
+        results = [results] if recipe.form == "single" and subset is None else results
+        for result, i in zip(results, range(len(recipe.outputs)) if subset is None else map(recipe.keys.index, subset)):
+            gathered = recipe.outputs[i].op in ("gather", "c_gather")
+            same = len({np.shape(of_step) for of_step in result}) == 1
+            if (type(result) is np.ndarray) != (same and not gathered):
+                raise AssertionError(f"output {i} of {len(result)} steps came as {type(result).__name__}")
+        return [[np.asarray(of_step) for of_step in result] for result in results]
+
+
 @dataclass
 class Collective:
     """Call one of the collectives; ``arguments`` are in the order of its parameters."""
@@ -153,6 +177,7 @@ class Draw:
 
     def __init__(self, random, names):
         self.random, self.names = random, list(names)
+        self._last = None
 
     def chance(self, percent):
         return self.random.randrange(100) < percent
@@ -172,8 +197,10 @@ class Draw:
     def step(self, model):
         """Return a step that may have no meaning; then another one is to be drawn."""
         kind = self.random.randrange(100)
-        if kind < 62:
+        if kind < 52:
             return self.call(model)
+        if kind < 62:
+            return self.steps(model)
         if kind < 64:
             return self.as_theano()
         if kind < 66:
@@ -190,8 +217,9 @@ class Draw:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, model):
-        recipe = BY_NAME[self.random.choice(self.names)]
-        options = {}
+        again = self._last is not None and self.chance(15)  # programs call the same function again and again
+        self._last = self._last if again else self.random.choice(self.names)
+        recipe, options = BY_NAME[self._last], {}
         rows = self.rows()
         scattered = [name for name in recipe.scattered.split() if name in INPUTS]
         if scattered and self.chance(50):
@@ -217,6 +245,32 @@ class Draw:
         if recipe.outputs and self.chance(25):
             options["output_subset"] = self.random.sample(recipe.keys, self.random.randrange(len(recipe.keys) + 1))
         return Call(recipe.name, given, {key: value for key, value in options.items() if value is not None})
+
+    def steps(self, model):
+        """Return several calls in one command, made of calls of the same function with the same options."""
+        call = self.call(model)
+        recipe, options, k = BY_NAME[call.recipe], call.options, self.random.choice([1, 2, 2, 3, 4])
+        for value in call.given.values():
+            value.form = "data" if value.form == "minibatch" else value.form
+        rows = [
+            len(value.array)
+            for name, value in call.given.items()
+            if name in recipe.scattered.split() and name in INPUTS
+        ]
+        batches = [options.pop("batch")] if "batch" in options else []
+        batches_s = [options.pop("batch_s")] if "batch_s" in options else []
+        for _ in range(k - 1):
+            if batches:
+                batches.append(self.batch(min(rows)))
+            if batches_s:
+                n_rows = len(selected(batches[-1], min(rows))) if batches else min(rows) if rows else None
+                batches_s.append(self.batch_s(model, recipe, n_rows))
+        if batches and all(isinstance(batch, int) for batch in batches):
+            batches[0] = slice(batches[0])  # integers alone would be one batch
+        for name, value in (("batches", batches), ("batches_s", batches_s)):
+            if value:
+                options[name] = value
+        return Steps(call.recipe, call.given, options if batches or batches_s else dict(options, n_steps=k))
 
     def as_theano(self):
         recipe = BY_NAME[self.random.choice(self.names)]
@@ -324,11 +378,11 @@ class Draw:
             )
         if name == "reduce":
             options["in_place"] = self.chance(50)
-        if name == "all_reduce" and options["op"] in ("avg", "c_avg") and self.chance(50):
+        if name == "all_reduce" and options["op"] in ("avg", "c_avg") and self.chance(70):
             called = [recipe for recipe, rows in model.last_rows.items() if any(rows)]
             if called and self.chance(50):
                 options["weights"] = self.random.choice(called)
             else:
-                options["weights"] = [self.random.choice([0, 1, 2, 3.5]) for _ in range(model.n)]
+                options["weights"] = [self.random.choice([0, 0, 1, 2, 3.5]) for _ in range(model.n)]
                 options["weights"][self.random.randrange(model.n)] = 1
         return Collective(name, arguments, options, alone)

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from library import Library
 from protocol import Raised, Wrong, random_program, replay, seeded_program, shortest
-from recipes import RECIPES
+from recipes import BY_NAME, RECIPES
 from steps import Call, Collective
 
 import synkhronos as synk
@@ -56,6 +56,8 @@ def features(step):
         found = [step.how, "function " + step.recipe]
         for option, value in step.options.items():
             found += [option, f"{option} of {type(value).__name__}"]
+        if BY_NAME[step.recipe].collectives:
+            found += [f"collectives inside, with {used}" for used in [step.how, *step.options]]
         return found + [value.form for value in step.given.values()]
     if isinstance(step, Collective):
         return [step.name] + [
@@ -92,6 +94,11 @@ def test_threads(library):
     wanted = ["function " + recipe.name for recipe in RECIPES] + ["call", "as_theano", "Put", "Distribute"]
     wanted += ["batch of " + kind for kind in ("int", "slice", "list", "tuple", "ndarray", "range")]
     wanted += ["batch_s of list", "batch_s of slice", "num_slices", "output_subset"]
+    wanted += ["steps", "batches", "batches_s", "n_steps"]
+    wanted += [
+        "collectives inside, with " + used
+        for used in ("call", "steps", "as_theano", "batch", "batch_s", "num_slices", "output_subset")
+    ]
     wanted += ["array", "list", "view", "data", "minibatch"]
     wanted += [
         "broadcast",

@@ -4,9 +4,11 @@ Nothing here asks synkhronos. A `Model` has a method for every name of the inter
 returns what the call of that name must return, and changes its own record of every rank's values.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
-from recipes import DEFAULT, INPUTS, SHARED, evaluate
-from vocabulary import Arrays, precision
+from recipes import DEFAULT, INPUTS, RANDOM, SHARED, evaluate
+from vocabulary import Arrays, Meeting, advanced, precision
 
 
 class NoAnswer(Exception):
@@ -103,6 +105,30 @@ def reduced_in_type(op, values, weights=None):
     return np.asarray(result).astype(values[0].dtype)
 
 
+@dataclass(frozen=True)
+class Slice:
+    """What a rank computes with in one of its calls.
+
+    Parameters
+    ----------
+    rank, piece : int
+        Whose, and the position of the slice.
+    weight : int
+        In an average: rows; 1 each if nothing is divided; the master's alone if there are no rows at all.
+    counts : bool
+        Whether its outputs and updates do. A rank without rows for a slice makes the call, if others need its
+        collectives, with a row that is somebody else's.
+    values : dict
+        By the names of inputs and shared variables.
+    """
+
+    rank: int
+    piece: int
+    weight: int
+    counts: bool
+    values: dict
+
+
 class Model:
     """All ranks, as one serial program.
 
@@ -149,78 +175,123 @@ class Model:
             raise Refused("op None, and the master makes no call")
         updates = self._updates(recipe)
         averaging = "avg" in ops or num_slices > 1 and any(op == "avg" for _, op in updates)
-        if averaging and None not in counts and counts[0] != counts[1]:
+        if (averaging or "avg" in recipe.collectives) and None not in counts and counts[0] != counts[1]:
             raise Refused("no weights")
+        if num_slices > 1 and not all(update.linear for update, _ in updates):
+            raise Refused("an update that is not linear in collectives, in slices")
         empty = weights is not None and not any(weights)
-        calls = []  # (rank, weight, values) of every slice of every rank
+        slices = []
         for rank in range(self.n):
-            if weights is None or empty or weights[rank]:
-                calls += self._slices(
-                    recipe,
-                    rank,
-                    given,
-                    scattered,
-                    whole,
-                    parts,
-                    shared_rows,
-                    batch_s is not None or num_slices > 1,
-                    num_slices,
-                )
-        size = self._size(calls)
+            by_rows = batch_s is not None or num_slices > 1
+            rows = [of_ranks and of_ranks[rank] for of_ranks in (parts, shared_rows if by_rows else None)]
+            pieces = max(1, min([num_slices] + [len(each) for each in rows if each is not None]))
+            if weights is not None and not empty and not weights[rank]:
+                pieces = 0
+            for i in range(num_slices if recipe.collectives else pieces):
+                here = [each if each is None else np.array_split(each, pieces or 1)[i % (pieces or 1)] for each in rows]
+                if i >= pieces:
+                    here = [None if parts is None else chosen[:1]]
+                    here += [None if rows[1] is None else (rows[1] if len(rows[1]) else np.arange(1))[:1]]
+                values = self._values(recipe, rank, {**whole, **{name: given[name].array for name in scattered}}, *here)
+                weight = 1 if weights is None else int(rank == self.root) if empty else 0
+                if weights is not None and not empty and i < pieces:
+                    weight = len(here[0] if parts is not None else here[1] if by_rows else shared_rows[rank])
+                for name in RANDOM:
+                    values[name] = advanced(values[name], i)
+                slices.append(Slice(rank, i, weight, i < pieces, values))
+        size = self._size(slices)
         results = []
         for output, op in zip(outputs, ops):
-            results.append(self._output(recipe, output, None if empty else op, calls, size))
-        self._check_serial(recipe, outputs, ops, results, given, scattered, parts, whole)
-        after = self._updated(recipe, updates, calls, num_slices, size)
+            results.append(self._output(recipe, output, None if empty else op, slices, size))
+        self._check_serial(recipe, outputs, ops, results, given, scattered, parts, whole, num_slices)
+        after = self._updated(recipe, updates, slices, num_slices, size)
         self.last_rows[recipe.name] = [1] * self.n if weights is None else weights
         return results, after
 
-    def _slices(self, recipe, rank, given, scattered, whole, parts, shared_rows, by_rows, num_slices):
-        """Return what a rank computes with, slice by slice."""
-        n_rows = [len(rows[rank]) for rows in (parts, shared_rows if by_rows else None) if rows is not None]
-        n_pieces = max(1, min([num_slices] + n_rows))
-        calls = []
-        for piece in range(n_pieces):
-            values = {name: of_ranks[rank] for name, of_ranks in self.values.items()}
-            values.update(whole)
-            weight, lengths = 1, []
-            if shared_rows is not None:
-                rows = np.array_split(shared_rows[rank], n_pieces)[piece]
-                weight = len(rows)
-                for name in recipe.sliceable.split():
-                    if by_rows:
-                        values[name] = values[name][rows]
-                    lengths.append(len(values[name]))
-            if parts is not None:
-                rows = np.array_split(parts[rank], n_pieces)[piece]
-                weight = len(rows)
-                values.update((name, given[name].array[rows]) for name in scattered)
-                lengths.append(len(rows))
-            if recipe.aligned and len(set(lengths)) > 1:
-                raise NoAnswer("rows do not fit")
-            calls.append((rank, weight, values))
-        return calls
+    def steps(self, recipe, given, batches=None, batches_s=None, n_steps=None, **options):
+        """Return what as many calls return, by output; and what the ranks hold after the last."""
+        values, rows, results, after = dict(self.values), np.zeros(self.n, int), [], {}
+        last_rows, self.last_rows = self.last_rows, dict(self.last_rows)
+        rounding = 0.0  # a step starts from what those before it have rounded
+        k = len(batches or batches_s or range(n_steps))
+        try:
+            for i in range(k):
+                varied = {"batch": batches, "batch_s": batches_s}
+                varied = {name: given_each[i] for name, given_each in varied.items() if given_each is not None}
+                of_step, changed = self.call(recipe, given, **varied, **options)
+                made = of_step + [each for of_ranks in changed.values() for each in of_ranks]
+                for each in {id(each): each for each in made}.values():  # (one may be that of all ranks)
+                    each.rounding = max(each.rounding, rounding)
+                    each.size *= 8**i
+                rounding = max([rounding] + [each.rounding for of_ranks in changed.values() for each in of_ranks])
+                results.append(of_step)
+                after.update(changed)
+                self.values.update({name: [each.value for each in of_ranks] for name, of_ranks in changed.items()})
+                rows += self.last_rows[recipe.name]
+        finally:
+            self.values, self.last_rows = values, last_rows
+        self.last_rows[recipe.name] = rows.tolist()
+        for of_steps in zip(*results):  # one array of all (a sum of bools is one of integers, unless there are no rows)
+            dtype = np.result_type(*[each.value for each in of_steps])
+            for each in of_steps:
+                each.value = each.value.astype(dtype)
+        return [list(of_steps) for of_steps in zip(*results)], after
 
-    def _evaluate(self, recipe, value, values):
-        """Return the value of an output or update, and the precision to which it is known."""
-        words = Arrays()
+    def _values(self, recipe, rank, given, rows, shared_rows):
+        """Return what a rank computes with, of these rows of the inputs and of its sliceable variables; None: all."""
+        values = {name: of_ranks[rank] for name, of_ranks in self.values.items()}
+        for name in recipe.sliceable.split() if shared_rows is not None else ():
+            values[name] = values[name][shared_rows[shared_rows < len(values[name])]]
+        lengths = {len(values[name]) for name in recipe.sliceable.split()}
+        for name in recipe.inputs:
+            is_divided = name in INPUTS
+            values[name] = given[name][rows] if is_divided else given[name]
+            lengths.update([len(values[name])] if is_divided else [])
+        if recipe.aligned and len(lengths) > 1:
+            raise NoAnswer("rows do not fit")
+        return values
+
+    def _evaluate(self, recipe, value, slices):
+        """Return the value of an output or update in every slice, and the precision to which it is known.
+
+        Formulas are evaluated up to the first collective, on all ranks; then again, with its result, up to the second.
+        """
+        found = {}
+        for piece in {each.piece for each in slices}:
+            here, results = [i for i, each in enumerate(slices) if each.piece == piece], []
+            counting = [i for i in here if slices[i].weight] or here
+            weights = [slices[i].weight or 1 for i in counting]
+            while True:
+                evaluated = {i: self._up_to_collective(recipe, value, slices[i].values, results) for i in here}
+                met = [meeting for meeting, _ in evaluated.values() if isinstance(meeting, Meeting)]
+                if not met:
+                    break
+                arguments = zip(*[evaluated[i][0].arrays for i in counting])
+                results.append([reduced_in_type(met[0].op, of_ranks, weights) for of_ranks in arguments])
+            found.update(evaluated)
+        return [(np.asarray(found[i][0]), found[i][1]) for i in range(len(slices))]
+
+    def _up_to_collective(self, recipe, value, values, results):
+        """Return the value, or the `Meeting` with other ranks of which there is no result yet; and the precision."""
+        words = Arrays(results)
         values = dict(values)
         try:
             for name, formula in recipe.givens.items():
                 values[name] = evaluate(formula, words, values)
-            result = value(words, values)
+            return value(words, values), words.rounding
+        except Meeting as meeting:
+            return meeting, words.rounding
         except ValueError as error:
             raise NoAnswer(str(error)) from None
-        return np.asarray(result), words.rounding
 
-    def _output(self, recipe, output, op, calls, size):
-        evaluated = [(rank, weight) + self._evaluate(recipe, output.value, values) for rank, weight, values in calls]
-        rounding = max(entry[3] for entry in evaluated)
+    def _output(self, recipe, output, op, slices, size):
+        evaluated = self._evaluate(recipe, output.value, slices)
+        rounding = max(precision for _, precision in evaluated)
+        counting = [(each, value) for each, (value, _) in zip(slices, evaluated) if each.counts]
         if op is None:
-            of_root = next(value for rank, _, value, _ in evaluated if rank == self.root)
-            return Expected(of_root, rounding, size)
+            return Expected(next(value for each, value in counting if each.rank == self.root), rounding, size)
         try:
-            value = reduced(op, [value for _, _, value, _ in evaluated], [weight for _, weight, _, _ in evaluated])
+            value = reduced(op, [value for _, value in counting], [each.weight for each, _ in counting])
         except ValueError as error:
             raise NoAnswer(str(error)) from None
         return Expected(value, max(rounding, rounding_of(op, value)), size)
@@ -236,34 +307,42 @@ class Model:
             found.append((update, op))
         return found
 
-    def _updated(self, recipe, updates, calls, num_slices, size):
+    def _updated(self, recipe, updates, slices, num_slices, size):
         after = {}
+        counting = {each.piece: 0 for each in slices if each.counts}  # the rows of all ranks in every slice
+        for each in slices:
+            if each.piece in counting:
+                counting[each.piece] += each.weight
         for update, op in updates:
             target = update.target
             after[target] = [Expected(value) for value in self.values[target]]
-            for rank in range(self.n):
-                evaluated = [
-                    (weight,) + self._evaluate(recipe, update.value, values)
-                    for caller, weight, values in calls
-                    if caller == rank
+            common = bool(recipe.collectives) and recipe.is_common(update)
+            evaluated = list(zip(slices, self._evaluate(recipe, update.value, slices)))
+            for rank in {each.rank for each in slices}:
+                of_rank = [
+                    (counting[each.piece] if common else each.weight, value, rounding)
+                    for each, (value, rounding) in evaluated
+                    if each.rank == rank and (each.piece in counting if common else each.counts)
                 ]
-                if not evaluated:
+                if not of_rank:
                     continue
-                rounding = max(entry[2] for entry in evaluated)
-                values = [value for _, value, _ in evaluated]
-                if num_slices > 1 and op is None:
-                    if any(not np.array_equal(value, values[0]) for value in values):
+                weights, values, roundings = zip(*of_rank)
+                result, rounding = values[0], max(roundings)
+                if target in RANDOM:
+                    result = values[-1]
+                elif num_slices > 1 and op is None:
+                    if any(not np.array_equal(value, result) for value in values):
                         raise NoAnswer("slices disagree")
-                    result = values[0]
                 elif num_slices > 1:
-                    result = reduced_in_type(op, values, [weight for weight, _, _ in evaluated])
+                    result = reduced_in_type(op, values, weights)
                     rounding = max(rounding, rounding_of(op, result) if len(values) > 1 else 0)
-                else:
-                    result = values[0]
                 after[target][rank] = Expected(result, rounding, size)
+            everywhere = len({each.rank for each in slices}) == self.n
+            if common and everywhere and len({each.value.tobytes() for each in after[target]}) == 1:
+                after[target] = after[target][:1] * self.n  # so the bits must be the same, too
         return after
 
-    def _check_serial(self, recipe, outputs, ops, results, given, scattered, parts, whole):
+    def _check_serial(self, recipe, outputs, ops, results, given, scattered, parts, whole, num_slices):
         """The formulas over all rows at once must give the same where the ranks' variables are the same."""
         if parts is None or recipe.sliceable or not sum(map(len, parts)):
             return
@@ -274,19 +353,20 @@ class Model:
         values.update(whole)
         values.update((name, given[name].array[np.concatenate(parts)]) for name in scattered)
         for output, op, result in zip(outputs, ops, results):
-            if output.serial and op is not None:
-                serial = self._evaluate(recipe, output.value, values)[0]
+            sliced = num_slices > 1 and recipe.meets(output.formula)  # what ranks have in common is that of a slice
+            if output.serial and op is not None and not sliced:
+                serial = self._evaluate(recipe, output.value, [Slice(self.root, 0, 1, True, values)])[0][0]
                 difference = result.differs(serial.astype(result.value.dtype))
                 assert difference is None, f"the model is wrong: {difference}"
 
-    def _size(self, calls):
+    def _size(self, slices):
         """Return what bounds the terms of a sum: the number of elements times the largest product."""
         size = 1.0
-        for _, _, values in calls:
-            arrays = [values[name] for name in values if name != "big"]
+        for each in slices:
+            arrays = [value for name, value in each.values.items() if name != "big" and name not in RANDOM]
             largest = max(float(np.max(np.abs(array.astype(float)), initial=1)) for array in arrays)
             size = max(size, largest**2 * max(array.size for array in arrays))
-        return size * len(calls)
+        return size * len(slices)
 
     def as_theano(self, recipe, given):
         """The master alone, as plain Theano."""
@@ -297,11 +377,11 @@ class Model:
         }
         if recipe.aligned and len(lengths) > 1:
             raise NoAnswer("rows do not fit")
-        calls = [(self.root, 1, values)]
-        updates, size = self._updates(recipe), self._size(calls)
+        alone = [Slice(self.root, 0, 1, True, values)]
+        updates, size = self._updates(recipe), self._size(alone)
         return (
-            [self._output(recipe, output, None, calls, size) for output in recipe.outputs],
-            self._updated(recipe, updates, calls, 1, size),
+            [self._output(recipe, output, None, alone, size) for output in recipe.outputs],
+            self._updated(recipe, updates, alone, 1, size),
         )
 
     # -- collectives -----------------------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ A formula is a function of the words and of values, arrays or variables: ``lambd
 these words it uses ``+ - *``, comparisons by name, and indexing by constants; all constants are exact in binary.
 """
 
+import copy
 import operator
 
 import numpy as np
 
+import synkhronos as synk
 from synkhronos.testing import numpy_engine as numpy_engine
 
 FUNCTIONS = {
@@ -46,8 +48,47 @@ def precision(x):
     return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
 
 
+def state_of(generator):
+    """Return the state of a RandomState as an array."""
+    _, key, position, _, _ = generator.get_state()
+    return np.append(key, np.uint32(position))
+
+
+def generator_of(state):
+    """Return the RandomState of such an array."""
+    generator = np.random.RandomState()
+    generator.set_state(("MT19937", state[:-1].astype("uint32"), int(state[-1])))
+    return generator
+
+
+def advanced(state, n=1):
+    """Return the state after n draws."""
+    generator = generator_of(state)
+    generator.random_sample((n, 3))
+    return state_of(generator)
+
+
+class Meeting(Exception):
+    """A rank has come to a collective of which there is no result yet.
+
+    Attributes
+    ----------
+    op : str
+    arrays : list of array
+        The rank's own.
+    """
+
+    def __init__(self, op, arrays):
+        self.op, self.arrays = op, arrays
+
+
 class Arrays:
     """The words as plain NumPy: the truth.
+
+    Parameters
+    ----------
+    results : sequence of list of array
+        Of the first collectives, in the order in which they are computed.
 
     Attributes
     ----------
@@ -55,10 +96,15 @@ class Arrays:
         The precision to which what was computed with these words is known, whatever the order of additions; 0: exactly.
     """
 
-    def __init__(self):
-        self.rounding = 0.0
+    draw = staticmethod(lambda state: generator_of(state).random_sample(3))
+    advanced = staticmethod(advanced)
+
+    def __init__(self, results=()):
+        self.rounding, self._results = 0.0, iter(results)
 
     def __getattr__(self, word):
+        if word.startswith("all_"):
+            return lambda x: self._all(word[len("all_") :], x)
         function = {"length": length, "cast": cast, **FUNCTIONS}[word]
         if word not in ("sum", "mean", "prod", "dot"):
             return function
@@ -71,8 +117,36 @@ class Arrays:
 
         return rounding
 
+    def _all(self, op, x):
+        arrays = [np.asarray(each) for each in x] if isinstance(x, list) else [np.asarray(x)]
+        results = next(self._results, None)
+        if results is None:
+            raise Meeting(op, arrays)
+        if op in ("avg", "sum"):
+            self.rounding = max(self.rounding, *map(precision, arrays))
+        return results if isinstance(x, list) else results[0]
 
-class NumpyEngine:
+
+class Collectives:
+    """The words for collectives inside a graph."""
+
+    all_avg = staticmethod(synk.ops.all_reduce)
+    all_sum = staticmethod(lambda x: synk.ops.all_reduce(x, "sum"))
+    all_min = staticmethod(lambda x: synk.ops.all_reduce(x, "min"))
+    all_max = staticmethod(lambda x: synk.ops.all_reduce(x, "c_max"))
+
+
+def _draw(generator):
+    return copy.deepcopy(generator).random_sample(3)
+
+
+def _after_draw(generator):
+    after = copy.deepcopy(generator)
+    after.random_sample(3)
+    return after
+
+
+class NumpyEngine(Collectives):
     """The words as expressions of the NumPy engine."""
 
     options = {}
@@ -82,12 +156,20 @@ class NumpyEngine:
     def variable(name, dtype, ndim, broadcastable=None):
         return numpy_engine.variable(name, dtype, ndim, broadcastable)
 
+    @staticmethod
+    def draw(stream):
+        return numpy_engine.apply(_draw, stream, dtype="float64", ndim=1)
+
+    @staticmethod
+    def advanced(stream):
+        return numpy_engine.Apply(_after_draw, (stream,), None)
+
     def __getattr__(self, word):
         function = {"length": length, "cast": cast, **FUNCTIONS}[word]
         return lambda *args: numpy_engine.apply(function, *args)
 
 
-class Theano:
+class Theano(Collectives):
     """The words as expressions of Theano, run as Python code: no compiler is called."""
 
     def __init__(self):
@@ -111,6 +193,17 @@ class Theano:
 
     def variable(self, name, dtype, ndim, broadcastable=None):
         return self._tensor.TensorType(dtype, broadcastable or (False,) * ndim)(name)
+
+    def draw(self, stream):
+        return self._uniform(stream)[1]
+
+    def advanced(self, stream):
+        return self._uniform(stream)[0]
+
+    def _uniform(self, stream):
+        from theano.tensor import raw_random
+
+        return raw_random.uniform(stream, (3,), ndim=1, dtype="float64")
 
     def __getattr__(self, word):
         return self._words[word] if word in self._words else getattr(self._tensor, word)

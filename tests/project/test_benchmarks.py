@@ -14,7 +14,7 @@ from worlds import needs_lasagne
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import calls, collectives, end_to_end, goals, gradients, inputs, measure, report, start  # noqa: E402
+from benchmarks import calls, collectives, end_to_end, goals, gradients, inputs, measure, report, start, steps  # noqa: E402
 from benchmarks.at_once import APART, CEILING, AtOnce  # noqa: E402
 from benchmarks.measure import Local, Times, WrongResult  # noqa: E402
 from benchmarks.peers.collective import Collective  # noqa: E402
@@ -28,6 +28,7 @@ TINY = [
     (calls.run, dict(repeats=5, rows=300, pauses=(1e-4,)), "call, no inputs"),
     (collectives.run, dict(sizes=(4096,), most=3, many=[(3, 4), (5,)]), "all_reduce, in slots"),
     (inputs.run, dict(repeats=5, shape=(300, 4), batch=64), "batch of 64 shuffled rows"),
+    (steps.run, dict(programs=[((4, 5, 3), 6, 3)], repeats=3, rounds=20), "steps of 3"),
     (gradients.run, dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3), "MLP gradient"),
     (
         start.run,
@@ -70,8 +71,13 @@ def test_every_case_of_a_library_of_collectives_can_be_timed(what):
 
 
 TRAINED = [
-    ({"models": ["custom_mlp:1,8,0,0"], "digits": 600, "depth": None}, "MNIST, custom_mlp:1,8,0,0", 3),
-    ({"models": (), "depth": 8, "steps": 2}, "ResNet-8", 2),
+    (
+        {"models": ["custom_mlp:1,8,0,0"], "digits": 600, "depth": None, "recurrent": False},
+        "MNIST, custom_mlp:1,8,0,0",
+        3,
+    ),
+    ({"models": (), "digits": 600, "depth": None}, "MNIST, LSTM", 3),
+    ({"models": (), "depth": 8, "steps": 2, "recurrent": False}, "ResNet-8", 2),
 ]
 
 
@@ -87,16 +93,22 @@ def shallow(depth, images, normalize):
 @needs_lasagne
 @pytest.mark.theano
 @pytest.mark.timeout(300)  # compiling takes long where nothing is cached
-@pytest.mark.parametrize("options, what, steps", TRAINED, ids=["mnist", "resnet"])
-def test_training(options, what, steps, monkeypatch):
+@pytest.mark.parametrize("options, what, n_steps", TRAINED, ids=["mnist", "lstm", "resnet"])
+def test_training(options, what, n_steps, monkeypatch):
     workload = importlib.import_module("workload")
     monkeypatch.setattr(workload, "build_resnet", shallow)  # a real one takes 20 seconds to compile
     times, where = list(end_to_end.run(NO_PEERS, mlps=[], epochs=2, **options))
-    assert times["case"].endswith(what) and list(times["times"]) == ["synkhronos", "plain Theano", CEILING, APART]
+    assert times["case"].endswith(what) and list(times["times"]) == [
+        "synkhronos",
+        end_to_end.IN_STEPS,
+        "plain Theano",
+        CEILING,
+        APART,
+    ]
     assert where["case"].endswith(what)
     for name, parts in where["parts"].items():
         assert sum(parts.values()) == pytest.approx(2 * parts["total"])  # the parts, and their sum
-        assert 0.2 < steps * parts["total"] / times["times"][name].median < 5
+        assert 0.2 < n_steps * parts["total"] / times["times"][name].median < 5
     parts = where["parts"]["synkhronos"]
     assert min(parts.values()) >= 0 and parts["function (gradients)"] > 0 and parts["update step"] > 0
     assert "| function (gradients) | " in report.parts_table([times, where])
@@ -273,7 +285,7 @@ def test_gloo_is_left_out_without_torch(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with Groups(("gloo",)) as groups:
         assert groups.contenders(("gloo",), 2, "barrier") == {}
-    assert groups.missing == {"gloo": "gloo: it is a part of torch, which is not installed"}
+    assert groups.missing == {"gloo": "Gloo: it is a part of torch, which is not installed"}
 
 
 def test_extras_hold_the_pins_together(monkeypatch):

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "synkhronos"
 LAYERS = [
     ["errors", "trace"],
     ["reductions", "partition", "host"],
-    ["kernels"],
+    ["kernels", "in_graph"],
     ["selection", "memory"],
     ["sync"],
     ["transports", "engines"],
@@ -22,6 +22,7 @@ LAYERS = [
     ["shared_data", "replication"],
     ["functions"],
     ["collectives"],
+    ["ops"],
     ["extensions", "testing"],
     ["__init__", "cli", "__main__"],
 ]

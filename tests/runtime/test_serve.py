@@ -23,7 +23,7 @@ class Say(Command):
 
 
 class Context:
-    rank, stopped, _commitment = 1, False, None
+    rank, stopped, _commitment, _tried = 1, False, None, ()
     execute = RankContext.execute
 
     def __init__(self):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from typing import Any, Callable, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ...errors import ArgumentTypeError, ArgumentValueError
+from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...trace import point
 from .. import pickling
-from ..base import ArrayType, Engine, Input, Output
+from ..base import ArrayType, Collectives, Engine, Input, Output
 from . import snapshot as snapshots
+from .dependence import survey
 from .library import Library
 from .snapshot import Snapshot
 
@@ -38,6 +41,10 @@ class GraphEngine(Engine):
     library: Library
     #: Linkers whose functions take an ``output_subset``.
     lazy_linkers: Tuple[type, ...] = ()
+
+    def __init__(self) -> None:
+        #: By function, what `_find_own` returns, which never changes; it goes with the function.
+        self._is_own: WeakKeyDictionary[Any, List[bool]] = WeakKeyDictionary()
 
     # -- recognising ---------------------------------------------------------------------------------------------
 
@@ -217,26 +224,34 @@ class GraphEngine(Engine):
             else:
                 by_key = compiled(*args, output_subset=[keys[index] for index in subset])
                 result = [by_key[keys[index]] for index in subset]
+        is_own = self._is_own.get(compiled)
+        if is_own is None:
+            is_own = self._is_own[compiled] = self._find_own(compiled)
         return [
-            self._own(compiled.maker.fgraph.outputs[index], outputs[index].borrow, value)
+            value if is_own[index] and type(value) is np.ndarray else self._own(compiled, index, value, is_own[index])
             for index, value in zip(chosen, result)
         ]
 
-    def _own(self, output: Any, borrow: bool, value: Any) -> Any:
-        """Return the output's value as an array that belongs to the caller alone."""
-        on_host = isinstance(output.type, self.library.TensorType)
-        if not on_host and not self.is_on_device(value):
-            return value
-        if isinstance(value, np.generic):
-            return np.asarray(value)  # the Python code of some Ops leaves a NumPy scalar, though the type says array
+    def _find_own(self, compiled: Any) -> List[bool]:
+        """Return, for every output, whether its value belongs to the caller as it comes."""
         # An output may be the array that an updated shared variable held before ([w], updates=[(w, w + 1)]). The
         # library gives that array up; but here it can be memory that is used again. The same holds for In(borrow=True)
         # and Out(borrow=True): the next call may write to what Out(borrow=True) has returned (in modes without
         # allow_gc).
-        root = self.library.alias_root(output)
-        if (borrow or root.owner is None) and not isinstance(root, self.library.Constant):
-            return value.copy("K" if on_host else "A")
-        return value
+        found = []
+        for output, given in zip(compiled.maker.fgraph.outputs, compiled.maker.outputs):
+            root = self.library.alias_root(output)
+            found.append(not given.borrow and root.owner is not None or isinstance(root, self.library.Constant))
+        return found
+
+    def _own(self, compiled: Any, index: int, value: Any, is_own: bool) -> Any:
+        """Return the output's value as an array that belongs to the caller alone."""
+        on_host = isinstance(compiled.maker.fgraph.outputs[index].type, self.library.TensorType)
+        if not on_host and not self.is_on_device(value):
+            return value
+        if isinstance(value, np.generic):
+            return np.asarray(value)  # the Python code of some Ops leaves a NumPy scalar, though the type says array
+        return value if is_own else value.copy("K" if on_host else "A")
 
     def copy(self, compiled: Any, snapshot: Snapshot, **kwargs: Any) -> Tuple[Any, Snapshot]:
         swap = dict(kwargs.get("swap") or {})
@@ -278,6 +293,25 @@ class GraphEngine(Engine):
 
     def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_variant(self.library, snapshot, sliced, as_inputs, self.is_random, self.label)
+
+    # -- collectives inside functions ----------------------------------------------------------------------------
+
+    def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
+        for index, variable in enumerate(variables):
+            argument = f"variable {index} ({self.label(variable)})" if self.owns(variable) else f"variable {index}"
+            type_ = self.array_type(variable.type) if isinstance(variable, self.library.Variable) else None
+            if type_ is None:
+                got = str(getattr(variable, "type", repr(variable)))
+                raise ArgumentTypeError(argument, f"a dense array of {self.name}", got)
+            check_dtype(op, type_.dtype, argument, IN_GRAPH)
+        results: List[Any] = self.library.AllReduce(op, len(variables))(*variables, return_list=True)
+        return results
+
+    def collectives(self, snapshot: Snapshot, scattered: Sequence[Any]) -> Optional[Collectives]:
+        return survey(self.library, snapshot, scattered, self.is_random)
+
+    def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
+        return snapshots.compile_shapes(self.library, snapshot, as_inputs)
 
     # -- travel --------------------------------------------------------------------------------------------------
 

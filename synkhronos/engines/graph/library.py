@@ -29,3 +29,26 @@ class Library(NamedTuple):
     alias_root: Callable[[Any], Any]
     get_mode: Callable[[Any], Any]
     change_flags: Callable[..., Any]
+    graph_inputs: Callable[..., Any]
+    io_toposort: Callable[..., Any]
+    DebugMode: Type[Any]
+    IfElse: Type[Any]
+    Scan: Type[Any]
+    Shape: Type[Any]
+    Shape_i: Type[Any]
+    #: The operation of `synkhronos.ops.all_reduce`, made for the library.
+    AllReduce: Type[Any]
+    #: From a node to groups of positions: it is affine in the inputs of each group, if the others are fixed.
+    affine_inputs: Callable[..., Any]
+    #: From an expression to an equal one in which all shapes are those of the graph's inputs.
+    by_shapes_of_inputs: Callable[..., Any]
+    #: From an operation to the outputs of the graph inside it, if there is one.
+    inner_outputs: Callable[..., Any]
+    #: Puts the collectives inside a scan in order.
+    scan_in_order: Callable[..., Any]
+    #: From a scan's node to the inputs of its inner graph that change with some of the node's inputs.
+    changing_in_scan: Callable[..., Any]
+    #: From variables to expressions of their shapes, int64 vectors.
+    shapes_of: Callable[..., Any]
+    #: The mode for graphs that are so small that compiling them costs more than it saves.
+    small: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from . import collectives
 from .library import Library
 
 
@@ -15,6 +16,10 @@ class Snapshot(NamedTuple):
     outputs: List[Any]
     updates: List[Tuple[Any, Any]]
     settings: Dict[str, Any]  # the other keywords of the library's ``function``
+
+    def expressions(self) -> List[Any]:
+        """Return the outputs and then the new values: the order in which collectives are numbered."""
+        return [output.variable for output in self.outputs] + [new for _, new in self.updates]
 
 
 def take(
@@ -73,7 +78,12 @@ def compile_variant(
     # Nameless, because a function's inputs cannot have one name twice.
     inputs = snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced]
     outputs, updates = snapshot.outputs, snapshot.updates
-    if sliced:
+    if collectives.ops_in(library, snapshot.expressions()):
+        # Nothing is updated before the last collective has succeeded on all ranks, which is known to the caller.
+        with library.change_flags(compute_test_value="off"):
+            ordered, _ = collectives.in_order(library, snapshot.expressions())
+        outputs, updates = [library.Out(output) for output in ordered], []
+    elif sliced:
         # The next call may overwrite a borrowed output; with slices it is still needed then.
         outputs = [library.Out(output.variable) for output in outputs]
         outputs += [library.Out(new) for target, new in updates if not is_random(target)]
@@ -91,12 +101,26 @@ def compile_variant(
     )
 
 
+def compile_shapes(library: Library, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
+    """Compile the function of the outputs' shapes; parameters as those of `Engine.shapes`."""
+    replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
+    return library.function(
+        snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced],
+        library.shapes_of([output.variable for output in snapshot.outputs]),
+        givens=replaced,
+        no_default_updates=True,
+        on_unused_input="ignore",
+        mode=library.small,
+        name=f"{snapshot.settings['name']} (shapes)",
+    )
+
+
 def of_copy(
     library: Library, snapshot: Snapshot, copied: Any, swap: Dict[Any, Any], delete_updates: Optional[bool]
 ) -> Snapshot:
     """Return the snapshot of a function that was copied with these shared variables in place of others."""
     updates = [] if delete_updates else snapshot.updates
-    expressions = [output.variable for output in snapshot.outputs] + [new for _, new in updates]
+    expressions = snapshot._replace(updates=updates).expressions()
     _, cloned, _ = library.rebuild_collect_shared(
         expressions,
         [given.variable for given in snapshot.inputs],

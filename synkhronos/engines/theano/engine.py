@@ -8,12 +8,16 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 import numpy as np
 import theano
+from theano.compile.debugmode import DebugMode
 from theano.compile.function_module import Function, alias_root, convert_function_input
 from theano.compile.io import SymbolicInput, SymbolicOutput
-from theano.compile.mode import get_mode
+from theano.compile.mode import Mode, get_mode
+from theano.compile.ops import Shape, Shape_i
 from theano.compile.pfunc import rebuild_collect_shared
 from theano.compile.sharedvalue import SharedVariable
-from theano.gof import Constant, Container, Variable, compilelock, vm
+from theano.gof import Constant, Container, Variable, compilelock, graph, vm
+from theano.ifelse import IfElse
+from theano.scan_module.scan_op import Scan
 from theano.tensor import TensorType
 from theano.tensor.raw_random import RandomStateType
 
@@ -22,7 +26,10 @@ from ...reductions import ReduceOp
 from .. import random_states
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
-from . import gpu, pickling_repairs, profiles
+from . import gpu, pickling_repairs, profiles, scans
+from .affine import affine_inputs
+from .all_reduce import AllReduce
+from .shapes import by_shapes_of_inputs, shapes_of
 
 
 class TheanoEngine(GraphEngine):
@@ -49,6 +56,21 @@ class TheanoEngine(GraphEngine):
         alias_root=alias_root,
         get_mode=get_mode,
         change_flags=theano.change_flags,
+        graph_inputs=graph.inputs,
+        io_toposort=graph.io_toposort,
+        DebugMode=DebugMode,
+        IfElse=IfElse,
+        Scan=Scan,
+        Shape=Shape,
+        Shape_i=Shape_i,
+        AllReduce=AllReduce,
+        affine_inputs=affine_inputs,
+        by_shapes_of_inputs=by_shapes_of_inputs,
+        inner_outputs=scans.inner_outputs,
+        scan_in_order=scans.in_order,
+        changing_in_scan=scans.changing,
+        shapes_of=shapes_of,
+        small=Mode(linker="py", optimizer=None),
     )
     # CVM is missing if Theano has no C++ compiler.
     lazy_linkers = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))

@@ -16,7 +16,7 @@ import numpy as np
 import theano
 from theano.compile.function_module import FunctionMaker
 from theano.compile.io import SymbolicOutput
-from theano.gof import Apply, Constant, FunctionGraph
+from theano.gof import Apply, Constant, FunctionGraph, local_optimizer
 from theano.gof.destroyhandler import DestroyHandler
 from theano.gof.graph import clone_get_equiv
 from theano.tensor import TensorType
@@ -25,6 +25,7 @@ from ...errors import ArgumentTypeError, StateError, SynkhronosError, error_text
 from ...reductions import Accumulator, ReduceOp
 from ...selection import Indices
 from . import pocl
+from .all_reduce import AllReduce
 
 #: Where reductions keep their compiled kernel, which does not pickle, in their Apply node.
 KERNEL_OF_REDUCTION = "@cache_reduction_k"
@@ -98,6 +99,7 @@ def open_device(name: str) -> Any:
         except Exception as error:
             raise SynkhronosError(f"{name} could not be opened: {error_text(error)}") from error
         _opened = name
+        _lift_all_reduce(gpuarray.opt)
         if name.startswith("opencl"):
             for database in (gpuarray.opt.gpu_optimizer, gpuarray.opt.gpu_optimizer2):
                 for optimization in NOT_FOR_OPENCL:
@@ -166,6 +168,31 @@ def check_context(label: str, type_: Any) -> None:
 
 
 # -- functions ---------------------------------------------------------------------------------------------------------
+
+
+def _lift_all_reduce(opt: Any) -> None:
+    """Have Theano reduce on the device what is computed there, rather than bring it to the host for that."""
+
+    def on_device(op: Any, context: Any, inputs: Any, outputs: Any) -> Any:
+        if op.op.on_host or all(is_type(variable.type) for variable in inputs[: op.n]):
+            return None
+        variables = [opt.as_gpuarray_variable(variable, context) for variable in inputs[: op.n]]
+        return op(*variables, *inputs[op.n :], return_list=True)
+
+    # Theano's `op_lifter` brings all results to the host, also of what the program itself has on the device.
+    @local_optimizer([AllReduce])  # type: ignore  # Theano has no types
+    def lift(node: Apply) -> Any:
+        is_there = [
+            is_type(one.type) or one.owner is not None and isinstance(one.owner.op, opt.HostFromGpu)
+            for one in node.inputs
+        ]
+        new = on_device(node.op, None, node.inputs, node.outputs) if any(is_there) else None
+        if new is None:
+            return False
+        return [one if is_type(old.type) else opt.safe_to_cpu(one) for old, one in zip(node.outputs, new)]
+
+    opt.register_opt("fast_compile", name="local_gpua_all_reduce")(lift)
+    opt.register_opt2([AllReduce], "fast_compile", name="local_gpua_all_reduce")(on_device)
 
 
 def outputs_on_device(compiled: Any) -> Any:

@@ -7,11 +7,14 @@ from typing import Any, Callable, Hashable, Iterator, List, Mapping, Optional, S
 import numpy as np
 
 from ...engines import pickling, random_states
-from ...engines.base import ArrayType, Engine, Input, Output
+from ...engines.base import ArrayType, Collectives, Engine, Input, Output
 from ...errors import ArgumentTypeError, ArgumentValueError
+from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...trace import point
+from . import collectives
 from .function import Function, Graph, given_pairs, graph_of
-from .graph import Apply, In, Shared, Variable, check, convert, substituted
+from .graph import Apply, In, Shared, Variable, apply, check, convert, substituted
+from .operations import all_reduce
 
 
 class NumpyEngine(Engine):
@@ -69,7 +72,9 @@ class NumpyEngine(Engine):
     def variant(self, snapshot: Graph, sliced: bool, as_inputs: Sequence[Any]) -> Function:
         replaced = [(shared, Variable(shared.type, shared.name)) for shared in as_inputs]
         outputs, updates = snapshot.outputs, snapshot.updates
-        if sliced:
+        if self.collectives(snapshot, ()) is not None:
+            outputs, updates = collectives.numbered(outputs + [new for _, new in updates]), []
+        elif sliced:
             outputs = outputs + [new for target, new in updates if not self.is_random(target)]
             updates = [(target, new) for target, new in updates if self.is_random(target)]
         new_values = substituted([new for _, new in updates], replaced)
@@ -79,6 +84,31 @@ class NumpyEngine(Engine):
                 inputs=snapshot.inputs + [In(variable) for _, variable in replaced],
                 outputs=substituted(outputs, replaced),
                 updates=[(target, new) for (target, _), new in zip(updates, new_values)],
+                keys=None,
+                single=False,
+            )
+        )
+
+    def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
+        for index, variable in enumerate(variables):
+            type_ = variable.type if isinstance(variable, Variable) else None
+            argument = f"variable {index} ({variable!r})"
+            if type_ is None:
+                raise ArgumentTypeError(argument, f"a dense array of {self.name}", repr(variable))
+            check_dtype(op, type_.dtype, argument, IN_GRAPH)
+        return all_reduce(variables, op)
+
+    def collectives(self, snapshot: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
+        return collectives.survey(snapshot, scattered)
+
+    def shapes(self, snapshot: Graph, as_inputs: Sequence[Any]) -> Function:
+        replaced = [(shared, Variable(shared.type, shared.name)) for shared in as_inputs]
+        outputs = substituted(snapshot.outputs, replaced)
+        return Function(
+            snapshot._replace(
+                inputs=[given._replace(mutable=False) for given in snapshot.inputs] + [In(new) for _, new in replaced],
+                outputs=[apply(_shape, output, dtype="int64", ndim=1) for output in outputs],
+                updates=[],
                 keys=None,
                 single=False,
             )
@@ -152,6 +182,10 @@ class NumpyEngine(Engine):
         return pickling.loads(
             data, lambda kind, number: replicas[number] if kind == "variable" else replicas[number].storage
         )
+
+
+def _shape(value: Any) -> Any:
+    return np.array(np.shape(value) if isinstance(value, np.ndarray) else (), np.int64)
 
 
 def _parts(compiled: Function) -> Iterator[Tuple[str, Any]]:

@@ -130,8 +130,11 @@ class Function:
         known = {id(given.variable): value for given, value in zip(self.inputs, values)}
         wanted = [self.outputs[index] for index in chosen]
         new_values = [expression for _, expression in self.updates]
-        # What no chosen output and no update needs is not computed.
-        for node in self.order if len(chosen) == len(self.outputs) else ordered(wanted + new_values):
+        # What no chosen output and no update needs is not computed; the order stays: collectives are numbered.
+        needed = {id(node) for node in ordered(wanted + new_values)} if len(chosen) < len(self.outputs) else None
+        for node in self.order:
+            if needed is not None and id(node) not in needed:
+                continue
             if isinstance(node, Shared):
                 known[id(node)] = node.storage[0]
             elif isinstance(node, Apply):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import operator
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ... import in_graph
+from ...reductions import ReduceOp
 from .graph import Apply, Shared, Variable, apply, shared
 
 
@@ -55,3 +57,19 @@ def uniform(stream: Shared, shape: Any, ndim: Optional[int] = None) -> Apply:
 def _draw(state: np.random.RandomState, shape: Any) -> Tuple[np.ndarray[Any, Any], np.random.RandomState]:
     after = copy.deepcopy(state)
     return np.asarray(after.random_sample(tuple(shape))), after
+
+
+class AllReduce:
+    """The function of a collective in a graph: from the arrays of this rank to those that all ranks have in common."""
+
+    def __init__(self, op: ReduceOp, number: int = -1) -> None:
+        self.op, self.number = op, number
+
+    def __call__(self, *arrays: Any) -> Tuple[Any, ...]:
+        return tuple(in_graph.all_reduce(self.number, self.op, arrays))
+
+
+def all_reduce(variables: Sequence[Variable], op: ReduceOp) -> List[Apply]:
+    """Return expressions of the variables' values reduced over the ranks, in one collective."""
+    reduced = Apply(AllReduce(op), tuple(variables), None)
+    return [Apply(operator.itemgetter(i), (reduced,), variable.type) for i, variable in enumerate(variables)]

@@ -1,0 +1,113 @@
+"""Many calls in one command, `Function.steps`, beside a loop of calls of plain Theano; and collectives inside it."""
+
+import functools
+import time
+
+import numpy as np
+import theano
+
+import synkhronos as synk
+
+from .at_once import CEILING, AtOnce
+from .gradients import mlp
+from .measure import Local, WrongResult, measure_in_turn
+
+#: Layer sizes and rows of the MLPs whose SGD steps are taken, and how many of them in a command.
+PROGRAMS = (((20, 20, 10), 32, 1000), ((100, 200, 200, 10), 256, 100))
+
+#: Elements of single precision that are reduced inside a step.
+REDUCED = 1024
+
+
+class Sgd:
+    """Steps of SGD of an MLP, each process by itself: ours, or plain Theano's; both are made before `fork`."""
+
+    def __init__(self, layers, function):
+        x, y, loss, self.params = mlp(layers)
+        updates = [
+            (param, param - np.float32(1e-3) * grad) for param, grad in zip(self.params, theano.grad(loss, self.params))
+        ]
+        self.function = function([x, y], loss, updates=updates)
+        self._initial = [param.get_value() for param in self.params]
+
+    def begin(self):
+        """Go back to the initial values, here."""
+        for param, value in zip(self.params, self._initial):
+            param.set_value(value)
+
+    def loop(self, images, labels, batches):
+        """Take a step for each batch, as a plain program does."""
+        return [self.function(images[rows], labels[rows]) for rows in batches]
+
+    def steps(self, images, labels, batches):
+        """Take them in one command."""
+        return self.function.steps(images, labels, batches=batches)
+
+
+def run(groups, n=2, programs=PROGRAMS, repeats=30, rounds=1000):
+    """Measure; yield a row per program, whose times are those of one step, and what an all_reduce inside it takes."""
+    prepared, works = [], [{} for _ in range(n)]
+    random = np.random.RandomState(2)
+    for i, (layers, rows, count) in enumerate(programs):
+        images = random.rand(8 * rows, layers[0]).astype("float32")
+        labels = random.randint(0, layers[-1], len(images)).astype("int32")
+        batches = np.array([random.permutation(len(images))[:rows] for _ in range(count)])
+        ours, plain = Sgd(layers, synk.function), Sgd(layers, theano.function)
+        prepared.append((ours, plain, images, labels, batches))
+        for rank in range(n):
+            works[rank][i] = Local(functools.partial(plain.loop, images, labels, batches[:, rank::n]))
+    with_op, without = (reducer(is_reduced) for is_reduced in (True, False))
+    with AtOnce(works) as at_once:
+        synk.fork(n, use_gpu=False)
+        try:
+            for i, (ours, plain, images, labels, batches) in enumerate(prepared):
+                data = synk.data(images), synk.data(labels)
+                synk.broadcast(ours.params)
+                found, expected = ours.steps(*data, batches[:1]), plain.loop(images, labels, batches[:1])
+                if not np.allclose(found, expected, rtol=1e-4):
+                    raise WrongResult("the loss of an MLP")
+                times = measure_in_turn(
+                    {
+                        "synkhronos": Local(functools.partial(ours.steps, *data, batches)),
+                        "plain Theano": Local(functools.partial(plain.loop, images, labels, batches)),
+                        CEILING: at_once.contender(i),
+                    },
+                    repeats,
+                    warm=1,
+                )
+                each = {
+                    name: of_all._replace(
+                        median=of_all.median / len(batches),
+                        p99=of_all.p99 / len(batches),
+                        least=of_all.least / len(batches),
+                    )
+                    for name, of_all in times.items()
+                }
+                work = each["plain Theano"].median / 1e3
+                yield {"case": f"steps of {len(batches):,}, {work:.2g} ms of work each", "n": n, "times": each}
+            yield {
+                "case": "all_reduce of 4 KB inside steps, us",
+                "n": n,
+                "value": difference(with_op, without, rounds, repeats),
+            }
+        finally:
+            synk.close()
+
+
+def reducer(is_reduced):
+    """Return a function that changes a vector, and averages it or not."""
+    w = theano.shared(np.ones(REDUCED, "float32"), "w")
+    new = w * np.float32(0.999)
+    return synk.function([], updates=[(w, synk.ops.all_reduce(new) if is_reduced else new)])
+
+
+def difference(with_op, without, count, repeats):
+    """Return how much longer a step of the first function takes, in microseconds: in turn, the median of each."""
+    seconds = {with_op: [], without: []}
+    for _ in range(max(3, repeats // 3)):
+        for function, found in seconds.items():
+            function.steps(n_steps=max(1, count // 10))
+            begin = time.perf_counter()
+            function.steps(n_steps=count)
+            found.append((time.perf_counter() - begin) / count)
+    return 1e6 * float(np.median(seconds[with_op]) - np.median(seconds[without]))

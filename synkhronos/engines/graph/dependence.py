@@ -1,0 +1,155 @@
+"""How the values in a function's graph depend on the rows that a rank has, and on its collectives.
+
+==============  ===================================================  ===============================================
+``differs``     on values that differ between ranks: their rows,     a condition or a number of steps that does would
+                their random numbers                                 bring ranks to different collectives
+``degree``      on collectives: not at all, as an affine function    new values of slices have a mean that is right
+                of them, or in another way                           only up to the second
+==============  ===================================================  ===============================================
+
+What a collective gives is the same on all ranks, whatever it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from ...errors import ArgumentValueError
+from ..base import Collectives
+from .collectives import ops_in, unconditional
+from .library import Library
+from .snapshot import Snapshot
+
+NONE, AFFINE, OTHER = range(3)
+
+
+class Dependence(NamedTuple):
+    """How a value depends on values of the rank, and on collectives."""
+
+    differs: bool = False
+    degree: int = NONE
+
+
+FIXED = Dependence()
+OF_A_RANK = Dependence(differs=True)
+
+
+def survey(
+    library: Library, snapshot: Snapshot, scattered: Sequence[Any], is_random: Callable[[Any], bool]
+) -> Optional[Collectives]:
+    """Return what there is to know of the collectives of a function; see `Engine.collectives`."""
+    roots = snapshot.expressions()
+    ops = ops_in(library, roots)
+    if not ops:
+        return None
+    if isinstance(snapshot.settings["mode"], library.DebugMode):
+        raise ArgumentValueError(
+            "mode",
+            "one that computes operations once, for ranks meet in those of synkhronos.ops",
+            "DebugMode, which computes them several times",
+            "use another mode",
+        )
+    of_ranks = {getattr(given, "variable", given) for given in scattered}
+    of_ranks.update(shared for shared in library.graph_inputs(roots) if _is_state(library, shared, is_random))
+    known = dependences(library, roots, dict.fromkeys(of_ranks, OF_A_RANK))
+    degrees = [known.get(new, FIXED).degree for _, new in snapshot.updates]
+    later = _with_updates(library, snapshot, of_ranks)
+    _check(library, roots, later)
+    # A count of steps is the same on all ranks, as long as those without rows count, too.
+    common = [
+        degree != NONE or not later.get(new, FIXED).differs for degree, (_, new) in zip(degrees, snapshot.updates)
+    ]
+    return Collectives(ops, common, [degree != OTHER for degree in degrees])
+
+
+def _is_state(library: Library, variable: Any, is_random: Callable[[Any], bool]) -> bool:
+    return isinstance(variable, library.SharedVariable) and is_random(variable)
+
+
+def _with_updates(library: Library, snapshot: Snapshot, of_ranks: Any) -> Dict[Any, Dependence]:
+    """Return the dependences once ranks have updated shared variables each by itself: these differ, too, then."""
+    while True:
+        known = dependences(library, snapshot.expressions(), dict.fromkeys(of_ranks, OF_A_RANK))
+        more = {target for target, new in snapshot.updates if known.get(new, FIXED).differs} - of_ranks
+        if not more:
+            return known
+        of_ranks = of_ranks | more
+
+
+def dependences(library: Library, outputs: Sequence[Any], given: Mapping[Any, Dependence]) -> Dict[Any, Dependence]:
+    """Return the dependences of all variables of a graph, from those of its inputs; others are `FIXED`."""
+    known = dict(given)
+    for node in library.io_toposort([], outputs):
+        found = _of_node(library, node, [known.get(variable, FIXED) for variable in node.inputs])
+        known.update(dict.fromkeys(node.outputs, found))
+    return known
+
+
+def _of_node(library: Library, node: Any, inputs: List[Dependence]) -> Dependence:
+    differs, degree = any(one.differs for one in inputs), max([one.degree for one in inputs], default=NONE)
+    if isinstance(node.op, library.AllReduce):
+        # Of sums the mean over slices is not that over all their rows, nor of extremes.
+        return Dependence(False, max(degree, AFFINE) if node.op.op.name == "avg" else OTHER)
+    if ops_in(library, library.inner_outputs(node.op)):
+        return Dependence(differs, OTHER)
+    if isinstance(node.op, library.Shape_i) and node.op.i > 0 and node.inputs[0].owner is None:
+        return FIXED  # of what is scattered only the rows are, which are the first axis
+    if isinstance(node.op, (library.Shape, library.Shape_i)):
+        return Dependence(differs, OTHER if degree == OTHER else NONE)
+    if degree == AFFINE and not any(
+        all(one == FIXED or i in group for i, one in enumerate(inputs)) for group in library.affine_inputs(node)
+    ):
+        degree = OTHER
+    return Dependence(differs, degree)
+
+
+def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Dependence], is_inner: bool = False) -> None:
+    """Refuse conditions and numbers of steps that differ between ranks and decide over collectives."""
+    always = unconditional(library, outputs)
+    for node in library.io_toposort([], outputs):
+        if isinstance(node.op, library.IfElse) and known.get(node.inputs[0], FIXED).differs:
+            in_branches = [one for one in library.io_toposort([], node.inputs[1:]) if one not in always]
+            if any(_is_collective(library, one) for one in in_branches):
+                _refuse(f"the condition of {node.op}", "depends on scattered values, so ranks take different branches")
+        inner = library.inner_outputs(node.op)
+        if not ops_in(library, inner):
+            continue
+        if not isinstance(node.op, library.Scan):
+            raise ArgumentValueError(
+                "all_reduce",
+                "a collective of the function's own graph, or inside scan",
+                f"one in the graph of {node.op}",
+                "call the Python function that builds that graph instead",
+            )
+        if _differs(library, node.inputs[0], known) and (
+            is_inner or _differs(library, library.by_shapes_of_inputs(node.inputs[0]), known)
+        ):
+            _refuse(
+                f"the number of steps of scan {node.op}",
+                "depends on scattered values or on how many rows a rank has, so ranks take different numbers of steps",
+            )
+        changing = library.changing_in_scan(node, lambda variable: known.get(variable, FIXED).differs)
+        inner_known = dependences(library, inner, dict.fromkeys(changing, OF_A_RANK))
+        if node.op.as_while and inner_known.get(inner[-1], FIXED).differs:
+            _refuse(
+                f"the condition of scan {node.op} (until)",
+                "depends on scattered values, so ranks take different numbers of steps",
+            )
+        _check(library, inner, inner_known, is_inner=True)
+
+
+def _differs(library: Library, variable: Any, known: Mapping[Any, Dependence]) -> bool:
+    return dependences(library, [variable], known).get(variable, FIXED).differs
+
+
+def _is_collective(library: Library, node: Any) -> bool:
+    return isinstance(node.op, library.AllReduce) or bool(ops_in(library, library.inner_outputs(node.op)))
+
+
+def _refuse(what: str, why: str) -> None:
+    raise ArgumentValueError(
+        "all_reduce",
+        "collectives that all ranks come to alike",
+        f"one that is computed or not by {what}, which {why}",
+        "make it depend on what is the same on all ranks, such as the result of another all_reduce",
+    )

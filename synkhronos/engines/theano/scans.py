@@ -1,0 +1,83 @@
+"""Collectives inside ``theano.scan``: the token goes through its steps as one more recurrent state.
+
+::
+
+    token --> [ step 0: c1 --> c2 ] --> [ step 1: c1 --> c2 ] --> ... --> token
+
+So the collectives of a step come after those of the step before, and Theano cannot move one of them out of the loop,
+as it does with what depends on nothing that changes from step to step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from theano import tensor
+from theano.compile.builders import OpFromGraph
+from theano.gof import Variable
+from theano.scan_module.scan_op import Scan
+from theano.scan_module.scan_utils import expand_empty
+
+from .all_reduce import AllReduce
+
+#: From the outputs of an inner graph and a token to the outputs with their collectives in order, and the last token.
+Order = Callable[[Sequence[Variable], Variable], Tuple[List[Variable], Variable]]
+
+
+def inner_outputs(op: Any) -> Sequence[Variable]:
+    """Return what the graph inside an operation computes; nothing for operations without one."""
+    if isinstance(op, Scan):
+        outputs: Sequence[Variable] = op.outputs
+        return outputs
+    return op.local_outputs if isinstance(op, OpFromGraph) else ()
+
+
+def in_order(
+    op: Scan, inputs: Sequence[Variable], token: Optional[Variable], order: Order
+) -> Tuple[List[Variable], Optional[Variable]]:
+    """Return the results of a scan with its inner graph in order, and a token of after it if it was given one.
+
+    Parameters
+    ----------
+    op : Scan
+    inputs : list of variables
+        Of the scan's node.
+    token : variable, optional
+        Of what is computed before.
+    order : callable
+        Puts an inner graph in order.
+    """
+    before = AllReduce.first_token() if token is None else token
+    state = before.type()
+    outputs, last = order(op.outputs, state)
+    # The states of one tap each are the last of the states, among the inputs, the outputs and the taps.
+    n_inner_inputs = op.n_seqs + sum(map(len, op.tap_array))
+    n_inner_outputs = op.n_mit_mot_outs + op.n_mit_sot + op.n_sit_sot
+    n_outer_inputs, n_outer_outputs = 1 + op.n_seqs + op.n_outs, op.n_outs
+    info = op.info.copy()
+    info.update(n_sit_sot=op.n_sit_sot + 1, tap_array=list(op.tap_array) + [[-1]])
+    with_state = Scan(_inserted(op.inputs, n_inner_inputs, state), _inserted(outputs, n_inner_outputs, last), info)
+    states = expand_empty(tensor.unbroadcast(tensor.shape_padleft(before), 0), inputs[0])
+    results = list(with_state.make_node(*_inserted(inputs, n_outer_inputs, states)).outputs)
+    after = results.pop(n_outer_outputs)
+    return results, None if token is None else after[-1]
+
+
+def changing(node: Any, is_changing: Callable[[Variable], bool]) -> List[Variable]:
+    """Return the inner inputs of a scan that change with those outer inputs for which ``is_changing`` says so.
+
+    Of recurrent states it is not found out: all of them are returned if there are any such inputs.
+    """
+    op, inner = node.op, node.op.inputs
+    same = [
+        *zip(op.inner_seqs(inner), op.outer_seqs(node.inputs)),
+        *zip(op.inner_non_seqs(inner), op.outer_non_seqs(node.inputs)),
+    ]
+    unchanged = {one for one, other in same if not is_changing(other)}
+    if not any(map(is_changing, node.inputs)):
+        return []
+    return [variable for variable in inner if variable not in unchanged]
+
+
+def _inserted(variables: Sequence[Variable], position: int, variable: Variable) -> List[Variable]:
+    return [*variables[:position], variable, *variables[position:]]

@@ -1,0 +1,155 @@
+"""`TrainFunction`: a training step on all ranks, called like one function."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Dict, Iterable, List, Optional
+
+import synkhronos as synk
+from synkhronos.errors import ArgumentValueError
+
+from .step_in_parts import StepInParts
+from .training_graph import TrainingGraph
+
+
+class TrainFunction:
+    """One training step on all ranks, as `make_train_function` returns it.
+
+    ::
+
+        function      rows -- gradients -- all_reduce -- step          one command
+        in parts      rows -- gradient_fn -- grad_shared -- synkhronos.all_reduce -- grad_shared -- step_fn
+
+    A step is made in parts if it cannot be one command: in slices (Adam's step along the mean of several gradients is
+    not the mean of several steps), in local SGD, and if one of the ``givens`` replaces something that the rule's step
+    reads as well.
+
+    Attributes
+    ----------
+    function : synkhronos.Function or None
+        The whole step as one function; None if all steps are made in parts.
+    gradient_fn, step_fn : synkhronos.Function
+        The two functions of a step in parts, compiled when they are first needed: the first computes from rows, the
+        second steps with what ``grad_shared`` then holds.
+    grad_shared : list of shared variables
+        The gradients, between the two. A step in one command does not touch them.
+    params, state : list of shared variables
+        The parameters, and what the rule keeps between steps: together all that a checkpoint needs.
+    communicate_every : int
+        How many calls there are between averages.
+    """
+
+    def __init__(
+        self,
+        graph: TrainingGraph,
+        bcast_inputs: Iterable[Any],
+        givens: Any,
+        sliceable_shareds: List[Any],
+        communicate_every: int,
+        name: str,
+        options: Dict[str, Any],
+    ) -> None:
+        self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
+        self.communicate_every = communicate_every
+        of_rows = dict(bcast_inputs=list(bcast_inputs), givens=givens, sliceable_shareds=sliceable_shareds)
+        self._settings: Any = (graph, communicate_every, name, of_rows, options)
+        self.function: Optional[synk.Function] = None
+        self._replaced = graph.read_by_step(givens)
+        if communicate_every == 1 and not self._replaced:
+            self.function = synk.function(
+                graph.inputs, graph.results(), updates=graph.updates_in_one(), name=name, **of_rows, **options
+            )
+        else:
+            self._parts  # noqa: B018, compiled now, so that what is wrong is known now
+
+    @cached_property
+    def _parts(self) -> StepInParts:
+        return StepInParts(*self._settings)
+
+    @property
+    def gradient_fn(self) -> synk.Function:
+        return self._parts.gradient_fn
+
+    @property
+    def step_fn(self) -> synk.Function:
+        return self._parts.step_fn
+
+    def __repr__(self) -> str:
+        return f"<TrainFunction of {len(self.params)} parameters, {self.function or self.gradient_fn!r}>"
+
+    def __call__(
+        self,
+        *args: Any,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        timeout: Optional[float] = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Take one training step on all ranks.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            One value per input, by position (``x``, ``y``, ``bcast_inputs``) or by name.
+        batch, batch_s, timeout
+            As for every `synkhronos.Function`; the timeout is for each of the step's commands.
+        num_slices : int
+            Number of pieces in which every rank computes its gradients, for batches that do not fit into memory: the
+            step is the same. The first call in slices compiles two more functions.
+
+        Returns
+        -------
+        array, or list of arrays
+            The loss over all rows, before the step; with ``outputs`` a list of it and them.
+
+        Raises
+        ------
+        Exception
+            As calls of a `synkhronos.Function` and `synkhronos.all_reduce`. No parameter has changed then, unless a
+            rank has died in the step itself.
+        """
+        step = self._parts if self.function is None or num_slices != 1 else self.function
+        return step(*args, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout, **kwargs)
+
+    def steps(self, *args: Any, **kwargs: Any) -> Any:
+        """Take many training steps in one command: one for each batch, as so many calls would.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As for `synkhronos.Function.steps`: values of the inputs, ``batches``, ``batches_s``, ``n_steps``,
+            ``on_step``, ``total``, ``timeout``. With ``num_slices`` the rule must be linear in the gradients, as `sgd`
+            and `momentum` are.
+
+        Returns
+        -------
+        array, or list of arrays
+            The loss of every step, of shape ``(k,)``; with ``outputs`` a list of it and them, each with a leading axis
+            of the k steps.
+
+        Raises
+        ------
+        ValueError
+            If steps are made in parts.
+        Exception
+            As `synkhronos.Function.steps`.
+        """
+        hint = "call the function once for each batch"
+        if self.communicate_every > 1:
+            expected = "1, with which a step is one command"
+            raise ArgumentValueError("communicate_every", expected, str(self.communicate_every), hint)
+        if self.function is None:
+            expected = "to replace nothing that the rule's step reads, so that a step is one command"
+            raise ArgumentValueError("givens", expected, f"one that replaces {self._replaced[0]}", hint)
+        return self.function.steps(*args, **kwargs)
+
+    def average(self) -> None:
+        """Average parameters and the rule's state over the ranks, weighted by the rows since they were last averaged.
+
+        For local SGD (``communicate_every`` above 1), which does it every k calls; a program calls it before it
+        validates or saves in between, and at its end. Without local SGD all ranks hold the same values, and nothing
+        happens.
+        """
+        if self.communicate_every > 1:
+            self._parts.average()

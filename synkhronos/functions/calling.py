@@ -1,0 +1,176 @@
+"""One rank's call of a function: on its rows at once, or slice by slice; with collectives inside, or without."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, Callable, ContextManager, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from .. import in_graph
+from ..reductions import ReduceOp
+from ..runtime.context import RankContext
+from .plan import Plan, Prepared
+from .slicing import LAST, in_slices
+
+
+class Change:
+    """New values for variables, which a call leaves to us; nothing here can fail."""
+
+    def __init__(self, cells: Sequence[List[Any]], news: Sequence[Any]) -> None:
+        self._cells, self._news = cells, news
+        self._before = [cell[0] for cell in cells]
+
+    def __call__(self) -> None:
+        """Make the new values current."""
+        for cell, new in zip(self._cells, self._news):
+            cell[0] = new
+
+    def undo(self) -> None:
+        """Make the values of before current."""
+        for cell, value in zip(self._cells, self._before):
+            cell[0] = value
+
+
+NOTHING = Change([], [])
+
+
+def call(
+    prepared: Prepared, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext
+) -> Tuple[List[Any], Change]:
+    """Call the function on this rank's rows; return its outputs, and what is left to be changed.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        The plan, on this rank.
+    values, rows, shared_rows
+        As `Prepared.slice` takes them.
+    context : RankContext
+
+    Returns
+    -------
+    outputs : list
+        None for each if the rank has no rows.
+    change : Change
+        Updates that the graph leaves to us; the others have been made.
+    """
+    plan, n_outputs = prepared.plan, len(prepared.plan.ops)
+    if not prepared.pieces:
+        return [None] * n_outputs, NOTHING
+    entry = context.functions[plan.number]
+    engine, compiled = entry.engine, entry.reference()
+
+    def call_slice(i: int) -> Any:
+        arguments = prepared.slice(i, values, rows, shared_rows, context)
+        try:
+            with _collectives(prepared, i, context):
+                return engine.call(compiled, arguments, plan.wanted)
+        except Exception as error:
+            _explain(error, plan, engine, context)
+            raise
+
+    if plan.division.num_slices > 1:
+        return _in_slices(call_slice, prepared, context)
+    results = call_slice(0)
+    if plan.common is None:
+        return results, NOTHING
+    counts = plan.division.takes_part(context.rank)
+    outputs = results[:n_outputs] if counts else [None] * n_outputs
+    chosen = [i for i, is_common in enumerate(plan.common) if counts or is_common]
+    return outputs, _change(plan, chosen, results[n_outputs:], context)
+
+
+def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: RankContext) -> Tuple[List[Any], Change]:
+    """Call the function slice by slice; return the outputs, and what applies the accumulated updates."""
+    plan, n_outputs = prepared.plan, len(prepared.plan.ops)
+    entries = [context.shareds[number] for number, _ in plan.updates]
+    weights = [_weights_of_slice(prepared, i) for i in range(len(prepared.pieces))]
+    random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
+    before = [entries[i].cell[0] for i in random]
+    updates = [
+        (entry.label, LAST if i in random else op) for i, (entry, (_, op)) in enumerate(zip(entries, plan.updates))
+    ]
+
+    def call_and_advance(i: int) -> Any:
+        results = call_slice(i)
+        for j in random:
+            if weights[i][n_outputs + j] is not None:
+                entries[j].cell[0] = results[n_outputs + j]
+        return results
+
+    try:
+        outputs, news = in_slices(
+            call_and_advance,
+            weights,
+            list(zip(plan.labels, plan.ops)),
+            updates,
+            context.functions[plan.number].engine.accumulator,
+        )
+    finally:
+        for i, value in zip(random, before):
+            entries[i].cell[0] = value
+    for i, (entry, new) in enumerate(zip(entries, news)):
+        if new is not None and i not in random:
+            variable = entry.reference()
+            news[i] = entry.engine.to_device(variable, new)
+            if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
+                news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label}")
+    return outputs, _change(plan, [i for i, new in enumerate(news) if new is not None], news, context)
+
+
+def _weights_of_slice(prepared: Prepared, i: int) -> List[Optional[float]]:
+    """Return what each result of a slice weighs: its rows on this rank, or on all ranks; None if it does not count."""
+    plan, own = prepared.plan, prepared.pieces[i][0] or None
+    if plan.common is None:
+        return [own] * (len(plan.ops) + len(plan.updates))
+    of_ranks = prepared.weights[i]
+    of_all = None if of_ranks is None else sum(of_ranks)  # None if there are no rows for it on any rank
+    return [own] * len(plan.ops) + [of_all if is_common else own for is_common in plan.common]
+
+
+def _change(plan: Plan, chosen: Sequence[int], news: Sequence[Any], context: RankContext) -> Change:
+    """Return what makes some of the new values current."""
+    entries, values = [context.shareds[plan.updates[i][0]] for i in chosen], [news[i] for i in chosen]
+    if plan.on_device:
+        values = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, values)]
+    return Change([entry.cell for entry in entries], values)
+
+
+class CollectivesOfCall(in_graph.Call):
+    """The collectives of one call, which go through the rank's transport.
+
+    Parameters
+    ----------
+    plan : Plan
+    weights : list of int, optional
+        What every rank weighs in them.
+    context : RankContext
+    """
+
+    def __init__(self, plan: Plan, weights: Optional[Sequence[float]], context: RankContext) -> None:
+        self.plan, self.weights, self.context = plan, weights, context
+
+    def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+        key = ("function", self.plan.number, number)
+        label = f"all_reduce {number} ({op}) inside function {self.plan.name}"
+        results = self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
+        self.context.forget_tried()
+        return results
+
+
+def _collectives(prepared: Prepared, i: int, context: RankContext) -> ContextManager[Any]:
+    """Return what collectives inside the function find the other ranks by, in the i-th slice."""
+    if prepared.plan.common is None:
+        return nullcontext()
+    return CollectivesOfCall(prepared.plan, prepared.weights[i], context)
+
+
+def _explain(error: Exception, plan: Plan, engine: Any, context: RankContext) -> None:
+    """Raise a `MemoryError` that says what to do, if the error says that the device has no memory left."""
+    if engine.is_out_of_memory(error):
+        first = str(error).split("\n")[0]
+        raise MemoryError(
+            f"rank {context.rank} has no memory left on its device in function {plan.name} ({first}): call it with "
+            f"num_slices={2 * plan.division.num_slices}, or with fewer rows"
+        ) from error

@@ -1,0 +1,344 @@
+"""Many calls of a function in one command: each rank makes its part of every call, one step after the other.
+
+::
+
+    f.steps(x, batches=[...])                                                                    where
+    ------------------------------------------------------------------------------------------  -----------------------
+    read     generators; and one value per input                                                 batches.read
+    table    the rows of every step, in two arrays                                               Arguments.prepare_steps
+    plans    one for each division: steps of as many rows have the same                          Planner.steps
+    run      every rank:  take memory for the outputs of all steps                               RunSteps.run
+                          for each step:  take its rows, call the engine, store the outputs
+    finish   the master:  combine what lies in the memory of all ranks                           Combiner
+
+Ranks do not meet between steps, unless the function has collectives in its graph. After each step a rank writes down
+how many it has made, and before each it looks whether the command was given up: two words of the control block.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engines.base import ArrayType
+from ..reductions import ReduceOp
+from ..runtime.command import Command
+from ..runtime.context import RankContext
+from ..selection import Selection
+from ..sync.control_block import STOP_REQUESTED
+from .batches import selection
+from .call import presented, reduced
+from .calling import Change, call
+from .plan import Plan, Prepared
+from .step_outputs import Combiner, Store, Stored
+
+#: Rows of a table that are made numbers at a time: as such they take ten times the memory.
+CHUNK_ROWS = 1024
+
+#: Called by the master after each of its steps; whether to go on.
+OnStep = Callable[[int, List[Any]], bool]
+
+
+class Steps(NamedTuple):
+    """What is to be done, as all ranks know it.
+
+    Attributes
+    ----------
+    plans : sequence of Plan
+        One for each division, all with the same arguments.
+    counts, first : sequence of int
+        For each division, how many steps it has, and the first of them.
+    table : handle
+        Of int64, shape ``(n_steps, 4)``: the division of each step, and a row of `batches.Table`.
+    shared_table : handle, optional
+        Of int64, shape ``(n_steps, n_ranks, 3)``: what each rank selects of its sliceable shared variables.
+    indices : handle
+        Those of both tables.
+    has_batches : bool
+        Whether the table says which rows; if not, every step is about all rows.
+    ops, types : sequence of ReduceOp, and of ArrayType
+        Of the wanted outputs; the type is None for one that is not an array.
+    shapes : int, optional
+        The number of the function that computes the shapes of all outputs, if they are not all known.
+    lengths : sequence of (int, sequence of int)
+        Sliceable shared variables that the function updates, by number, and their length on each rank.
+    total : bool
+        Whether outputs are accumulated over all steps.
+    asks : bool
+        Whether the master may end the steps.
+    """
+
+    plans: Sequence[Plan]
+    counts: Sequence[int]
+    first: Sequence[int]
+    table: Any
+    shared_table: Any
+    indices: Any
+    has_batches: bool
+    ops: Sequence[ReduceOp]
+    types: Sequence[Optional[ArrayType]]
+    shapes: Optional[int] = None
+    lengths: Sequence[Tuple[int, Sequence[int]]] = ()
+    total: bool = False
+    asks: bool = False
+
+    @property
+    def dtypes(self) -> List[Any]:
+        """The dtype of each output; None if it is not an array."""
+        return [None if type_ is None else type_.dtype for type_ in self.types]
+
+    def rows(
+        self, context: RankContext, chosen: Any = slice(None)
+    ) -> Iterator[Tuple[int, Optional[Selection], Optional[Selection]]]:
+        """Iterate over steps: the division, the rows of the data set, and this rank's of its shared variables."""
+        table, indices = context.pools.attach(self.table)[chosen], context.pools.attach(self.indices)
+        shared: Any = None
+        if self.shared_table is not None:
+            shared = context.pools.attach(self.shared_table)[chosen, context.rank]
+        for begin in range(0, len(table), CHUNK_ROWS):
+            chunk = slice(begin, begin + CHUNK_ROWS)
+            of_chunk = table[chunk].tolist()
+            of_shared = [None] * len(of_chunk) if shared is None else shared[chunk].tolist()
+            for (division, *row), shared_row in zip(of_chunk, of_shared):
+                yield (
+                    division,
+                    selection(row, indices) if self.has_batches else None,
+                    None if shared_row is None else selection(shared_row, indices),
+                )
+
+
+class Made(NamedTuple):
+    """A rank's answer.
+
+    Attributes
+    ----------
+    n_steps : int
+        How many steps were made; on all ranks the same.
+    stored : Stored
+        Where the outputs of each step lie.
+    totals : list, optional
+        On the master: the outputs that were accumulated; None for the others.
+    """
+
+    n_steps: int
+    stored: Stored
+    totals: Optional[List[Any]]
+
+
+class RunSteps(Command):
+    """Make the steps on every rank, and combine the outputs for the master.
+
+    Parameters
+    ----------
+    name : str
+        The function's, for messages.
+    steps : Steps
+    on_step : callable, optional
+        See `OnStep`. It does not travel.
+    """
+
+    has_steps = True
+    _on_step: Optional[OnStep] = None
+
+    def __init__(self, name: str, steps: Steps, on_step: Optional[OnStep] = None) -> None:
+        self.name, self.steps = name, steps
+        self._on_step = on_step
+
+    def __getstate__(self) -> Any:
+        return {"name": self.name, "steps": self.steps}
+
+    @property
+    def title(self) -> str:
+        return f"steps of function {self.name}"
+
+    def details(self, context: RankContext) -> str:
+        return f"{sum(self.steps.counts)} steps"
+
+    def run(self, context: RankContext) -> Made:
+        steps = self.steps
+        block, rank = context.barrier.block, context.rank
+        block.steps[rank] = block.undone[rank] = 0
+        block.steps_command[rank] = context.barrier.command
+        prepared = [Prepared(plan, context) for plan in steps.plans]
+        # Files and named memory are attached once; all plans have the same arguments.
+        values = next((each.values(context) for each in prepared if each.pieces), [])
+        shapes = _shapes(steps, prepared, values, context)
+        is_root = context.rank == context.root
+        store = context.results = Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=is_root)
+        context.barrier.wait()  # all ranks have memory for all outputs, so none begins if one has not
+        totals = _Totals(steps, context) if steps.total else None
+        n_steps = self._make(prepared, values, store, totals, context)
+        return Made(n_steps, store.stored(), None if totals is None else totals.finish(n_steps))
+
+    def _make(
+        self,
+        prepared: Sequence[Prepared],
+        values: Sequence[Any],
+        store: Store,
+        totals: Optional[_Totals],
+        context: RankContext,
+    ) -> int:
+        """Make the steps, one after the other; return how many were made."""
+        steps, barrier, rank = self.steps, context.barrier, context.rank
+        made, words = barrier.block.steps, barrier.block.words
+        collective, on_device = steps.plans[0].common is not None, steps.plans[0].on_device
+        counts = [plan.division.takes_part(rank) for plan in steps.plans]
+        engine, n_steps = context.functions[steps.plans[0].number].engine, sum(steps.counts)
+        may_end = steps.asks and not collective  # ranks are at different steps, and agree on the last one
+        goes_on, end_of_step = True, f"the end of a step of function {self.name}"
+        for i, (division, rows, shared_rows) in enumerate(steps.rows(context)):
+            barrier.check()
+            if may_end and words[STOP_REQUESTED] >= barrier.command:
+                n_steps, may_end = _furthest(i, context), False
+            if i == n_steps:
+                break
+            if steps.lengths:
+                _check_lengths(steps.lengths, context)
+            each = prepared[division]
+            outputs, change = call(each, values, rows, shared_rows, context)
+            if collective:
+                context.try_out(functools.partial(_undo, change, context), change, label=end_of_step)
+            else:
+                change()
+            made[rank] = i + 1
+            if counts[division]:
+                if totals is not None:
+                    totals.add(division, outputs)
+                store.put(i, division, [engine.to_host(output) for output in outputs] if on_device else outputs)
+            if self._on_step is not None and goes_on:
+                self.failed_step = i  # if it raises
+                goes_on = self._on_step(i, presented(each.plan, context, outputs))
+                self.failed_step = None
+                if not goes_on:
+                    words[STOP_REQUESTED] = barrier.command
+            if steps.asks and collective:  # all ranks are here
+                if b"end" in barrier.exchange(b"" if goes_on else b"end", context.pool, context.pools):
+                    n_steps = i + 1
+                    break
+        if may_end:
+            _furthest(n_steps, context)  # the others may be waiting to agree
+        if collective:
+            context.commit(label=f"the end of the steps of function {self.name}")
+        return n_steps
+
+    def finish(self, results: List[Made], context: RankContext) -> Tuple[List[Any], Optional[List[int]], int]:
+        """Return the outputs; the rows that every rank has taken in all steps together; and the number of steps."""
+        steps, (n_steps, _, totals) = self.steps, results[context.root]
+        divisions = context.pools.attach(steps.table)[:n_steps, 0]
+        stored = [made.stored for made in results]
+        combiner = Combiner(
+            steps.plans, steps.ops, steps.dtypes, divisions, steps.counts, stored, context.root, context.pools
+        )
+        outputs: List[Any] = []
+        try:
+            for i, op in enumerate(steps.ops):
+                if totals is None:
+                    outputs.append(combiner.combined(i))
+                elif op.name == "gather":
+                    outputs.append(np.concatenate(combiner.combined(i)))
+                else:
+                    outputs.append(totals[i])
+        except ValueError:
+            self.failed_step = combiner.failed_step
+            raise
+        finally:
+            context.results = None
+        return outputs, rows_taken(steps.plans, divisions), n_steps
+
+
+def _undo(change: Change, context: RankContext) -> None:
+    """Undo a step on this rank: not all others have come to its end."""
+    change.undo()
+    context.barrier.block.undone[context.rank] += 1
+
+
+def rows_taken(plans: Sequence[Plan], divisions: NDArray[Any]) -> Optional[List[int]]:
+    """Return how many rows every rank takes in the steps of these divisions; None if there are none to take."""
+    if plans[0].division.weights is None:
+        return None
+    counts = np.bincount(divisions, minlength=len(plans))
+    rows: List[int] = (counts @ np.array([plan.division.weights for plan in plans])).tolist()
+    return rows
+
+
+class _Totals:
+    """Accumulates the outputs of this rank's steps, and reduces them over the ranks at the end."""
+
+    def __init__(self, steps: Steps, context: RankContext) -> None:
+        self._steps, self._context = steps, context
+        engine = context.functions[steps.plans[0].number].engine
+        self._accumulators = [None if op.name == "gather" else engine.accumulator(op) for op in steps.ops]
+
+    def add(self, division: int, outputs: Sequence[Any]) -> None:
+        """Add the outputs of a step that this rank has made."""
+        of_step, rank = self._steps.plans[division].division, self._context.rank
+        if of_step.is_empty and rank != self._context.root:
+            return  # every rank makes a call without rows, but the master's alone counts
+        for accumulator, output in zip(self._accumulators, outputs):
+            if accumulator is not None:
+                accumulator.add(output, 1 if of_step.weights is None else of_step.weights[rank])
+
+    def finish(self, n_steps: int) -> Optional[List[Any]]:
+        """Reduce over the ranks; return the results on the master, None in the place of what is gathered."""
+        steps, context = self._steps, self._context
+        weights = rows_taken(steps.plans, context.pools.attach(steps.table)[:n_steps, 0])
+        ops = [ReduceOp(None) if op.name == "gather" else op for op in steps.ops]
+        plan = steps.plans[0]
+        plan = plan._replace(ops=ops, division=plan.division._replace(weights=weights))
+        values = [None if each is None else each.finish()[0] for each in self._accumulators]
+        results = reduced(plan, context, values)
+        return None if results is None else presented(plan, context, results)
+
+
+def _shapes(
+    steps: Steps, prepared: Sequence[Prepared], values: Sequence[Any], context: RankContext
+) -> List[List[Optional[Tuple[int, ...]]]]:
+    """Return the shape of each output in each division; None for what this rank does not store."""
+    found: List[List[Optional[Tuple[int, ...]]]] = []
+    for each, (_, rows, shared_rows) in zip(prepared, steps.rows(context, steps.first)):
+        stores = [
+            (each.plan.division.takes_part(context.rank) and type_ is not None)
+            and (op_here.name is not None or context.rank == context.root)
+            and (op.name == "gather" or not steps.total)
+            for op_here, op, type_ in zip(each.plan.ops, steps.ops, steps.types)
+        ]
+        of_pieces: List[List[Tuple[int, ...]]] = [[()] * len(stores)]
+        if steps.shapes is not None and any(stores):
+            engine, compiled = context.functions[steps.shapes]
+            of_pieces = [
+                [
+                    tuple(shape.tolist())
+                    for shape in engine.call(
+                        compiled, each.slice(i, values, rows, shared_rows, context), each.plan.subset
+                    )
+                ]
+                for i in range(len(each.pieces))
+            ]
+        shapes: List[Optional[Tuple[int, ...]]] = []
+        for i, (stored, op) in enumerate(zip(stores, steps.ops)):
+            shape = of_pieces[0][i]
+            if op.name == "gather" and each.plan.division.num_slices > 1:  # pieces are concatenated
+                shape = (sum([(of_piece[i] or (1,))[0] for of_piece in of_pieces]), *shape[1:])
+            shapes.append(shape if stored else None)
+        found.append(shapes)
+    return found
+
+
+def _check_lengths(lengths: Sequence[Tuple[int, Sequence[int]]], context: RankContext) -> None:
+    """Refuse to go on if the function has changed the length of data from which later steps take rows."""
+    for number, of_ranks in lengths:
+        entry = context.shareds[number]
+        if len(entry.cell[0]) != of_ranks[context.rank]:
+            raise ValueError(
+                f"{entry.label} is one of the sliceable_shareds, and the function has changed its length from "
+                f"{of_ranks[context.rank]} to {len(entry.cell[0])}: the rows of later steps were chosen before"
+            )
+
+
+def _furthest(begun: int, context: RankContext) -> int:
+    """Tell all ranks how many steps this one has begun; return the most that any has."""
+    notices = context.barrier.exchange(str(begun).encode(), context.pool, context.pools)
+    return max(map(int, notices))

@@ -1,0 +1,85 @@
+"""How an operation inside a compiled function finds the other ranks: through the call that it is part of.
+
+::
+
+    functions     with call:                          the call on this rank, as long as the engine computes
+    engine            engine.call(compiled, ...)
+    operation             in_graph.all_reduce(number, op, arrays)  -->  call.all_reduce(number, op, arrays)
+
+Outside a call on the ranks (in plain ``theano.function``, before `fork`, in `Function.as_theano`) a collective is the
+identity: the serial program has the same graph.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from typing import Any, List, Optional, Sequence
+
+from .reductions import ReduceOp
+
+
+class Call(ABC):
+    """A call of a function on this rank, as the collectives inside the function see it; a context manager.
+
+    Attributes
+    ----------
+    error : BaseException, optional
+        What a collective has raised. It leaves the ``with`` block as the same object, whatever the library around the
+        operation has made of it (Theano builds another exception, without its fields).
+    """
+
+    error: Optional[BaseException] = None
+    _outer: Optional[Call] = None
+
+    @abstractmethod
+    def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+        """Return the arrays reduced over the ranks: as many, of the same shapes and dtypes, the same on all ranks.
+
+        No later call changes what is returned while anything refers to it.
+
+        Parameters
+        ----------
+        number : int
+            The collective's, in its function: all ranks must have come to the same one.
+        op : ReduceOp
+            ``avg``, weighted by the rows that each rank has in this call, ``sum``, ``min`` or ``max``.
+        arrays : sequence of arrays
+            This rank's, on the host or on its device.
+        """
+
+    def __enter__(self) -> Call:
+        self._outer, _thread.call = current(), self
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        _thread.call = self._outer
+        found, self.error = self.error, None
+        try:
+            if error is not None and found is not None and error is not found:
+                error.__cause__ = error.__context__ = None
+                raise found from found.__cause__
+        finally:
+            # This frame is part of what it raises: a reference cycle would keep the memory of all frames.
+            del self, found, error, traceback
+
+
+_thread = threading.local()  # ranks may be threads
+
+
+def current() -> Optional[Call]:
+    """Return the call that this thread is in, or None outside of any."""
+    call: Optional[Call] = getattr(_thread, "call", None)
+    return call
+
+
+def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+    """Reduce arrays over the ranks of the call in progress; return them as they are outside of one."""
+    call = current()
+    if call is None:
+        return list(arrays)
+    try:
+        return call.all_reduce(number, op, arrays)
+    except BaseException as error:
+        call.error = error
+        raise

@@ -1,0 +1,81 @@
+"""The collectives inside a graph of the NumPy engine: numbered, and what depends on them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from ...engines.base import Collectives
+from .function import Graph
+from .graph import Apply, Shared, Variable, ordered
+from .operations import AllReduce
+
+NONE, AFFINE, OTHER = range(3)
+FIXED = (False, NONE)
+
+#: Operations that are affine: in how many of their first arguments together, if the others are fixed.
+_AFFINE: Dict[Any, int] = {np.add: 2, np.subtract: 2, operator.getitem: 1, operator.itemgetter: 1}
+_AFFINE.update({np.sum: 1, np.mean: 1})
+#: Affine in each of two arguments, if the other is fixed.
+_PRODUCTS = (np.multiply, np.dot)
+
+
+def numbered(roots: Sequence[Any]) -> List[Any]:
+    """Return the roots with their collectives numbered in the order in which a call computes them."""
+    new: Dict[int, Any] = {}
+    n = 0
+    for node in ordered(roots):
+        if isinstance(node, Apply):
+            function = node.function
+            if isinstance(function, AllReduce):
+                function, n = AllReduce(function.op, n), n + 1
+            new[id(node)] = Apply(function, tuple(new.get(id(arg), arg) for arg in node.args), node.type, node.name)
+    return [new.get(id(root), root) for root in roots]
+
+
+def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
+    """Return what there is to know of the collectives of a function; see `Engine.collectives`."""
+    order = ordered(graph.outputs + [new for _, new in graph.updates])
+    ops = [node.function.op for node in order if isinstance(node, Apply) and isinstance(node.function, AllReduce)]
+    if not ops:
+        return None
+    of_ranks = {id(getattr(given, "variable", given)) for given in scattered}
+    of_ranks.update(
+        id(node) for node in order if isinstance(node, Shared) and isinstance(node.storage[0], np.random.RandomState)
+    )
+    news = [(id(target), id(new)) for target, new in graph.updates]
+    known = _dependences(order, of_ranks)
+    linear = [known.get(new, FIXED)[1] != OTHER for _, new in news]
+    while True:  # what ranks update each by itself differs from then on, too
+        more = {target for target, new in news if known.get(new, FIXED)[0]} - of_ranks
+        if not more:
+            break
+        of_ranks |= more
+        known = _dependences(order, of_ranks)
+    found = [known.get(new, FIXED) for _, new in news]
+    return Collectives(ops, [degree != NONE or not differs for differs, degree in found], linear)
+
+
+def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bool, int]]:
+    """Return, for every value, whether it differs between ranks, and how it depends on collectives."""
+    known: Dict[int, Tuple[bool, int]] = {}
+    for node in order:
+        args = [known[id(arg)] for arg in getattr(node, "args", ()) if isinstance(arg, Variable)]
+        degree = max([of for _, of in args], default=NONE)
+        differs = id(node) in of_ranks or any(one for one, _ in args)
+        if isinstance(node, Apply) and isinstance(node.function, AllReduce):
+            differs, degree = False, max(degree, AFFINE) if node.function.op.name == "avg" else OTHER
+        elif degree == AFFINE and not _is_affine(node, known):
+            degree = OTHER
+        known[id(node)] = differs, degree
+    return known
+
+
+def _is_affine(node: Any, known: Dict[int, Tuple[bool, int]]) -> bool:
+    args = [known.get(id(arg), FIXED) for arg in node.args]
+    if node.function in _PRODUCTS:
+        return args.count(FIXED) == 1
+    key = operator.itemgetter if isinstance(node.function, operator.itemgetter) else node.function
+    return all(arg == FIXED for arg in args[_AFFINE.get(key, 0) :])

@@ -1,0 +1,325 @@
+"""Training steps of one command, and the same in parts, against plain Theano on all rows."""
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+import synkhronos as synk
+from synkhronos import in_graph
+from synkhronos.runtime.session import Session
+
+pytest.importorskip("theano")
+
+import theano  # noqa: E402
+import theano.tensor as T  # noqa: E402
+
+from synkhronos.extensions import train, updates  # noqa: E402
+from synkhronos.extensions.gradients import gradients_of  # noqa: E402
+
+pytestmark = pytest.mark.theano
+
+#: Python code alone: nothing is given to the C compiler.
+MODE = theano.Mode(linker="py", optimizer="fast_compile")
+OPTIONS = {"mode": MODE}
+RANDOM = np.random.RandomState(0)
+X, Y = RANDOM.randn(40, 2), RANDOM.randn(40)
+#: For three ranks: uneven, one with rows for one rank alone, one with rows for two.
+BATCHES = [np.arange(7), np.array([12]), np.array([9, 3, 30, 4, 8]), np.array([5, 20]), np.arange(10, 27)]
+
+
+class Model:
+    """A smooth little network with a row that broadcasts and a scalar of another dtype among its parameters."""
+
+    def __init__(self):
+        random = np.random.RandomState(1)
+        self.w = theano.shared(random.randn(2, 3), "w")
+        self.b = theano.shared(random.randn(1, 3), "b", broadcastable=(True, False))
+        self.v = theano.shared(random.randn(3), "v")
+        self.c = theano.shared(np.float32(0.5), "c")
+        self.params = [self.w, self.b, self.v, self.c]
+        self.x, self.y = T.dmatrix("x"), T.dvector("y")
+        self.errors = T.dot(T.tanh(T.dot(self.x, self.w) + self.b), self.v) + self.c - self.y
+        self.loss = T.sqr(self.errors).mean()
+
+    def make(self, made_by, rule, *args, loss=None, **kwargs):
+        loss = self.loss if loss is None else loss
+        return getattr(train, made_by)(
+            loss, self.params, self.x, self.y, rule, *args, function_options=OPTIONS, **kwargs
+        )
+
+    def values(self):
+        return np.concatenate([param.get_value().ravel() for param in self.params])
+
+
+def in_one(step, *args, **kwargs):
+    return step(*args, **kwargs)
+
+
+def in_parts(step, *args, **kwargs):
+    """What a step in parts does, by what is published of it."""
+    loss = step.gradient_fn(*args, **kwargs)
+    synk.all_reduce(step.grad_shared, weights=step.gradient_fn)
+    step.step_fn()
+    return loss
+
+
+def same_steps(rule, *args, take=in_one, batches=BATCHES, **kwargs):
+    """Take all steps on the ranks and in plain Theano; return both training functions."""
+    model, other = Model(), Model()
+    step = model.make("make_train_function", rule, *args, **kwargs)
+    twin = other.make("make_train_function_theano", rule, *args, **kwargs)
+    before = model.values()
+    for batch in batches:
+        np.testing.assert_allclose(take(step, X, Y, batch=batch), twin(X, Y, batch=batch), rtol=1e-5)
+        np.testing.assert_allclose(model.values(), other.values(), rtol=1e-5, atol=1e-7)
+    assert np.abs(model.values() - before).min() > 1e-6
+    assert synk.in_sync(step.params + step.state)
+    for ours, theirs in zip(step.state, twin.state):
+        np.testing.assert_allclose(ours.get_value(), theirs.get_value(), rtol=1e-5, atol=1e-7)
+    return step, twin
+
+
+def replicas(variables, n):
+    return [[np.array(value) for value in synk.get_value(rank, variables)] for rank in range(n)]
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """No test leaves a session open."""
+    yield
+    synk.close()
+
+
+@pytest.fixture
+def three_ranks():
+    synk.fork(3, use_gpu=False, master_rank=1)
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """The commands that the master sends from now on."""
+    sent, run = [], Session.run
+
+    def recorded(self, command, *args, **kwargs):
+        sent.append(command.title)
+        return run(self, command, *args, **kwargs)
+
+    monkeypatch.setattr(Session, "run", recorded)
+    return sent
+
+
+# -- the same step -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("take", [in_one, in_parts])
+@pytest.mark.parametrize("rule", [name for name in updates.__all__ if not name.startswith("apply_")])
+def test_every_rule(three_ranks, rule, take):
+    same_steps(getattr(updates, rule), learning_rate=0.1, take=take)
+
+
+@pytest.mark.parametrize("take", [in_one, in_parts])
+@pytest.mark.parametrize("rule", [updates.adam, updates.sgd_nonflat])
+def test_clipping(three_ranks, rule, take):
+    """The bound is between the norms that occur."""
+    other = Model()
+    norm = theano.function(
+        [other.x, other.y], T.sqrt(sum(T.sum(T.sqr(g)) for g in theano.grad(other.loss, other.params))), mode=MODE
+    )
+    norms = [float(norm(X[batch], Y[batch])) for batch in BATCHES]
+    assert min(norms) < 6 < max(norms)
+    same_steps(rule, 0.1, max_norm=6.0, take=take)
+
+
+def test_a_step_is_one_command(three_ranks, commands):
+    model = Model()
+    step = model.make("make_train_function", updates.adam, 0.1)
+    step(X, Y, batch=[0, 1, 2])
+    before = [shared.get_value() for shared in step.grad_shared]
+    del commands[:]
+    step(X, Y, batch=[3, 4])
+    assert commands == ["call of function train"]
+    for shared, value in zip(step.grad_shared, before):
+        np.testing.assert_array_equal(shared.get_value(), value)
+
+
+def test_slices_and_whole_steps_in_turn(three_ranks):
+    """They go on from each other's parameters and state."""
+
+    def take(step, *args, batch):
+        return step(*args, batch=batch, num_slices=3 if len(batch) == 7 else 1)
+
+    same_steps(updates.adam, 0.1, batches=BATCHES + BATCHES, take=take)
+
+
+# -- rules of the user's -----------------------------------------------------------------------------------------------
+
+
+def by_the_whole_vector(loss, params):
+    """A rate that depends on where everything lies in the flat vectors, beside views of them."""
+    grad_updates, param_updates, vectors = updates.sgd(loss, params, 0.1)
+    size = sum(T.dot(T.arange(1.0, 1 + vector.size), T.sqr(T.cast(vector, "float64"))) for vector in vectors)
+    rate = 1 / (1 + T.sqrt(size))
+    return grad_updates, {p: p + T.cast(rate * (new - p), p.dtype) for p, new in param_updates.items()}, vectors
+
+
+def by_vectors_without_pieces(loss, params):
+    """The same, of updates that do not know what the vectors are made of."""
+    grad_updates, param_updates, vectors = by_the_whole_vector(loss, params)
+    return OrderedDict(grad_updates), param_updates, vectors
+
+
+def accumulated(loss, params):
+    """Gradients that go on from those of the step before, so that they must be kept."""
+    shareds = [theano.shared(np.zeros_like(p.get_value()), broadcastable=p.broadcastable) for p in params]
+    return (
+        OrderedDict((g, T.cast(0.5, g.dtype) * g + new) for g, new in zip(shareds, gradients_of(loss, params))),
+        OrderedDict((p, p - T.cast(0.1, p.dtype) * g) for p, g in zip(params, shareds)),
+        shareds,
+    )
+
+
+@pytest.mark.parametrize("take", [in_one, in_parts])
+@pytest.mark.parametrize("rule", [by_the_whole_vector, by_vectors_without_pieces, accumulated])
+def test_rules_of_ones_own(three_ranks, rule, take):
+    step, twin = same_steps(rule, take=take)
+    if rule is accumulated:
+        for ours, theirs in zip(step.grad_shared, twin.grad_shared):
+            for value in synk.gather(ours, nd_up=1):
+                np.testing.assert_allclose(value, theirs.get_value(), rtol=1e-5)
+
+
+def test_what_a_rule_counts_beside_gradients(three_ranks):
+    """Each rank's own rows; the step reads the new value."""
+    x, w, rows = T.dvector("x"), theano.shared(0.0, "w"), theano.shared(0.0, "rows")
+
+    def rule(loss, params):
+        g = theano.shared(0.0, "g")
+        return {g: theano.grad(loss, params[0]), rows: rows + x.sum()}, {w: w - g + 0 * rows, last: rows * 1}, g
+
+    last = theano.shared(0.0, "last")
+    step = train.make_train_function(w * x.mean(), [w], x, None, rule, function_options=OPTIONS)
+    step([1.0, 2.0, 4.0, 9.0])  # two rows for rank 0
+    assert synk.gather(w).tolist() == [-4, -4, -4]
+    assert synk.gather(rows).tolist() == [3, 4, 9]
+    assert synk.gather(last).tolist() == [3, 4, 9]
+
+
+# -- what else is in the graph -----------------------------------------------------------------------------------------
+
+
+def test_a_collective_in_the_loss_is_computed_once(monkeypatch):
+    """Once for the loss, once for its gradient, and once for all parameters' gradients."""
+    synk.fork(2, use_gpu=False)
+    model, other = Model(), Model()
+    loss, theirs = (
+        T.sqr(m.errors - reduce(m.errors.mean())).mean()
+        for m, reduce in ((model, synk.ops.all_reduce), (other, lambda mean: mean))
+    )
+    model.params, other.params = model.params[:3], other.params[:3]  # the last cancels out
+    step = model.make("make_train_function", updates.adam, 0.1, loss=loss)
+    twin = other.make("make_train_function_theano", updates.adam, 0.1, loss=theirs)
+    numbers, all_reduce = [], in_graph.all_reduce
+    monkeypatch.setattr(
+        in_graph, "all_reduce", lambda number, *args: numbers.append(number) or all_reduce(number, *args)
+    )
+    for batch in BATCHES:
+        np.testing.assert_allclose(step(X, Y, batch=batch), twin(X, Y, batch=batch), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(model.values(), other.values(), rtol=1e-9)
+    assert numbers == [0, 1, 2] * len(BATCHES)
+
+
+def test_default_updates_are_each_ranks_own(three_ranks):
+    """As the running averages of batch normalisation; a rank without rows keeps its value."""
+    x, w, running = T.dvector("x"), theano.shared(0.0, "w"), theano.shared(10.0, "running")
+    data = theano.shared(np.zeros(0), "data")
+    average = running.clone()
+    average.default_update = 0.5 * running + 0.5 * x.mean()
+    loss = w * x.mean() + 0 * average
+    step = train.make_train_function(
+        loss,
+        [w],
+        None,
+        None,
+        updates.sgd,
+        1.0,
+        givens={x: data},
+        sliceable_shareds=[data],
+        function_options=OPTIONS,
+    )
+    synk.scatter(data, [1.0, 3.0, 5.0, 6.0])  # 1 3, 5, 6
+    step(batch_s=[[0, 1], [0], []])
+    assert synk.gather(running).tolist() == [6, 7.5, 10]
+    assert synk.gather(w).tolist() == [-3, -3, -3]
+
+
+def test_givens_are_for_the_gradients_alone(three_ranks):
+    """The step reads the parameter itself, so it cannot be in one function with what reads something in its place."""
+    kept = []
+    for made_by in ("make_train_function", "make_train_function_theano"):
+        model = Model()
+        mask = T.constant(np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]))
+        masked = theano.clone(model.w, {}) * mask
+        step = model.make(made_by, updates.momentum, 0.1, givens=[(model.w, T.switch(mask > 0, masked, 0.0))])
+        kept.append((step, [float(step(X, Y, batch=batch)) for batch in BATCHES], model.values()))
+    (step, losses, values), (_, expected_losses, expected) = kept
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-6)
+    np.testing.assert_allclose(values, expected, rtol=1e-6)
+    assert step.function is None
+    with refuses(ValueError, "givens", "the rule's step reads", "one that replaces w", "once for each batch"):
+        step.steps(X, Y, batches=BATCHES)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_fails_on_one_rank_changes_nothing():
+    synk.fork(2, use_gpu=False)
+    model = Model()
+    labels = T.lvector("labels")
+    loss = (T.sqr(model.errors) * T.constant(np.ones(3))[labels]).mean()
+    step = train.make_train_function(
+        loss, model.params, [model.x, model.y], labels, updates.adam, 0.1, function_options=OPTIONS
+    )
+    step(X[:2], Y[:2], [0, 1])
+    before = replicas(step.params + step.state, 2)
+    with pytest.raises(synk.WorkerError):  # rank 1 alone has the row with the label that does not exist
+        step(X[:2], Y[:2], [0, 5])
+    with pytest.raises(IndexError):  # rank 0, the master, has it
+        step(X[:2], Y[:2], [5, 0])
+    for ours, others in zip(replicas(step.params + step.state, 2), before):
+        for value, other in zip(ours, others):
+            np.testing.assert_array_equal(value, other)
+    other = Model()
+    twin = other.make("make_train_function_theano", updates.adam, 0.1)
+    for batch in (np.arange(2), np.arange(5)):
+        twin(X, Y, batch=batch)
+    step(X[:5], Y[:5], [0, 1, 2, 0, 1])
+    np.testing.assert_allclose(model.values(), other.values(), rtol=1e-6)
+
+
+# -- many steps --------------------------------------------------------------------------------------------------------
+
+
+def test_local_sgd_has_no_steps_of_one_command(three_ranks):
+    step = Model().make("make_train_function", updates.sgd, 0.1, communicate_every=3)
+    assert step.function is None
+    with refuses(ValueError, "communicate_every", "1, with which a step is one command", "3", "once for each batch"):
+        step.steps(X, Y, batches=BATCHES)
+
+
+@pytest.mark.skipif(not hasattr(synk.Function, "steps"), reason="Function.steps is not there yet")
+def test_many_steps_in_one_command(three_ranks, commands):
+    model, other = Model(), Model()
+    step = model.make("make_train_function", updates.adam, 0.1, outputs=[(model.errors.max(), "max")])
+    twin = other.make("make_train_function_theano", updates.adam, 0.1, outputs=[(other.errors.max(), "max")])
+    synk.distribute()
+    del commands[:]
+    losses, largest = step.steps(X, Y, batches=BATCHES)
+    assert len(commands) == 1
+    expected = [twin(X, Y, batch=batch) for batch in BATCHES]
+    np.testing.assert_allclose(losses, [loss for loss, _ in expected], rtol=1e-6)
+    np.testing.assert_allclose(largest, [most for _, most in expected], rtol=1e-6)
+    np.testing.assert_allclose(model.values(), other.values(), rtol=1e-6)
+    assert synk.in_sync(step.params + step.state)

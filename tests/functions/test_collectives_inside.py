@@ -1,0 +1,418 @@
+"""Functions with collectives inside (`synkhronos.ops`): the serial program's values on every rank, or no change at all.
+
+Truth is the same function as plain Theano, where a collective is the identity, called with all rows.
+"""
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from refusals import refuses
+from worlds import needs_lasagne
+
+import synkhronos as synk
+from synkhronos import in_graph
+from synkhronos.errors import SynkhronosError, WorkerDied, WorkerError
+from synkhronos.program.program import PROGRAM
+
+pytestmark = pytest.mark.theano
+theano = pytest.importorskip("theano")
+T = theano.tensor
+
+#: Rows of calls: as many for all ranks, uneven, too few for all, one.
+ROWS = [6, 7, 2, 1, 5, 4]
+
+
+@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
+def world(request, make_world):
+    return make_world(*request.param, engine="theano")
+
+
+@pytest.fixture
+def threads(make_world):
+    return make_world("threads", 3, 1, engine="theano")
+
+
+def rows(n, seed=0):
+    random = np.random.RandomState(seed)
+    return random.randn(n, 3), random.randn(n, 2)
+
+
+class Twins:
+    """The same program twice: on the ranks, and in plain Theano with shared variables of its own."""
+
+    def __init__(self, build, **options):
+        (self.params, ours), (self.others, plain) = build(), build()
+        self.f = synk.function(**ours, **options)
+        self.g = theano.function(**plain, **{k: v for k, v in options.items() if k == "mode"})
+
+    def call(self, *args, **options):
+        """Call both; compare what they return, and the variables of both on all ranks."""
+        got, want = self.f(*args, **options), self.g(*args)
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+        self.compare()
+
+    def compare(self):
+        for ours, other in zip(self.params, self.others):
+            for value in np.atleast_1d(synk.gather(ours, nd_up=1)):
+                np.testing.assert_allclose(value, other.get_value(), rtol=1e-10, atol=1e-12)
+
+
+def regression(make_updates, loss_of=T.sqr):
+    """Return what builds a regression with such updates, from loss and parameters."""
+
+    def build():
+        x, y = T.dmatrix("x"), T.dmatrix("y")
+        random = np.random.RandomState(5)
+        params = [theano.shared(random.randn(3, 2), "w"), theano.shared(np.zeros(2), "b")]
+        loss = loss_of(T.dot(x, params[0]) + params[1] - y).mean()
+        updates = make_updates(loss, params)
+        return [*params, *(s for s in updates if s not in params)], dict(
+            inputs=[x, y], outputs=loss, updates=list(updates.items())
+        )
+
+    return build
+
+
+def averaged(loss, params):
+    return synk.ops.all_reduce(theano.grad(loss, params))
+
+
+RULES = ["sgd", "momentum", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam"]
+
+
+@needs_lasagne
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_of_lasagne(world, rule):
+    import lasagne
+
+    def updates(loss, params):
+        return getattr(lasagne.updates, rule)(averaged(loss, params), params, learning_rate=0.1)
+
+    twins = Twins(regression(updates), mode="FAST_COMPILE")
+    for i, n in enumerate(ROWS):
+        twins.call(*rows(n, i))
+
+
+@needs_lasagne
+def test_constraints_and_weight_decay(threads):
+    import lasagne
+
+    def updates(loss, params):
+        loss = loss + 0.1 * sum(T.sqr(param).sum() for param in params)
+        grads = lasagne.updates.total_norm_constraint(averaged(loss, params), 0.5)
+        found = lasagne.updates.apply_nesterov_momentum(lasagne.updates.sgd(grads, params, 0.1), momentum=0.9)
+        found[params[0]] = lasagne.updates.norm_constraint(found[params[0]], 0.7)
+        return found
+
+    twins = Twins(regression(updates), mode="FAST_COMPILE")
+    for i, n in enumerate(ROWS):
+        twins.call(*rows(n, i))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "FAST_COMPILE"}, {"mode": theano.Mode("py", None)}], ids=["C", "FAST_COMPILE", "Python"]
+)
+def test_a_loss_that_cannot_do_without_rows(world, options):
+    def updates(loss, params):
+        return OrderedDict((param, param - 0.1 * grad) for param, grad in zip(params, averaged(loss, params)))
+
+    twins = Twins(regression(updates, lambda error: error[0] * T.sqr(error).max()), **options)
+    one = rows(1)
+    got = twins.f(*[np.tile(array, (world.n, 1)) for array in one])  # the same row for every rank
+    np.testing.assert_allclose(got, twins.g(*one))
+    twins.compare()
+    twins.call(*one)
+
+
+def test_slices_of_updates_that_are_linear_in_the_gradients(threads):
+    def updates(loss, params):
+        found = OrderedDict()
+        steps = theano.shared(np.int64(0), "steps")
+        found[steps] = steps + 1
+        for param, grad in zip(params, averaged(loss, params)):
+            speed = theano.shared(np.zeros_like(param.get_value()), "speed")
+            found[speed] = 0.9 * speed - 0.1 * grad
+            found[param] = param + 0.9 * speed - 0.1 * grad
+        return found
+
+    twins = Twins(regression(updates))
+    for i, (n, slices) in enumerate([(9, 2), (7, 3), (4, 3), (3, 3), (2, 2), (5, 5), (3, 1)]):
+        twins.call(*rows(n, i), num_slices=slices)
+
+
+def test_slices_of_updates_that_are_not(threads):
+    def updates(loss, params):
+        return OrderedDict((param, param - 0.1 * T.sgn(grad)) for param, grad in zip(params, averaged(loss, params)))
+
+    twins = Twins(regression(updates))
+    with refuses(ValueError, argument="num_slices", expected="the update of w is not linear", got="2"):
+        twins.f(*rows(9), num_slices=2)
+    twins.compare()
+    twins.call(*rows(9))
+
+
+def test_the_ops(world):
+    x, b = T.dmatrix("x"), T.dvector("b")
+    x_mean = x.mean(axis=0)
+    f = synk.function(
+        [x],
+        [
+            synk.ops.all_reduce(x_mean),
+            (x - synk.ops.all_reduce(x.mean(axis=0)), "gather"),
+            (synk.ops.all_reduce(x.sum(axis=0), "sum"), None),
+            (synk.ops.all_reduce(x.max(axis=0), "max") - synk.ops.all_reduce(x.min(axis=0), "min"), "max"),
+            (synk.ops.all_reduce(b, "sum"), None),
+        ],
+        bcast_inputs=[b],
+    )
+    for n in ROWS:
+        X, _ = rows(n)
+        got = f(X, [1.0, 2.0])
+        want = [X.mean(0), X - X.mean(0), X.sum(0), X.max(0) - X.min(0), np.array([1, 2]) * min(n, world.n)]
+        for a, b_ in zip(got, want):
+            np.testing.assert_allclose(a, b_, rtol=1e-12, atol=1e-14)
+        (subset,) = f(X, [1.0, 2.0], output_subset=[2])
+        np.testing.assert_allclose(subset, X.sum(0))
+
+
+def test_without_rows_every_rank_calls_and_the_master_counts(world):
+    x = T.dmatrix("x")
+    w = theano.shared(np.ones(3), "w")
+    f = synk.function(
+        [x], [x.sum(), (synk.ops.all_reduce(x.sum(axis=0) + w, "sum"), None)], updates=[(w, 2 * w)], mode="FAST_COMPILE"
+    )
+    total, each = f(np.zeros((0, 3)))
+    assert total == 0
+    np.testing.assert_array_equal(each, [1, 1, 1])
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), np.full((world.n, 3), 2))
+
+
+def test_weights_are_equal_if_nothing_is_divided(world):
+    w = theano.shared(np.zeros(2), "w")
+    f = synk.function([], synk.ops.all_reduce(w), updates=[(w, synk.ops.all_reduce(w) + 1)])
+    values = np.arange(2.0 * world.n).reshape(world.n, 2)
+    for rank, value in enumerate(values):
+        synk.set_value(rank, w, value)
+    np.testing.assert_allclose(f(), values.mean(axis=0))
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [values.mean(axis=0) + 1] * world.n)
+
+
+def test_ranks_without_rows_make_common_updates_and_no_others(make_world):
+    make_world("threads", 3, 0, engine="theano")
+    x = T.dvector("x")
+    steps, mine, ours, mixed = (theano.shared(0.0, name) for name in ("steps", "mine", "ours", "mixed"))
+    total = synk.ops.all_reduce(x.sum(), "sum")
+    f = synk.function(
+        [x],
+        updates=[(steps, steps + 1), (mine, mine + x.sum()), (ours, ours + total), (mixed, mixed + total + 0 * x[0])],
+    )
+    f([1.0, 2.0])  # rank 2 has none
+    f([4.0])
+    assert synk.gather(steps).tolist() == [2, 2, 2]
+    assert synk.gather(mine).tolist() == [5, 2, 0]
+    assert synk.gather(ours).tolist() == synk.gather(mixed).tolist() == [7, 7, 7]
+
+
+def test_random_states_of_ranks_without_rows_stay(make_world):
+    from theano.sandbox.rng_mrg import MRG_RandomStreams
+
+    make_world("threads", 3, 0, engine="theano")
+    x, streams = T.dvector("x"), MRG_RandomStreams(3)
+    draw = streams.uniform((1,))
+    f = synk.function([x], [(draw, "gather"), synk.ops.all_reduce(x.mean())])
+    (first, _), (second, _) = f([1.0]), f([1.0, 2.0, 3.0])
+    assert len(first) == 1 and len(second) == 3
+    third, _ = f([1.0, 2.0, 3.0])
+    assert len({float(draw) for draw in [*first, *second, *third]}) == 7
+    # Ranks 1 and 2 have drawn in the second and the third call alone.
+    g = synk.function([x], (MRG_RandomStreams(3).uniform((1,)), "gather"), on_unused_input="ignore")
+    g([1.0]), g([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(g([1.0, 2.0, 3.0])[1:].shape, (2,))
+
+
+class Fail(theano.Op):
+    """Return what is given; on one rank, if armed, do something else first."""
+
+    __props__ = ("rank", "how")
+
+    def __init__(self, rank, how):
+        self.rank, self.how = rank, how
+
+    def make_node(self, armed, *values):
+        return theano.Apply(self, [armed, *values], [values[0].type()])
+
+    def perform(self, node, inputs, outputs):
+        armed, value = inputs[:2]
+        call = in_graph.current()
+        if armed and call is not None and call.context.rank == self.rank:
+            self.how()
+        outputs[0][0] = value.copy()
+
+
+class Odd(Exception):
+    """An exception that Theano cannot build again."""
+
+    def __init__(self, code, text):
+        super().__init__(code, text)
+        self.code = code
+
+
+def fail_oddly():
+    raise Odd(5, "it failed")
+
+
+def two_collectives(rank, how):
+    """A function whose second collective comes after an operation that fails on one rank; its variables."""
+    x, armed = T.dvector("x"), T.lscalar("armed")
+    first, second = theano.shared(np.zeros(2), "first"), theano.shared(np.zeros(2), "second")
+    one = synk.ops.all_reduce(x.mean() + first)
+    two = synk.ops.all_reduce(Fail(rank, how)(armed, one * 2))
+    f = synk.function([x], two.sum(), bcast_inputs=[armed], updates=[(first, one), (second, two)], mode="FAST_COMPILE")
+    return f, [first, second]
+
+
+@pytest.mark.parametrize("how", [("threads", 3, 1), ("fork", 2, 0)], ids=str)
+@pytest.mark.parametrize("on_master", [False, True])
+def test_an_error_between_two_collectives_leaves_all_values(make_world, how, on_master):
+    world = make_world(*how, engine="theano")
+    rank = world.root if on_master else (world.root + 1) % world.n
+    f, variables = two_collectives(rank, fail_oddly)
+    f([1.0, 2.0, 3.0], 0)
+    before = [synk.gather(variable, nd_up=1) for variable in variables]
+    np.testing.assert_allclose(before[0], 2)
+    with pytest.raises(Odd if on_master else WorkerError) as caught:
+        f([1.0, 2.0, 3.0], 1)
+    if not on_master:
+        assert caught.value.rank == rank and caught.value.updated == []
+        assert "Odd" in str(caught.value)
+    for variable, value in zip(variables, before):
+        np.testing.assert_array_equal(synk.gather(variable, nd_up=1), value)
+    assert f([1.0, 2.0, 3.0], 0) == 16  # 2 * 2 * (2 + 2)
+    np.testing.assert_allclose(synk.gather(variables[0], nd_up=1), 4)
+
+
+def die():
+    import os
+
+    os._exit(7)
+
+
+def test_a_rank_that_dies_between_two_collectives(make_world):
+    make_world("fork", 2, 0, engine="theano")
+    f, variables = two_collectives(1, die)
+    f([1.0, 2.0], 0)
+    with pytest.raises(WorkerDied) as caught:
+        f([1.0, 2.0], 1)
+    assert caught.value.rank == 1 and caught.value.exitcode == 7 and caught.value.updated == []
+    np.testing.assert_allclose(variables[0].get_value(), 1.5)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_between_two_collectives(make_world):
+    make_world("fork", 2, 0, engine="theano")
+    f, variables = two_collectives(0, interrupt)
+    f([1.0, 2.0], 0)
+    with pytest.raises(KeyboardInterrupt):
+        f([1.0, 2.0], 1)
+    np.testing.assert_allclose(synk.gather(variables[0], nd_up=1), 1.5)
+    assert f([1.0, 2.0], 0) == 12
+
+
+def test_what_a_collective_raises_comes_out_as_it_is(threads):
+    """Shapes that differ between ranks: known on all of them, from inside the function."""
+    x = T.dvector("x")
+    f = synk.function([x], synk.ops.all_reduce(x * 2, "sum"), mode="FAST_COMPILE")
+    with refuses(ValueError, argument="array 0 of all_reduce 0", expected="the same shape and dtype on all ranks"):
+        f([1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_array_equal(f([1.0, 2.0, 3.0]), [12.0])
+
+
+def test_ranks_that_come_to_different_collectives(make_world):
+    """A condition on a shared variable that differs between ranks, which nobody can see when the function is built."""
+    from theano.ifelse import ifelse
+
+    make_world("fork", 2, 0, engine="theano")
+    x, which = T.dvector("x"), theano.shared(np.int8(0), "which")
+    w = theano.shared(0.0, "w")
+    total = ifelse(which, synk.ops.all_reduce(x.sum(), "sum"), synk.ops.all_reduce(2 * x.sum(), "sum"))
+    f = synk.function([x], total, updates=[(w, w + total)])
+    assert f([1.0, 2.0]) == 6
+    synk.set_value(1, which, 1)
+    with pytest.raises(SynkhronosError, match="the ranks have come to different collectives"):
+        f([1.0, 2.0])
+    assert synk.gather(w).tolist() == [6, 6]
+    synk.broadcast(which)
+    assert f([1.0, 2.0]) == 6
+
+
+def test_a_condition_that_leaves_a_collective_out(make_world):
+    from theano.ifelse import ifelse
+
+    make_world("fork", 2, 0, engine="theano")
+    x, step, w = T.dvector("x"), theano.shared(np.int64(0), "step"), theano.shared(0.0, "w")
+    mean = x.mean()
+    every_third = ifelse(T.eq(step % 3, 2), synk.ops.all_reduce(mean), mean)
+    f = synk.function([x], updates=[(step, step + 1), (w, every_third)])
+    for i in range(6):
+        f([1.0, 2.0, 3.0 + i])  # rank 0 has two rows
+        want = [(6 + i) / 3] * 2 if i % 3 == 2 else [1.5, 3 + i]
+        np.testing.assert_allclose(synk.gather(w), want)
+
+
+def test_results_that_are_kept_do_not_change(make_world):
+    make_world("fork", 2, 0, engine="theano")
+    x = T.dvector("x")
+    w = theano.shared(np.zeros(50000), "w")
+    y = synk.ops.all_reduce(x.mean() + w, "sum")
+    f = synk.function([x], [(y, None), (y + 0, None)], updates=[(w, y)])
+    kept, want = [], []
+    for i in range(6):
+        kept += f([float(i), float(i)])
+        want += [np.full(50000, sum(2 ** (1 + i - j) * j for j in range(i + 1)))] * 2
+    for got, wanted in zip(kept, want):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_as_theano_and_before_fork_it_is_the_identity():
+    assert PROGRAM.session is None or PROGRAM.session.closed
+    x, w = T.dvector("x"), theano.shared(0.0, "w")
+    f = synk.function([x], x.sum(), updates=[(w, w + synk.ops.all_reduce(x.sum(), "sum"))], mode="FAST_COMPILE")
+    assert f.as_theano([1.0, 2.0]) == 3 and w.get_value() == 3
+
+
+def test_rows_of_shared_variables(threads):
+    s, w = theano.shared(np.zeros(0), "s"), theano.shared(0.0, "w")
+    f = synk.function(
+        [],
+        (s, "gather"),
+        updates=[(w, synk.ops.all_reduce(s.max() + s.mean()))],
+        sliceable_shareds=[s],
+        mode="FAST_COMPILE",
+    )
+    synk.scatter(s, np.arange(7.0))  # 0 1 2, 3 4, 5 6
+    assert f(batch_s=[[0, 2], [1], []]).tolist() == [0, 2, 4]
+    np.testing.assert_allclose(synk.gather(w), [(2 * (2 + 1) + 1 * (4 + 4)) / 3] * 3)
+
+
+def test_collectives_of_equal_shapes_that_one_rank_swaps(make_world, monkeypatch):
+    from synkhronos.functions.calling import CollectivesOfCall
+
+    make_world("threads", 3, 0, engine="theano")
+    x, w = T.dvector("x"), theano.shared(0.0, "w")
+    low, high = synk.ops.all_reduce(x.min(), "min"), synk.ops.all_reduce(x.max(), "max")
+    f = synk.function([x], [(low, None), (high, None)], updates=[(w, low + high)], mode="FAST_COMPILE", name="ends")
+    right = CollectivesOfCall.all_reduce
+
+    def swapped(self, number, op, arrays):
+        return right(self, 1 - number if self.context.rank == 1 else number, op, arrays)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CollectivesOfCall, "all_reduce", swapped)
+        with pytest.raises(SynkhronosError, match="rank 0 to all_reduce 0 .* function ends; rank 1 to all_reduce 1 "):
+            f([1.0, 2.0, 3.0])
+    assert synk.gather(w).tolist() == [0, 0, 0]
+    assert [float(value) for value in f([1.0, 2.0, 3.0])] == [1, 3]
