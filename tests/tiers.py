@@ -67,7 +67,7 @@ RULES = (
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`.
     Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b"),
     Rule("thorough", "tests/functions/test_steps_on_processes.py", "memory_does_not_grow"),
-    Rule("thorough", "tests/functions/test_steps.py", "fork-1-root0"),
+    Rule("thorough", "tests/functions/test_steps.py", r"\bfork-1-root0\b"),
     # Of every rule and every failure, one kind of ranks is enough.
     Rule("thorough", "tests/functions/test_collectives_inside.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
     Rule(
