@@ -12,6 +12,7 @@ The module is long because it is one interface, most of it docstrings.
 from __future__ import annotations
 
 import copy
+import enum
 from abc import ABC, abstractmethod
 from typing import Any, Callable, Hashable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -51,6 +52,14 @@ class Output(NamedTuple):
     key: Optional[str] = None  # if the function returns a dict
 
 
+class Degree(enum.IntEnum):
+    """How a value depends on the collectives inside its graph: ``avg`` of them if it is `AFFINE`, any if `OTHER`."""
+
+    NONE = 0
+    AFFINE = 1
+    OTHER = 2
+
+
 class Collectives(NamedTuple):
     """The collectives inside a function's graph (`synkhronos.ops`).
 
@@ -62,14 +71,17 @@ class Collectives(NamedTuple):
     common : list of bool
         For every variable in `Engine.updated_in`: whether all ranks update it, also those without rows: its new value
         depends on a collective, or on nothing that differs between ranks (a count of the steps).
-    linear : list of bool
-        Likewise: whether it is an affine function of what the collectives give, so that the mean of the new values of
-        several slices is the new value of all their rows. True for those that do not depend on a collective.
+    updates : list of Degree
+        Likewise: how its new value depends on them. Of an affine function of averages, the mean over slices is the
+        value on all their rows.
+    outputs : list of Degree
+        The same of every output, in the order of `Engine.outputs`.
     """
 
     ops: List[ReduceOp]
     common: List[bool]
-    linear: List[bool]
+    updates: List[Degree]
+    outputs: List[Degree]
 
 
 class Engine(ABC):

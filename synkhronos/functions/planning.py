@@ -7,6 +7,7 @@ from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..engines.base import Degree
 from ..errors import ArgumentError, ArgumentValueError
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import Replicator, replicator_of
@@ -219,23 +220,26 @@ class Planner:
         """Return the ops of the wanted outputs; refuse those that make no sense in this call."""
         positions = range(len(self.output_ops)) if subset is None else subset
         ops = [self.output_ops[i] for i in positions]
+        collectives, outputs = self.variants.collectives, self.engine.outputs(self.compiled)
         for i, op in zip(positions, ops):
             if op.name is None and division.num_slices > 1:
                 raise ArgumentValueError(
                     "num_slices",
-                    f"1, because {self.engine.outputs(self.compiled)[i].label} has op None, which takes one result",
+                    f"1, because {outputs[i].label} has op None, which takes one result",
                     str(division.num_slices),
                     "give the output another op, or leave it out with output_subset",
                 )
             if op.name is None and not division.takes_part(root):
                 raise ArgumentValueError(
-                    self.engine.outputs(self.compiled)[i].label,
+                    outputs[i].label,
                     "an op that combines ranks: op None takes the master's own result",
                     f"no rows of the sliceable shared variables on the master (rank {root}), so it makes no call",
                     "select some there too, or leave the output out with output_subset",
                 )
-        inside = [] if self.variants.collectives is None else self.variants.collectives.ops
-        _check_weights(division, ops + list(inside))
+            if collectives is not None:
+                hint = "leave the output out with output_subset"
+                _check_degree(division, outputs[i].label, collectives.outputs[i], op, hint)
+        _check_weights(division, ops if collectives is None else [*ops, *collectives.ops])
         if division.is_empty:
             return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
         return ops
@@ -247,9 +251,9 @@ class Planner:
         if not sliced:
             updates = [(replicator.find(self.engine, shared), None) for shared in self.variants.returned(sliced)]
         else:
-            self._check_linear(division)
+            collectives = self.variants.collectives
             ops = {self.engine.identity(shared): op for shared, op in self.updates}
-            for shared in self.variants.returned(sliced):
+            for i, shared in enumerate(self.variants.returned(sliced)):
                 if self.engine.is_random(shared):  # it advances from slice to slice
                     updates.append((replicator.find(self.engine, shared), None))
                     continue
@@ -263,6 +267,11 @@ class Planner:
                     )
                 default = ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
                 op = ops.get(self.engine.identity(shared), default)
+                if collectives is not None:
+                    of_slices = ReduceOp(None) if op is MISSING else op
+                    hint = "accumulate the gradients in one function, in slices, and update in another"
+                    label = f"the update of {self.engine.label(shared)}"
+                    _check_degree(division, label, collectives.updates[i], of_slices, hint)
                 updates.append((replicator.find(self.engine, shared), None if op is MISSING else op))
             _check_weights(division, [op for _, op in updates if op is not None])
         if not sliced and division.shared_rows is None:
@@ -271,21 +280,6 @@ class Planner:
         replicator.ensure([graph])
         sliceable = [replicator.find(self.engine, shared) for shared in self.variants.sliceable]
         return replicator.number(graph), sliceable, updates
-
-    def _check_linear(self, division: Division) -> None:
-        """Refuse slices if the mean of an update's new values on them is not its new value on all rows."""
-        if self.variants.collectives is None:
-            return
-        updated = self.engine.updated_in(self.variants.snapshot)
-        for shared, is_linear in zip(updated, self.variants.collectives.linear):
-            if not is_linear:
-                raise ArgumentValueError(
-                    "num_slices",
-                    f"1, because the update of {self.engine.label(shared)} is not linear in what an all_reduce inside "
-                    "the function gives, so that the mean over slices is something else",
-                    str(division.num_slices),
-                    "accumulate the gradients in one function, in slices, and update in another",
-                )
 
 
 @contextmanager
@@ -300,6 +294,19 @@ def _about_step(step: int, batches: Any, batches_s: Any) -> Iterator[None]:
             given = "batches" if batches is not None else "batches_s" if batches_s is not None else None
             argument = error.argument if given is None else f"{error.argument}, with {given}[{step}]"
         raise type(error)(argument, error.expected, error.got, error.hint) from None
+
+
+def _check_degree(division: Division, label: str, degree: Degree, op: ReduceOp, hint: str) -> None:
+    """Refuse slices if what their values give together, by the op, is not the value of all rows."""
+    if division.num_slices == 1 or degree == Degree.NONE:
+        return
+    why = "is not linear in what an all_reduce inside the function gives"
+    if degree == Degree.AFFINE:
+        if op.name in (None, "avg"):  # None: all slices must give the same
+            return
+        why = f"depends on averages of an all_reduce inside the function and has op {op}"
+    expected = f"1, because {label} {why}, so that slices together give something else than all rows"
+    raise ArgumentValueError("num_slices", expected, str(division.num_slices), hint)
 
 
 def _check_weights(division: Division, ops: Sequence[ReduceOp]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from calls import Unchanged, call_on_ranks, record
 from refusals import refuses
 
+from synkhronos.engines.base import Degree
 from synkhronos.errors import ArgumentTypeError
 from synkhronos.reductions import ReduceOp
 
@@ -182,28 +183,29 @@ def test_no_collectives(language):
 
 
 def updates_of_every_kind(language, x, w, y, draw):
-    """Return new values, and whether all ranks make them, and whether they depend on collectives affinely at most."""
+    """Return new values, whether all ranks make them, and how they depend on collectives."""
     varying = language.mean(x, 0)
     lowest = reduce(language, x[0], MIN)
+    none, affine, other = Degree
     return [
-        (w + 1, True, True),  # on nothing that differs
-        (w * w + varying * varying, False, True),
-        (draw + w, False, True),
-        (y, True, True),
-        (w - y * 0.5, True, True),
-        (w * 0.9 + (w * y - varying), True, True),
-        (reduce(language, varying + y * 2), True, True),
-        (y * y, True, False),
-        (y * varying, True, False),
-        (y * draw, True, False),
-        (lowest + w, True, False),
-        (reduce(language, x[0], SUM), True, False),
-        (reduce(language, y * y), True, False),
-        (lowest * 0 + y, True, False),
+        (w + 1, True, none),  # on nothing that differs
+        (w * w + varying * varying, False, none),
+        (draw + w, False, none),
+        (y, True, affine),
+        (w - y * 0.5, True, affine),
+        (w * 0.9 + (w * y - varying), True, affine),
+        (reduce(language, varying + y * 2), True, affine),
+        (y * y, True, other),
+        (y * varying, True, other),
+        (y * draw, True, other),
+        (lowest + w, True, other),
+        (reduce(language, x[0], SUM), True, other),
+        (reduce(language, y * y), True, other),
+        (lowest * 0 + y, True, other),
     ]
 
 
-def test_common_and_linear(language):
+def test_common_and_degree(language):
     x = language.variable("x", "float64", 2)
     _, draw = language.stream(1)
     w = language.shared(np.ones(3), "w")
@@ -214,7 +216,10 @@ def test_common_and_linear(language):
     found = language.engine.collectives(kept, [x])
     assert language.engine.updated_in(kept)[: len(targets)] == targets
     assert found.common == [common for _, common, _ in kinds] + [False]  # and the random state
-    assert found.linear == [linear for _, _, linear in kinds] + [True]
+    assert found.updates == [degree for _, _, degree in kinds] + [Degree.NONE]
+    as_outputs = snapshot(language, [x], [new for new, _, _ in kinds], [])
+    found = language.engine.collectives(as_outputs, [x])
+    assert found.outputs == [degree for _, _, degree in kinds]
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------

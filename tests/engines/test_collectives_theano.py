@@ -20,6 +20,7 @@ from theano.ifelse import ifelse  # noqa: E402
 from theano.sandbox.rng_mrg import MRG_RandomStreams  # noqa: E402
 
 import synkhronos as synk  # noqa: E402
+from synkhronos.engines.base import Degree  # noqa: E402
 from synkhronos.engines.graph import collectives as graph_collectives  # noqa: E402
 from synkhronos.engines.theano.all_reduce import AllReduce  # noqa: E402
 from synkhronos.engines.theano.engine import ENGINE  # noqa: E402
@@ -409,22 +410,22 @@ def test_affine_update_rules():
     x, w = T.dmatrix("x"), theano.shared(np.ones(2), "w")
     (gradient,) = all_reduce(theano.grad(T.sqr(x * w).sum(axis=1).mean(), [w]))
     rules = lasagne.updates
-    for rule, linear in (
-        (rules.sgd, True),
-        (rules.momentum, True),
-        (rules.nesterov_momentum, True),
-        (rules.adagrad, False),
-        (rules.adam, False),
+    for rule, degree in (
+        (rules.sgd, Degree.AFFINE),
+        (rules.momentum, Degree.AFFINE),
+        (rules.nesterov_momentum, Degree.AFFINE),
+        (rules.adagrad, Degree.OTHER),
+        (rules.adam, Degree.OTHER),
     ):
         updates = rule([gradient], [w], 0.1)
         found = ENGINE.collectives(snapshot([x], [], updates.items()), [x])
-        changed = dict(zip(updates, found.linear))
-        assert changed[w] == linear, rule
+        changed = dict(zip(updates, found.updates))
+        assert changed[w] == degree, rule
         assert any(found.common)
     decayed = rules.sgd([gradient + 0.01 * w], [w], 0.1)
-    assert ENGINE.collectives(snapshot([x], [], decayed.items()), [x]).linear == [True]
+    assert ENGINE.collectives(snapshot([x], [], decayed.items()), [x]).updates == [Degree.AFFINE]
     constrained = rules.sgd(rules.total_norm_constraint([gradient], 1.0), [w], 0.1)
-    assert ENGINE.collectives(snapshot([x], [], constrained.items()), [x]).linear == [False]
+    assert ENGINE.collectives(snapshot([x], [], constrained.items()), [x]).updates == [Degree.OTHER]
 
 
 def test_affine_operations():
@@ -451,14 +452,14 @@ def test_affine_operations():
     ]
     others = [T.dot(y, y.T), T.dot(y, x.T), x / y, T.sqr(y), abs(y), T.switch(y > 0, y, 0), w[0][T.cast(y[0], "int64")]]
     others += [y[T.cast(x[0, 0], "int64") :], T.maximum(y, 0), ifelse(T.gt(y.sum(), 0), y, x * 1), T.cast(y, "int64")]
-    for variables, truth in ((affine, True), (others, False)):
+    for variables, truth in ((affine, Degree.AFFINE), (others, Degree.OTHER)):
         for variable in variables:
             target = theano.shared(np.zeros((1,) * variable.ndim, variable.dtype))
             found = ENGINE.collectives(snapshot([x, i], [], [(target, variable)]), [x])
-            assert (found.common, found.linear) == ([True], [truth]), theano.pp(variable)
+            assert (found.common, found.updates) == ([True], [truth]), theano.pp(variable)
     shape = theano.shared(np.zeros(2, "int64"))
     found = ENGINE.collectives(snapshot([x], y, [(shape, y.shape * 2)]), [x])
-    assert found.linear == [True]
+    assert (found.updates, found.outputs) == ([Degree.NONE], [Degree.AFFINE])
 
 
 # -- gradients -------------------------------------------------------------------------------------------------------

@@ -325,8 +325,10 @@ def test_slices_are_refused(make_world):
     make_world("threads", 2, 0, engine="theano")
     program = Program(dense_network)
     f = synk.function(program.inputs, program.loss, mode=MODE)
-    with refuses(ValueError, argument="num_slices", expected="inv_std is not linear", got="2"):
+    with refuses(ValueError, argument="num_slices", expected="output (mean) is not linear", got="2"):
         f(*rows(8), num_slices=2)
+    with refuses(ValueError, argument="num_slices", expected="inv_std is not linear", got="2"):
+        f(*rows(8), num_slices=2, output_subset=[])
     prediction = layers.get_output(program.network, deterministic=True)
     use = synk.function(program.inputs[:1], (prediction, "gather"), mode=MODE)
     serial = theano.function(program.inputs[:1], prediction, mode=MODE)

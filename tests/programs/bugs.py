@@ -14,9 +14,8 @@ import numpy as np
 import synkhronos.functions.function  # noqa: F401, what is first imported while a bug is planted would keep it
 from synkhronos.collectives import scatter as scatter_module
 from synkhronos.collectives.broadcast import Broadcast
-from synkhronos.functions import arguments, batches, calling, division, slicing, step_outputs
+from synkhronos.functions import arguments, batches, calling, division, planning, slicing, step_outputs
 from synkhronos.functions.plan import Plans
-from synkhronos.functions.planning import Planner
 from synkhronos.functions.variants import Variants
 from synkhronos.kernels import reduce as kernel
 from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, op, single_numbers
@@ -593,8 +592,8 @@ def weights_of_the_step_before(plant):
 
 
 def not_linear_in_slices(plant):
-    """Updates that are not linear in collectives are made in slices."""
-    plant.replace(Planner, "_check_linear", lambda self, division: None)
+    """What is not linear in collectives is computed in slices."""
+    plant.replace(planning, "_check_degree", lambda division, label, degree, op, hint: None)
 
 
 BUGS = [

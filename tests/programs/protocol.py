@@ -1,7 +1,9 @@
 """Random programs, step by step against the truth; and from a wrong one to the shortest that is still wrong."""
 
+import copy
 import random
 import time
+from collections import deque
 
 import numpy as np
 from recipes import RANDOM, SHARED
@@ -35,6 +37,7 @@ class Program:
     def __init__(self, library, launcher, n, root, initial):
         self.library, self.launcher, self.n, self.root, self.initial = library, launcher, n, root, initial
         self.steps = []
+        self._returned = deque(maxlen=8)  # of the last steps
         synk.close()
         library.start(initial)
         self.session = PROGRAM.open(n, root, launcher=launcher)
@@ -73,7 +76,11 @@ class Program:
             if refused is not None:
                 raise Wrong(f"{self!r}\nwas not refused: {refused}")
             self._compare("result", actual, results)
+            self._returned.append((len(self.steps), actual, copy.deepcopy(actual)))
         self._compare_values(after)
+        for step, value, copied in self._returned:  # what a program holds is its own
+            if not _same(value, copied):
+                raise Wrong(f"{self!r}\nresult of step {step}: changed from {copied!r} to {value!r}")
         return True
 
     def _compare(self, what, actual, expected):
@@ -101,6 +108,12 @@ class Program:
             if after[name][0] is after[name][-1] and self.n > 1:  # one value for all ranks: the same bits
                 self._compare(f"the bits of {name}", len({value.tobytes() for value in actual[name]}), 1)
         self.model.values = actual
+
+
+def _same(value, other):
+    if isinstance(value, list):
+        return all(map(_same, value, other))
+    return np.array_equal(value, other, equal_nan=np.asarray(value).dtype.kind == "f")
 
 
 def random_program(choices, library, launcher, n_steps, sizes=(1, 2, 2, 3, 3, 4), on_step=lambda step: None):

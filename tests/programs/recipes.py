@@ -81,21 +81,23 @@ def evaluate(formula, words, values):
 class Output:
     """An output: ``outer(formula)``, and its op.
 
-    ``serial`` says that over divided rows it is, by its op, what one rank would compute of all rows.
+    ``serial`` says that over divided rows it is, by its op, what one rank would compute of all rows; ``linear`` that the
+    mean of its values over slices is its value on all rows, as far as its collectives go.
     """
 
     formula: object
     op: object
     outer: str = ""
     serial: bool = False
+    linear: bool = True
 
     def value(self, words, values):
         inner = evaluate(self.formula, words, values)
         return getattr(words, self.outer)(inner) if self.outer else inner
 
 
-def mean(formula):
-    return Output(formula, DEFAULT, "mean", True)
+def mean(formula, linear=True):
+    return Output(formula, DEFAULT, "mean", True, linear)
 
 
 def total(formula, op="sum"):
@@ -124,7 +126,7 @@ def own(formula):
 
 
 def common(formula, op="max"):
-    """What collectives give, the same on all ranks; so it is what they give of all rows, but for slices."""
+    """What collectives give, which is what they give of all rows."""
     return Output(formula, op, "", True)
 
 
@@ -629,9 +631,20 @@ RECIPES = [
         "x",
         [
             each(lambda v, x: x - v.all_avg(v.mean(x, 0))),
-            mean(lambda v, x: v.abs(x - v.all_avg(v.mean(x, 0)))),
+            mean(lambda v, x: v.abs(x - v.all_avg(v.mean(x, 0))), linear=False),
             largest(lambda v, x: x - v.all_min(v.min(x, 0))),
         ],
+    ),
+    Recipe(
+        "averages beside rows",
+        "x y",
+        [
+            common(lambda v, x, g: v.mean(x, 0) * 2 - g * 3, "avg"),
+            common(lambda v, g: g * 0.5 + 1, "avg"),
+            common(lambda v, y: v.all_avg(v.mean(y)) - v.mean(y) * 2, "avg"),
+        ],
+        like={"g": "w"},
+        givens={"g": lambda v, x: v.all_avg(v.mean(x, 0))},
     ),
     Recipe(
         "variance of all",
@@ -724,11 +737,7 @@ RECIPES = [
     Recipe(
         "big of all",
         "y",
-        [
-            Output(lambda v, g, big: v.max(g - big), "max"),
-            Output(lambda v, g: g * 2, "c_max"),
-            mean(lambda v, y: y),
-        ],
+        [Output(lambda v, g, big: v.max(g - big), "max"), own(lambda v, g: g), mean(lambda v, y: y)],
         like={"g": "big"},
         givens={"g": lambda v, y, big: v.all_avg(big * 0.5 + v.mean(y))},
         updates=[Update("big", lambda v, g: g)],

@@ -217,7 +217,7 @@ class Draw:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, model):
-        again = self._last is not None and self.chance(15)  # programs call the same function again and again
+        again = self._last is not None and self.chance(30)  # programs call the same function again and again
         self._last = self._last if again else self.random.choice(self.names)
         recipe, options = BY_NAME[self._last], {}
         rows = self.rows()

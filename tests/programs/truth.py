@@ -177,8 +177,9 @@ class Model:
         averaging = "avg" in ops or num_slices > 1 and any(op == "avg" for _, op in updates)
         if (averaging or "avg" in recipe.collectives) and None not in counts and counts[0] != counts[1]:
             raise Refused("no weights")
-        if num_slices > 1 and not all(update.linear for update, _ in updates):
-            raise Refused("an update that is not linear in collectives, in slices")
+        for made, op in [*zip(outputs, ops), *updates] if num_slices > 1 else []:
+            if recipe.meets(made.formula) and not (made.linear and op in ("avg", None)):
+                raise Refused("slices of what is not linear in collectives")
         empty = weights is not None and not any(weights)
         slices = []
         for rank in range(self.n):
@@ -203,7 +204,7 @@ class Model:
         results = []
         for output, op in zip(outputs, ops):
             results.append(self._output(recipe, output, None if empty else op, slices, size))
-        self._check_serial(recipe, outputs, ops, results, given, scattered, parts, whole, num_slices)
+        self._check_serial(recipe, outputs, ops, results, given, scattered, parts, whole)
         after = self._updated(recipe, updates, slices, num_slices, size)
         self.last_rows[recipe.name] = [1] * self.n if weights is None else weights
         return results, after
@@ -342,7 +343,7 @@ class Model:
                 after[target] = after[target][:1] * self.n  # so the bits must be the same, too
         return after
 
-    def _check_serial(self, recipe, outputs, ops, results, given, scattered, parts, whole, num_slices):
+    def _check_serial(self, recipe, outputs, ops, results, given, scattered, parts, whole):
         """The formulas over all rows at once must give the same where the ranks' variables are the same."""
         if parts is None or recipe.sliceable or not sum(map(len, parts)):
             return
@@ -353,8 +354,7 @@ class Model:
         values.update(whole)
         values.update((name, given[name].array[np.concatenate(parts)]) for name in scattered)
         for output, op, result in zip(outputs, ops, results):
-            sliced = num_slices > 1 and recipe.meets(output.formula)  # what ranks have in common is that of a slice
-            if output.serial and op is not None and not sliced:
+            if output.serial and op is not None:
                 serial = self._evaluate(recipe, output.value, [Slice(self.root, 0, 1, True, values)])[0][0]
                 difference = result.differs(serial.astype(result.value.dtype))
                 assert difference is None, f"the model is wrong: {difference}"

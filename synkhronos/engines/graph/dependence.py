@@ -3,8 +3,8 @@
 ==============  ===================================================  ===============================================
 ``differs``     on values that differ between ranks: their rows,     a condition or a number of steps that does would
                 their random numbers                                 bring ranks to different collectives
-``degree``      on collectives: not at all, as an affine function    new values of slices have a mean that is right
-                of them, or in another way                           only up to the second
+``degree``      on collectives: not at all, as an affine function    values of slices have a mean that is right only
+                of averages, or in another way                       up to the second
 ==============  ===================================================  ===============================================
 
 What a collective gives is the same on all ranks, whatever it is given.
@@ -15,19 +15,17 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...errors import ArgumentValueError
-from ..base import Collectives
+from ..base import Collectives, Degree
 from .collectives import ops_in, unconditional
 from .library import Library
 from .snapshot import Snapshot
-
-NONE, AFFINE, OTHER = range(3)
 
 
 class Dependence(NamedTuple):
     """How a value depends on values of the rank, and on collectives."""
 
     differs: bool = False
-    degree: int = NONE
+    degree: Degree = Degree.NONE
 
 
 FIXED = Dependence()
@@ -53,13 +51,13 @@ def survey(
     of_ranks.update(shared for shared in library.graph_inputs(roots) if _is_state(library, shared, is_random))
     known = dependences(library, roots, dict.fromkeys(of_ranks, OF_A_RANK))
     degrees = [known.get(new, FIXED).degree for _, new in snapshot.updates]
+    of_outputs = [known.get(output.variable, FIXED).degree for output in snapshot.outputs]
     later = _with_updates(library, snapshot, of_ranks)
     _check(library, roots, later)
     # A count of steps is the same on all ranks, as long as those without rows count, too.
-    common = [
-        degree != NONE or not later.get(new, FIXED).differs for degree, (_, new) in zip(degrees, snapshot.updates)
-    ]
-    return Collectives(ops, common, [degree != OTHER for degree in degrees])
+    differ = [later.get(new, FIXED).differs for _, new in snapshot.updates]
+    common = [degree != Degree.NONE or not differs for degree, differs in zip(degrees, differ)]
+    return Collectives(ops, common, degrees, of_outputs)
 
 
 def _is_state(library: Library, variable: Any, is_random: Callable[[Any], bool]) -> bool:
@@ -86,20 +84,20 @@ def dependences(library: Library, outputs: Sequence[Any], given: Mapping[Any, De
 
 
 def _of_node(library: Library, node: Any, inputs: List[Dependence]) -> Dependence:
-    differs, degree = any(one.differs for one in inputs), max([one.degree for one in inputs], default=NONE)
+    differs, degree = any(one.differs for one in inputs), max([one.degree for one in inputs], default=Degree.NONE)
     if isinstance(node.op, library.AllReduce):
         # Of sums the mean over slices is not that over all their rows, nor of extremes.
-        return Dependence(False, max(degree, AFFINE) if node.op.op.name == "avg" else OTHER)
+        return Dependence(False, max(degree, Degree.AFFINE) if node.op.op.name == "avg" else Degree.OTHER)
     if ops_in(library, library.inner_outputs(node.op)):
-        return Dependence(differs, OTHER)
+        return Dependence(differs, Degree.OTHER)
     if isinstance(node.op, library.Shape_i) and node.op.i > 0 and node.inputs[0].owner is None:
         return FIXED  # of what is scattered only the rows are, which are the first axis
     if isinstance(node.op, (library.Shape, library.Shape_i)):
-        return Dependence(differs, OTHER if degree == OTHER else NONE)
-    if degree == AFFINE and not any(
+        return Dependence(differs, Degree.OTHER if degree == Degree.OTHER else Degree.NONE)
+    if degree == Degree.AFFINE and not any(
         all(one == FIXED or i in group for i, one in enumerate(inputs)) for group in library.affine_inputs(node)
     ):
-        degree = OTHER
+        degree = Degree.OTHER
     return Dependence(differs, degree)
 
 

@@ -7,13 +7,12 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from ...engines.base import Collectives
+from ...engines.base import Collectives, Degree
 from .function import Graph
 from .graph import Apply, Shared, Variable, ordered
 from .operations import AllReduce
 
-NONE, AFFINE, OTHER = range(3)
-FIXED = (False, NONE)
+FIXED = (False, Degree.NONE)
 
 #: Operations that are affine: in how many of their first arguments together, if the others are fixed.
 _AFFINE: Dict[Any, int] = {np.add: 2, np.subtract: 2, operator.getitem: 1, operator.itemgetter: 1}
@@ -47,7 +46,7 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
     )
     news = [(id(target), id(new)) for target, new in graph.updates]
     known = _dependences(order, of_ranks)
-    linear = [known.get(new, FIXED)[1] != OTHER for _, new in news]
+    of_outputs = [known.get(id(output), FIXED)[1] for output in graph.outputs]
     while True:  # what ranks update each by itself differs from then on, too
         more = {target for target, new in news if known.get(new, FIXED)[0]} - of_ranks
         if not more:
@@ -55,25 +54,27 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
         of_ranks |= more
         known = _dependences(order, of_ranks)
     found = [known.get(new, FIXED) for _, new in news]
-    return Collectives(ops, [degree != NONE or not differs for differs, degree in found], linear)
+    degrees = [degree for _, degree in found]
+    common = [degree != Degree.NONE or not differs for differs, degree in found]
+    return Collectives(ops, common, degrees, of_outputs)
 
 
-def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bool, int]]:
+def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bool, Degree]]:
     """Return, for every value, whether it differs between ranks, and how it depends on collectives."""
-    known: Dict[int, Tuple[bool, int]] = {}
+    known: Dict[int, Tuple[bool, Degree]] = {}
     for node in order:
         args = [known[id(arg)] for arg in getattr(node, "args", ()) if isinstance(arg, Variable)]
-        degree = max([of for _, of in args], default=NONE)
+        degree = max([of for _, of in args], default=Degree.NONE)
         differs = id(node) in of_ranks or any(one for one, _ in args)
         if isinstance(node, Apply) and isinstance(node.function, AllReduce):
-            differs, degree = False, max(degree, AFFINE) if node.function.op.name == "avg" else OTHER
-        elif degree == AFFINE and not _is_affine(node, known):
-            degree = OTHER
+            differs, degree = False, max(degree, Degree.AFFINE) if node.function.op.name == "avg" else Degree.OTHER
+        elif degree == Degree.AFFINE and not _is_affine(node, known):
+            degree = Degree.OTHER
         known[id(node)] = differs, degree
     return known
 
 
-def _is_affine(node: Any, known: Dict[int, Tuple[bool, int]]) -> bool:
+def _is_affine(node: Any, known: Dict[int, Tuple[bool, Degree]]) -> bool:
     args = [known.get(id(arg), FIXED) for arg in node.args]
     if node.function in _PRODUCTS:
         return args.count(FIXED) == 1
