@@ -17,9 +17,11 @@ what is kept        key                                   what is reused        
 `Plans`             arguments, rows to divide, indices    the `Plan`, and the command   `MAX_PLANS` later plans;
                     (as handles), slices, subset          pickled                       another session
 `Prepared`          the plan's place, on each rank        arrays attached, this rank's  another plan in that place; the
-                                                          parts                         function dropped
+                                                          parts, weights in collectives function dropped
 ``row_buffers``     the function's number and the         memory for the rows that      more bytes of rows; the function
 of the context      argument's, on each rank              indices select                dropped or freed
+``_is_own`` of a    the engine's function (weakly)        which outputs are the         nothing: such a function
+graph's engine                                            caller's without a copy       never changes
 ==================  ====================================  ============================  ==============================
 
 What changes from call to call is never part of a key: values and indices lie in shared memory at the same place, and

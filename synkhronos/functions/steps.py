@@ -200,7 +200,7 @@ class RunSteps(Command):
             each = prepared[division]
             outputs, change = call(each, values, rows, shared_rows, context)
             if collective:
-                context.try_out(functools.partial(_undo, change, context), change, label=end_of_step)
+                context.try_out(functools.partial(_undo, i, change, context), change, label=end_of_step)
             else:
                 change()
             made[rank] = i + 1
@@ -249,10 +249,11 @@ class RunSteps(Command):
         return outputs, rows_taken(steps.plans, divisions), n_steps
 
 
-def _undo(change: Change, context: RankContext) -> None:
-    """Undo a step on this rank: not all others have come to its end."""
+def _undo(step: int, change: Change, context: RankContext) -> None:
+    """Undo a step on this rank, whether or not it is counted yet: not all others have come to its end."""
     change.undo()
-    context.barrier.block.undone[context.rank] += 1
+    block, rank = context.barrier.block, context.rank
+    block.undone[rank] = block.steps[rank] - step
 
 
 def rows_taken(plans: Sequence[Plan], divisions: NDArray[Any]) -> Optional[List[int]]:

@@ -11,9 +11,13 @@ level              key                              what is reused              
 `Layouts.of`       the notices of all ranks         the `Layout`: arrays of other ranks,        another notice of any
                                                     attached                                    rank
 `Layout.plans`     what the collective does with    its share of the work, with the views       nothing: a layout
-                   them: takers, or ops             that it reads and writes                    never changes
+                   them: takers, or ops; inside a   that it reads and writes                    never changes
+                   function, who has rows
 `Portion` (of      whether the kernel is used; the  the kernel's table of addresses, the        the layout is dropped;
 `kernels.reduce`)  op and the weights               blocks for NumPy, weights prepared          ``MAX_RECIPES`` weights
+`ValueBuffers`     inside a function, the           memory for what this rank gives, and for    another shape or
+                   collective                       results that nothing refers to any more     dtype; the function
+                                                                                                is dropped
 =================  ===============================  ==========================================  =====================
 
 Beyond `MAX_LAYOUTS` notices or layouts the oldest is dropped.

@@ -12,6 +12,7 @@ from worlds import needs_lasagne
 import synkhronos as synk
 from synkhronos import in_graph
 from synkhronos.errors import WorkerDied, WorkerError
+from synkhronos.functions.calling import Change
 from synkhronos.runtime.context import MAX_TRIED
 
 pytestmark = pytest.mark.theano
@@ -165,6 +166,25 @@ def test_ctrl_c_in_a_step(make_world, after):
         twins.f.steps(X, batches=BATCHES)
     assert caught.value.step == 5
     (made,) = set(caught.value.steps)
+    twins.serial(BATCHES[:made])
+    twins.compare()
+
+
+def test_ctrl_c_before_a_step_is_counted(make_world, monkeypatch):
+    make_world("fork", 2, 0, engine="theano")
+    twins, right, calls = Twins(), Change.__call__, []
+
+    def interrupted(self):
+        right(self)
+        calls.append(self)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Change, "__call__", interrupted)  # on the master
+    with pytest.raises(KeyboardInterrupt) as caught:
+        twins.f.steps(X, batches=BATCHES)
+    (made,) = set(caught.value.steps)
+    assert made in (4, 5, 6)
     twins.serial(BATCHES[:made])
     twins.compare()
 
