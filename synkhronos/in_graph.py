@@ -36,7 +36,7 @@ class Call(ABC):
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         """Return the arrays reduced over the ranks: as many, of the same shapes and dtypes, the same on all ranks.
 
-        No later call changes what is returned while anything refers to it.
+        No later call changes what is returned while anything refers to it. Of one rank it may be the arrays themselves.
 
         Parameters
         ----------

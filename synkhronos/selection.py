@@ -159,7 +159,7 @@ class Indices:
         """
         if array.flags.c_contiguous and array.flags.aligned:
             # The indices are validated: "clip" only keeps NumPy from buffering `out`, which is half of the time.
-            rows: NDArray[Any] = np.take(array, self.array, axis=0, out=out, mode="clip")
+            rows: NDArray[Any] = array.take(self.array, axis=0, out=out, mode="clip")
             return rows
         rows = np.asarray(array[self.array])  # np.take would copy the whole array first
         if out is None:

@@ -152,8 +152,10 @@ class CollectivesOfCall(in_graph.Call):
         self.plan, self.weights, self.context = plan, weights, context
 
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+        def label() -> str:
+            return f"all_reduce {number} ({op}) inside function {self.plan.name}"
+
         key = ("function", self.plan.number, number)
-        label = f"all_reduce {number} ({op}) inside function {self.plan.name}"
         results = self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
         self.context.forget_tried()
         return results

@@ -130,7 +130,12 @@ class Transport(ABC):
 
     @abstractmethod
     def all_reduce_values(
-        self, key: Key, arrays: Sequence[Any], op: ReduceOp, weights: Optional[Sequence[float]], label: str
+        self,
+        key: Key,
+        arrays: Sequence[Any],
+        op: ReduceOp,
+        weights: Optional[Sequence[float]],
+        label: Callable[[], str],
     ) -> List[Any]:
         """Reduce values that belong to no variable, in the middle of a function's call, as `all_reduce` does.
 
@@ -143,8 +148,8 @@ class Transport(ABC):
             Of the collective: memory is kept for it.
         weights
             Of the ranks, not all 0: those of weight 0 do not count, whatever the op.
-        label : str
-            What the collective is, in words.
+        label
+            Returns what the collective is, in words: always the same for a key.
 
         Raises
         ------

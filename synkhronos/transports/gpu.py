@@ -9,7 +9,7 @@ there, and brought back. A call's arrays may be of both kinds.
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -172,13 +172,18 @@ class GpuTransport(Transport):
         return finished if self.host.rank == self.host.root else None
 
     def all_reduce_values(
-        self, key: Key, arrays: Sequence[Any], op: ReduceOp, weights: Optional[Sequence[float]], label: str
+        self,
+        key: Key,
+        arrays: Sequence[Any],
+        op: ReduceOp,
+        weights: Optional[Sequence[float]],
+        label: Callable[[], str],
     ) -> List[Any]:
         if self.nccl is None or op.on_host or not any(map(is_on_device, arrays)):
             metas: List[List[Optional[Meta]]] = [[] for _ in arrays]
         else:
-            self.agree(label)
-            metas, _ = self._ways(arrays, [False] * len(arrays), lambda i: f"array {i} of {label}")
+            self.agree(label())
+            metas, _ = self._ways(arrays, [False] * len(arrays), lambda i: f"array {i} of {label()}")
         staged = [i for i, of_ranks in enumerate(metas) if not of_ranks]
         results: Dict[int, Any] = {}
         if staged:

@@ -195,21 +195,21 @@ class SharedMemoryTransport(Transport):
         arrays: Sequence[np.ndarray[Any, Any]],
         op: ReduceOp,
         weights: Optional[Sequence[float]],
-        label: str,
+        label: Callable[[], str],
     ) -> List[np.ndarray[Any, Any]]:
         if self.size == 1:
             return list(arrays)
         kinds = kinds_of(arrays)
         buffers = self._values.get(key)
         if buffers is None or buffers.kinds != kinds:
-            buffers = self._values[key] = ValueBuffers(self.pool, kinds)
+            buffers = self._values[key] = ValueBuffers(self.pool, kinds, label())
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
-        layout = self._layout(staged if result is None else [*staged, *result.placed], label)
+        layout = self._layout(staged if result is None else [*staged, *result.placed], buffers.label)
         counting = participants(weights)
         plan = layout.plans.get(("all_reduce_values", counting))
         if plan is None:
-            plan = layout.plans["all_reduce_values", counting] = self._values_plan(layout, kinds, counting, label)
+            plan = layout.plans["all_reduce_values", counting] = self._values_plan(layout, buffers, counting)
         portion, own = plan
         portion.combine(op, weights)
         if result is None:
@@ -221,11 +221,11 @@ class SharedMemoryTransport(Transport):
     def _values_plan(
         self,
         layout: Layout,
-        kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]],
+        buffers: ValueBuffers,
         counting: Optional[Tuple[bool, ...]],
-        label: str,
     ) -> Tuple[Portion, List[np.ndarray[Any, Any]]]:
         """Return what this rank reduces, and where it puts it if that is for itself alone."""
+        kinds, label = buffers.kinds, buffers.label
         n = len(kinds)
         own: List[np.ndarray[Any, Any]] = []
         if {len(handles) for handles in layout.handles} == {n}:

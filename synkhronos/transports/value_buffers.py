@@ -74,10 +74,12 @@ class ValueBuffers:
     pool : Pool
     kinds : list of (shape, dtype)
         Of its arrays.
+    label : str
+        How messages call it.
     """
 
-    def __init__(self, pool: Pool, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> None:
-        self.kinds, self._pool = kinds, pool
+    def __init__(self, pool: Pool, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]], label: str) -> None:
+        self.kinds, self.label, self._pool = kinds, label, pool
         self._sources = [Region(pool, kinds)]
         nbytes = sum(array.nbytes for array in self._sources[0].arrays)
         #: Whether every rank makes its own result.

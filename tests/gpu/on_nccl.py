@@ -98,7 +98,7 @@ class ReduceValues(Command):
         value = variable.container.storage[0]
         host = np.full(3, float(context.rank))
         key = ("function", 0, 0)
-        results = context.transport.all_reduce_values(key, [value, host], self.op, self.weights, "it")
+        results = context.transport.all_reduce_values(key, [value, host], self.op, self.weights, lambda: "it")
         return type(results[0]) is type(value), [np.asarray(result) for result in results]
 
 

@@ -25,11 +25,9 @@ class Reduce(Command):
     def run(self, context):
         found, copies, used = [], [], []
         for of_ranks in self.rounds:
-            found.append(
-                context.transport.all_reduce_values(
-                    ("function", 0, 0), of_ranks[context.rank], self.op, self.weights, self.labels[context.rank]
-                )
-            )
+            arrays, label = of_ranks[context.rank], self.labels[context.rank]
+            key, text = ("function", 0, label), functools.partial(str, label)
+            found.append(context.transport.all_reduce_values(key, arrays, self.op, self.weights, text))
             copies.append([array.copy() for array in found[-1]])
             for array in of_ranks[context.rank]:
                 array[...] = -1  # the rank's own again

@@ -130,8 +130,8 @@ class AllReduce(Op):  # type: ignore[misc]  # Theano has no types
             # The one exception that Theano passes on as it is: of others it makes new ones, without their fields, and
             # prints that it cannot. The call, which has kept the error, raises it.
             raise KeyboardInterrupt from error
-        for variable, array, result, output in zip(node.outputs, arrays, results, outputs):
-            if self.number != UNNUMBERED and variable.type.may_share_memory(result, array):
+        for array, result, output in zip(arrays, results, outputs):
+            if result is array and self.number != UNNUMBERED:
                 result = result.copy()  # what the argument's memory is used for later must not change it
             output[0] = result
         if self.has_token:
