@@ -155,7 +155,7 @@ class CollectivesOfCall(in_graph.Call):
         def label() -> str:
             return f"all_reduce {number} ({op}) inside function {self.plan.name}"
 
-        key = ("function", self.plan.number, number)
+        key = ("function", self.plan.number, number, op.name)
         results = self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
         self.context.forget_tried()
         return results
