@@ -48,6 +48,8 @@ ACCURACY_TOLERANCE = 0.05
 # the first batches. (After 50 in float32, plain Theano's with one BLAS thread and with two are percents apart, too.)
 ROUNDING = {"float32": 1e-3, "float64": 1e-9}
 FIRST_BATCHES = 3
+# The rules whose step by the mean gradient is the mean of their steps by the gradients of slices.
+LINEAR_RULES = ("sgd", "momentum", "nesterov_momentum")
 
 
 def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, checkpoint_path=None, devices=None):
@@ -79,7 +81,12 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, check
     def steps(batches, on_step):
         called = time.perf_counter()
         losses, *times = train_fn.steps(
-            X_train, y_train, batches=batches, num_slices=num_slices, on_step=lambda i, outputs: on_step(i, outputs[0])
+            X_train,
+            y_train,
+            batches=batches,
+            num_slices=num_slices,
+            on_step=lambda i, outputs: on_step(i, outputs[0]),
+            output_subset=None if num_slices == 1 else [0, 1, 2],  # in slices there is no step before the last
         )
         seconds.update(divide_steps(called, *times))
         return losses
@@ -111,7 +118,7 @@ def first_element(variable):
     return variable.flatten()[:1]
 
 
-def divide_steps(called, started, computed, ended):
+def divide_steps(called, started, computed, ended=None):
     """Divide the time of steps, as a mean over the ranks that took part.
 
     Parameters
@@ -120,6 +127,7 @@ def divide_steps(called, started, computed, ended):
         When the command was sent.
     started, computed, ended : list of array of shape (ranks * slices, 2)
         For each step process ids and seconds, from the clocks before and behind the gradients, and behind the updates.
+        Without the last, as in slices, what comes after the gradients counts as shuffling of the next rows.
 
     Returns
     -------
@@ -127,13 +135,13 @@ def divide_steps(called, started, computed, ended):
         As `divide_time`, and seconds for "all_reduce": from the last of the gradients until all ranks have stepped.
     """
     seconds = Counter()
-    for of_step in zip(started, computed, ended):
+    for of_step in zip(started, computed, computed if ended is None else ended):
         processes = list(of_step[0][:, 0])
         slices = [processes[:i].count(process) for i, process in enumerate(processes)]
         for number in sorted(set(slices)):
             begun, had, done = (clock[np.equal(slices, number)] for clock in of_step)
             seconds.update(divide_time(called, begun, had))
-            called = done[:, 1].mean()
+            called = had[:, 1].max() if ended is None else done[:, 1].mean()
             seconds["all_reduce"] += called - had[:, 1].max()
     return seconds
 
@@ -205,7 +213,7 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=
         Number of ranks; default: all GPUs, or the cores this process may use.
     num_slices : int
         In how many pieces every rank computes its share of a batch, which takes less memory. (Not with ``sync_bn``,
-        which would normalise every piece by itself.)
+        which would normalise every piece by itself, nor with a rule that is not linear in the gradients.)
     baseline : bool
         Whether plain Theano is run too (not with a checkpoint).
     checkpoint : str, optional
@@ -224,8 +232,9 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=
     """
     settings = make_settings(**given)
     prepare(settings)
-    if settings.sync_bn and num_slices > 1:
-        raise ValueError(f"num_slices: expected 1 with sync_bn, got {num_slices}")
+    if num_slices > 1 and (settings.sync_bn or settings.rule not in LINEAR_RULES):
+        reason = "sync_bn" if settings.sync_bn else f"{settings.rule}, which is not linear in the gradients"
+        raise ValueError(f"num_slices: expected 1 with {reason}, got {num_slices}")
     images = load_images(settings)
     print(images.source, flush=True)
     runs = [train_with_synkhronos(images, settings, n_parallel, num_slices, checkpoint, devices)]

@@ -59,6 +59,10 @@ class Degree(enum.IntEnum):
     AFFINE = 1
     OTHER = 2
 
+    def of_update(self, differs: bool) -> Degree:
+        """Return that of an update of this degree, which depends on the rank's own rows or not: `Collectives`."""
+        return Degree.OTHER if differs and self == Degree.AFFINE else self
+
 
 class Collectives(NamedTuple):
     """The collectives inside a function's graph (`synkhronos.ops`).
@@ -73,7 +77,8 @@ class Collectives(NamedTuple):
         depends on a collective, or on nothing that differs between ranks (a count of the steps).
     updates : list of Degree
         Likewise: how its new value depends on them. Of an affine function of averages, the mean over slices is the
-        value on all their rows.
+        value on all their rows. `OTHER` also if it depends on the rank's own rows besides: slices weigh by these there,
+        and by the rows of all ranks here.
     outputs : list of Degree
         The same of every output, in the order of `Engine.outputs`.
     """

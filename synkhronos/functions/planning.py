@@ -300,7 +300,7 @@ def _check_degree(division: Division, label: str, degree: Degree, op: ReduceOp, 
     """Refuse slices if what their values give together, by the op, is not the value of all rows."""
     if division.num_slices == 1 or degree == Degree.NONE:
         return
-    why = "is not linear in what an all_reduce inside the function gives"
+    why = "is not linear in the averages of an all_reduce inside the function, and in these alone"
     if degree == Degree.AFFINE:
         if op.name in (None, "avg"):  # None: all slices must give the same
             return

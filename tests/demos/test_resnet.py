@@ -131,6 +131,8 @@ def test_time_of_steps_is_divided(demo):
         "all_reduce": 1.5 + 1.5 + 2,
     }
     assert sum(seconds.values()) == 26 - 10
+    seconds = divide_steps(10.0, started, computed)
+    assert seconds == {"shuffling": 1.5 + 3.5 + 3, "function": 1.5 + 2 + 1, "waiting": 1 + 0.5 + 0, "all_reduce": 0}
 
 
 def test_clocks_enclose_what_is_computed(demo):
@@ -317,6 +319,7 @@ def test_table_adds_up():
         ("--batches 0", "batches: expected at least 1, got 0"),
         ("--sync-bn --no-batch-norm", "sync_bn: expected batch normalisation to synchronise, got --no-batch-norm"),
         ("--sync-bn --num-slices 2", "num_slices: expected 1 with sync_bn, got 2"),
+        ("--rule adam --num-slices 2", "num_slices: expected 1 with adam, which is not linear in the gradients, got 2"),
     ],
 )
 def test_bad_settings_are_refused(given, text):

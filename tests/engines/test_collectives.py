@@ -183,7 +183,7 @@ def test_no_collectives(language):
 
 
 def updates_of_every_kind(language, x, w, y, draw):
-    """Return new values, whether all ranks make them, and how they depend on collectives."""
+    """Return new values, whether all ranks make them, and how they depend on collectives; None: on a rank's rows, too."""
     varying = language.mean(x, 0)
     lowest = reduce(language, x[0], MIN)
     none, affine, other = Degree
@@ -193,7 +193,8 @@ def updates_of_every_kind(language, x, w, y, draw):
         (draw + w, False, none),
         (y, True, affine),
         (w - y * 0.5, True, affine),
-        (w * 0.9 + (w * y - varying), True, affine),
+        (w * 0.9 + (w * y - w), True, affine),
+        (w * y - varying, True, None),
         (reduce(language, varying + y * 2), True, affine),
         (y * y, True, other),
         (y * varying, True, other),
@@ -216,10 +217,10 @@ def test_common_and_degree(language):
     found = language.engine.collectives(kept, [x])
     assert language.engine.updated_in(kept)[: len(targets)] == targets
     assert found.common == [common for _, common, _ in kinds] + [False]  # and the random state
-    assert found.updates == [degree for _, _, degree in kinds] + [Degree.NONE]
+    assert found.updates == [Degree.OTHER if degree is None else degree for _, _, degree in kinds] + [Degree.NONE]
     as_outputs = snapshot(language, [x], [new for new, _, _ in kinds], [])
     found = language.engine.collectives(as_outputs, [x])
-    assert found.outputs == [degree for _, _, degree in kinds]
+    assert found.outputs == [Degree.AFFINE if degree is None else degree for _, _, degree in kinds]
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------

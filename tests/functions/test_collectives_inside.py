@@ -152,6 +152,15 @@ def test_slices_of_updates_that_are_not(threads):
     twins.call(*rows(9))
 
 
+def test_slices_of_updates_that_also_depend_on_the_ranks_own_rows(threads):
+    """On a rank they weigh by its own rows, what depends on collectives by those of all."""
+    x, w = T.dmatrix("x"), theano.shared(np.zeros(3), "w")
+    f = synk.function([x], updates=[(w, synk.ops.all_reduce(x.mean(axis=0)) + x.mean(axis=0))])
+    with refuses(ValueError, argument="num_slices", expected="the update of w is not linear", got="2"):
+        f(rows(7)[0], num_slices=2)
+    assert not synk.gather(w).any()
+
+
 def test_the_ops(world):
     x, b = T.dmatrix("x"), T.dvector("b")
     x_mean = x.mean(axis=0)

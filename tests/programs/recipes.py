@@ -729,6 +729,12 @@ RECIPES = [
         inplace=True,
     ),
     Recipe(
+        "averages and own rows",
+        "x",
+        [mean(lambda v, x, u: x * u)],
+        updates=[Update("u", lambda v, x, u: u * 0.5 + v.all_avg(v.mean(x, 0)) + v.mean(x, 0), linear=False)],
+    ),
+    Recipe(
         "averages that are cut",
         "x",
         [mean(lambda v, x, w: x * w)],

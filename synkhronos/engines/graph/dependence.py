@@ -50,7 +50,8 @@ def survey(
     of_ranks = {getattr(given, "variable", given) for given in scattered}
     of_ranks.update(shared for shared in library.graph_inputs(roots) if _is_state(library, shared, is_random))
     known = dependences(library, roots, dict.fromkeys(of_ranks, OF_A_RANK))
-    degrees = [known.get(new, FIXED).degree for _, new in snapshot.updates]
+    of_updates = [known.get(new, FIXED) for _, new in snapshot.updates]
+    degrees = [of_update.degree.of_update(of_update.differs) for of_update in of_updates]
     of_outputs = [known.get(output.variable, FIXED).degree for output in snapshot.outputs]
     later = _with_updates(library, snapshot, of_ranks)
     _check(library, roots, later)

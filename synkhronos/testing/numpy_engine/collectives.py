@@ -46,6 +46,8 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
     )
     news = [(id(target), id(new)) for target, new in graph.updates]
     known = _dependences(order, of_ranks)
+    of_updates = [known.get(new, FIXED) for _, new in news]
+    degrees = [degree.of_update(differs) for differs, degree in of_updates]
     of_outputs = [known.get(id(output), FIXED)[1] for output in graph.outputs]
     while True:  # what ranks update each by itself differs from then on, too
         more = {target for target, new in news if known.get(new, FIXED)[0]} - of_ranks
@@ -54,7 +56,6 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
         of_ranks |= more
         known = _dependences(order, of_ranks)
     found = [known.get(new, FIXED) for _, new in news]
-    degrees = [degree for _, degree in found]
     common = [degree != Degree.NONE or not differs for differs, degree in found]
     return Collectives(ops, common, degrees, of_outputs)
 
