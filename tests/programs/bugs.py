@@ -596,6 +596,18 @@ def not_linear_in_slices(plant):
     plant.replace(planning, "_check_degree", lambda division, label, degree, op, hint: None)
 
 
+#: Bugs of collectives inside functions.
+INSIDE = [
+    equal_weights_inside,
+    weight_0_counts_inside,
+    no_updates_without_rows,
+    all_updates_without_rows,
+    results_while_they_are_held,
+    sources_without_turns,
+    weights_of_the_step_before,
+    not_linear_in_slices,
+]
+
 BUGS = [
     average_of_averages,
     average_of_slices,
@@ -630,12 +642,5 @@ BUGS = [
     subset_in_order,
     plan_of_the_call_before,
     slot_one_collective_old,
-    equal_weights_inside,
-    weight_0_counts_inside,
-    no_updates_without_rows,
-    all_updates_without_rows,
-    results_while_they_are_held,
-    sources_without_turns,
-    weights_of_the_step_before,
-    not_linear_in_slices,
+    *INSIDE,
 ]
