@@ -13,7 +13,7 @@ from .training_graph import TrainingGraph
 
 
 class StepInParts:
-    """What a `TrainFunction` does in slices, and in local SGD.
+    """What a `TrainFunction` does where a step cannot be one command, as it says.
 
     Parameters
     ----------

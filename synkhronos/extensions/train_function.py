@@ -32,7 +32,8 @@ class TrainFunction:
         The two functions of a step in parts, compiled when they are first needed: the first computes from rows, the
         second steps with what ``grad_shared`` then holds.
     grad_shared : list of shared variables
-        The gradients, between the two. A step in one command does not touch them.
+        The gradients, between the two. A step in one command does not touch those that no gradient's own expression
+        reads.
     params, state : list of shared variables
         The parameters, and what the rule keeps between steps: together all that a checkpoint needs.
     communicate_every : int
@@ -51,8 +52,9 @@ class TrainFunction:
     ) -> None:
         self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
         self.communicate_every = communicate_every
+        givens = list(givens.items() if isinstance(givens, dict) else givens or ())  # parts may be compiled later
         of_rows = dict(bcast_inputs=list(bcast_inputs), givens=givens, sliceable_shareds=sliceable_shareds)
-        self._settings: Any = (graph, communicate_every, name, of_rows, options)
+        self._settings: Any = (graph, communicate_every, name, of_rows, dict(options))
         self.function: Optional[synk.Function] = None
         self._replaced = graph.read_by_step(givens)
         if communicate_every == 1 and not self._replaced:

@@ -62,11 +62,10 @@ class TrainingGraph(NamedTuple):
         """Return the outputs as `synkhronos.function` takes them: one alone if it is alone."""
         return self.outputs if len(self.outputs) > 1 else self.outputs[0]
 
-    def read_by_step(self, givens: Any) -> List[Any]:
+    def read_by_step(self, givens: Sequence[Tuple[Any, Any]]) -> List[Any]:
         """Return what the givens, which are for the gradients, would replace in the rule's step as well."""
-        pairs = givens.items() if isinstance(givens, dict) else givens or ()
         read = set(theano.gof.graph.ancestors(self.rule_updates.values()))
-        return [variable for variable, _ in pairs if variable in read]
+        return [variable for variable, _ in givens if variable in read]
 
     def updates_in_one(self) -> Dict[Any, Any]:
         """Return the updates of one function that makes the whole step: its graph has the mean over all ranks inside.

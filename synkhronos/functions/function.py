@@ -532,7 +532,8 @@ class Function:
         if timeout is not None:
             check_timeout(timeout)
         inputs = self._arguments.inputs
-        own = dict(batches=batches, batches_s=batches_s, n_steps=n_steps, on_step=on_step, total=total or None)
+        own = dict(batches=batches, batches_s=batches_s, n_steps=n_steps, on_step=on_step)
+        own["total"] = None if total is False else total
         for name in [given.name for given in inputs[len(args) :] if own.get(given.name) is not None]:
             expected = f"the input {name!r} by position, because steps has a keyword of that name"
             raise ArgumentTypeError(f"steps of function {self.name}", expected, f"{name}={own[name]!r}")

@@ -301,10 +301,10 @@ def test_random_streams_advance_as_in_calls(ranks, numpy_words):
         x = numpy_words.variable("x")
         return synk.function([x], [(engine.uniform(stream, (2,)), "gather"), numpy_words.mean(x)])
 
-    f = build()
-    drawn = f.steps(Y, batches=[[0, 1, 2], [3, 4, 5]])[0]
-    assert not np.array_equal(drawn[0], drawn[1])
-    assert drawn[0].shape == (2 * ranks.n,)
+    f, g, batches = build(), build(), [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    found = f.steps(Y, batches=batches)
+    same_bits(found, [g(Y, batch=batch) for batch in batches])
+    assert len(set(np.ravel(found[0]).tolist())) == 3 * 2 * ranks.n
 
 
 def test_inputs_that_may_be_destroyed(two, numpy_words):
@@ -556,6 +556,7 @@ REFUSED = {
     "no steps": (dict(n_steps=0), ValueError, "n_steps"),
     "what cannot be called": (dict(n_steps=1, on_step=3), TypeError, "on_step"),
     "a total of another type": (dict(n_steps=1, total=1), TypeError, "total"),
+    "a total of several": (dict(n_steps=1, total=np.ones(2)), TypeError, "total"),
     "no such output": (dict(n_steps=1, output_subset=[99]), ValueError, "output_subset"),
     "a timeout of nothing": (dict(n_steps=1, timeout=0), ValueError, "timeout"),
     "no such keyword": (dict(batch=[0], n_steps=1), TypeError, "function"),

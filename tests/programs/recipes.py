@@ -806,7 +806,7 @@ RECIPES = [
     Recipe(
         "bools of all",
         "b x",
-        [common(lambda v, b: v.all_max(v.any(b))), each(lambda v, x: v.greater(x, v.all_avg(v.mean(x, 0))))],
+        [common(lambda v, b: v.all_max(v.any(b))), each(lambda v, x: v.greater(x, v.all_avg(v.mean(x, 0)) + 1e-3))],
         updates=[Update("flags", lambda v, b, flags: v.and_(flags, v.all_min(v.all(b))), linear=False)],
     ),
     Recipe(
