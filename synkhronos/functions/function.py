@@ -242,7 +242,9 @@ class Function:
         name: Optional[str] = None,
         profile: Any = None,
     ) -> Function:
-        """Return another function of the same graph, without optimising it again; parameters as in Theano.
+        """Return another function of the same graph; parameters as in Theano.
+
+        It is not optimised again, but for what ranks call if there are collectives inside: that is compiled anew.
 
         Parameters
         ----------

@@ -237,5 +237,5 @@ def test_integers_have_no_average(language, dtype):
 def test_only_dense_arrays(language):
     x = language.variable("x", "float64", 1)
     for thing in (language.generic("g"), 1.0, X, "x", None):
-        with refuses(ArgumentTypeError, argument="variable 1", expected="dense array"):
+        with refuses(ArgumentTypeError, argument="x[1]", expected="dense array"):
             language.engine.all_reduce([x, thing], SUM)

@@ -79,7 +79,7 @@ def test_what_is_no_variable_is_refused(thing):
 def test_values_among_variables_are_refused(words):
     x = words.variable("x")
     for value in (X, 1.0, words.In(x)):
-        with refuses(ArgumentTypeError, argument="variable 1", expected="a dense array"):
+        with refuses(ArgumentTypeError, argument="x[1]", expected="a dense array", hint="leave it out"):
             synk.ops.all_reduce([x, value])
 
 

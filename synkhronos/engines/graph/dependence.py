@@ -106,7 +106,7 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
     """Refuse conditions and numbers of steps that differ between ranks and decide over collectives."""
     always = unconditional(library, outputs)
     for node in library.io_toposort([], outputs):
-        if isinstance(node.op, library.IfElse) and known.get(node.inputs[0], FIXED).differs:
+        if isinstance(node.op, library.IfElse) and _differs(library, node.inputs[0], known, is_inner):
             in_branches = [one for one in library.io_toposort([], node.inputs[1:]) if one not in always]
             if any(_is_collective(library, one) for one in in_branches):
                 _refuse(f"the condition of {node.op}", "depends on scattered values, so ranks take different branches")
@@ -120,9 +120,7 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
                 f"one in the graph of {node.op}",
                 "call the Python function that builds that graph instead",
             )
-        if _differs(library, node.inputs[0], known) and (
-            is_inner or _differs(library, library.by_shapes_of_inputs(node.inputs[0]), known)
-        ):
+        if _differs(library, node.inputs[0], known, is_inner):
             _refuse(
                 f"the number of steps of scan {node.op}",
                 "depends on scattered values or on how many rows a rank has, so ranks take different numbers of steps",
@@ -137,8 +135,12 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
         _check(library, inner, inner_known, is_inner=True)
 
 
-def _differs(library: Library, variable: Any, known: Mapping[Any, Dependence]) -> bool:
-    return dependences(library, [variable], known).get(variable, FIXED).differs
+def _differs(library: Library, variable: Any, known: Mapping[Any, Dependence], is_inner: bool) -> bool:
+    """Return whether a condition or a number of steps differs between ranks: of a shape, only the rows do."""
+    if not known.get(variable, FIXED).differs or is_inner:
+        return known.get(variable, FIXED).differs
+    by_shapes = library.by_shapes_of_inputs(variable)
+    return dependences(library, [by_shapes], known).get(by_shapes, FIXED).differs
 
 
 def _is_collective(library: Library, node: Any) -> bool:

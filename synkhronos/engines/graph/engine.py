@@ -298,11 +298,14 @@ class GraphEngine(Engine):
 
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
         for index, variable in enumerate(variables):
-            argument = f"variable {index} ({self.label(variable)})" if self.owns(variable) else f"variable {index}"
+            argument = f"x[{index}]" if len(variables) > 1 else "x"
+            if self.owns(variable):
+                argument = f"{argument} ({self.label(variable)})"
             type_ = self.array_type(variable.type) if isinstance(variable, self.library.Variable) else None
             if type_ is None:
                 got = str(getattr(variable, "type", repr(variable)))
-                raise ArgumentTypeError(argument, f"a dense array of {self.name}", got)
+                hint = "make a dense array of it, or leave it out"
+                raise ArgumentTypeError(argument, f"a dense array of {self.name}", got, hint)
             check_dtype(op, type_.dtype, argument, IN_GRAPH)
         results: List[Any] = self.library.AllReduce(op, len(variables))(*variables, return_list=True)
         return results

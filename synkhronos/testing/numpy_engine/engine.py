@@ -92,9 +92,9 @@ class NumpyEngine(Engine):
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
         for index, variable in enumerate(variables):
             type_ = variable.type if isinstance(variable, Variable) else None
-            argument = f"variable {index} ({variable!r})"
+            argument = f"x[{index}] ({variable!r})"
             if type_ is None:
-                raise ArgumentTypeError(argument, f"a dense array of {self.name}", repr(variable))
+                raise ArgumentTypeError(argument, f"a dense array of {self.name}", repr(variable), "leave it out")
             check_dtype(op, type_.dtype, argument, IN_GRAPH)
         return all_reduce(variables, op)
 
