@@ -129,14 +129,15 @@ class Verdict(NamedTuple):
     best: Optional[float] = None  # what the machine gave in that run, if that was measured
 
     @property
+    def limit(self):
+        """The goal's limit; on a machine that gives less than that at best, `OF_BEST` of what it gives."""
+        is_beyond = self.best is not None and self.best < self.goal.limit
+        return OF_BEST * self.best if is_beyond else self.goal.limit
+
+    @property
     def met(self):
-        """Whether the goal was met; of a machine that gives less than the goal, `OF_BEST` counts as met."""
-        if not self.goal.least:
-            return self.ratio <= self.goal.limit
-        least = self.goal.limit
-        if self.best is not None and self.best < least:
-            least = OF_BEST * self.best
-        return self.ratio >= least
+        """Whether the goal was met."""
+        return self.ratio >= self.limit if self.goal.least else self.ratio <= self.limit
 
 
 def judge(rows):

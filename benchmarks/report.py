@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from .at_once import APART, CEILING
+from .goals import OF_BEST
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "performance.md"
@@ -111,10 +112,12 @@ def verdict_table(verdicts):
         "| --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for verdict in verdicts:
-        goal = verdict.goal
+        goal, of_best = verdict.goal, ""
+        if verdict.limit != goal.limit:
+            of_best = f" (here {verdict.limit:.2f}: {OF_BEST} of {verdict.best:.2f} at best)"
         value = not goal.beside
         lines.append(
-            "| {} | {} | {} | {} | {:.2f} | {} {:.2f} | {} |".format(
+            "| {} | {} | {} | {} | {:.2f} | {} {:.2f}{} | {} |".format(
                 goal.what,
                 goal.beside,
                 "" if value else f"{verdict.ours:.1f}",
@@ -122,6 +125,7 @@ def verdict_table(verdicts):
                 verdict.ratio,
                 "≥" if goal.least else "≤",
                 goal.limit,
+                of_best,
                 "met" if verdict.met else "**not met**",
             )
         )

@@ -43,7 +43,8 @@ class Group:
         self._folder = tempfile.mkdtemp(prefix="peers-")
         address = os.path.join(self._folder, "socket")
         command = [sys.executable, "-m", "benchmarks.peers", kind, str(size), address]
-        environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         if kind in LAUNCHERS:
             launcher, options = LAUNCHERS[kind]
             path = shutil.which(launcher, path=str(PREFIX / "bin"))

@@ -281,6 +281,14 @@ def test_peers_that_need_nothing(kind):
     assert issubclass(getattr(importlib.import_module("benchmarks.peers." + kind), kind.title()), Forked)
 
 
+@pytest.mark.parametrize("what", ["mlp", "mlp alone"])
+def test_ddp_trains_for_an_epoch(what):
+    pytest.importorskip("torch", reason="PyTorch is not installed: its DistributedDataParallel is not measured")
+    with Groups() as groups:
+        (seconds,) = groups.get("ddp", 2).contender(what, 0).measure(1)
+    assert seconds > 0
+
+
 def test_gloo_is_left_out_without_torch(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with Groups(("gloo",)) as groups:
