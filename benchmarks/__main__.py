@@ -15,7 +15,7 @@ import threadpoolctl
 import synkhronos as synk  # first: it prepares what Theano needs
 from synkhronos.host.affinity import CoreClaims
 
-from . import calls, collectives, end_to_end, goals, inputs, report, start, steps
+from . import calls, collectives, end_to_end, goals, inputs, report, rules, start, steps
 from .measure import BUSY, stolen
 from .peers.group import Groups
 
@@ -28,6 +28,7 @@ PARTS = {
     "collectives": (collectives.run, {}, {"sizes": collectives.SIZES[:-1], "most": 100}),
     "inputs": (inputs.run, {}, {"repeats": 100}),
     "steps": (steps.run, {}, {"repeats": 6}),
+    "rules": (rules.run, {}, {"repeats": 6}),
     "end to end": (end_to_end.run, {}, {"repeats": 10, "epochs": 2, "digits": 2000, "depth": 8, "steps": 2}),
 }
 

@@ -14,7 +14,7 @@ from worlds import needs_lasagne
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import calls, collectives, end_to_end, goals, gradients, inputs, measure, report, start, steps  # noqa: E402
+from benchmarks import calls, collectives, end_to_end, goals, gradients, inputs, measure, report, rules, start, steps  # noqa: E402
 from benchmarks.at_once import APART, CEILING, AtOnce  # noqa: E402
 from benchmarks.measure import Local, Times, WrongResult  # noqa: E402
 from benchmarks.peers.collective import Collective  # noqa: E402
@@ -29,6 +29,9 @@ TINY = [
     (collectives.run, dict(sizes=(4096,), most=3, many=[(3, 4), (5,)]), "all_reduce, in slots"),
     (inputs.run, dict(repeats=5, shape=(300, 4), batch=64), "batch of 64 shuffled rows"),
     (steps.run, dict(programs=[((4, 5, 3), 6, 3)], repeats=3, rounds=20), "steps of 3"),
+    pytest.param(
+        rules.run, dict(n=1, rules=("sgd", "adam"), elements=100, repeats=5), "10 steps of sgd", marks=needs_lasagne
+    ),
     (gradients.run, dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3), "MLP gradient"),
     (
         start.run,
@@ -41,7 +44,7 @@ TINY = [
 @pytest.mark.parametrize("run, options, case", TINY, ids=lambda value: getattr(value, "__module__", ""))
 def test_runs(run, options, case):
     peers = () if run is gradients.run else (NO_PEERS,)
-    rows = list(run(*peers, n=2, **options))
+    rows = list(run(*peers, **{"n": 2, **options}))
     assert any(row["case"].startswith(case) for row in rows)
     for row in rows:
         assert report.line_of(row)
