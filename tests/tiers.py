@@ -55,19 +55,26 @@ RULES = (
     Rule("thorough", "tests/gpu/"),
     # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
     Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program"),
-    Rule("thorough", "tests/demos/test_lasagne_mnist.py", "cnn_learns|go_on_from_a_checkpoint|wrong_parallel_program"),
+    Rule(
+        "thorough",
+        "tests/demos/test_lasagne_mnist.py",
+        "all_programs_compute_the_same|cnn_learns|go_on_from_a_checkpoint|wrong_parallel_program",
+    ),
     Rule(
         "thorough",
         "tests/demos/test_resnet.py",
         "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the|of_all_ranks_the",
     ),
+    Rule("thorough", "tests/demos/test_demos.py", r"short_demo\[.*-1\]"),
+    Rule("thorough", "tests/engines/test_import_fixes.py", "real_theano_computes"),
     Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),
+    Rule("thorough", "tests/project/test_docs.py", "three_lines_of_readme"),
     Rule("thorough", "tests/project/test_benchmarks.py", "test_training"),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
-    # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`.
-    Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b"),
+    # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`;
+    # of processes, two ranks, and three whose root is in the middle.
+    Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b|fork-(1-root0|3-root2)\b"),
     Rule("thorough", "tests/functions/test_steps_on_processes.py", "memory_does_not_grow"),
-    Rule("thorough", "tests/functions/test_steps.py", r"\bfork-1-root0\b"),
     # Of every rule and every failure, one kind of ranks is enough.
     Rule("thorough", "tests/functions/test_collectives_inside.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
     Rule(
