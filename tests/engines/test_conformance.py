@@ -338,6 +338,9 @@ def test_outputs_do_not_alias_inputs_and_storage(language):
     for result in language.engine.call(f, [value]):
         assert not np.shares_memory(result, value)
         assert not np.shares_memory(result, language.engine.get(w))
+    doubled = x * 2
+    (result,) = language.engine.call(compile(language, [x], [doubled], [(w, doubled)]), [value])
+    assert not np.shares_memory(result, language.engine.get(w))
 
 
 def test_names_of_functions(language):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import bugs
 import pytest
+from recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,5 +48,7 @@ def test_document_has_its_place(prove):
     assert prove.BEGIN in prove.DOCUMENT.read_text() and prove.END in prove.DOCUMENT.read_text()
 
 
-def test_document_counts_the_planted_bugs(prove):
-    assert f"{len(bugs.BUGS)} bugs planted by hand" in prove.DOCUMENT.read_text()
+def test_document_counts_functions_and_planted_bugs(prove):
+    text = prove.DOCUMENT.read_text()
+    assert f"random programs over {len(RECIPES)} functions" in text
+    assert f"{len(bugs.BUGS)} bugs planted by hand" in text

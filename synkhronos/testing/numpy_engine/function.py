@@ -144,7 +144,7 @@ class Function:
         results: List[Any] = []
         for node in wanted:
             results.append(_own(known.get(id(node), node), leaves + results))
-        self._update([known.get(id(node), node) for node in new_values], leaves)
+        self._update([known.get(id(node), node) for node in new_values], leaves + results)
         for given, value in zip(self.inputs, values):
             if given.mutable and isinstance(value, np.ndarray):
                 value[...] = 0  # so that a test sees whose array it was
