@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import ArgumentValueError, SynkhronosError
 from ..reductions import Accumulator, ReduceOp
+from ..sharding import Placement, Shard
 from . import get, home_of
 
 
@@ -87,6 +88,34 @@ class Collectives(NamedTuple):
     common: List[bool]
     updates: List[Degree]
     outputs: List[Degree]
+
+
+class Step(NamedTuple):
+    """A collective that was put into a graph.
+
+    Attributes
+    ----------
+    op : str
+    variables : list of str
+        What it reduces, as messages call it.
+    """
+
+    op: str
+    variables: List[str]
+
+
+class Sharding(NamedTuple):
+    """How a function that is exact lies over the ranks.
+
+    Attributes
+    ----------
+    outputs : list of Placement
+    collectives : list of Step
+        In the order in which they are computed.
+    """
+
+    outputs: List[Placement]
+    collectives: List[Step]
 
 
 class Engine(ABC):
@@ -400,6 +429,35 @@ class Engine(ABC):
             scattered values, or the function's mode computes operations more often than once (DebugMode).
         """
         return None
+
+    # -- placements ----------------------------------------------------------------------------------------------
+
+    def placed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[List[Placement]]:
+        """Return how every output lies over the ranks; None if the engine cannot tell.
+
+        Parameters
+        ----------
+        snapshot
+            From `snapshot`.
+        shards : mapping from variable to Shard
+            The inputs and shared variables of which every rank has its own rows; all others are the same on all ranks.
+        """
+        return None
+
+    def completed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Tuple[Any, Sharding]:
+        """Return the snapshot of a function that computes what the serial one does, with collectives where it must.
+
+        Parameters
+        ----------
+        snapshot, shards
+            As for `placed`.
+
+        Raises
+        ------
+        ArgumentValueError
+            If that is not possible for an update; names it and the operation.
+        """
+        raise TypeError(f"exact: the engine {self.name!r} does not know how values lie over the ranks")
 
     # -- random streams ------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from ..errors import ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM
 from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
 from . import signature
+from ..sharding import Shard
 from .arguments import Arguments
 from .function import Function
 from .variants import Variants
@@ -21,6 +22,7 @@ def function(
     updates: Any = None,
     givens: Any = None,
     sliceable_shareds: Optional[Sequence[Any]] = None,
+    exact: bool = False,
     **kwargs: Any,
 ) -> Function:
     """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
@@ -107,6 +109,11 @@ def function(
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     scattered = Arguments(engine, engine.inputs(compiled), len(inputs)).scattered()
+    shards = dict.fromkeys([*scattered, *sliceable], Shard(0))
+    if exact:
+        snapshot, _ = engine.completed(snapshot, shards)
+    placements = engine.placed(snapshot, shards)
+    print(placements)
     variants = Variants(engine, snapshot, sliceable, scattered)
     return Function(PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants)
 

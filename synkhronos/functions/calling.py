@@ -145,11 +145,22 @@ class CollectivesOfCall(in_graph.Call):
     plan : Plan
     weights : list of int, optional
         What every rank weighs in them.
+    rows : (int, int), optional
+        See `rows`.
     context : RankContext
     """
 
-    def __init__(self, plan: Plan, weights: Optional[Sequence[float]], context: RankContext) -> None:
-        self.plan, self.weights, self.context = plan, weights, context
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Optional[Sequence[float]],
+        rows: Optional[Tuple[int, int]],
+        context: RankContext,
+    ) -> None:
+        self.plan, self.weights, self._rows, self.context = plan, weights, rows, context
+
+    def rows(self) -> Optional[Tuple[int, int]]:
+        return self._rows
 
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         def label() -> str:
@@ -165,7 +176,7 @@ def _collectives(prepared: Prepared, i: int, context: RankContext) -> ContextMan
     """Return what collectives inside the function find the other ranks by, in the i-th slice."""
     if prepared.plan.common is None:
         return nullcontext()
-    return CollectivesOfCall(prepared.plan, prepared.weights[i], context)
+    return CollectivesOfCall(prepared.plan, prepared.weights[i], prepared.rows[i], context)
 
 
 def _explain(error: Exception, plan: Plan, engine: Any, context: RankContext) -> None:

@@ -176,14 +176,18 @@ class Prepared:
         shared variables. Empty if the rank makes no call.
     weights : list of (list of float, or None)
         If the function has collectives: for every slice, what the ranks weigh in them.
+    rows : list of (int, int), or None
+        Likewise: how many rows this rank computes with, and all ranks in the whole call.
     """
 
     def __init__(self, plan: Plan, context: RankContext) -> None:
         self.plan = plan
         self.pieces = plan.division.pieces(context.rank)
         self.weights: List[Optional[Sequence[float]]] = []
+        self.rows: List[Optional[Tuple[int, int]]] = []
         if plan.common is not None:
             self.weights = [plan.division.slice_weights(i, context.root) for i in range(len(self.pieces))]
+            self.rows = [plan.division.rows_of_slice(context.rank, piece) for piece in self.pieces]
         self._values: List[Any] = []
         self._indices: Optional[Indices] = None
         self._shared_rows: Any = None

@@ -13,7 +13,9 @@ from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...trace import point
 from .. import pickling
-from ..base import ArrayType, Collectives, Engine, Input, Output
+from ...sharding import Placement, Shard
+from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
+from . import exact
 from . import snapshot as snapshots
 from .dependence import survey
 from .library import Library
@@ -312,6 +314,13 @@ class GraphEngine(Engine):
 
     def collectives(self, snapshot: Snapshot, scattered: Sequence[Any]) -> Optional[Collectives]:
         return survey(self.library, snapshot, scattered, self.is_random)
+
+    def placed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:
+        _, found = exact.placed(self.library, snapshot, shards)
+        return [found.of(output.variable) for output in snapshot.outputs]
+
+    def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, Sharding]:
+        return exact.completed(self.library, snapshot, shards, self.label)
 
     def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_shapes(self.library, snapshot, as_inputs)

@@ -78,7 +78,7 @@ def compile_variant(
     # Nameless, because a function's inputs cannot have one name twice.
     inputs = snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced]
     outputs, updates = snapshot.outputs, snapshot.updates
-    if collectives.ops_in(library, snapshot.expressions()):
+    if collectives.needs_call(library, snapshot.expressions()):
         # Nothing is updated before the last collective has succeeded on all ranks, which is known to the caller.
         with library.change_flags(compute_test_value="off"):
             ordered, _ = collectives.in_order(library, snapshot.expressions())

@@ -1,0 +1,185 @@
+"""The same graph with collectives, so that its values are the serial program's: as few as possible, as late as possible.
+
+Of a variable there are up to two images in the new graph: the rank's own, and the whole. The whole of
+
+* a part is a collective's result; or computed from the wholes of what it was computed from, if these are wanted anyway
+  (Adam wants a gradient, and also the gradient by 0.1);
+* a number of rows is that of all ranks, which needs no collective: the call knows it.
+
+Collectives that wait for the same ones are one::
+
+    level 0    everything that needs no collective     parts p, q ---+
+                                                                     |  one collective of p and q
+    level 1    what needs the whole of p or q          part r    <---+
+                                                          +--- a second collective, of r
+    level 2    ...
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
+
+from .nested import Completed
+from .placements import Partial, Shard, Size
+from .propagate import Propagated
+from .rule import Node
+from .shapes import ShapeOf
+
+
+class Builder(NamedTuple):
+    """How an engine makes nodes.
+
+    Attributes
+    ----------
+    apply : callable
+        From a node and other inputs to new outputs.
+    all_reduce : callable
+        From variables and the name of an op to results.
+    whole_length : callable
+        From the output of a `ShapeOf`, and the position in it of the number of rows, to the same with that of all ranks.
+    """
+
+    apply: Callable[[Node, Sequence[Any]], Sequence[Any]]
+    all_reduce: Callable[[Sequence[Any], str], Sequence[Any]]
+    whole_length: Callable[[Any, int], Any]
+
+
+class Collective(NamedTuple):
+    """A collective that was put into a graph."""
+
+    op: str
+    variables: List[Any]  # of the old graph
+
+
+class CompletedGraph(NamedTuple):
+    """A graph that was completed."""
+
+    own: Dict[Any, Any]
+    whole: Dict[Any, Any]
+    collectives: List[Collective]
+
+
+def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], builder: Builder) -> CompletedGraph:
+    """Build the graph with collectives.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+    found : Propagated
+        Their placements, ``exact``.
+    roots : sequence of variables
+        Of which the whole is wanted.
+    builder : Builder
+
+    Returns
+    -------
+    own, whole : dict
+        From variables to their images; a variable that is not listed is its own image, and one without a whole has the
+        rank's own.
+    collectives : list of Collective
+    """
+    plan = _Plan(nodes, found, roots)
+    own: Dict[Any, Any] = {}
+    whole: Dict[Any, Any] = {}
+    collectives: List[Collective] = []
+
+    def image(variable: Any, is_whole: bool) -> Any:
+        if is_whole and variable in whole:
+            return whole[variable]
+        return own.get(variable, variable)
+
+    jobs: Dict[int, List[Tuple[int, bool]]] = {}
+    for k in range(len(nodes)):
+        jobs.setdefault(plan.own_level[k], []).append((k, False))
+        if k in plan.whole_level:
+            jobs.setdefault(plan.whole_level[k], []).append((k, True))
+    for level in range(max([*jobs, *plan.groups], default=-1) + 1):
+        for k, is_whole in sorted(jobs.get(level, [])):
+            node = nodes[k]
+            if isinstance(node.rule, Completed):
+                own.update(zip(node.outputs, [image(one, True) for one in node.inputs]))
+            elif not is_whole:
+                inputs = [image(one, i in found.whole[k]) for i, one in enumerate(node.inputs)]
+                if any(new is not one for new, one in zip(inputs, node.inputs)):
+                    own.update(zip(node.outputs, builder.apply(node, inputs)))
+            elif isinstance(node.rule, ShapeOf):
+                (shape,) = node.outputs
+                powers = [length.power for length in found.of(shape).lengths]  # type: ignore[union-attr]
+                whole[shape] = builder.whole_length(image(shape, False), powers.index(1))
+            else:
+                whole.update(zip(node.outputs, builder.apply(node, [image(one, True) for one in node.inputs])))
+        for op, variables in plan.groups.get(level, {}).items():
+            collectives.append(Collective(op, variables))
+            whole.update(zip(variables, builder.all_reduce([image(one, False) for one in variables], op)))
+    return CompletedGraph(own, whole, collectives)
+
+
+class _Plan:
+    """Of which variables the whole is made in which way, and at which level every node is computed."""
+
+    def __init__(self, nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]) -> None:
+        self.nodes, self.found = nodes, found
+        self.maker = {variable: k for k, node in enumerate(nodes) for variable in node.outputs}
+        wanted = set(roots)
+        for node, whole in zip(nodes, found.whole):
+            wanted.update(node.inputs[i] for i in whole)
+        #: Parts whose whole can be computed from other wholes, by a collective's result in the end.
+        self.derived = self._derived(wanted)
+        #: Nodes that are computed a second time, from wholes.
+        again = self._computed_again(wanted)
+        self.own_level: List[int] = []
+        self.whole_level: Dict[int, int] = {}
+        self.groups: Dict[int, Dict[str, List[Any]]] = {}
+        levels: Dict[Any, int] = {}
+        whole_levels: Dict[Any, int] = {}
+        for k, node in enumerate(nodes):
+            takes_whole = range(len(node.inputs)) if isinstance(node.rule, Completed) else found.whole[k]
+            level = max(
+                [
+                    whole_levels.get(one, levels.get(one, 0)) if i in takes_whole else levels.get(one, 0)
+                    for i, one in enumerate(node.inputs)
+                ],
+                default=0,
+            )
+            self.own_level.append(level)
+            levels.update(dict.fromkeys(node.outputs, level))
+            if k in again:
+                of_wholes = max([whole_levels.get(one, levels.get(one, 0)) for one in node.inputs], default=0)
+                self.whole_level[k] = of_wholes
+                whole_levels.update(dict.fromkeys(node.outputs, of_wholes))
+            for variable in node.outputs:
+                placement = found.of(variable)
+                if variable in wanted and isinstance(placement, Partial) and variable not in self.derived:
+                    assert placement.reduction is not None  # rules ask for no other
+                    self.groups.setdefault(level, {}).setdefault(placement.reduction, []).append(variable)
+                    whole_levels[variable] = level + 1
+
+    def _derived(self, wanted: Set[Any]) -> Set[Any]:
+        """Return the parts that are computed from parts of which all are wanted whole, or derived themselves."""
+        derived: Set[Any] = set()
+        for node in self.nodes:
+            placements = [self.found.of(one) for one in node.inputs]
+            parts = [one for one, placement in zip(node.inputs, placements) if isinstance(placement, Partial)]
+            if (
+                parts
+                and not any(isinstance(placement, Shard) for placement in placements)
+                and all(one in wanted or one in derived for one in parts)
+                and all(self.found.of(one) == Partial() for one in (*parts, *node.outputs))
+            ):
+                derived.update(node.outputs)
+        return derived
+
+    def _computed_again(self, wanted: Set[Any]) -> Set[int]:
+        """Return the nodes whose outputs are wanted whole and derived, or are numbers of rows."""
+        again: Set[int] = set()
+        ahead = list(wanted)
+        while ahead:
+            variable = ahead.pop()
+            k = self.maker.get(variable)
+            if k is None or k in again:
+                continue
+            if variable in self.derived or isinstance(self.found.of(variable), Size):
+                again.add(k)
+                if not isinstance(self.nodes[k].rule, ShapeOf):
+                    ahead += self.nodes[k].inputs
+        return again
