@@ -48,9 +48,9 @@ class Call(ABC):
             This rank's, on the host or on its device.
         """
 
-    @abstractmethod
     def rows(self) -> Optional[Tuple[int, int]]:
-        """Return how many rows this rank computes with now, and all ranks in the whole call; None if there are none."""
+        """Return how many rows this rank computes with now, and all ranks in the whole call; None if none are divided."""
+        return None
 
     def __enter__(self) -> Call:
         self._outer, _thread.call = current(), self

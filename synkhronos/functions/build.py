@@ -11,6 +11,7 @@ from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
 from . import signature
 from ..sharding import Shard
 from .arguments import Arguments
+from .default_ops import output_op
 from .function import Function
 from .variants import Variants
 
@@ -104,16 +105,22 @@ def function(
                 f"an input called {given.name!r}",
                 "give it another name",
             )
-    output_ops = [_output_op(op, output) for op, output in zip(ops, engine.outputs(compiled))]
     given_updates = [(shared, _update_op(op, shared, engine)) for op, (shared, _) in zip(update_ops, pairs)]
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     scattered = Arguments(engine, engine.inputs(compiled), len(inputs)).scattered()
     shards = dict.fromkeys([*scattered, *sliceable], Shard(0))
     if exact:
-        snapshot, _ = engine.completed(snapshot, shards)
-    placements = engine.placed(snapshot, shards)
-    print(placements)
+        snapshot, sharding = engine.completed(snapshot, shards)
+        placements = sharding.outputs
+    else:
+        placements = engine.placed(snapshot, shards)
+    outputs_of = engine.outputs(compiled)
+    name = engine.function_name(compiled) or "without a name"
+    output_ops = [
+        output_op(op, output, None if placements is None else placements[i], name, exact)
+        for i, (op, output) in enumerate(zip(ops, outputs_of))
+    ]
     variants = Variants(engine, snapshot, sliceable, scattered)
     return Function(PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants)
 
@@ -160,20 +167,6 @@ def _variables(
     elif isinstance(updates, (list, tuple)):
         found += [entry[0] for entry in updates if isinstance(entry, (list, tuple)) and entry]
     return found
-
-
-def _output_op(op: Any, output: Any) -> ReduceOp:
-    if output.type is None:
-        if op is MISSING or op.name is not None:
-            raise ArgumentTypeError(
-                output.label,
-                "a dense array, which can be reduced",
-                "an output that is not one",
-                "give it as (variable, None) to have the master's own",
-            )
-        none: ReduceOp = op
-        return none
-    return ReduceOp.for_output(op, output.type.dtype, output.label)
 
 
 def _update_op(op: Any, shared: Any, engine: Any) -> Any:

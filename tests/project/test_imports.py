@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "synkhronos"
 # on the same line, without cycles. A new module goes into the folder it belongs to.
 LAYERS = [
     ["errors", "trace"],
-    ["reductions", "partition", "host"],
+    ["reductions", "partition", "host", "sharding"],
     ["kernels", "in_graph"],
     ["selection", "memory"],
     ["sync"],
