@@ -49,7 +49,7 @@ class Call(ABC):
         """
 
     def rows(self) -> Optional[Tuple[int, int]]:
-        """Return how many rows this rank computes with now, and all ranks in the whole call; None if none are divided."""
+        """Return how many rows this rank computes with, and all ranks in the whole call; None if none are divided."""
         return None
 
     def __enter__(self) -> Call:

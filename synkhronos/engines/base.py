@@ -220,6 +220,12 @@ class Engine(ABC):
     ) -> Any:
         """Compile one function, exactly as the engine's own ``function`` would."""
 
+    def draft(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Any:
+        """Return what `compile` would, in a hurry: with the same inputs, outputs and refusals, but slow to call."""
+        return self.compile(inputs, outputs, updates, givens, **kwargs)
+
     @abstractmethod
     def inputs(self, compiled: Any) -> List[Input]:
         """Return the inputs that a caller may give, in the order of the call."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, List, Optional, Sequence
 
 from .. import engines
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM
 from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
-from . import signature
 from ..sharding import Shard
+from . import signature
 from .arguments import Arguments
 from .default_ops import output_op
 from .function import Function
@@ -34,10 +35,12 @@ def function(
         Their values, of shape ``(n_rows,) + shape``, are scattered: rank r is given its ``n_r`` rows, an array of shape
         ``(n_r,) + shape``. Those of 0 dimensions, or with broadcastable rows, go whole to every rank.
     outputs : variable, list or dict, optional
-        Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (the default for
-        floats; weighted by rows, so that it is what the serial program gives), ``sum``, ``prod``, ``min``, ``max``,
-        ``gather`` (concatenated in rank order: ``(n_0 + ... + n_{n-1},) + shape``) or None (the master's own result);
-        with the prefix ``c_`` the CPU transport is used.
+        Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (weighted by
+        rows), ``sum``, ``prod``, ``min``, ``max``, ``gather`` (concatenated in rank order: ``(n_0 + ... + n_{n-1},) +
+        shape``) or None (the master's own result); with the prefix ``c_`` the CPU transport is used. Without an op the
+        output is what the serial function returns: a value for each row is gathered, a mean over rows is averaged, a
+        sum is summed. Of what cannot be found out (see Raises), a float of 0 dimensions is averaged, with a warning in
+        the log.
     bcast_inputs : list of variables, optional
         More inputs, after ``inputs``; their values go whole to every rank.
     updates : dict or list, optional
@@ -46,6 +49,10 @@ def function(
     sliceable_shareds : list of shared variables, optional
         Data that lives in shared variables, of at least 1 dimension: calls select rows of them with ``batch_s``, and
         ``num_slices`` slices them, on every rank.
+    exact : bool
+        Whether updates are those of the serial function, too: the ranks' parts of a gradient, of a mean or of a sum are
+        put together inside the graph, as `synkhronos.ops.all_reduce` does, where an operation needs the whole. All
+        ranks make the same updates then. Random numbers are still drawn by each rank for its own rows.
     givens, **kwargs
         Passed to the engine's own ``function``.
 
@@ -57,7 +64,9 @@ def function(
     ------
     TypeError, ValueError
         If an op does not exist or does not suit the output's dtype, a variable is not one or is listed twice, or a
-        name is reserved; whatever the engine's own ``function`` raises.
+        name is reserved; if an array has no op and it cannot be found out how its parts make the serial function's
+        (it works along the axis of the rows, or an operation is not known), names it and the operation; with ``exact``
+        if an update cannot be computed exactly; whatever the engine's own ``function`` raises.
 
     Examples
     --------
@@ -66,9 +75,19 @@ def function(
     >>> synk.fork(2)
     2
     >>> x = T.dvector("x")
-    >>> f = synk.function([x], [x.mean(), (x.max(), "max"), (x ** 2, "gather")])
+    >>> f = synk.function([x], [x.mean(), x.max(), x ** 2, (x.max(), "avg")])
     >>> f([1., 2., 6.])                         # rank 0 has two rows, rank 1 has one
-    [array(3.), array(6.), array([ 1.,  4., 36.])]
+    [array(3.), array(6.), array([ 1.,  4., 36.]), array(3.33333333)]
+
+    Any update rule, over the rows of all ranks:
+
+    >>> w = theano.shared(0., "w")
+    >>> gradient = theano.grad((w * x).sum() + T.sqr(w).sum(), w)
+    >>> train = synk.function([x], updates=[(w, w - 0.1 * T.sgn(gradient - 8))], exact=True)
+    >>> train([1., 2., 6.])                     # 9 - 8; each rank for itself would find 3 - 8 and 6 - 8
+    []
+    >>> w.get_value(), synk.gather(w)
+    (array(-0.1), array([-0.1, -0.1]))
 
     Data that lives in a shared variable:
 
@@ -96,7 +115,8 @@ def function(
     ]
     givens = engine.given_pairs(givens)
     variables = list(inputs) + list(bcast_inputs)
-    compiled = engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
+    # The function of an exact one without collectives is what `as_theano` calls alone: compiled if it is.
+    compiled = (engine.draft if exact else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     for given in engine.inputs(compiled):
         if given.name in signature.RESERVED:
             raise ArgumentValueError(
@@ -122,7 +142,15 @@ def function(
         for i, (op, output) in enumerate(zip(ops, outputs_of))
     ]
     variants = Variants(engine, snapshot, sliceable, scattered)
-    return Function(PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants)
+    compile_own = None
+    if exact:
+        settings = dict(kwargs, name=engine.function_name(compiled))
+        compile_own = functools.partial(engine.compile, variables, parsed.variables, pairs, givens, **settings)
+        if variants.collectives is None:
+            compiled, compile_own = compile_own(), None
+    return Function(
+        PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants, compile_own
+    )
 
 
 def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:

@@ -68,7 +68,9 @@ def output_op(op: Any, output: Any, placement: Optional[Placement], name: str, i
         return found
     if is_exact or output.type.ndim > 0 or output.type.dtype.kind not in "fc":
         hint = "give it an op, (variable, op): 'gather', 'avg', 'sum', 'prod', 'min', 'max' or None (the master's own)"
-        raise ArgumentTypeError(output.label, "an output of which it is clear what ranks have to do with it", found, hint)
+        raise ArgumentTypeError(
+            output.label, "an output of which it is clear what ranks have to do with it", found, hint
+        )
     logger.warning(
         "function %s: %s is averaged over the ranks, which may not be what the serial function returns: it is %s. "
         "Give it an op, (variable, op), to say what you want",

@@ -6,7 +6,7 @@ Longer than other modules because the public methods, most of it their documenta
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -43,8 +43,6 @@ class Function:
     ----------
     name : str or None
         As given to `function`; else the engine's own (the place of its definition).
-    compiled : the engine's function
-        The master's, e.g. for ``theano.printing.debugprint``.
     last_rows : list of int, optional
         Rows that every rank took in the last call that succeeded (1 each if no input is scattered), or in all of the
         last `steps` together; n_ranks of them, None before the first.
@@ -60,8 +58,10 @@ class Function:
         updates: List[Tuple[Any, Any]],
         n_scattered: int,
         variants: Variants,
+        compile_own: Optional[Callable[[], Any]] = None,
     ) -> None:
-        self.program, self.engine, self.compiled, self.name = program, engine, compiled, engine.function_name(compiled)
+        self.program, self.engine, self.name = program, engine, engine.function_name(compiled)
+        self._compiled, self._compile_own = compiled, compile_own
         self._form, self._output_ops, self._updates, self._n_scattered = form, output_ops, updates, n_scattered
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
         self._shareds = engine.shareds(compiled)
@@ -79,6 +79,13 @@ class Function:
             f"<synkhronos.Function {self.name or 'without a name'}: {len(self._arguments.inputs)} inputs, "
             f"outputs {self.output_modes}>"
         )
+
+    @property
+    def compiled(self) -> Any:
+        """The master's own function, of the engine; that of an exact function is compiled when first asked for."""
+        if self._compile_own is not None:
+            self._compiled, self._compile_own = self._compile_own(), None
+        return self._compiled
 
     @property
     def output_modes(self) -> List[Optional[str]]:
@@ -194,7 +201,7 @@ class Function:
                 f"a synkhronos Function has no {name}: it keeps no values of inputs between calls; "
                 "f[input] reads what the master's function has"
             )
-        if name.startswith("_") or name == "compiled":  # (not yet there while pickle looks for its methods)
+        if name.startswith("_"):  # (not yet there while pickle looks for its methods)
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         return getattr(self.compiled, name)
 
@@ -306,7 +313,7 @@ class Function:
         if session is not None and not session.closed:
             with session.lock:
                 session.run(FreeFunction(self._numbers(session, graphs)))
-        for compiled in [self.compiled] + [graph.on_ranks for graph in graphs]:
+        for compiled in [self._compiled] + [graph.on_ranks for graph in graphs]:
             self.engine.free(compiled)  # also those that the ranks do not hold
 
     @property

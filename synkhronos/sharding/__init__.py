@@ -18,7 +18,7 @@
 Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.
 """
 
-from .axes import MIXED, ONE, Axes, Elementwise, Joined, Moved, Reduction, along
+from .axes import MIXED, ONE, Axes, Elementwise, Joined, Moved, Negated, Reduction, along
 from .completion import Builder, Collective, complete
 from .nested import Choice, Completed, Graph, Inner, Loop, State
 from .placements import REPLICATE, ZERO, Index, Order, Partial, Placement, Replicate, Shard, Size, Unknown
@@ -28,8 +28,46 @@ from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Togeth
 from .subscripts import Subscript
 
 __all__ = [
-    "MIXED", "ONE", "REPLICATE", "ZERO", "Axes", "Builder", "Collective", "complete", "Choice", "Completed", "Drawn", "Element", "Elementwise", "Filled", "Graph",
-    "Index", "Inner", "Joined", "Loop", "Moved", "Node", "Opaque", "Order", "Partial", "Placed", "Placement",
-    "Positions", "Propagated", "Reduction", "Replicate", "Reshaped", "Rule", "Shard", "ShapeOf", "Size", "State",
-    "Subscript", "Together", "Unknown", "along", "propagate",
+    "MIXED",
+    "ONE",
+    "REPLICATE",
+    "ZERO",
+    "Axes",
+    "Builder",
+    "Collective",
+    "complete",
+    "Choice",
+    "Completed",
+    "Drawn",
+    "Element",
+    "Elementwise",
+    "Filled",
+    "Graph",
+    "Index",
+    "Inner",
+    "Joined",
+    "Loop",
+    "Moved",
+    "Negated",
+    "Node",
+    "Opaque",
+    "Order",
+    "Partial",
+    "Placed",
+    "Placement",
+    "Positions",
+    "Propagated",
+    "Reduction",
+    "Replicate",
+    "Reshaped",
+    "Rule",
+    "Shard",
+    "ShapeOf",
+    "Size",
+    "State",
+    "Subscript",
+    "Together",
+    "Unknown",
+    "along",
+    "propagate",
 ]

@@ -41,7 +41,7 @@ class Axes(Rule):
         For each output, by what axes are reduced; None if parts cannot be put together.
     moves : bool
         Whether it only moves elements of its inputs together: extremes of parts are parts of extremes.
-    ignored : sequence of int
+    shapes_only : sequence of int
         Inputs whose values do not matter, only their shapes.
     """
 
@@ -53,16 +53,21 @@ class Axes(Rule):
         powers: Mapping[int, Power] = NO_POWERS,
         reduce: Optional[Sequence[Optional[str]]] = None,
         moves: bool = False,
-        ignored: Sequence[int] = (),
+        shapes_only: Sequence[int] = (),
     ) -> None:
         self.inputs = [list(labels) for labels in inputs]
         self.outputs = [list(labels) for labels in outputs]
-        self.linear, self.powers, self.moves, self.ignored = [list(group) for group in linear], powers, moves, ignored
+        self.linear, self.powers, self.moves, self.shapes_only = (
+            [list(group) for group in linear],
+            powers,
+            moves,
+            list(shapes_only),
+        )
         self.reduce = ["sum"] * len(self.outputs) if reduce is None else list(reduce)
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         inputs = [
-            Replicate() if i in self.ignored and not isinstance(one, Shard) else one for i, one in enumerate(inputs)
+            Replicate() if i in self.shapes_only and not isinstance(one, Shard) else one for i, one in enumerate(inputs)
         ]
         sizes, inputs = taken_whole(inputs, [i for i, one in enumerate(inputs) if isinstance(one, Size)], exact)
         inputs = self._averaged(inputs)
@@ -142,7 +147,7 @@ class Axes(Rule):
 
     def _index(self, shards: Sequence[Tuple[int, Shard]]) -> Any:
         """Return what positions of rows become, or why they cannot be computed with."""
-        found = max([one.index for i, one in shards if i not in self.ignored], default=Index.NO)
+        found = max([one.index for i, one in shards if i not in self.shapes_only], default=Index.NO)
         if found and not self.moves:
             linear = {i for group in self.linear for i in group}
             if all(i in linear for i, one in shards if one.index):
@@ -161,7 +166,7 @@ class Axes(Rule):
                 return None
             total += powers.pop() if powers else 0
         for i, one in enumerate(inputs):
-            if i not in linear and i not in self.ignored and one.power != 0:
+            if i not in linear and i not in self.shapes_only and one.power != 0:
                 if i not in self.powers:
                     return None
                 total += self.powers[i] * one.power
@@ -189,7 +194,7 @@ class Elementwise(Axes):
     broadcastable : sequence of sequence of bool
         For each input, along which axes it is of length 1.
     n_outputs : int
-    linear, powers, ignored
+    linear, powers, shapes_only
         As for `Axes`.
     """
 
@@ -199,12 +204,12 @@ class Elementwise(Axes):
         n_outputs: int = 1,
         linear: Sequence[Sequence[int]] = (),
         powers: Mapping[int, Power] = NO_POWERS,
-        ignored: Sequence[int] = (),
+        shapes_only: Sequence[int] = (),
     ) -> None:
         inputs = [[ONE if one else axis for axis, one in enumerate(pattern)] for pattern in broadcastable]
         self.ndim = len(inputs[0]) if inputs else 0
         output = [axis if any(labels[axis] == axis for labels in inputs) else ONE for axis in range(self.ndim)]
-        super().__init__(inputs, [output] * n_outputs, linear, powers, ignored=ignored)
+        super().__init__(inputs, [output] * n_outputs, linear, powers, shapes_only=shapes_only)
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         if (
@@ -226,6 +231,19 @@ class Elementwise(Axes):
                 power = self._power([Replicate(one.power, is_zero(one)) for one in elements])
             lengths.append(Length(power, len(inputs) == 1 and power == 1 and elements[0].is_rows))
         return Size(tuple(lengths))
+
+
+class Negated(Elementwise):
+    """The negative: of a part of a maximum, a part of the minimum."""
+
+    def __init__(self, broadcastable: Sequence[bool]) -> None:
+        super().__init__([broadcastable], linear=[[0]])
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        (one,) = inputs
+        if isinstance(one, Partial) and one.op in ("max", "min") and one.power == 0:
+            return Placed([Partial("min" if one.op == "max" else "max")])
+        return super().place(inputs, exact)
 
 
 class Reduction(Axes):

@@ -1,4 +1,4 @@
-"""The same graph with collectives, so that its values are the serial program's: as few as possible, as late as possible.
+"""The same graph with collectives, so that its values are the serial program's: as few and as late as possible.
 
 Of a variable there are up to two images in the new graph: the rank's own, and the whole. The whole of
 
@@ -36,7 +36,7 @@ class Builder(NamedTuple):
     all_reduce : callable
         From variables and the name of an op to results.
     whole_length : callable
-        From the output of a `ShapeOf`, and the position in it of the number of rows, to the same with that of all ranks.
+        From the output of a `ShapeOf`, and the position in it of the number of rows, to that with the rows of all.
     """
 
     apply: Callable[[Node, Sequence[Any]], Sequence[Any]]
@@ -99,7 +99,10 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
             if isinstance(node.rule, Completed):
                 own.update(zip(node.outputs, [image(one, True) for one in node.inputs]))
             elif not is_whole:
-                inputs = [image(one, i in found.whole[k]) for i, one in enumerate(node.inputs)]
+                inputs = [
+                    one if i in plan.templates[k] else image(one, i in found.whole[k])
+                    for i, one in enumerate(node.inputs)
+                ]
                 if any(new is not one for new, one in zip(inputs, node.inputs)):
                     own.update(zip(node.outputs, builder.apply(node, inputs)))
             elif isinstance(node.rule, ShapeOf):
@@ -132,15 +135,19 @@ class _Plan:
         self.groups: Dict[int, Dict[str, List[Any]]] = {}
         levels: Dict[Any, int] = {}
         whole_levels: Dict[Any, int] = {}
+        #: For every node, the inputs whose shape alone it needs, and that would have to wait for a collective: it is
+        #: given the variables of the old graph instead. (The gradient of a loss is filled with ones in its shape.)
+        self.templates: List[Set[int]] = []
+        has_collectives = any(isinstance(node.rule, Completed) for node in nodes)
         for k, node in enumerate(nodes):
             takes_whole = range(len(node.inputs)) if isinstance(node.rule, Completed) else found.whole[k]
-            level = max(
-                [
-                    whole_levels.get(one, levels.get(one, 0)) if i in takes_whole else levels.get(one, 0)
-                    for i, one in enumerate(node.inputs)
-                ],
-                default=0,
-            )
+            of_inputs = [
+                whole_levels.get(one, levels.get(one, 0)) if i in takes_whole else levels.get(one, 0)
+                for i, one in enumerate(node.inputs)
+            ]
+            templates = {i for i in node.rule.shapes_only if of_inputs[i] and not has_collectives}
+            self.templates.append(templates)
+            level = max([one for i, one in enumerate(of_inputs) if i not in templates], default=0)
             self.own_level.append(level)
             levels.update(dict.fromkeys(node.outputs, level))
             if k in again:

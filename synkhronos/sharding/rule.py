@@ -29,6 +29,9 @@ class Placed(NamedTuple):
 class Rule(ABC):
     """How an operation moves shards."""
 
+    #: Inputs of which only the shape matters, not the values.
+    shapes_only: Sequence[int] = ()
+
     @abstractmethod
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         """Return the placements of the outputs.

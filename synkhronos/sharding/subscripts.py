@@ -68,4 +68,3 @@ class Subscript(Axes):
         if len(outputs[0]) == len(labels[0]) and outputs[0][axis] == MIXED:  # elements are set
             outputs[0][axis] = label
         return Axes(labels, outputs, self.linear, reduce=self.reduce, moves=self.moves)
-

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
+from ...sharding import Placement, Shard
 from ...trace import point
 from .. import pickling
-from ...sharding import Placement, Shard
 from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
 from . import exact
 from . import snapshot as snapshots
@@ -144,6 +144,11 @@ class GraphEngine(Engine):
         if kwargs.get("name") is None:
             kwargs["name"] = _place_of_call()
         return self.library.function(inputs, outputs, updates=list(updates or ()), givens=givens, **kwargs)
+
+    def draft(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Any:
+        return self.compile(inputs, outputs, updates, givens, **dict(kwargs, mode=self.library.small, profile=None))
 
     def _refuse_state(self, argument: str, given: Any) -> None:
         """Refuse an input that keeps a value between calls: on all ranks, only shared variables do."""

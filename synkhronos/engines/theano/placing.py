@@ -23,7 +23,23 @@ from theano.tensor.nnet import abstract_conv, bn, conv, neighbours, nnet, sigm
 from theano.tensor.signal import pool
 from theano.tensor.sort import ArgSortOp, SortOp
 
-from ...sharding import ONE, MIXED, ZERO, Axes, Choice, Drawn, Element, Elementwise, Filled, Graph, Inner, Loop, Moved, Node
+from ...sharding import (
+    ONE,
+    MIXED,
+    ZERO,
+    Axes,
+    Choice,
+    Drawn,
+    Element,
+    Elementwise,
+    Filled,
+    Graph,
+    Inner,
+    Loop,
+    Moved,
+    Negated,
+    Node,
+)
 from ...sharding import Opaque, Placement, Positions, Reduction, Reshaped, Rule, ShapeOf, State, Subscript, Together
 from ...sharding import Completed, Joined, along
 from .all_reduce import AllReduce
@@ -90,15 +106,17 @@ def labels(variable: Any, names: Sequence[Any]) -> List[Any]:
 
 # -- elementwise -------------------------------------------------------------------------------------------------------
 
-_LINEAR = (scalar.Add, scalar.Sub, scalar.Neg, scalar.Identity)
+_LINEAR = (scalar.Add, scalar.Sub, scalar.Identity)
 _POWERS: Dict[type, Any] = {scalar.Sqr: 2, scalar.Sqrt: 0.5, scalar.Abs: 1, scalar.Inv: -1, scalar.Sgn: 0}
 
 
 def _elementwise(node: Any) -> Rule:
     op, positions = node.op.scalar_op, range(len(node.inputs))
+    if isinstance(op, scalar.Neg):
+        return Negated(ones(node.inputs[0]))
     linear: List[Sequence[int]] = []
     powers: Dict[int, Any] = {}
-    ignored: List[int] = []
+    shapes_only: List[int] = []
     if isinstance(op, _LINEAR) or isinstance(op, scalar.Cast) and _casts_linearly(node):
         linear = [positions]
     elif isinstance(op, scalar.Mul):
@@ -106,7 +124,7 @@ def _elementwise(node: Any) -> Rule:
     elif isinstance(op, scalar.TrueDiv):
         linear, powers = [[0]], {1: -1}
     elif isinstance(op, scalar.Second):
-        linear, ignored = [[1]], [0]
+        linear, shapes_only = [[1]], [0]
     elif isinstance(op, scalar.Switch):
         linear = [[1, 2]]
     elif isinstance(op, scalar.Pow):
@@ -114,7 +132,7 @@ def _elementwise(node: Any) -> Rule:
         powers = {} if exponent is None or exponent.size != 1 else {0: exponent.item()}
     elif type(op) in _POWERS:
         powers = {0: _POWERS[type(op)]}
-    return Elementwise([ones(one) for one in node.inputs], len(node.outputs), linear, powers, ignored)
+    return Elementwise([ones(one) for one in node.inputs], len(node.outputs), linear, powers, shapes_only)
 
 
 def _casts_linearly(node: Any) -> bool:
@@ -231,7 +249,7 @@ def _same(node: Any) -> Rule:
 def _same_as_first(node: Any) -> Rule:
     names = list(range(ndim(node.inputs[0])))
     others: List[Any] = [[MIXED] * ndim(one) for one in node.inputs[1:]]
-    return Axes([names, *others], [names], [[0]], ignored=range(1, len(node.inputs)))
+    return Axes([names, *others], [names], [[0]])
 
 
 # -- products ----------------------------------------------------------------------------------------------------------
@@ -382,9 +400,7 @@ def _basic_index(node: Any, first: int) -> Tuple[List[Any], List[Any]]:
     for axis, entry in enumerate(entries):
         if not _is_all(entry):
             before[axis] = MIXED  # type: ignore[call-overload]
-    after = [
-        name for axis, name in enumerate(before) if axis >= len(entries) or isinstance(entries[axis], slice)
-    ]
+    after = [name for axis, name in enumerate(before) if axis >= len(entries) or isinstance(entries[axis], slice)]
     return before, after
 
 
@@ -401,9 +417,7 @@ def _inc_subtensor(node: Any) -> Rule:
     ends = range(2, len(node.inputs))
     value = node.inputs[1]
     of_value = labels(value, taken[len(taken) - ndim(value) :])
-    return Subscript(
-        [before, of_value, *[[]] * len(ends)], [before], [[0, 1]], ends, sets=node.op.set_instead_of_inc
-    )
+    return Subscript([before, of_value, *[[]] * len(ends)], [before], [[0, 1]], ends, sets=node.op.set_instead_of_inc)
 
 
 def _rows_at(node: Any) -> Rule:
@@ -501,9 +515,7 @@ def _loop(node: Any) -> Rule:
     for k, taps in enumerate(op.tap_array):
         outputs = op.mit_mot_out_slices[k] if k < op.n_mit_mot else [0]
         states.append(
-            State(
-                outer, list(range(inner, inner + len(taps))), list(range(of_outputs, of_outputs + len(outputs)))
-            )
+            State(outer, list(range(inner, inner + len(taps))), list(range(of_outputs, of_outputs + len(outputs))))
         )
         outer, inner, of_outputs = outer + 1, inner + len(taps), of_outputs + len(outputs)
     collected = list(range(of_outputs, of_outputs + op.n_nit_sot))
