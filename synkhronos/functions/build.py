@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any, List, Optional, Sequence
 
+import numpy as np
+
 from .. import engines
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM
@@ -24,7 +26,7 @@ def function(
     updates: Any = None,
     givens: Any = None,
     sliceable_shareds: Optional[Sequence[Any]] = None,
-    exact: bool = False,
+    exact: Optional[bool] = None,
     **kwargs: Any,
 ) -> Function:
     """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
@@ -49,8 +51,8 @@ def function(
     sliceable_shareds : list of shared variables, optional
         Data that lives in shared variables, of at least 1 dimension: calls select rows of them with ``batch_s``, and
         ``num_slices`` slices them, on every rank.
-    exact : bool
-        Whether updates are those of the serial function, too: the ranks' parts of a gradient, of a mean or of a sum are
+    exact : bool, optional
+        As `fork` was told by default, which is False. Whether updates are those of the serial function, too: the ranks' parts of a gradient, of a mean or of a sum are
         put together inside the graph, as `synkhronos.ops.all_reduce` does, where an operation needs the whole. All
         ranks make the same updates then. Random numbers are still drawn by each rank for its own rows.
     givens, **kwargs
@@ -115,6 +117,9 @@ def function(
     ]
     givens = engine.given_pairs(givens)
     variables = list(inputs) + list(bcast_inputs)
+    chosen, exact = exact, PROGRAM.exact if exact is None else exact
+    if not isinstance(exact, (bool, np.bool_)):
+        raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
     # The function of an exact one without collectives is what `as_theano` calls alone: compiled if it is.
     compiled = (engine.draft if exact else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     for given in engine.inputs(compiled):
@@ -149,7 +154,7 @@ def function(
         if variants.collectives is None:
             compiled, compile_own = compile_own(), None
     return Function(
-        PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants, compile_own
+        PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants, chosen, compile_own
     )
 
 

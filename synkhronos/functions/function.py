@@ -58,10 +58,13 @@ class Function:
         updates: List[Tuple[Any, Any]],
         n_scattered: int,
         variants: Variants,
+        exact: Optional[bool],
         compile_own: Optional[Callable[[], Any]] = None,
     ) -> None:
         self.program, self.engine, self.name = program, engine, engine.function_name(compiled)
         self._compiled, self._compile_own = compiled, compile_own
+        #: Whether the function was asked to be exact; None if it was left to `fork`, after which it was built.
+        self.exact = PROGRAM.exact or None if exact is None else exact
         self._form, self._output_ops, self._updates, self._n_scattered = form, output_ops, updates, n_scattered
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
         self._shareds = engine.shareds(compiled)
@@ -229,6 +232,7 @@ class Function:
             self._n_scattered,
             self._variants.snapshot,
             self._variants.sliceable,
+            self.exact,
         )
 
     @property
@@ -295,6 +299,7 @@ class Function:
             updates,
             self._n_scattered,
             Variants(self.engine, snapshot, sliceable, self._arguments.scattered()),
+            self.exact,
         )
 
     def free(self) -> None:
@@ -597,9 +602,10 @@ def _restore(
     n_scattered: int,
     snapshot: Any,
     sliceable: Any,
+    exact: Any,
 ) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
     scattered = Arguments(found, found.inputs(compiled), n_scattered).scattered()
     variants = Variants(found, snapshot, sliceable, scattered)
-    return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered, variants)
+    return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered, variants, exact)

@@ -251,3 +251,33 @@ def test_slices_are_refused(threads):
     with refuses(ValueError, "num_slices"):
         twins.f(*rows(6), num_slices=2)
     twins.call(*rows(6))
+
+
+def test_all_functions_after_fork():
+    build, x = regression(by_signs), T.dmatrix("x")
+    early = synk.function([x], x.sum(), **FAST)
+    with refuses(ValueError, "exact", "built after fork", early.name):
+        synk.fork(2, use_gpu=False, exact=True)
+    with refuses(TypeError, "exact", got="1"):
+        synk.fork(2, use_gpu=False, exact=1)
+    del early
+    said = synk.function([x], x.sum(), exact=False, **FAST)
+    synk.fork(2, use_gpu=False, exact=True)
+    try:
+        twins = Twins(build, **FAST)
+        twins.call(*rows(7))
+        w = theano.shared(np.zeros(3))
+        loose = synk.function([x], updates=[(w, w + x.sum(axis=0))], exact=False, **FAST)
+        loose(np.ones((5, 3)))
+        assert synk.gather(w, nd_up=1).tolist() == [[3] * 3, [2] * 3] and said(np.ones((5, 3))) == 15
+        with refuses(TypeError, "exact", got="'yes'"):
+            synk.function([x], x.sum(), exact="yes")
+    finally:
+        synk.close()
+    synk.fork(2, use_gpu=False)
+    try:
+        w = theano.shared(np.zeros(3))
+        synk.function([x], updates=[(w, w + x.sum(axis=0))], **FAST)(np.ones((5, 3)))
+        assert synk.gather(w, nd_up=1).tolist() == [[3] * 3, [2] * 3]
+    finally:
+        synk.close()
