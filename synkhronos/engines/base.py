@@ -65,6 +65,24 @@ class Degree(enum.IntEnum):
         return Degree.OTHER if differs and self == Degree.AFFINE else self
 
 
+class Cut(NamedTuple):
+    """Where an exact function is cut for calls in slices: before it, slice by slice; after it, once.
+
+    Attributes
+    ----------
+    ops : list of (str or None)
+        Of every value that passes the cut: by what those of slices are put together; None if all are the same.
+    late : list of int
+        The outputs that are computed after the cut.
+    why_not : str
+        Why the function cannot be cut; "" if it can.
+    """
+
+    ops: List[Optional[str]]
+    late: List[int]
+    why_not: str
+
+
 class Collectives(NamedTuple):
     """The collectives inside a function's graph (`synkhronos.ops`).
 
@@ -82,12 +100,15 @@ class Collectives(NamedTuple):
         and by the rows of all ranks here.
     outputs : list of Degree
         The same of every output, in the order of `Engine.outputs`.
+    cut : Cut, optional
+        Of an exact function. Degrees do not matter for it.
     """
 
     ops: List[ReduceOp]
     common: List[bool]
     updates: List[Degree]
     outputs: List[Degree]
+    cut: Optional[Cut] = None
 
 
 class Step(NamedTuple):
@@ -387,6 +408,16 @@ class Engine(ABC):
         compiled
             As from `compile`.
         """
+
+    def second_half(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
+        """Compile what a sliced call of an exact function (`Collectives.cut`) computes once, after all slices.
+
+        Its inputs are those of `variant`, and then what passes the cut. Its outputs are those behind the cut, and then the
+        new values of all variables in `updated_in` that are not `is_random`. The sliced `variant` of such a function has
+        as outputs those of the function (anything for those behind the cut), then what passes the cut, and then the new
+        values of random states.
+        """
+        raise TypeError(f"exact: the engine {self.name!r} has no exact functions")
 
     @abstractmethod
     def shapes(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:

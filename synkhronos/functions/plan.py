@@ -62,6 +62,27 @@ class Argument(NamedTuple):
     mutable: bool = False  # the function may destroy it, so a rank needs its own copy
 
 
+class SecondHalf(NamedTuple):
+    """What a call of an exact function in slices computes once, after all of them.
+
+    Attributes
+    ----------
+    number : int
+        Of the graph, in the registry.
+    ops : list of (ReduceOp or None)
+        Of every value that the slices pass on: by what it is put together; None if all are the same.
+    outputs : sequence of (int, int)
+        Of the wanted outputs, which the graph computes, and the positions among its outputs.
+    n_outputs : int
+        How many outputs it has, before the new values.
+    """
+
+    number: int
+    ops: Sequence[Optional[ReduceOp]]
+    outputs: Sequence[Tuple[int, int]]
+    n_outputs: int
+
+
 class Plan(NamedTuple):
     """Everything about a call except which rows ``batch`` selects.
 
@@ -96,6 +117,8 @@ class Plan(NamedTuple):
         slices are combined.
     common : list of bool, optional
         If the function has collectives: which of these all ranks make, also those without rows.
+    second_half : SecondHalf, optional
+        Of a call of an exact function in slices.
     """
 
     number: int
@@ -112,6 +135,7 @@ class Plan(NamedTuple):
     sliceable: Sequence[int] = ()
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()
     common: Optional[Sequence[bool]] = None
+    second_half: Optional[SecondHalf] = None
 
 
 class Kept:

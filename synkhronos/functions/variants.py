@@ -9,6 +9,8 @@ call                   updates             sliceable shared variables
 ``f(...)``             in the graph        as they are: no other graph is needed
 ``batch_s=``           in the graph        their selected rows are given as inputs
 ``num_slices=``        accumulated by us   each slice's rows are given as inputs
+of an exact function   in a second graph,  likewise; parts of values are accumulated,
+                       called once         and given to the second graph
 shapes for ``steps``   none                as the steps themselves need them
 =====================  ==================  =======================================
 
@@ -74,6 +76,14 @@ class Variants:
         if graph is None:
             graph = Graph(self.engine, self.engine.variant(self.snapshot, sliced, self.sliceable))
             self._graphs["variant", sliced] = graph
+        return graph
+
+    def second_half(self) -> Graph:
+        """Return the graph of what a call of an exact function in slices computes once; compile it likewise."""
+        graph = self._graphs.get(("second half", True))
+        if graph is None:
+            graph = Graph(self.engine, self.engine.second_half(self.snapshot, self.sliceable))
+            self._graphs["second half", True] = graph
         return graph
 
     def shapes(self, selects: bool) -> Graph:

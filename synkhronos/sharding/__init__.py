@@ -19,7 +19,7 @@ Engines describe their graphs with these rules. All of it is pure: nothing here 
 """
 
 from .axes import MIXED, ONE, Axes, Elementwise, Joined, Moved, Negated, Reduction, along
-from .completion import Builder, Collective, complete
+from .completion import Builder, Collective, complete, parts_of_rows
 from .nested import Choice, Completed, Graph, Inner, Loop, State
 from .placements import REPLICATE, ZERO, Index, Order, Partial, Placement, Replicate, Shard, Size, Unknown
 from .propagate import Propagated, propagate
@@ -35,7 +35,7 @@ __all__ = [
     "Axes",
     "Builder",
     "Collective",
-    "complete",
+    "complete", "parts_of_rows",
     "Choice",
     "Completed",
     "Drawn",

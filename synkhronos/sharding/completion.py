@@ -17,7 +17,7 @@ Collectives that wait for the same ones are one::
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .nested import Completed
 from .placements import Partial, Shard, Size
@@ -52,11 +52,25 @@ class Collective(NamedTuple):
 
 
 class CompletedGraph(NamedTuple):
-    """A graph that was completed."""
+    """A graph that was completed.
+
+    Attributes
+    ----------
+    own, whole : dict
+        From variables to their images; a variable that is not listed is its own image, and one without a whole has the
+        rank's own.
+    collectives : list of Collective
+    late : set of variables
+        Those that wait for a collective.
+    waiting_rows : str, optional
+        The operation because of which rows wait for a collective, too, so that they cannot be computed in slices.
+    """
 
     own: Dict[Any, Any]
     whole: Dict[Any, Any]
     collectives: List[Collective]
+    late: Set[Any]
+    waiting_rows: Optional[str]
 
 
 def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], builder: Builder) -> CompletedGraph:
@@ -73,10 +87,7 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
 
     Returns
     -------
-    own, whole : dict
-        From variables to their images; a variable that is not listed is its own image, and one without a whole has the
-        rank's own.
-    collectives : list of Collective
+    CompletedGraph
     """
     plan = _Plan(nodes, found, roots)
     own: Dict[Any, Any] = {}
@@ -114,7 +125,31 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
         for op, variables in plan.groups.get(level, {}).items():
             collectives.append(Collective(op, variables))
             whole.update(zip(variables, builder.all_reduce([image(one, False) for one in variables], op)))
-    return CompletedGraph(own, whole, collectives)
+    return CompletedGraph(own, whole, collectives, plan.late(), plan.waiting_rows())
+
+
+def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]) -> List[Any]:
+    """Return the parts from which variables are computed, and that are themselves computed from rows.
+
+    ::
+
+        rows ---> dot, sum, ... ---> parts ---> all else ---> roots
+                  slice by slice     added up   once
+    """
+    maker = {variable: node for node in nodes for variable in node.outputs}
+    parts: List[Any] = []
+    ahead, seen = list(roots), set(roots)
+    while ahead:
+        variable = ahead.pop()
+        node = maker.get(variable)
+        if node is None or isinstance(node.rule, ShapeOf):
+            continue
+        if any(isinstance(found.of(one), Shard) for one in node.inputs):
+            parts.append(variable)
+            continue
+        ahead += [one for one in node.inputs if one not in seen]
+        seen.update(node.inputs)
+    return parts
 
 
 class _Plan:
@@ -160,6 +195,17 @@ class _Plan:
                     assert placement.reduction is not None  # rules ask for no other
                     self.groups.setdefault(level, {}).setdefault(placement.reduction, []).append(variable)
                     whole_levels[variable] = level + 1
+
+    def late(self) -> Set[Any]:
+        """Return the variables that wait for a collective."""
+        return {one for node, level in zip(self.nodes, self.own_level) if level for one in node.outputs}
+
+    def waiting_rows(self) -> Optional[str]:
+        """Return which operation on rows waits for a collective; None if none does."""
+        for node, level in zip(self.nodes, self.own_level):
+            if level and any(isinstance(self.found.of(one), Shard) for one in (*node.inputs, *node.outputs)):
+                return node.label
+        return None
 
     def _derived(self, wanted: Set[Any]) -> Set[Any]:
         """Return the parts that are computed from parts of which all are wanted whole, or derived themselves."""

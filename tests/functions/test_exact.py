@@ -246,9 +246,75 @@ def test_an_output_that_cannot_be_exact_is_refused(threads):
         synk.function([x], T.sort(x, axis=0)[0, 0], exact=True, **FAST)
 
 
-def test_slices_are_refused(threads):
+@needs_lasagne
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "rmsprop", "adam"])
+def test_slices_of_every_rank_are_added_up_before_the_rule(world, rule):
+    import lasagne
+
+    def updates(loss, params):
+        grads = lasagne.updates.total_norm_constraint(theano.grad(loss, params), 0.5)
+        return getattr(lasagne.updates, rule)(grads, params, learning_rate=0.1)
+
+    twins = Twins(regression(updates), exact=True, **FAST)
+    for i, (n, num_slices) in enumerate([(7, 2), (6, 3), (7, 7), (2, 2), (9, 4), (5, 1)]):
+        twins.call(*rows(n, i), num_slices=num_slices)
+
+
+def test_outputs_in_slices(world):
+    """Rows, parts, what is computed from wholes; some of them, and in other orders."""
+
+    def outputs(loss):
+        (x,) = [one for one in theano.gof.graph.inputs([loss]) if one.name == "x"]
+        return [T.exp(loss), x * 2, loss, x.max(), T.log(1 + loss) * 2, (x.sum(), "avg")]
+
+    ours, plain = regression(by_signs, outputs=outputs)()[1], regression(by_signs, outputs=outputs)()[1]
+    f = synk.function(**ours, exact=True, **FAST)
+    g = theano.function(plain["inputs"], [one[0] if isinstance(one, tuple) else one for one in plain["outputs"]], **FAST)
+    assert f.output_modes == ["avg", "gather", "sum", "max", "avg", "avg"]
+    g0 = theano.function(plain["inputs"], [], updates=plain["updates"], on_unused_input="ignore", **FAST)
+    for n, num_slices, subset in [(7, 2, None), (6, 3, [4, 1, 0]), (7, 3, [1, 2]), (7, 2, []), (3, 2, [0]), (7, 1, [4, 2])]:
+        want, positions = g(*rows(n)), range(5) if subset is None else subset
+        got = f(*rows(n), num_slices=num_slices, output_subset=subset)
+        for ours_, i in zip(got, positions):
+            np.testing.assert_allclose(ours_, want[i], rtol=1e-10)
+        g0(*rows(n))
+        for one, other in zip(ours["updates"], plain["updates"]):
+            np.testing.assert_allclose(np.atleast_1d(synk.gather(one[0], nd_up=1))[-1], other[0].get_value(), rtol=1e-10)
+
+
+def test_steps_in_slices(world):
     twins = Twins(regression(by_signs), exact=True, **FAST)
-    with refuses(ValueError, "num_slices"):
+    args, batches = rows(9), [[0, 1, 2, 3, 4], [5, 6, 7], [8, 0, 4, 2]]
+    got = twins.f.steps(*args, batches=batches, num_slices=2)
+    np.testing.assert_allclose(got, [twins.g(*(arg[batch] for arg in args)) for batch in batches], rtol=1e-10)
+    twins.compare()
+
+
+def test_slices_of_sliceable_shared_variables(threads):
+    s, w = theano.shared(np.zeros((0, 2)), "s"), theano.shared(np.ones(2), "w")
+    loss = T.sqr(T.dot(s, w) - 1).sum()
+    f = synk.function(
+        [], T.sqrt(loss), updates=[(w, w - 0.1 * T.sgn(theano.grad(loss, w)))], sliceable_shareds=[s], exact=True, **FAST
+    )
+    synk.scatter(s, np.arange(14.0).reshape(7, 2))
+    error = np.arange(14.0).reshape(7, 2) @ np.ones(2) - 1
+    np.testing.assert_allclose(f(num_slices=2), np.sqrt((error**2).sum()), rtol=1e-12)
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [[0.9, 0.9]] * 3, rtol=1e-12)
+
+
+def test_slices_draw_random_numbers_of_their_own(threads):
+    x, w = T.dmatrix("x"), theano.shared(np.zeros(3), "w")
+    noise = T.shared_randomstreams.RandomStreams(1).uniform(x.shape)
+    f = synk.function([x], noise, updates=[(w, T.sqrt(T.sqr(w) + (noise + x).sum(axis=0)))], exact=True, **FAST)
+    drawn = [f(np.zeros((9, 3)), num_slices=3) for _ in range(2)]
+    assert len(np.unique(drawn)) == 54
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [np.sqrt(np.sum(drawn, axis=(0, 1)))] * 3)
+
+
+def test_slices_of_rows_that_depend_on_all_rows_are_refused(threads):
+    twins = Twins(regression(descent, predict=lambda x, w: T.dot(x - x.mean(axis=0), w) / x.std(axis=0).sum()), exact=True, **FAST)
+    twins.call(*rows(7))
+    with refuses(ValueError, "num_slices", "cannot be exact in slices"):
         twins.f(*rows(6), num_slices=2)
     twins.call(*rows(6))
 

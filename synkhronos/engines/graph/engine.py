@@ -301,6 +301,9 @@ class GraphEngine(Engine):
     def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_variant(self.library, snapshot, sliced, as_inputs, self.is_random, self.label)
 
+    def second_half(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
+        return snapshots.compile_second_half(self.library, snapshot, as_inputs, self.is_random)
+
     # -- collectives inside functions ----------------------------------------------------------------------------
 
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
@@ -325,7 +328,7 @@ class GraphEngine(Engine):
         return [found.of(output.variable) for output in snapshot.outputs]
 
     def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, Sharding]:
-        return exact.completed(self.library, snapshot, shards, self.label)
+        return exact.completed(self.library, snapshot, shards, self.label, self.is_random)
 
     def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_shapes(self.library, snapshot, as_inputs)

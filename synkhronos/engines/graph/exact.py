@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from ...errors import ArgumentValueError
-from ...sharding import Builder, Graph, Partial, Placement, Propagated, Shard, Size, Unknown, complete, propagate
+from ...sharding import Builder, Graph, Partial, Placement, Propagated, Shard, Size, Unknown, complete, parts_of_rows, propagate
 from ..base import Sharding, Step
 from .library import Library
-from .snapshot import Snapshot
+from .snapshot import Halves, Snapshot
 
 
 def placed(
@@ -20,11 +20,11 @@ def placed(
 
 
 def completed(
-    library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], label: Callable[[Any], str]
+    library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], label: Callable[[Any], str], is_random: Callable[[Any], bool]
 ) -> Tuple[Snapshot, Sharding]:
     """Return the snapshot with collectives, and what there is to say of it; see `Engine.completed`."""
     graph, found = placed(library, snapshot, shards, exact=True)
-    wanted = []
+    wanted, fixed = [], []
     for target, new in snapshot.updates:
         placement = found.of(new)
         argument = f"the update of {label(target)}"
@@ -36,6 +36,8 @@ def completed(
             raise ArgumentValueError(argument, expected, got, "name the variable in sliceable_shareds if it has rows")
         if isinstance(placement, (Partial, Size)):
             wanted.append(new)
+        elif not is_random(target):
+            fixed.append(new)
     with library.change_flags(compute_test_value="off"):
         after = complete(graph.nodes, found, wanted, _builder(library))
     outputs = [library.Out(after.own.get(one.variable, one.variable), one.borrow) for one in snapshot.outputs]
@@ -43,9 +45,20 @@ def completed(
     updates = [
         (target, whole.get(new, new) if new in wanted else after.own.get(new, new)) for target, new in snapshot.updates
     ]
+    late = [i for i, one in enumerate(snapshot.outputs) if one.variable in after.late]
+    parts = parts_of_rows(graph.nodes, found, [*wanted, *(snapshot.outputs[i].variable for i in late)] + fixed)
+    why_not = "" if after.waiting_rows is None else f"{after.waiting_rows} computes rows from what all rows have in common"
+    if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
+        why_not = "it updates rows"
+    halves = Halves([after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, why_not)
     placements = [found.of(one.variable) for one in snapshot.outputs]
     steps = [Step(one.op, [label(variable) for variable in one.variables]) for one in after.collectives]
-    return snapshot._replace(outputs=outputs, updates=updates), Sharding(placements, steps)
+    return snapshot._replace(outputs=outputs, updates=updates, halves=halves), Sharding(placements, steps)
+
+
+def _op(placement: Placement) -> Optional[str]:
+    """Return by what the parts of slices are put together; None for what is the same in all of them."""
+    return placement.reduction if isinstance(placement, Partial) else None
 
 
 def _builder(library: Library) -> Builder:
@@ -61,5 +74,3 @@ def _builder(library: Library) -> Builder:
 
     return Builder(apply, all_reduce, library.whole_length)
 
-
-_ = Placement
