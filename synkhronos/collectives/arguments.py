@@ -98,7 +98,10 @@ class Variables:
                 where = "shared_vars" if single else f"shared_vars[{i}]"
                 got = f"{variable!r} of type {type(variable).__name__}"
                 raise ArgumentTypeError(where, "a shared variable", got)
-        self.names = [self.engine.label(variable) for variable in variables]
+        self.names = [
+            self.engine.label(variable, "shared_vars" if single else f"shared_vars[{i}]")
+            for i, variable in enumerate(variables)
+        ]
         self.types = [self.engine.shared_type(variable) for variable in variables]
         self.random = [self.engine.is_random(variable) for variable in variables]
         for variable, name, type_, random in zip(variables, self.names, self.types, self.random):

@@ -83,6 +83,22 @@ def test_what_is_no_variable_of_the_ranks(three, refused, call):
     del function, users
 
 
+def test_variables_without_a_name_are_named_by_position_and_type(make_world, refused):
+    world = make_world("threads", 2)
+    w, u, v = world.shareds([np.zeros(2), np.zeros(2), np.zeros((2, 2))], [None, None, None])
+    lonely, integers = engine.shared(np.zeros((4, 2))), world.shared(np.zeros(2, int))
+    refused(world, ValueError, lambda: synk.all_reduce([w, lonely]), got="shared_vars[1] (float64 matrix), which no")
+    refused(world, ValueError, lambda: synk.all_reduce(lonely), got="shared_vars (float64 matrix), which no")
+    twice = "shared_vars[2] (float64 vector), which is listed twice (its value is that of shared_vars[1] (float64"
+    refused(world, ValueError, lambda: synk.all_reduce([w, u, u]), got=twice)
+    integers.name = None
+    with pytest.raises(TypeError, match=r"shared_vars\[1\] \(int64 vector\)"):
+        synk.all_reduce([w, integers])
+    world.set_values(v, [np.zeros((2, 2)), np.zeros((3, 2))])
+    with pytest.raises((ValueError, synk.WorkerError), match=r"shared_vars\[1\] \(float64 matrix\)"):
+        synk.all_reduce([w, v])  # as other ranks name it, too
+
+
 @pytest.mark.theano
 @all_collectives
 def test_sparse_and_random_variables_are_refused_by_name(make_world, refused, call):
