@@ -136,10 +136,8 @@ def check_blas() -> Finding:
         text = "NumPy has none whose threads can be limited: ranks may disturb each other"
         return Finding("BLAS", WARN, text, "pip install --force-reinstall numpy")
     parts = [f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads" for pool in blas]
-    parts.append(
-        'as fast called by Theano ("Using NumPy C-API based implementation for BLAS functions") as linked to it'
-    )
-    return Finding("BLAS", OK, "; ".join(parts))
+    meaning = 'called by Theano through NumPy ("Using NumPy C-API based implementation for BLAS"), as fast as if linked'
+    return Finding("BLAS", OK, "; ".join([*parts, meaning]))
 
 
 def check_kernels() -> Finding:

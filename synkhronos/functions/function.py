@@ -46,7 +46,7 @@ class Function:
     name : str or None
         As given to `function`; else the engine's own (the place of its definition).
     compiled : the engine's function
-        The master's, e.g. for ``theano.printing.debugprint``.
+        The master's. Theano's printers take it, not the Function: ``theano.printing.debugprint(f.compiled)``.
     last_rows : list of int, optional
         Rows that every rank took in the last call that succeeded (1 each if no input is scattered), or in all of the
         last `steps` together; n_ranks of them, None before the first.
