@@ -31,6 +31,17 @@ class ArrayType(NamedTuple):
     ndim: int
     broadcastable: Tuple[bool, ...]  # True for a dimension whose length is known to be 1
 
+    @property
+    def words(self) -> str:
+        """Return what messages call it.
+
+        Examples
+        --------
+        >>> ArrayType(np.dtype("float64"), 2, (False, False)).words
+        'float64 matrix'
+        """
+        return f"{self.dtype} {('scalar', 'vector', 'matrix')[self.ndim] if self.ndim < 3 else f'tensor{self.ndim}'}"
+
 
 class Input(NamedTuple):
     """An input of a compiled function, as its caller sees it."""
@@ -165,8 +176,12 @@ class Engine(ABC):
         """Return whether ``thing`` is a shared variable of this engine."""
 
     @abstractmethod
-    def label(self, variable: Any) -> str:
-        """Return what messages call the variable: its name, or its description if it has none."""
+    def label(self, variable: Any, place: str = "unnamed") -> str:
+        """Return what messages call the variable: its name, or its description if it has none.
+
+        That of a shared variable is its place among others, ``updates[3]`` say, and its type: *updates[3] (float64
+        matrix)*.
+        """
 
     # -- shared variables ----------------------------------------------------------------------------------------
 

@@ -112,8 +112,8 @@ def function(
             raise ArgumentTypeError("updates", "shared variables to update", repr(shared))
     ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
     update_ops = [
-        op if op is MISSING else ReduceOp.parse(op, f"the op of the update of {engine.label(shared)}", COMBINING)
-        for op, (shared, _) in zip(update_ops, pairs)
+        op if op is MISSING else ReduceOp.parse(op, f"the op of {_update(i, shared, engine)}", COMBINING)
+        for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
     ]
     givens = engine.given_pairs(givens)
     variables = list(inputs) + list(bcast_inputs)
@@ -130,7 +130,10 @@ def function(
                 f"an input called {given.name!r}",
                 "give it another name",
             )
-    given_updates = [(shared, _update_op(op, shared, engine)) for op, (shared, _) in zip(update_ops, pairs)]
+    given_updates = [
+        (shared, _update_op(op, _update(i, shared, engine), engine.shared_type(shared)))
+        for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
+    ]
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     scattered = Arguments(engine, engine.inputs(compiled), len(inputs)).scattered()
@@ -165,7 +168,7 @@ def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
     for i, shared in enumerate(found):
         if not engine.is_shared(shared):
             raise ArgumentTypeError("sliceable_shareds", "shared variables", repr(shared))
-        label, type_ = engine.label(shared), engine.shared_type(shared)
+        label, type_ = engine.label(shared, f"sliceable_shareds[{i}]"), engine.shared_type(shared)
         if type_ is None or engine.is_random(shared):
             got = f"{label}, which is not a dense array of data"
             raise ArgumentTypeError("sliceable_shareds", "shared variables with rows to select", got)
@@ -202,16 +205,18 @@ def _variables(
     return found
 
 
-def _update_op(op: Any, shared: Any, engine: Any) -> Any:
+def _update(i: int, shared: Any, engine: Any) -> str:
+    """Return what messages call an update."""
+    return f"the update of {engine.label(shared, f'updates[{i}]')}"
+
+
+def _update_op(op: Any, label: str, type_: Any) -> Any:
     """Check the op of an update; integers, and what is not an array, have none by default: slices must agree."""
-    type_ = engine.shared_type(shared)
     if type_ is None:
         if op is not MISSING:
-            raise ArgumentTypeError(
-                f"the update of {engine.label(shared)}", "no op, because it is not a dense array", f"op {str(op)!r}"
-            )
+            raise ArgumentTypeError(label, "no op, because it is not a dense array", f"op {str(op)!r}")
         return op
     if op is MISSING:
         return ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
-    check_dtype(op, type_.dtype, f"the update of {engine.label(shared)}", COMBINING)
+    check_dtype(op, type_.dtype, label, COMBINING)
     return op

@@ -91,7 +91,8 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
     random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
     before = [entries[i].cell[0] for i in random]
     updates = [
-        (entry.label, LAST if i in random else op) for i, (entry, (_, op)) in enumerate(zip(entries, plan.updates))
+        (entry.label(f"updates[{i}]"), LAST if i in random else op)
+        for i, (entry, (_, op)) in enumerate(zip(entries, plan.updates))
     ]
 
     def call_and_advance(i: int) -> Any:
@@ -117,7 +118,7 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
             variable = entry.reference()
             news[i] = entry.engine.to_device(variable, new)
             if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
-                news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label}")
+                news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label(f'updates[{i}]')}")
     return outputs, _change(plan, [i for i, new in enumerate(news) if new is not None], news, context)
 
 

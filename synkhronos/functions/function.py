@@ -15,6 +15,7 @@ from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import replicator_of
+from ..runtime.command import Command
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
 from ..shared_data import Data
@@ -22,6 +23,7 @@ from . import signature
 from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
+from .changes import tell, watched
 from .division import divide
 from .plan import Plans
 from .planning import Planner
@@ -85,7 +87,10 @@ class Function:
 
     @property
     def compiled(self) -> Any:
-        """The master's own function, of the engine; that of an exact function is compiled when first asked for."""
+        """The master's own function, of the engine; that of an exact function is compiled when first asked for.
+
+        Theano's printers take it, not the Function: ``theano.printing.debugprint(f.compiled)``.
+        """
         if self._compile_own is not None:
             self._compiled, self._compile_own = self._compile_own(), None
         return self._compiled
@@ -432,10 +437,7 @@ class Function:
             session = self.program.current()  # which raises
         with session.lock:
             session.check()  # before anything is written: a command in progress may be reading it
-            plans = self._plans
-            if plans is None or plans.session() is not session:
-                replicator_of(session).ensure([self])
-                plans = self._plans = Plans(session)
+            plans = self._plans_in(session)
             arguments, chosen, indices, n_rows = self._arguments.prepare(session.pool, values, batch)
             rows = chosen if isinstance(chosen, Rows) else None
             division = None
@@ -452,7 +454,7 @@ class Function:
             command = kept.command
             if command is None or rows is not None:
                 command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
-            outputs = session.run(command, timeout, kept.updates)
+            outputs = self._run(session, command, timeout, kept.updates)
             if kept.command is None and kept.place is not None:
                 kept.known, kept.command = True, CallFunction(kept.plan.name, kept.place, None, None)
                 kept.command.freeze()
@@ -563,13 +565,31 @@ class Function:
             session = self.program.current()  # which raises
         with session.lock:
             session.check()
-            replicator_of(session).ensure([self])
+            self._plans_in(session)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None)
             command = RunSteps(steps.plans[0].name, steps, None if on_step is None else self._reports(on_step, subset))
-            outputs, rows, n_made = session.run(command, timeout, self._variants.updated_in_graph(False))
+            outputs, rows, n_made = self._run(session, command, timeout, self._variants.updated_in_graph(False))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
         return self._form.wrap(outputs, subset)
+
+    def _plans_in(self, session: Session) -> Plans:
+        """Return the plans of the session, whose ranks have the function from then on."""
+        plans = self._plans
+        if plans is None or plans.session() is not session:
+            replicator_of(session).ensure([self])
+            plans = self._plans = Plans(session, watched(session, self.engine, self._shareds))
+        return plans
+
+    def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
+        """Have every rank run a command that calls the function; tell first what the master alone has changed."""
+        plans: Any = self._plans
+        if not plans.are_known():
+            tell(self, plans.watched)
+        try:
+            return session.run(command, timeout, updates)
+        finally:
+            plans.note()
 
     def _reports(self, on_step: Any, subset: Any) -> OnStep:
         """Return what calls ``on_step`` with outputs in the form of a call, and returns whether to go on."""

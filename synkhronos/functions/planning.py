@@ -278,18 +278,18 @@ class Planner:
                     continue
                 type_ = self.engine.shared_type(shared)
                 if type_ is None:
+                    label = self.engine.label(shared, f"updates[{i}]")
                     raise ArgumentValueError(
                         "num_slices",
                         "1, because values on different slices cannot be combined",
-                        f"{division.num_slices} for a function that updates {self.engine.label(shared)}, which is "
-                        "not a dense array",
+                        f"{division.num_slices} for a function that updates {label}, which is not a dense array",
                     )
                 default = ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
                 op = ops.get(self.engine.identity(shared), default)
                 if collectives is not None:
                     of_slices = ReduceOp(None) if op is MISSING else op
                     hint = "accumulate the gradients in one function, in slices, and update in another"
-                    label = f"the update of {self.engine.label(shared)}"
+                    label = f"the update of {self.engine.label(shared, f'updates[{i}]')}"
                     _check_degree(division, label, collectives.updates[i], of_slices, hint)
                 updates.append((replicator.find(self.engine, shared), None if op is MISSING else op))
             _check_weights(division, [op for _, op in updates if op is not None])

@@ -98,8 +98,8 @@ class Variants:
         """Return the names of the shared variables that a call updates on each rank by itself, not on all or none."""
         if sliced not in self._labels:
             self._labels[sliced] = [
-                self.engine.label(shared)
-                for shared in self.engine.updated_in(self.snapshot)
+                self.engine.label(shared, f"updates[{i}]")
+                for i, shared in enumerate(self.engine.updated_in(self.snapshot))
                 if self.collectives is None and (not sliced or self.engine.is_random(shared))
             ]
         return self._labels[sliced]

@@ -57,11 +57,14 @@ class GraphEngine(Engine):
     def is_shared(self, thing: Any) -> bool:
         return isinstance(thing, self.library.SharedVariable)
 
-    def label(self, variable: Any) -> str:
+    def label(self, variable: Any, place: str = "unnamed") -> str:
         if isinstance(variable, self.library.SymbolicInput) and variable.name:
             return str(variable.name)
         if isinstance(variable, (self.library.SymbolicInput, self.library.SymbolicOutput)):
             variable = variable.variable
+        if self.is_shared(variable) and not variable.name:
+            type_ = self.shared_type(variable)
+            return f"{place} ({type_.words if type_ else variable.type})"
         return str(variable.name or variable)
 
     # -- types and values ----------------------------------------------------------------------------------------
