@@ -67,12 +67,11 @@ def output_op(op: Any, output: Any, placement: Optional[Placement], name: str, i
             logger.info("function %s: %s has op '%s', because it is %s", name, output.label, found, placement)
         return found
     if is_exact or output.type.ndim > 0 or output.type.dtype.kind not in "fc":
-        hint = "give it an op, (variable, op): 'gather', 'avg', 'sum', 'prod', 'min', 'max' or None (the master's own)"
-        raise ArgumentTypeError(
-            output.label, "an output of which it is clear what ranks have to do with it", found, hint
-        )
+        expected = "an op, because it cannot be found out how the ranks' values make the serial function's"
+        hint = "give it as (variable, op): 'gather', 'avg', 'sum', 'prod', 'min', 'max' or None (the master's own)"
+        raise ArgumentTypeError(output.label, expected, f"none: {found}", hint)
     logger.warning(
-        "function %s: %s is averaged over the ranks, which may not be what the serial function returns: it is %s. "
+        "function %s: %s is averaged over the ranks, which may not be what the serial function returns: %s. "
         "Give it an op, (variable, op), to say what you want",
         name,
         output.label,
@@ -84,7 +83,7 @@ def output_op(op: Any, output: Any, placement: Optional[Placement], name: str, i
 def _by_placement(output: Any, placement: Placement) -> Any:
     """Return the op that makes an output the serial function's; if there is none, say why."""
     if isinstance(placement, Unknown):
-        return f"one of which nothing is known: {placement.why}"
+        return placement.why
     if isinstance(placement, Replicate) and placement.power == 0:
         return ReduceOp("avg" if output.type.dtype.kind in "fc" else None)
     if isinstance(placement, Partial) and placement.reduction is not None:
@@ -94,14 +93,14 @@ def _by_placement(output: Any, placement: Placement) -> Any:
             return ReduceOp(None)
         if output.type.ndim == 0 and placement.lengths[0].power == 1:
             return ReduceOp("sum")
-        return "one that depends on how many rows each rank has"
+        return "it depends on how many rows each rank has"
     if isinstance(placement, Shard) and placement.power == 0 and not placement.index:
         if placement.order == Order.STRIDED:
-            return "one whose rows are in another order than in the serial program, because axes were merged"
+            return "its rows are in another order than in the serial program, because axes were merged"
         if placement.axis == 0:
             return ReduceOp("gather")
-        return f"one with the rows along axis {placement.axis}"
-    return "one that depends on how many rows each rank has"
+        return f"its rows lie along axis {placement.axis}"
+    return "it depends on how many rows each rank has"
 
 
 def _contradiction(op: str, placement: Placement) -> Optional[str]:
