@@ -194,7 +194,8 @@ class Planner:
         collectives, second_half = self.variants.collectives, None
         n_more = len(updates)
         if division.num_slices > 1 and collectives is not None and collectives.cut is not None:
-            second_half = self._second_half(collectives.cut, replicator, range(len(outputs)) if subset is None else subset)
+            all_or_chosen = range(len(outputs)) if subset is None else subset
+            second_half = self._second_half(collectives.cut, replicator, all_or_chosen, division.num_slices)
             n_random = sum(map(self.engine.is_random, self.variants.returned(True)))
             n_more = len(second_half.ops) + n_random
         wanted = subset
@@ -222,11 +223,13 @@ class Planner:
             second_half,
         )
 
-    def _second_half(self, cut: Cut, replicator: Replicator, wanted: Sequence[int]) -> SecondHalf:
+    def _second_half(
+        self, cut: Cut, replicator: Replicator, wanted: Sequence[int], num_slices: int
+    ) -> SecondHalf:
         """Return what a call in slices computes once; refuse it if the function cannot be cut."""
         if cut.why_not:
             expected = f"1, because the function cannot be exact in slices: {cut.why_not}"
-            raise ArgumentValueError("num_slices", expected, "more", "call it with fewer rows")
+            raise ArgumentValueError("num_slices", expected, str(num_slices), "call it with fewer rows")
         graph = self.variants.second_half()
         replicator.ensure([graph])
         outputs = [(i, cut.late.index(output)) for i, output in enumerate(wanted) if output in cut.late]

@@ -47,7 +47,9 @@ def completed(
     ]
     late = [i for i, one in enumerate(snapshot.outputs) if one.variable in after.late]
     parts = parts_of_rows(graph.nodes, found, [*wanted, *(snapshot.outputs[i].variable for i in late)] + fixed)
-    why_not = "" if after.waiting_rows is None else f"{after.waiting_rows} computes rows from what all rows have in common"
+    why_not = ""
+    if after.waiting_rows is not None:
+        why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
     if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
         why_not = "it updates rows"
     halves = Halves([after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, why_not)
