@@ -586,6 +586,8 @@ class Function:
         plans: Any = self._plans
         if not plans.are_known():
             tell(self, plans.watched)
+        if command.has_steps:
+            plans.release()
         try:
             return session.run(command, timeout, updates)
         finally:

@@ -199,6 +199,11 @@ class Plans:
                 return False
         return True
 
+    def release(self) -> None:
+        """Let go of what the variables held before a long command, in which functions may put new values beside it."""
+        for entry in self.watched:
+            entry.known = None
+
     def note(self) -> None:
         """Note what the variables hold after a command."""
         for entry in self.watched:

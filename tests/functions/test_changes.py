@@ -2,6 +2,7 @@
 
 import logging
 import timeit
+import weakref
 
 import numpy as np
 import pytest
@@ -219,6 +220,16 @@ def test_one_rank_has_nobody_to_differ_from(make_world, numpy_words, told):
     f(np.ones(2))
     w.set_value(np.array(3.0))
     assert f(np.ones(2)) == 6 and told() == []
+
+
+def test_values_of_before_need_no_memory_in_steps(make_world, numpy_words):
+    make_world("threads", 2)
+    x, w = numpy_words.variable("x"), numpy_words.shared(np.zeros(5), "w")
+    f = synk.function([x], numpy_words.sum(x), updates=[(w, w + 1)])
+    f(np.ones(2))  # from here on w is in memory of its own
+    before, alive = weakref.ref(w.get_value(borrow=True)), []
+    f.steps(np.ones(2), n_steps=2, on_step=lambda i, outputs: alive.append(before() is not None))
+    assert alive == [False, False] and w.get_value().tolist() == [3.0] * 5
 
 
 # -- what it costs ---------------------------------------------------------------------------------------------------
