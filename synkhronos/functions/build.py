@@ -113,7 +113,6 @@ def function(
     if exact:
         snapshot, _ = engine.completed(snapshot, shards)
     placements = engine.placed(snapshot, shards)
-    print(placements)
     variants = Variants(engine, snapshot, sliceable, scattered)
     return Function(PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants)
 
