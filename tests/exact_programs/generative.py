@@ -48,19 +48,34 @@ def denoising_autoencoder():
     return Program([x, kept], [(cost, "sum")], [w, b, c], steps, [BINARY, bernoulli(random, 0.7, 8)])
 
 
+class Backward(layers.Layer):
+    """A dense layer with the weights of the one that it follows, transposed."""
+
+    def __init__(self, incoming, num_units, nonlinearity):
+        super().__init__(incoming)
+        self.num_units, self.nonlinearity = num_units, nonlinearity
+        self.b = self.add_param(lasagne.init.Constant(0.0), (num_units,), name="b", regularizable=False)
+
+    def get_output_shape_for(self, input_shape):
+        return (input_shape[0], self.num_units)
+
+    def get_output_for(self, input, **kwargs):
+        return self.nonlinearity(T.dot(input, self.input_layer.W.T) + self.b.dimshuffle("x", 0))
+
+
 def tied_autoencoder():
-    """Lasagne's layers with tied weights, and a penalty on how far mean activity is from what is wanted; momentum."""
+    """A layer of one's own for Lasagne, with tied weights, and a penalty on how far mean activity is from what is wanted; momentum."""
     random = np.random.RandomState(43)
     x = T.dmatrix("x")
     encoder = layers.DenseLayer(layers.InputLayer((None, 8), x), 5, nonlinearity=nonlinearities.sigmoid)
-    decoder = layers.DenseLayer(encoder, 8, W=encoder.W.T, nonlinearity=nonlinearities.sigmoid)
+    decoder = Backward(encoder, 8, nonlinearities.sigmoid)
     hidden, image = layers.get_output([encoder, decoder])
     activity = hidden.mean(axis=0)
     sparsity = T.sum(0.2 * T.log(0.2 / activity) + 0.8 * T.log(0.8 / (1 - activity)))
     loss = lasagne.objectives.squared_error(image, x).mean() + 0.05 * sparsity
-    params = [encoder.W, encoder.b, decoder.b]
+    params = layers.get_all_params(decoder, trainable=True)
     data = [BINARY + 0.1 * random.randn(ROWS, 8)]
-    outputs = [loss, activity, (hidden, "gather")]
+    outputs = [loss, (activity, "sum"), (hidden, "gather")]
     return Program([x], outputs, params, updates.momentum(loss, params, 0.5), data)
 
 

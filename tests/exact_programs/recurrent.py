@@ -56,7 +56,7 @@ def gru():
     random = np.random.RandomState(33)
     x, y = T.dtensor3("x"), T.dvector("y")
     net = layers.InputLayer((None, TIME, 2), x)
-    net = layers.GRULayer(net, 5, learn_init=True, only_return_final=True)
+    net = layers.SliceLayer(layers.GRULayer(net, 5, learn_init=True), -1, 1)
     net = layers.DenseLayer(net, 1, nonlinearity=None)
     loss = T.mean((layers.get_output(net).flatten() - y) ** 2)
     params = layers.get_all_params(net, trainable=True)

@@ -10,7 +10,11 @@ from worlds import needs_lasagne
 
 import synkhronos as synk
 
-pytestmark = [pytest.mark.theano, needs_lasagne]
+pytestmark = [
+    pytest.mark.theano,
+    needs_lasagne,
+    pytest.mark.filterwarnings("ignore:.*corr_gemm.c:pytest.PytestUnraisableExceptionWarning"),  # Theano leaves it open
+]
 theano = pytest.importorskip("theano")
 lasagne = pytest.importorskip("lasagne")
 
