@@ -78,9 +78,7 @@ def highway():
     net = layers.DenseLayer(layers.InputLayer((None, 6), x), 8)
     for _ in range(3):
         transform = layers.DenseLayer(net, 8, nonlinearity=nonlinearities.tanh)
-        gate = layers.DenseLayer(
-            net, 8, b=lasagne.init.Constant(-1.0), nonlinearity=nonlinearities.sigmoid
-        )
+        gate = layers.DenseLayer(net, 8, b=lasagne.init.Constant(-1.0), nonlinearity=nonlinearities.sigmoid)
         net = layers.ElemwiseSumLayer(
             [
                 layers.ElemwiseMergeLayer([transform, gate], T.mul),
@@ -138,8 +136,8 @@ def mixture_density():
     heads = [(weights(random, 8, 3, name=name), zeros(3, name="b_" + name)) for name in ("pi", "mu", "sigma")]
     hidden = T.tanh(T.dot(x, w) + b)
     pi, mu, sigma = (T.dot(hidden, v) + c for v, c in heads)
-    log_pi = pi - T.log(T.exp(pi - pi.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)) - pi.max(
-        axis=1, keepdims=True
+    log_pi = (
+        pi - T.log(T.exp(pi - pi.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)) - pi.max(axis=1, keepdims=True)
     )
     log_sigma = T.clip(sigma, -3, 3)
     log_p = log_pi - log_sigma - 0.5 * T.sqr((y - mu) / T.exp(log_sigma)) - 0.5 * np.log(2 * np.pi)

@@ -153,9 +153,7 @@ class Boltzmann:
 
 
 def machine(random, n, m, number=""):
-    return Boltzmann(
-        weights(random, n, m, name="W" + number), zeros(m, name="b" + number), zeros(n, name="c" + number)
-    )
+    return Boltzmann(weights(random, n, m, name="W" + number), zeros(m, name="b" + number), zeros(n, name="c" + number))
 
 
 def draws_of(random, n, m, steps=2):

@@ -31,7 +31,9 @@ def lstm_text():
     params = layers.get_all_params(net, trainable=True)
     steps = updates.adagrad(updates.total_norm_constraint(T.grad(cost, params), 5), params, 0.05)
     text = random.randint(0, 6, (ROWS, TIME))
-    return Program([x, y], [(cost, "sum"), (prediction, "gather")], params, steps, [np.eye(6)[text], classes(random, 6)])
+    return Program(
+        [x, y], [(cost, "sum"), (prediction, "gather")], params, steps, [np.eye(6)[text], classes(random, 6)]
+    )
 
 
 def lstm_sentiment():

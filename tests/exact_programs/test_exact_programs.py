@@ -4,6 +4,8 @@ Each is trained for some steps as it is, in plain Theano, and on ranks, from the
 number of rows is uneven, and the last batch of an epoch is smaller. Draws, such as dropout masks, are inputs of both.
 """
 
+import logging
+
 import numpy as np
 import pytest
 from worlds import needs_lasagne
@@ -29,6 +31,23 @@ STEPS = 20
 TOLERANCE = 1e-5
 
 PROGRAMS = [*dense.PROGRAMS, *convolutional.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS]
+#: What does not work yet, and why.
+FAULTS = {
+    "spatial_transformer": "T.repeat of positions of rows is an Alloc, which is said to compute with them",
+    "skip_gram": "adding rows to rows of a shared variable (inc_subtensor) is not completed",
+}
+#: Also as processes, and with all of Theano's optimizations and C code: one of each kind is enough.
+ON_PROCESSES = [dense.mlp, dense.multi_task, recurrent.gru, generative.variational_autoencoder]
+
+
+def parameters(programs):
+    """Return programs as parameters of a test; those with a fault are to fail."""
+    found = []
+    for program in programs:
+        reason = FAULTS.get(program.__name__)
+        marks = [] if reason is None else pytest.mark.xfail(reason=reason, strict=True)
+        found.append(pytest.param(program, id=program.__name__, marks=marks))
+    return found
 
 
 def built(program):
@@ -39,12 +58,11 @@ def built(program):
 
 
 def variables_of(programs):
-    """Return everything that is trained, and then the other targets of updates."""
+    """Return everything that is updated, what is trained first."""
     found = []
-    for program in programs:
-        for variable in [*program.params, *dict(program.updates)]:
-            if variable not in found:
-                found.append(variable)
+    for variable in [v for p in programs for v in p.params] + [v for p in programs for v in dict(p.updates)]:
+        if variable not in found:
+            found.append(variable)
     return found
 
 
@@ -58,36 +76,61 @@ def distance(values, others):
     return np.abs(np.asarray(values) - others).max()
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_program(program, make_world):
-    make_world("threads", 3, 1, engine="theano")
-    check(program)
+def differences(program, mode, exact=True):
+    """Train by both from the same values; return the largest difference of outputs, and of variables by their ways.
 
-
-def check(program):
-    """Train by both, and compare outputs after each step, and all variables on all ranks in the end."""
+    Outputs count relative to the largest number in them. Variables are those of all ranks.
+    """
     serial, ours = built(program), built(program)
-    mode = getattr(program, "mode", "FAST_COMPILE")
-    functions = [synk.function(p.inputs, p.outputs, updates=p.updates, exact=True, mode=mode) for p in ours]
-    plain = [
-        theano.function(
-            p.inputs,
-            [output[0] if isinstance(output, tuple) else output for output in p.outputs],
-            updates=p.updates,
-            mode=mode,
-        )
-        for p in serial
-    ]
-    before = [variable.get_value() for variable in variables_of(serial)]
-    for ours_before, value in zip(variables_of(ours), before):
-        np.testing.assert_array_equal(ours_before.get_value(), value)
-    for got, want in zip(train(functions, ours), train(plain, serial)):
-        for one, other in zip(got, want):
-            np.testing.assert_allclose(one, other, rtol=TOLERANCE, atol=1e-9)
-    params = [param for p in serial for param in p.params]
-    for variable, mine, start in zip(variables_of(serial), variables_of(ours), before):
+    functions = [synk.function(p.inputs, p.outputs, updates=p.updates, exact=exact, mode=mode) for p in ours]
+    plain = []
+    for p in serial:
+        outputs = [output[0] if isinstance(output, tuple) else output for output in p.outputs]
+        plain.append(theano.function(p.inputs, outputs, updates=p.updates, mode=mode))
+    variables, others = variables_of(serial), variables_of(ours)
+    before = [variable.get_value() for variable in variables]
+    for start, other in zip(before, others):
+        np.testing.assert_array_equal(other.get_value(), start)
+    got, want = train(functions, ours), train(plain, serial)
+    assert all(min(f.last_rows) > 0 for f in functions)  # every rank had a part
+    of_outputs = 0.0
+    for one, other in zip([value for call in got for value in call], [value for call in want for value in call]):
+        assert np.shape(one) == np.shape(other)
+        of_outputs = max(of_outputs, distance(one, other) / max(np.abs(other).max(), 1e-3))
+    of_variables = 0.0
+    for variable, other, start in zip(variables, others, before):
         end = variable.get_value()
         way = distance(end, start)
-        assert way > 0 or variable not in params, f"{variable} was not trained"
-        for rank, value in enumerate(np.atleast_1d(synk.gather(mine, nd_up=1))):
-            assert distance(value, end) <= TOLERANCE * way, f"{variable} on rank {rank}"
+        assert way > 0, f"{variable} was not updated"
+        values = np.atleast_1d(synk.gather(other, nd_up=1))
+        of_variables = max(of_variables, *(distance(value, end) / way for value in values))
+    return of_outputs, of_variables
+
+
+def mode_of(program):
+    """Return a mode that compiles quickly: Python code, if there is any."""
+    return getattr(program, "mode", "FAST_COMPILE")
+
+
+def check(program, mode):
+    of_outputs, of_variables = differences(program, mode)
+    logging.getLogger(__name__).info("%s: %.1e %.1e", program.__name__, of_outputs, of_variables)
+    assert of_outputs <= TOLERANCE and of_variables <= TOLERANCE
+
+
+@pytest.mark.parametrize("program", parameters(PROGRAMS))
+def test_program(program, make_world):
+    make_world("threads", 3, 1, engine="theano")
+    check(program, mode_of(program))
+
+
+@pytest.mark.parametrize("program", parameters(ON_PROCESSES))
+def test_program_on_processes(program, make_world):
+    make_world("fork", 2, 0, engine="theano")
+    check(program, None)
+
+
+@pytest.mark.parametrize("program", [dense.highway, dense.mlp, generative.variational_autoencoder, recurrent.gru])
+def test_programs_are_such_that_the_plain_replacement_is_wrong(program, make_world):
+    make_world("threads", 3, 1, engine="theano")
+    assert differences(program, "FAST_COMPILE", exact=False)[1] > 100 * TOLERANCE
