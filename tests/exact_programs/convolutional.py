@@ -153,6 +153,67 @@ def fully_convolutional_autoencoder():
     return Program([x], [(loss, "sum"), (image, "gather")], params, steps, [random.rand(ROWS, 1, 8, 8)])
 
 
-PROGRAMS = [lenet, cnn, resnet, spatial_transformer, fully_convolutional_autoencoder]
-for program in PROGRAMS:
+def weighted_transformer():
+    """As `spatial_transformer`, but every pixel has a weight that falls with its distance: no positions, no index."""
+    random = np.random.RandomState(26)
+    x, y = T.dtensor3("x"), T.ivector("y")
+    size, out = 8, 6
+    w, b = weights(random, size * size, 5, name="w", scale=0.1), zeros(5, name="b")
+    v = weights(random, 5, 4, name="v", scale=0.1)
+    c = theano.shared(np.array([0.8, 0.05, 0.9, -0.03]), "c")
+    theta = (T.dot(T.tanh(T.dot(x.flatten(2), w) + b), v) + c).reshape((-1, 2, 2))
+    line, pixel = np.linspace(-1, 1, out), np.arange(size)
+    places = (theta[:, :, 0, None] * line + theta[:, :, 1, None] + 1) * (size - 1) / 2  # (rows, 2, out)
+    near = T.maximum(0, 1 - abs(places[:, :, :, None] - pixel))  # (rows, 2, out, size)
+    sampled = T.batched_dot(T.batched_dot(near[:, 0], x), near[:, 1].dimshuffle(0, 2, 1))
+    u, e = weights(random, out * out, 3, name="u", scale=0.2), zeros(3, name="e")
+    p = T.nnet.softmax(T.dot(sampled.flatten(2), u) + e)
+    loss = T.nnet.categorical_crossentropy(p, y).mean()
+    params = [w, b, v, c, u, e]
+    data = [random.rand(ROWS, size, size), classes(random, 3)]
+    return Program([x, y], [(loss, "sum"), (sampled, "gather")], params, updates.adam(loss, params, 0.01), data)
+
+
+def network_in_network():
+    """Convolutions of 1 by 1, normalisation over channels, the mean over places as the class's value; nesterov."""
+    random = np.random.RandomState(27)
+    x, y = T.dtensor4("x"), T.ivector("y")
+    net = layers.Conv2DLayer(layers.InputLayer((None, 2, 6, 6), x), 4, (3, 3), pad="same")
+    net = layers.LocalResponseNormalization2DLayer(layers.NINLayer(net, 4), n=3)
+    net = layers.GlobalPoolLayer(layers.NINLayer(net, 3, nonlinearity=None))
+    net = layers.NonlinearityLayer(net, nonlinearities.softmax)
+    loss = objectives.categorical_crossentropy(layers.get_output(net), y).mean()
+    params = layers.get_all_params(net, trainable=True)
+    steps = updates.nesterov_momentum(loss, params, 0.05)
+    return Program([x, y], [(loss, "sum")], params, steps, [random.randn(ROWS, 2, 6, 6), classes(random, 3)])
+
+
+def theanos_batch_norm():
+    """Theano's own batch normalisation, with the running averages that it gives."""
+    random = np.random.RandomState(28)
+    x, y = T.dmatrix("x"), T.dmatrix("y")
+    w, v = weights(random, 5, 6, name="w"), weights(random, 6, 2, name="v")
+    gamma, beta = theano.shared(np.ones(6), "gamma"), zeros(6, name="beta")
+    mean, variance = zeros(6, name="mean"), theano.shared(np.ones(6), "variance")
+    normal, _, _, new_mean, new_variance = T.nnet.bn.batch_normalization_train(
+        T.dot(x, w), gamma, beta, running_mean=mean, running_var=variance
+    )
+    loss = T.mean(T.sqr(T.dot(T.nnet.relu(normal), v) - y))
+    params = [w, v, gamma, beta]
+    steps = updates.sgd(loss, params, 0.1)
+    steps.update([(mean, new_mean), (variance, new_variance)])
+    return Program([x, y], [(loss, "sum")], params, steps, [random.randn(ROWS, 5), random.randn(ROWS, 2)])
+
+
+PROGRAMS = [
+    lenet,
+    cnn,
+    resnet,
+    spatial_transformer,
+    weighted_transformer,
+    fully_convolutional_autoencoder,
+    network_in_network,
+    theanos_batch_norm,
+]
+for program in set(PROGRAMS) - {spatial_transformer, weighted_transformer, theanos_batch_norm}:
     program.mode = theano.Mode("cvm", "fast_compile")  # convolutions have no Python code

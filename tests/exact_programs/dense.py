@@ -9,6 +9,8 @@ from corpus import ROWS, Program, bernoulli, classes, error_rate, log_likelihood
 from lasagne import layers, nonlinearities, objectives, updates
 from theano import tensor as T
 
+import synkhronos as synk
+
 
 def logistic_regression():
     """Logistic regression as the tutorials have it: weights from 0, the log-likelihood by an index, plain descent."""
@@ -200,6 +202,110 @@ def clipped():
     return Program([x, y], [(loss, "sum"), (abs(error).max(), "max")], [w, b, v], steps, data)
 
 
+def policy_gradient():
+    """A clipped step of a policy and its value by rewards, which are normalised over the batch; an entropy; adam."""
+    random = np.random.RandomState(12)
+    x, action, gain, old = T.dmatrix("x"), T.ivector("action"), T.dvector("gain"), T.dvector("old")
+    hidden = layers.DenseLayer(layers.InputLayer((None, 5), x), 8, nonlinearity=nonlinearities.tanh)
+    actor = layers.DenseLayer(hidden, 3, nonlinearity=nonlinearities.softmax)
+    critic = layers.DenseLayer(hidden, 1, nonlinearity=None)
+    p, value = layers.get_output([actor, critic])
+    advantage = theano.gradient.disconnected_grad(gain - value.flatten())
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    ratio = p[T.arange(x.shape[0]), action] / old
+    surrogate = T.minimum(ratio * advantage, T.clip(ratio, 0.8, 1.2) * advantage)
+    entropy = -T.sum(p * T.log(p), axis=1)
+    loss = -surrogate.mean() + 0.5 * T.mean(T.sqr(gain - value.flatten())) - 0.01 * entropy.mean()
+    params = layers.get_all_params([actor, critic], trainable=True)
+    gradients = updates.total_norm_constraint(theano.grad(loss, params), 0.5)
+    data = [random.randn(ROWS, 5), classes(random, 3), random.randn(ROWS), 0.2 + 0.6 * random.rand(ROWS)]
+    outputs = [(loss, "sum"), (entropy.mean(), "sum"), (ratio.max(), "max")]
+    return Program([x, action, gain, old], outputs, params, updates.adam(gradients, params, 0.01), data)
+
+
+def value_of_actions():
+    """Q-learning with a second network that follows the first slowly; an error that is linear if it is large."""
+    random = np.random.RandomState(13)
+    x, action, reward, then, ends = (
+        T.dmatrix("x"),
+        T.ivector("action"),
+        T.dvector("reward"),
+        T.dmatrix("then"),
+        T.dvector("ends"),
+    )
+    now, later = (
+        layers.DenseLayer(layers.DenseLayer(layers.InputLayer((None, 5)), 8), 3, nonlinearity=None) for _ in range(2)
+    )
+    best = layers.get_output(later, then).max(axis=1)
+    target = theano.gradient.disconnected_grad(reward + 0.9 * (1 - ends) * best)
+    error = target - T.sum(layers.get_output(now, x) * T.extra_ops.to_one_hot(action, 3), axis=1)
+    loss = T.mean(T.switch(abs(error) < 1, 0.5 * T.sqr(error), abs(error) - 0.5))
+    params, followers = (layers.get_all_params(net, trainable=True) for net in (now, later))
+    steps = updates.rmsprop(loss, params, 0.01)
+    for param, follower in zip(params, followers):
+        steps[follower] = 0.95 * follower + 0.05 * steps[param]
+    data = [random.randn(ROWS, 5), classes(random, 3), random.randn(ROWS), random.randn(ROWS, 5)]
+    outputs = [(loss, "sum"), (error, "gather")]
+    return Program([x, action, reward, then, ends], outputs, params, steps, [*data, bernoulli(random, 0.2)])
+
+
+def wasserstein():
+    """A judge whose slope is to be 1 between real and made rows: a gradient of gradients; adam."""
+    random = np.random.RandomState(14)
+    real, made, where = T.dmatrix("real"), T.dmatrix("made"), T.dcol("where")
+    judge = layers.DenseLayer(layers.InputLayer((None, 4)), 8, nonlinearity=nonlinearities.tanh)
+    judge = layers.DenseLayer(judge, 1, b=None, nonlinearity=None)
+    between = where * real + (1 - where) * made
+    slope = theano.grad(layers.get_output(judge, between).sum(), between)
+    penalty = T.mean(T.sqr(T.sqrt(T.sum(T.sqr(slope), axis=1)) - 1))
+    distance = layers.get_output(judge, real).mean() - layers.get_output(judge, made).mean()
+    loss = 10 * penalty - distance
+    params = layers.get_all_params(judge, trainable=True)
+    data = [random.randn(ROWS, 4), 1 + random.randn(ROWS, 4), random.rand(ROWS, 1)]
+    outputs = [(distance, "sum"), (penalty, "sum")]
+    return Program([real, made, where], outputs, params, updates.adam(loss, params, 0.005, beta1=0.5, beta2=0.9), data)
+
+
+def centres():
+    """k-means by batches: every centre goes towards the mean of the rows that are nearest to it."""
+    random = np.random.RandomState(15)
+    x = T.dmatrix("x")
+    middle, seen = weights(random, 3, 2, name="centres", scale=1.0), zeros(3, name="seen")
+    squares = T.sum(T.sqr(x[:, None, :] - middle[None, :, :]), axis=2)
+    nearest = T.argmin(squares, axis=1)
+    member = T.cast(T.eq(nearest.dimshuffle(0, "x"), T.arange(3).dimshuffle("x", 0)), "float64")
+    count = member.sum(axis=0)
+    shift = T.dot(member.T, x) - count.dimshuffle(0, "x") * middle
+    steps = [(seen, seen + count), (middle, middle + shift / T.maximum(seen + count, 1).dimshuffle(0, "x"))]
+    outputs = [(squares.min(axis=1).mean(), "sum"), (nearest, "gather"), (count, "sum")]
+    return Program([x], outputs, [middle, seen], steps, [random.randn(ROWS, 2) + 3 * random.randint(0, 3, (ROWS, 1))])
+
+
+def by_hand():
+    """A program that says itself where ranks meet: in the serial program, and here, that changes nothing."""
+    random = np.random.RandomState(16)
+    x, y = T.dmatrix("x"), T.dmatrix("y")
+    w, b = weights(random, 5, 2, name="w"), zeros(2, name="b")
+    x_mean = synk.ops.all_reduce(x.mean(axis=0))
+    loss = T.mean(T.sqr(T.dot(x - x_mean, w) + b - y))
+    gradients = synk.ops.all_reduce(theano.grad(loss, [w, b]))
+    steps = updates.adam(gradients, [w, b], 0.01)
+    return Program([x, y], [(loss, "sum")], [w, b], steps, [random.randn(ROWS, 5), random.randn(ROWS, 2)])
+
+
+def concatenated():
+    """Real and made rows through one judge together, as one batch that is divided again afterwards."""
+    random = np.random.RandomState(17)
+    real, made = T.dmatrix("real"), T.dmatrix("made")
+    judge = layers.DenseLayer(layers.InputLayer((None, 4)), 8)
+    judge = layers.DenseLayer(judge, 1, nonlinearity=nonlinearities.sigmoid)
+    p = layers.get_output(judge, T.concatenate([real, made], axis=0))
+    loss = -T.mean(T.log(p[: real.shape[0]])) - T.mean(T.log(1 - p[real.shape[0] :]))
+    params = layers.get_all_params(judge, trainable=True)
+    data = [random.randn(ROWS, 4), 1 + random.randn(ROWS, 4)]
+    return Program([real, made], [(loss, "sum")], params, updates.adam(loss, params, 0.01), data)
+
+
 PROGRAMS = [
     logistic_regression,
     mlp_with_penalties,
@@ -212,4 +318,10 @@ PROGRAMS = [
     siamese,
     generator_and_judge,
     clipped,
+    policy_gradient,
+    value_of_actions,
+    wasserstein,
+    centres,
+    by_hand,
+    concatenated,
 ]

@@ -169,10 +169,11 @@ def boltzmann_machine():
     rbm = machine(random, 8, 5)
     draws, data = draws_of(random, 8, 5)
     cost, gradients = rbm.cost(x, [one.dimshuffle(1, 0, 2) for one in draws])
-    bits = T.round(x)
-    flipped = T.set_subtensor(bits[:, 3], 1 - bits[:, 3])
+    bits, place = T.round(x), theano.shared(0, "bit_i")
+    flipped = T.set_subtensor(bits[:, place], 1 - bits[:, place])
     likelihood = T.mean(8 * T.log(T.nnet.sigmoid(rbm.free_energy(flipped) - rbm.free_energy(bits))))
     steps = updates.momentum(gradients, rbm.params, 0.1, 0.5)
+    steps[place] = (place + 1) % 8
     return Program([x, *draws], [(cost, "sum"), (likelihood, "sum")], rbm.params, steps, [BINARY, *data])
 
 
@@ -196,6 +197,24 @@ def deep_belief_network():
     return [*programs, Program([x, y], [(cost, "sum")], params, steps, [BINARY, classes(random, 3)])]
 
 
+def masked_autoencoder():
+    """Every bit from those before it alone: weights times constant masks; momentum."""
+    random = np.random.RandomState(48)
+    x = T.dmatrix("x")
+    w, b, v, c = (
+        weights(random, 8, 9, name="W"),
+        zeros(9, name="b"),
+        weights(random, 9, 8, name="V"),
+        zeros(8, name="c"),
+    )
+    order = np.arange(9) % 7
+    into, out = np.arange(8)[:, None] <= order, order[:, None] < np.arange(8)
+    p = T.nnet.sigmoid(T.dot(T.nnet.relu(T.dot(x, w * into) + b), v * out) + c)
+    loss = T.nnet.binary_crossentropy(T.clip(p, 1e-6, 1 - 1e-6), x).sum(axis=1).mean()
+    params = [w, b, v, c]
+    return Program([x], [(loss, "sum"), (p, "gather")], params, updates.momentum(loss, params, 0.05), [BINARY])
+
+
 PROGRAMS = [
     variational_autoencoder,
     denoising_autoencoder,
@@ -204,4 +223,5 @@ PROGRAMS = [
     stacked_autoencoder,
     boltzmann_machine,
     deep_belief_network,
+    masked_autoencoder,
 ]

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import lasagne
 import numpy as np
 import theano
-from corpus import ROWS, Program, bernoulli, classes, weights, zeros
+from corpus import ROWS, Program, bernoulli, classes, log_likelihood, weights, zeros
 from lasagne import layers, nonlinearities, objectives, updates
 from theano import tensor as T
 
@@ -177,6 +177,132 @@ def attention():
     return Program([x, mask, y], outputs, params, updates.adam(loss, params, 0.01), data)
 
 
+def lstm_tutorial():
+    """The tutorials' LSTM, in time-major order: gates as slices of one product, a mask in each step; adadelta."""
+    random = np.random.RandomState(40)
+    rows, mask_rows, y = T.imatrix("x"), T.dmatrix("mask"), T.ivector("y")
+    x, mask, n = rows.T, mask_rows.T, 4
+    embedding = weights(random, 11, n, name="Wemb", scale=0.1)
+    w, u, b = weights(random, n, 4 * n, name="W"), weights(random, n, 4 * n, name="U"), zeros(4 * n, name="b")
+    v, c = weights(random, n, 2, name="V"), zeros(2, name="c")
+    words = embedding[x.flatten()].reshape((x.shape[0], x.shape[1], n))
+
+    def step(m, now, h, cell):
+        gates = T.dot(h, u) + now
+        i, f, o = (T.nnet.sigmoid(gates[:, k * n : (k + 1) * n]) for k in range(3))
+        new = f * cell + i * T.tanh(gates[:, 3 * n :])
+        new = m[:, None] * new + (1.0 - m)[:, None] * cell
+        return m[:, None] * (o * T.tanh(new)) + (1.0 - m)[:, None] * h, new
+
+    start = T.alloc(np.float64(0.0), x.shape[1], n)
+    (hidden, _), _ = theano.scan(step, sequences=[mask, T.dot(words, w) + b], outputs_info=[start, start])
+    mean = (hidden * mask[:, :, None]).sum(axis=0) / mask.sum(axis=0)[:, None]
+    p = T.nnet.softmax(T.dot(mean, v) + c)
+    cost = -T.log(p[T.arange(x.shape[1]), y] + 1e-8).mean() + 1e-4 * (v**2).sum()
+    params = [embedding, w, u, b, v, c]
+    data = [classes(random, 11, TIME), mask_of(random), classes(random, 2)]
+    return Program([rows, mask_rows, y], [cost], params, updates.adadelta(cost, params, 1.0), data)
+
+
+def translation():
+    """Encoder and decoder by scan; the decoder weighs what the encoder gave at all times, in each of its steps."""
+    random = np.random.RandomState(41)
+    x, y = T.imatrix("x"), T.imatrix("y")
+    of_x, of_y = weights(random, 11, 4, name="of_x"), weights(random, 7, 4, name="of_y")
+    w, u, a, out = (weights(random, 4, m, name=name) for m, name in ((4, "W"), (4, "U"), (4, "A"), (7, "out")))
+
+    def encode(now, h):
+        return T.tanh(now + T.dot(h, w))
+
+    start = T.zeros((x.shape[0], 4))
+    memory, _ = theano.scan(encode, sequences=of_x[x].dimshuffle(1, 0, 2), outputs_info=start)
+    memory = memory.dimshuffle(1, 0, 2)
+
+    def decode(now, h, memory):
+        weight = T.nnet.softmax(T.sum(memory * T.dot(h, a).dimshuffle(0, "x", 1), axis=2))
+        context = T.sum(weight.dimshuffle(0, 1, "x") * memory, axis=1)
+        return T.tanh(now + T.dot(h, u) + context)
+
+    before = of_y[y[:, :-1]].dimshuffle(1, 0, 2)
+    hidden, _ = theano.scan(decode, sequences=before, outputs_info=memory[:, -1], non_sequences=memory)
+    p = T.nnet.softmax(T.dot(hidden.dimshuffle(1, 0, 2).reshape((-1, 4)), out))
+    loss = T.nnet.categorical_crossentropy(p, y[:, 1:].flatten()).mean()
+    params = [of_x, of_y, w, u, a, out]
+    data = [classes(random, 11, TIME), classes(random, 7, 4)]
+    return Program([x, y], [(loss, "sum")], params, updates.adam(loss, params, 0.01), data)
+
+
+def conditional_random_field():
+    """Tags that depend on each other: the sum over all paths by scan in logarithms; rmsprop."""
+    random = np.random.RandomState(42)
+    x, y = T.dtensor3("x"), T.imatrix("y")
+    w, change = weights(random, 4, 3, name="w"), weights(random, 3, 3, name="change")
+    value = T.dot(x, w)
+
+    def step(now, before):
+        paths = before.dimshuffle(0, 1, "x") + change.dimshuffle("x", 0, 1)
+        highest = paths.max(axis=1)
+        return now + highest + T.log(T.exp(paths - highest.dimshuffle(0, "x", 1)).sum(axis=1))
+
+    in_time = value.dimshuffle(1, 0, 2)
+    paths, _ = theano.scan(step, sequences=in_time[1:], outputs_info=in_time[0])
+    everything = T.log(T.exp(paths[-1]).sum(axis=1))
+    steps = T.arange(TIME)
+    row = T.arange(x.shape[0])
+    right = value[row.dimshuffle(0, "x"), steps.dimshuffle("x", 0), y].sum(axis=1)
+    right += change[y[:, :-1], y[:, 1:]].sum(axis=1)
+    loss = T.mean(everything - right)
+    params = [w, change]
+    data = [random.randn(ROWS, TIME, 4), classes(random, 3, TIME)]
+    outputs = [(loss, "sum"), (everything, "gather")]
+    return Program([x, y], outputs, params, updates.rmsprop(loss, params, 0.01), data)
+
+
+def text_convolution():
+    """Words through an embedding and convolutions of two widths, the largest value over time of each; adagrad."""
+    random = np.random.RandomState(43)
+    x, y = T.imatrix("x"), T.ivector("y")
+    words = layers.EmbeddingLayer(layers.InputLayer((None, TIME), x), 11, 4)
+    words = layers.DimshuffleLayer(words, (0, 2, 1))
+    found = [layers.GlobalPoolLayer(layers.Conv1DLayer(words, 3, width), T.max) for width in (2, 3)]
+    net = layers.DenseLayer(layers.ConcatLayer(found), 2, nonlinearity=nonlinearities.softmax)
+    loss = objectives.categorical_crossentropy(layers.get_output(net), y).mean()
+    params = layers.get_all_params(net, trainable=True)
+    steps = updates.adagrad(loss, params, 0.1)
+    return Program([x, y], [(loss, "sum")], params, steps, [classes(random, 11, TIME), classes(random, 2)])
+
+
+text_convolution.mode = theano.Mode("cvm", "fast_compile")
+
+
+def time_major_text():
+    """A class at each step, in time-major order, by an index into all steps of all rows."""
+    random = np.random.RandomState(44)
+    x, y = T.dtensor3("x"), T.imatrix("y")
+    w, u = weights(random, 3, 4, name="w"), weights(random, 4, 4, name="u")
+    start = T.zeros((x.shape[0], 4))
+    hidden, _ = theano.scan(
+        lambda now, h: T.tanh(T.dot(now, w) + T.dot(h, u)), sequences=x.dimshuffle(1, 0, 2), outputs_info=start
+    )
+    p = T.nnet.softmax(hidden.reshape((-1, 4)))
+    loss = -log_likelihood(p, y.T.flatten())
+    data = [random.randn(ROWS, TIME, 3), classes(random, 4, TIME)]
+    return Program([x, y], [(loss, "sum")], [w, u], updates.sgd(loss, [w, u], 0.1), data)
+
+
+def words_that_are_there():
+    """A class for each word, of those words alone that a mask says are there."""
+    random = np.random.RandomState(45)
+    x, mask, y = T.imatrix("x"), T.dmatrix("mask"), T.imatrix("y")
+    embedding, out = weights(random, 11, 4, name="embedding"), weights(random, 4, 3, name="out")
+    there = mask.nonzero()
+    p = T.nnet.softmax(T.dot(T.tanh(embedding[x][there]), out))
+    loss = T.nnet.categorical_crossentropy(p, y[there]).mean()
+    params = [embedding, out]
+    data = [classes(random, 11, TIME), mask_of(random), classes(random, 3, TIME)]
+    return Program([x, mask, y], [(loss, "sum")], params, updates.adagrad(loss, params, 0.1), data)
+
+
 PROGRAMS = [
     lstm_text,
     lstm_sentiment,
@@ -187,4 +313,10 @@ PROGRAMS = [
     skip_gram,
     matrix_factorization,
     attention,
+    lstm_tutorial,
+    translation,
+    conditional_random_field,
+    text_convolution,
+    time_major_text,
+    words_that_are_there,
 ]
