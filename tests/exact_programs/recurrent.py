@@ -303,6 +303,20 @@ def words_that_are_there():
     return Program([x, mask, y], [(loss, "sum")], params, updates.adagrad(loss, params, 0.1), data)
 
 
+def every_step():
+    """What comes next at each step, by one softmax over all steps of all rows; their number is not written out."""
+    random = np.random.RandomState(46)
+    x, y = T.dtensor3("x"), T.imatrix("y")
+    net = layers.RecurrentLayer(layers.InputLayer((None, None, 3), x), 4)
+    hidden = layers.get_output(net)
+    v, c = weights(random, 4, 3, name="v"), zeros(3, name="c")
+    p = T.nnet.softmax(T.dot(hidden.reshape((-1, hidden.shape[2])), v) + c)
+    loss = T.nnet.categorical_crossentropy(p, y.flatten()).mean()
+    params = [*layers.get_all_params(net, trainable=True), v, c]
+    data = [random.randn(ROWS, TIME, 3), classes(random, 3, TIME)]
+    return Program([x, y], [(loss, "sum")], params, updates.adam(loss, params, 0.01), data)
+
+
 PROGRAMS = [
     lstm_text,
     lstm_sentiment,
@@ -319,4 +333,5 @@ PROGRAMS = [
     text_convolution,
     time_major_text,
     words_that_are_there,
+    every_step,
 ]

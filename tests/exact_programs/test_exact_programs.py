@@ -8,9 +8,11 @@ import logging
 
 import numpy as np
 import pytest
+from refusals import refuses
 from worlds import needs_lasagne
 
 import synkhronos as synk
+from synkhronos.errors import ArgumentValueError
 
 pytestmark = [
     pytest.mark.theano,
@@ -18,6 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*corr_gemm.c:pytest.PytestUnraisableExceptionWarning"),  # Theano leaves it open
 ]
 theano = pytest.importorskip("theano")
+T = theano.tensor
 lasagne = pytest.importorskip("lasagne")
 
 import convolutional  # noqa: E402
@@ -39,9 +42,10 @@ FAULTS = {
     "theanos_batch_norm": "AbstractBatchNormTrain has no rule",
     "time_major_text": "T.arange of the length of a flattened time-major axis is not known to be all of it",
     "words_that_are_there": "Nonzero has no rule",
+    "every_step": "-1 in a shape with lengths that are not numbers is not found: it is behind a cast",
 }
 #: Also as processes, and with all of Theano's optimizations and C code: one of each kind is enough.
-ON_PROCESSES = [dense.mlp, dense.multi_task, recurrent.gru, generative.variational_autoencoder]
+ON_PROCESSES = [dense.mlp, dense.multi_task, recurrent.scanned, generative.variational_autoencoder]
 
 
 def parameters(programs):
@@ -138,3 +142,38 @@ def test_program_on_processes(program, make_world):
 def test_programs_are_such_that_the_plain_replacement_is_wrong(program, make_world):
     make_world("threads", 3, 1, engine="theano")
     assert differences(program, "FAST_COMPILE", exact=False)[1] > 100 * TOLERANCE
+
+
+def compares_rows(x, w):
+    """A contrastive loss, of which every row of the batch is an example and all others are counterexamples."""
+    alike = T.nnet.softmax(T.dot(T.dot(x, w), T.tanh(T.dot(x, w)).T))
+    return -T.log(T.nlinalg.diag(alike)).mean()
+
+
+def ends_by_rows(x, w):
+    """A loop that ends when its rows together are small."""
+
+    def step(h):
+        return 0.5 * h, theano.scan_module.until(T.sqr(h).sum() < 0.5)
+
+    return T.sqr(theano.scan(step, n_steps=6, outputs_info=T.dot(x, w))[0][-1]).mean()
+
+
+def repeats_in_another_order(x, w):
+    """Parameters that are repeated and laid beside rows in an order that puts those of different rows together."""
+    return (T.dot(x, w).flatten() * T.repeat(w[0], x.shape[0])).sum()
+
+
+@pytest.mark.parametrize(
+    "loss_of, why",
+    [
+        (compares_rows, "dot combines each row with all others"),
+        pytest.param(ends_by_rows, "", marks=pytest.mark.xfail(reason="silently wrong", strict=True)),
+        pytest.param(repeats_in_another_order, "", marks=pytest.mark.xfail(reason="silently wrong", strict=True)),
+    ],
+)
+def test_programs_that_need_all_rows_in_one_place_are_refused(make_world, loss_of, why):
+    make_world("threads", 2, 0, engine="theano")
+    x, w = T.dmatrix("x"), theano.shared(np.ones((3, 2)), "w")
+    with refuses(ArgumentValueError, argument="the update of w", got=why):
+        synk.function([x], [], updates=lasagne.updates.sgd(loss_of(x, w), [w], 0.1), exact=True, mode="FAST_COMPILE")
