@@ -28,6 +28,7 @@ SLOW = (
     Rule("", "tests/cli/"),
     Rule("", "tests/collectives/test_all_or_nothing.py"),
     Rule("", "tests/demos/"),
+    Rule("", "tests/exact_programs/"),
     Rule("", "tests/engines/test_import_fixes.py"),
     Rule("", "tests/engines/test_pocl.py"),
     Rule("", "tests/functions/test_steps_on_processes.py"),
