@@ -20,8 +20,9 @@ Engines describe their graphs with these rules. All of it is pure: nothing here 
 
 from .axes import MIXED, ONE, Axes, Elementwise, Joined, Moved, Reduction, along
 from .completion import Builder, Collective, complete
+from .layout import Layout, Product, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
-from .placements import REPLICATE, ZERO, Index, Order, Partial, Placement, Replicate, Shard, Size, Unknown
+from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Unknown
 from .propagate import Propagated, propagate
 from .rule import Node, Opaque, Placed, Rule
 from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
@@ -29,7 +30,7 @@ from .subscripts import Subscript
 
 __all__ = [
     "MIXED", "ONE", "REPLICATE", "ZERO", "Axes", "Builder", "Collective", "complete", "Choice", "Completed", "Drawn", "Element", "Elementwise", "Filled", "Graph",
-    "Index", "Inner", "Joined", "Loop", "Moved", "Node", "Opaque", "Order", "Partial", "Placed", "Placement",
-    "Positions", "Propagated", "Reduction", "Replicate", "Reshaped", "Rule", "Shard", "ShapeOf", "Size", "State",
+    "Index", "Inner", "Joined", "Layout", "Loop", "Moved", "Node", "Opaque", "Partial", "Placed", "Placement",
+    "Positions", "Product", "product", "Propagated", "Reduction", "Replicate", "Reshaped", "Rule", "Shard", "ShapeOf", "Size", "State",
     "Subscript", "Together", "Unknown", "along", "propagate",
 ]
