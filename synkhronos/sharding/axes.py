@@ -173,8 +173,9 @@ class Axes(Rule):
         if not found:
             return Index.NO, Layout()
         i, one = found[0]
-        if self.moves and len({(other.index, other.of) for _, other in found}) == 1 and len(found) == len(self.inputs):
-            return one.index, one.of
+        if self.moves and len({(other.index, other.of) for _, other in found}) == 1:
+            if len(found) == len(self.inputs) - len(self.ignored):
+                return one.index, one.of
         if len(found) == 1 and i in self.added:
             return Index.COMPUTED, one.of
         if len(found) == 1 and self.factors is not None and one.of.in_order:

@@ -98,7 +98,7 @@ class Filled(Rule):
         if found is None:
             placed = self._without_rows(values, exact)
         else:  # as if the values were combined with something that has rows along that axis
-            rule = Axes([*self.labels, range(self.ndim)], [range(self.ndim)])
+            rule = Axes([*self.labels, range(self.ndim)], [range(self.ndim)], moves=True, ignored=[len(values)])
             placed = rule.place([*values, Shard(found.axis, layout=found.layout, uniform=True)], exact)
             if all(map(is_zero, values)) and isinstance(placed.outputs[0], Shard):
                 placed = placed._replace(outputs=[placed.outputs[0]._replace(zero=True)])

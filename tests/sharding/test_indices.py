@@ -12,7 +12,7 @@ def labels(p, high):
 
 
 CASES = [
-    Case("basic, along other axes", " ".join([S] * 7), lambda p: [[x[:, 0], x[:, -1], x[:, 1:], x[:, ::-1], x[:, :, ::2], x[:, None], x[0:, 1, p.all(dtype="int64", high=2)]] for x in [p.rows(p.f, p.h)]][0]),
+    Case("basic, along other axes", " ".join([S] * 7), lambda p: [[x[:, 0], x[:, -1], x[:, 1:], x[:, ::-1], x[:, :, ::2], x[:, None, :, :], x[0:, 1, p.all(dtype="int64", high=2)]] for x in [p.rows(p.f, p.h)]][0]),
     Case("basic, rows along another axis", "Shard(0) Shard(1) Shard(1) Shard(0)", lambda p: [[x[0], x[1:], x[::-1], x[-1, :]] for x in [p.rows(p.f, axis=1)]][0]),
     Case("basic, along rows", " ".join([U] * 6), lambda p: [[x[0], x[-1], x[:2], x[1:], x[::-1], x[::2]] for x in [p.rows(p.f)]][0], empty=False),
     Case("basic, of parts", "Partial(sum) Partial(avg)", lambda p: [p.rows(p.f).sum(0)[1:], p.rows(p.f).mean(0)[0]], "Partial(sum) Partial(sum)"),
@@ -42,7 +42,7 @@ CASES = [
     Case("more positions than rows", U, lambda p: [x[T.arange(2 * x.shape[0]) - x.shape[0]] for x in [p.rows(p.f)]]),
     Case("positions, repeated", S, lambda p: [x[T.repeat(T.arange(x.shape[0]), 2)] for x in [p.rows(p.f)]]),
     Case("positions as a column", S, lambda p: [x[T.arange(x.shape[0]).dimshuffle(0, "x"), p.all(2, dtype="int64", high=3).dimshuffle("x", 0)] for x in [p.rows(3)]]),
-    Case("positions that are summed", U, lambda p: [x[T.arange(x.shape[0]).sum()] for x in [p.all(99)] for x in [p.rows()]], empty=False),
+    Case("positions that are summed", U, lambda p: [v[T.arange(x.shape[0]).sum()] for v in [p.all(99)] for x in [p.rows()]], empty=False),
     Case("spatial transformer's positions", S, lambda p: _interpolated(p)),
     # -- setting and adding --------------------------------------------------------------------------------------------
     Case("sets along other axes", " ".join([S] * 4), lambda p: [[T.set_subtensor(x[:, 0], 0.0), T.set_subtensor(x[:, 0], p.rows()), T.inc_subtensor(x[:, 1:], 1.0), T.inc_subtensor(x[:, 0], p.rows())] for x in [p.rows(3)]][0]),
