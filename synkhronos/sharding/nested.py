@@ -79,6 +79,10 @@ def joined(one: Placement, other: Placement) -> Optional[Placement]:
     for first, second in ((one, other), (other, one)):
         if isinstance(first, Unknown) or first == second:
             return first
+        if isinstance(first, Shard) and first.zero and isinstance(second, Shard):
+            first = first._replace(power=second.power)  # zero by anything is zero
+            if first._replace(zero=second.zero, uniform=second.uniform) == second:
+                return second._replace(uniform=False)
         if isinstance(first, Replicate) and first.zero and isinstance(second, (Partial, Replicate)):
             return second if isinstance(second, Partial) else second._replace(zero=False)
     if isinstance(one, Replicate) and isinstance(other, Replicate) and one.power == other.power:

@@ -135,7 +135,7 @@ def _thunk(node):
         thunk()
         results = [storage[one][0] for one in node.outputs]
         if type(node.op).__name__ == "AllocEmpty":
-            results[0][...] = 7.0 if results[0].dtype.kind == "f" else 7  # anything may be in it
+            results[0][...] = np.nan if results[0].dtype.kind == "f" else 0  # anything may be in it
         return [one.copy() if isinstance(one, np.ndarray) else one for one in results]
 
     return compute
@@ -234,7 +234,7 @@ class _Run:
             return
         where = f"{variable} of {variable.owner}, {placement!r}, split {self.split}, exact {self.exact}"
         if getattr(placement, "zero", False):
-            assert not np.any(expected), f"not zero: {where}"
+            assert not np.any(np.nan_to_num(expected)), f"not zero: {where}"
         if isinstance(placement, Partial):
             _equal(self._parts(variable, placement), expected, where)
         elif isinstance(placement, Shard):
@@ -343,7 +343,9 @@ class Case:
     def verify(self, exact):
         with theano.change_flags(mode="FAST_COMPILE", compute_test_value="off"), _with_convolutions():
             program = Program(seed=int(exact))
-            outputs = self.build(program)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                outputs = self.build(program)
             outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
             splits = SPLITS if self.empty else [one for one in SPLITS if all(one)]
             found = check(program, outputs, exact, splits)

@@ -505,7 +505,7 @@ RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     bn.AbstractBatchNormInference: _normalized,
     SortOp: _along(_second_input),
     ArgSortOp: _along(_second_input),
-    extra_ops.CumOp: _along(_axis),
+    extra_ops.CumOp: lambda node: _along(_axis, linear=node.op.mode == "add")(node),
     extra_ops.DiffOp: _along(_axis, linear=True),
     extra_ops.RepeatOp: _along(_axis, linear=True),
     raw_random.RandomFunction: _drawn,
