@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
-from .axes import ONE, Axes, is_zero
+from .axes import MIXED, ONE, Axes, is_zero
 from .layout import MERGED, ONE_ELEMENT, ROWS, Layout, Product, product
 from .placements import REPLICATE, ZERO, Index, Length, Placement, Replicate, Shard, Size, Unknown
 from .rule import Placed, Rule
@@ -76,19 +76,20 @@ class Filled(Rule):
 
     Parameters
     ----------
-    values : sequence of sequence of bool
-        For each value, along which of its axes it is of length 1; they are aligned with the last axes of the shape.
+    values : sequence of sequence of (bool or None)
+        For each value, along which of its axes it is of length 1; they are aligned with the last axes of the shape. None
+        for axes that are not.
     ndim : int
     shape : sequence of int
         Positions of the inputs that are the shape: one vector, or a number for each axis. The others are the values.
     """
 
-    def __init__(self, values: Sequence[Sequence[bool]], ndim: int, shape: Sequence[int]) -> None:
+    def __init__(self, values: Sequence[Sequence[Optional[bool]]], ndim: int, shape: Sequence[int]) -> None:
         self.ndim, self.shape = ndim, list(shape)
         self.labels: List[List[Any]] = []
         for pattern in values:
             axes = range(ndim - len(pattern), ndim)
-            self.labels.append([ONE if one else axis for axis, one in zip(axes, pattern)])
+            self.labels.append([MIXED if one is None else ONE if one else axis for axis, one in zip(axes, pattern)])
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         positions = [i for i in range(len(inputs)) if i not in self.shape]
@@ -124,7 +125,7 @@ class Drawn(Filled):
     """
 
     def __init__(
-        self, values: Sequence[Sequence[bool]], ndim: int, shape: Sequence[int], is_single: bool = True
+        self, values: Sequence[Sequence[Optional[bool]]], ndim: int, shape: Sequence[int], is_single: bool = True
     ) -> None:
         super().__init__(values, ndim, shape)
         self.is_single = is_single

@@ -153,7 +153,7 @@ class _Run:
         self.split, self.exact, self.n_rows = split, exact, sum(split)
         self.ends = np.cumsum((0, *split))
         self.serial, self.ranks = {}, [{} for _ in split]
-        self.not_compared = set()
+        self.not_compared, self.drawn = set(), set()
         for variable, make, axis in program.inputs:
             self.serial[variable] = value = make(self.n_rows)
             for r, values in enumerate(self.ranks):
@@ -169,7 +169,7 @@ class _Run:
             if any(isinstance(self.found.of(one), Unknown) for one in (*node.inputs, *node.outputs)):
                 if not all(one in self.ranks[0] or not one.owner for one in node.inputs):
                     continue
-                if all(isinstance(self.found.of(one), Unknown) for one in node.outputs):
+                if isinstance(self.found.of(node.outputs[-1]), Unknown):  # (the first may be the state of a stream)
                     continue
             if isinstance(placed.rule, Completed) and not self.exact:
                 self._all_reduce(node)
@@ -181,7 +181,9 @@ class _Run:
                 values.update(zip(node.outputs, thunk(inputs)))
             if isinstance(placed.rule, sharding.Drawn):
                 self._draw(node)
-            if any(one in self.not_compared for one in node.inputs):
+            if any(one in self.drawn for one in node.inputs):
+                self.drawn.update(node.outputs)
+            if any(one in self.not_compared for one in node.inputs) or self._is_reordered(node, placed.rule):
                 self.not_compared.update(node.outputs)
             for variable in node.outputs:
                 if variable not in self.not_compared and type(node.op).__name__ != "AllocEmpty":
@@ -196,12 +198,22 @@ class _Run:
             for rank in (self.serial, *self.ranks):
                 rank[output] = np.asarray(result, output.dtype)
 
+    def _is_reordered(self, node, rule):
+        """Return whether random numbers get another order, in which they are as good, or are drawn inside a loop."""
+        if isinstance(rule, sharding.Loop):
+            return any(isinstance(one.rule, sharding.Drawn) for one in rule.graph.nodes)
+        if not isinstance(rule, sharding.Reshaped) or node.inputs[0] not in self.drawn:
+            return False
+        before, after = (self.found.of(one) for one in (node.inputs[0], node.outputs[0]))
+        return isinstance(after, Shard) and after.uniform and after.axis != before.axis
+
     def _draw(self, node):
         """Give every rank its rows of the serial program's numbers, if it is known which they are."""
         state, drawn = node.outputs
         self.not_compared.add(state)
+        self.drawn.add(drawn)
         placement = self.found.of(drawn)
-        if placement.loose:
+        if isinstance(placement, Unknown) or placement.loose:
             self.not_compared.add(drawn)
             return
         value = self.serial[drawn]

@@ -152,9 +152,12 @@ def _filled(node: Any, values: int) -> Rule:
 
 
 def _drawn(node: Any) -> Rule:
-    state, _, *parameters = node.inputs
+    _, _, *parameters = node.inputs
+    draw = getattr(node.op, "fn", "uniform")
+    by_element = isinstance(draw, str) or draw is raw_random.random_integers_helper
+    values = [ones(one) if by_element else (None,) * ndim(one) for one in parameters]
     is_single = not getattr(node.op, "ndim_added", 0)
-    return Drawn([ones(one) for one in (state, *parameters)], ndim(node.outputs[1]), [1], is_single)
+    return Drawn([(), *values], ndim(node.outputs[1]), [1], is_single)
 
 
 def _reshaped(node: Any) -> Rule:
