@@ -259,28 +259,25 @@ class Reshaped(Rule):
         outer = product([*self.before[:axis], one.layout.outer])
         inner = product([one.layout.inner, *self.before[axis + 1 :]])
         before, after = product(self.after[:new]), product(self.after[new + 1 :])
+        # before * (new outer * rows * new inner) * after is as much as outer * rows * inner: one equality is enough.
+        if _are_equal(outer, product([before, rows.layout.outer])) or _are_equal(
+            inner, product([rows.layout.inner, after])
+        ):
+            return rows.layout
         size = _over(inner, after)  # of a row in its new axis
-        is_before = outer is not None and outer == before
-        if rows.layout == ROWS and inner is not None and inner == after:
-            is_before = True  # as much after the rows, and as many of them
-            size = ONE_ELEMENT
-        if is_before:
-            return Layout(ONE_ELEMENT, ONE_ELEMENT if rows.layout == ROWS else size)
+        if _are_equal(outer, before):
+            return Layout(ONE_ELEMENT, size)
         times = _over(outer, before)
-        if times is None:
-            return None
         # Each new row has to be of one row: what is after the new axis, part of what is after the rows.
-        if size is None and _over(product(self.before[axis + 1 :]), after) is None:
-            own = self._rows_in(one)
-            wanted = product([outer, own])
-            if own is None or wanted is None or product([before, self.after[new]]) != wanted:
-                return None
-            size = ONE_ELEMENT
-        return Layout(times, size)
+        if times is None or size is not None or _over(product(self.before[axis + 1 :]), after) is not None:
+            return None if times is None else Layout(times, size)
+        # Or as many new rows as there were, if the axis was theirs alone.
+        is_theirs = one.layout == ROWS and _are_equal(product(self.before[: axis + 1]), product(self.after[: new + 1]))
+        return Layout(times, ONE_ELEMENT) if is_theirs else None
 
-    def _rows_in(self, one: Shard) -> Optional[Product]:
-        """Return the number of rows as a product, if the axis is theirs alone."""
-        return self.before[one.axis] if one.layout == ROWS else None
+
+def _are_equal(one: Optional[Product], other: Optional[Product]) -> bool:
+    return one is not None and one == other
 
 
 def _over(one: Optional[Product], other: Optional[Product]) -> Optional[Product]:

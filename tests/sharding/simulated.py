@@ -17,7 +17,7 @@ from theano.gof.graph import io_toposort
 from theano.tensor.nnet import abstract_conv
 
 import synkhronos.sharding as sharding
-from synkhronos.engines.theano import placing
+from synkhronos.engines.theano import lengths, placing
 from synkhronos.sharding import Completed, Partial, Replicate, Shard, Size, Unknown, propagate
 
 #: Rows of each rank; those with a 0 are left out where an operation cannot have no rows.
@@ -105,7 +105,7 @@ def serial_values(program, outputs, n_rows):
     return [values[one] for one in outputs], function(*data)
 
 
-def _with_convolutions():
+def with_convolutions():
     """Give the Python code of convolutions, older than SciPy, what it takes from there."""
     return mock.patch.multiple(
         abstract_conv,
@@ -169,7 +169,8 @@ class _Run:
             if any(isinstance(self.found.of(one), Unknown) for one in (*node.inputs, *node.outputs)):
                 if not all(one in self.ranks[0] or not one.owner for one in node.inputs):
                     continue
-                if isinstance(self.found.of(node.outputs[-1]), Unknown):  # (the first may be the state of a stream)
+                results = node.outputs[isinstance(placed.rule, sharding.Drawn) :]  # without the state of a stream
+                if all(isinstance(self.found.of(one), Unknown) for one in results):
                     continue
             if isinstance(placed.rule, Completed) and not self.exact:
                 self._all_reduce(node)
@@ -306,6 +307,9 @@ class _Run:
             return None
         number = product.number
         for atom, exponent in product.factors:
+            if isinstance(atom, lengths.Less):
+                number *= (self._number(atom.length) - atom.number) ** exponent
+                continue
             variable, axis = atom if isinstance(atom, tuple) else (atom, None)
             value = _value_of(variable, self.serial)
             number *= int(value if axis is None else np.shape(value)[axis]) ** exponent
@@ -353,7 +357,7 @@ class Case:
         return self.name
 
     def verify(self, exact):
-        with theano.change_flags(mode="FAST_COMPILE", compute_test_value="off"), _with_convolutions():
+        with theano.change_flags(mode="FAST_COMPILE", compute_test_value="off"), with_convolutions():
             program = Program(seed=int(exact))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from theano.gof import Constant
@@ -34,14 +34,21 @@ def constant_index(node: Any) -> Any:
         return None
 
 
+def how_many_less(entry: Any) -> Optional[int]:
+    """Return how many elements a slice leaves out at both ends together; None if that depends on the length."""
+    if not isinstance(entry, slice):
+        return None
+    try:
+        start, stop, step = _number(entry.start) or 0, _number(entry.stop), _number(entry.step)
+    except LookupError:
+        return None
+    if step == -1 and entry.start is None and entry.stop is None:
+        return 0
+    if start < 0 or stop is not None and stop >= 0 or step not in (None, 1):
+        return None
+    return start - (stop or 0)
+
+
 def is_all(entry: Any) -> bool:
     """Return whether an entry of an index takes an axis as it is."""
-    try:
-        return (
-            isinstance(entry, slice)
-            and _number(entry.start) in (None, 0)
-            and _number(entry.stop) is None
-            and _number(entry.step) in (None, 1)
-        )
-    except LookupError:
-        return False
+    return how_many_less(entry) == 0 and _number(entry.step) != -1

@@ -6,20 +6,28 @@ keep a length to where it came from.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List, NamedTuple, Optional
 
 import numpy as np
 from theano import scalar, tensor
 from theano.compile.ops import DeepCopyOp, Rebroadcast, Shape, Shape_i, SpecifyShape, ViewOp
 from theano.gof import Constant
-from theano.tensor import basic, opt, subtensor
+from theano.scan_module.scan_op import Scan
+from theano.tensor import basic, extra_ops, opt, subtensor
 from theano.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from theano.tensor.nnet import nnet
+from theano.tensor.nnet import abstract_conv, nnet
+from theano.tensor.signal import pool
+from theano.tensor.sort import ArgSortOp, SortOp
 
 from ...sharding import Product, product
-from .indices import constant_index, is_all
+from .indices import constant_index, how_many_less
 
-_SAME = (Rebroadcast, ViewOp, DeepCopyOp, SpecifyShape, opt.Assert, nnet.Softmax, nnet.LogSoftmax)
+#: Operations whose outputs have the shape of their first input.
+_SAME = (
+    *(Rebroadcast, ViewOp, DeepCopyOp, SpecifyShape, opt.Assert, nnet.Softmax, nnet.LogSoftmax, nnet.SoftmaxGrad),
+    *(pool.MaxPoolGrad, pool.AveragePoolGrad, subtensor.IncSubtensor, subtensor.AdvancedIncSubtensor1),
+    *(subtensor.AdvancedIncSubtensor, extra_ops.CumOp, SortOp, ArgSortOp),
+)
 _NUMBERS = (basic.TensorFromScalar, basic.ScalarFromTensor, DimShuffle, Rebroadcast, ViewOp)
 
 
@@ -38,6 +46,19 @@ def _is_integer(variable: Any) -> bool:
     return getattr(variable, "dtype", "") in tensor.discrete_dtypes
 
 
+class Less(NamedTuple):
+    """The symbol of a length less a number: that of a slice."""
+
+    length: Product
+    number: int
+
+
+def _less(length: Product, number: int) -> Product:
+    if length.factors:
+        return Product.of(Less(length, number)) if number else length
+    return Product(max(length.number - number, 0))
+
+
 def length(variable: Any) -> Product:
     """Return what is known of a whole number."""
     while variable.owner is not None:
@@ -49,6 +70,9 @@ def length(variable: Any) -> Product:
         elif isinstance(op, Elemwise) and isinstance(op.scalar_op, scalar.Mul) and _is_integer(variable):
             factors = [length(one) for one in node.inputs]
             return product(factors) or Product.of(variable)
+        elif isinstance(op, Elemwise) and isinstance(op.scalar_op, scalar.Sub) and _is_integer(variable):
+            less = constant(node.inputs[1])
+            return Product.of(variable) if less is None else _less(length(node.inputs[0]), int(less))
         elif isinstance(op, CAReduce) and isinstance(op.scalar_op, scalar.Mul) and ndim(node.inputs[0]) == 1:
             factors = elements(node.inputs[0]) or [None]  # type: ignore[list-item]
             found = product(factors)
@@ -103,7 +127,7 @@ def axis_length(variable: Any, axis: int) -> Product:
         if isinstance(variable, Constant):
             return Product(int(np.shape(variable.data)[axis]))
         node = variable.owner
-        before = None if node is None else _before(node, axis)
+        before = None if node is None else _before(node, axis, variable)
         if before is None:
             return Product.of((variable, axis))
         if isinstance(before, Product):
@@ -111,13 +135,15 @@ def axis_length(variable: Any, axis: int) -> Product:
         variable, axis = before
 
 
-def _before(node: Any, axis: int) -> Any:
+def _before(node: Any, axis: int, output: Any) -> Any:
     """Return the variable and the axis that have the same length before an operation, or a product; None for neither."""
     op, first = node.op, node.inputs[0]
     if isinstance(op, Elemwise):
         return next((one, axis) for one in node.inputs if not one.broadcastable[axis])
     if isinstance(op, _SAME):
-        return first, axis
+        return (first, axis) if ndim(first) == ndim(output) else None
+    if isinstance(op, nnet.CrossentropyCategorical1HotGrad):
+        return node.inputs[1], axis
     if isinstance(op, DimShuffle):
         return first, op.new_order[axis]
     if isinstance(op, basic.Dot):
@@ -126,17 +152,30 @@ def _before(node: Any, axis: int) -> Any:
         found = elements(node.inputs[1])
         return None if found is None or found[axis].number < 0 else found[axis]
     if isinstance(op, (basic.Alloc, basic.AllocEmpty)):
-        return length(node.inputs[len(node.inputs) - ndim(node.outputs[0]) + axis])
-    if isinstance(op, subtensor.IncSubtensor):
-        return first, axis
+        return length(node.inputs[len(node.inputs) - ndim(output) + axis])
     if isinstance(op, CAReduce) and op.axis is not None:
         axes = [op.axis] if isinstance(op.axis, int) else [one % ndim(first) for one in op.axis]
         return first, [one for one in range(ndim(first)) if one not in axes][axis]
+    if isinstance(op, pool.Pool) and axis < ndim(output) - op.ndim:
+        return first, axis
+    if isinstance(op, abstract_conv.AbstractConv) and axis < 2:
+        return (node.inputs[axis], 0)
+    if isinstance(op, subtensor.AdvancedSubtensor1):
+        return (node.inputs[1], 0) if axis == 0 else (first, axis)
+    if isinstance(op, Scan):
+        k, n_buffers = node.outputs.index(output), op.n_mit_mot + op.n_mit_sot + op.n_sit_sot
+        if k < n_buffers:
+            return node.inputs[1 + op.n_seqs + k], axis
+        lengths = 1 + op.n_seqs + n_buffers + op.n_shared_outs - n_buffers
+        is_collected = axis == 0 and k < n_buffers + op.n_nit_sot
+        return length(node.inputs[lengths + k]) if is_collected else None
     if isinstance(op, subtensor.Subtensor):
         entries = subtensor.get_idx_list(node.inputs, op.idx_list)
         kept = [i for i in range(ndim(first)) if i >= len(entries) or isinstance(entries[i], slice)]
-        if kept[axis] >= len(entries) or is_all(entries[kept[axis]]):
+        if kept[axis] >= len(entries):
             return first, kept[axis]
+        cut = how_many_less(entries[kept[axis]])
+        return None if cut is None else _less(axis_length(first, kept[axis]), cut)
     return None
 
 
