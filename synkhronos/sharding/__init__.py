@@ -12,6 +12,7 @@
                             sqrt        needs the whole: a collective, or nothing is known
 
 ``placements``   what there is: replicated, rows, parts
+``layout``       how rows lie in an axis
 ``rule``         what a rule says of an operation; ``axes``, ``shapes``, ``subscripts``, ``nested`` are the kinds of them
 ``propagate``    through a whole graph
 
@@ -29,8 +30,47 @@ from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Togeth
 from .subscripts import Subscript
 
 __all__ = [
-    "MIXED", "ONE", "REPLICATE", "ZERO", "Axes", "Builder", "Collective", "complete", "Choice", "Completed", "Drawn", "Element", "Elementwise", "Filled", "Graph",
-    "Index", "Inner", "Joined", "Layout", "Loop", "Moved", "Node", "Opaque", "Partial", "Placed", "Placement",
-    "Positions", "Product", "product", "Propagated", "Reduction", "Replicate", "Reshaped", "Rule", "Shard", "ShapeOf", "Size", "State",
-    "Subscript", "Together", "Unknown", "along", "propagate",
+    "MIXED",
+    "ONE",
+    "REPLICATE",
+    "ZERO",
+    "Axes",
+    "Builder",
+    "Collective",
+    "complete",
+    "Choice",
+    "Completed",
+    "Drawn",
+    "Element",
+    "Elementwise",
+    "Filled",
+    "Graph",
+    "Index",
+    "Inner",
+    "Joined",
+    "Layout",
+    "Loop",
+    "Moved",
+    "Node",
+    "Opaque",
+    "Partial",
+    "Placed",
+    "Placement",
+    "Positions",
+    "Product",
+    "product",
+    "Propagated",
+    "Reduction",
+    "Replicate",
+    "Reshaped",
+    "Rule",
+    "Shard",
+    "ShapeOf",
+    "Size",
+    "State",
+    "Subscript",
+    "Together",
+    "Unknown",
+    "along",
+    "propagate",
 ]

@@ -82,8 +82,9 @@ class Axes(Rule):
         if partial and (any(isinstance(one, Shard) for one in inputs) or not self._keeps(partial, inputs)):
             whole, inputs = taken_whole(inputs, partial, exact)
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
-        outputs = self._outputs(inputs) if unknown is None else [unknown] * len(self.outputs)
-        return Placed(outputs, sizes | whole)
+        if unknown is not None:
+            return Placed([unknown] * len(self.outputs), sizes | whole)
+        return Placed(self._outputs(inputs), sizes | whole)
 
     def _averaged(self, inputs: List[Placement]) -> List[Placement]:
         """Take replicated values that are added to averages for averages, too: of equal values, they are that value."""
@@ -117,7 +118,7 @@ class Axes(Rule):
         if not shards:
             return [Replicate(power, zero)] * len(self.outputs)
         labels = {self.inputs[i][one.axis] for i, one in shards}
-        faults = (self._fault(labels, inputs), _fault_of_loose(shards), _layout(shards), self._positions(shards))
+        faults: Any = (self._fault(labels, inputs), _fault_of_loose(shards), _layout(shards), self._positions(shards))
         fault = next((one for one in faults if isinstance(one, str)), None)
         if fault is not None:
             return [Unknown(fault)] * len(self.outputs)
@@ -128,7 +129,7 @@ class Axes(Rule):
             uniform = self._is_uniform(of_output, inputs)
             if label in of_output and (uniform or not loose):
                 axis = list(of_output).index(label)
-                results.append(Shard(axis, power, layout, zero, uniform, bool(loose), index, of))  # type: ignore
+                results.append(Shard(axis, power, layout, zero, uniform, bool(loose), index, of))
             elif loose:
                 results.append(Unknown("computes with random numbers of which there are more than rows"))
             elif index:
@@ -169,13 +170,13 @@ class Axes(Rule):
 
     def _positions(self, shards: Sequence[Tuple[int, Shard]]) -> Any:
         """Return what positions of rows become, and along which layout, or why they cannot be computed with."""
-        found = [(i, one) for i, one in shards if one.index and i not in self.ignored]
+        found = [(i, one) for i, one in shards if one.positions and i not in self.ignored]
         if not found:
             return Index.NO, Layout()
         i, one = found[0]
-        if self.moves and len({(other.index, other.of) for _, other in found}) == 1:
+        if self.moves and len({(other.positions, other.of) for _, other in found}) == 1:
             if len(found) == len(self.inputs) - len(self.ignored):
-                return one.index, one.of
+                return one.positions, one.of
         if len(found) == 1 and i in self.added:
             return Index.COMPUTED, one.of
         if len(found) == 1 and self.factors is not None and one.of.in_order:
@@ -185,7 +186,16 @@ class Axes(Rule):
         return "computes with positions of rows, which every rank counts from 0"
 
     def _power(self, inputs: Sequence[Any]) -> Optional[Power]:
-        """Return the result's power of the share of rows; None if it has none."""
+        """Return the result's power of the share of rows; None if it has none.
+
+        Of a share of 0, that of a rank without rows, the 0th power of what was another is not 1: only arrays that have
+        no elements then are right.
+        """
+        found = self._power_of(inputs)
+        has_other = any(one.power != 0 and not is_zero(one) for one in inputs)
+        return None if found == 0 and has_other and not any(isinstance(one, Shard) for one in inputs) else found
+
+    def _power_of(self, inputs: Sequence[Any]) -> Optional[Power]:
         if self.degree is not None:
             (found, *others) = {one.power for one in inputs if not is_zero(one)} or {0}
             return None if others else self.degree * found
@@ -229,6 +239,11 @@ def _fault_of_loose(shards: Sequence[Tuple[int, Shard]]) -> Any:
 def is_zero(placement: Placement) -> bool:
     """Return whether all elements are known to be 0 on every rank."""
     return isinstance(placement, (Replicate, Shard)) and placement.zero
+
+
+def _length(size: Any, k: int) -> Length:
+    length: Length = size.lengths[k % len(size.lengths)]
+    return length
 
 
 _OPPOSITE = {"max": "min", "min": "max"}
@@ -280,7 +295,7 @@ class Elementwise(Axes):
         count = max(len(one.lengths) for one in inputs if isinstance(one, Size))
         lengths = []
         for k in range(count):
-            elements = [one.lengths[k % len(one.lengths)] if isinstance(one, Size) else one for one in inputs]
+            elements: List[Any] = [one if isinstance(one, Replicate) else _length(one, k) for one in inputs]
             power = None
             if all(one.power is not None for one in elements):
                 power = self._power([Replicate(one.power, is_zero(one)) for one in elements])
@@ -365,7 +380,7 @@ class Joined(Axes):
                 return Placed([Shard(self.axis, arrays[0].power, MERGED, uniform=True, loose=True)])
             layouts = {one.layout for one in arrays}
             layout = layouts.pop()
-            if not layouts and None not in layout and not any(one.index for one in arrays):
+            if not layouts and None not in layout and not any(one.positions for one in arrays):
                 assert layout.outer is not None
                 layout = layout._replace(outer=layout.outer.times(Product(len(arrays))))
                 return Placed([Shard(self.axis, arrays[0].power, layout)])

@@ -230,9 +230,11 @@ def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact
     after: List[Placement] = []
     for one in placements:
         if isinstance(one, Shard):
-            layout = Layout(*[length if not length or not length.factors or length in known else None for length in one.layout])
-            of = Layout(*[length if not length or not length.factors or length in known else None for length in one.of])
-            one = one._replace(layout=layout, of=of)
+            layouts = [
+                Layout(*[length if length in known or length and not length.factors else None for length in layout])
+                for layout in (one.layout, one.of)
+            ]
+            one = one._replace(layout=layouts[0], of=layouts[1])
         lost = isinstance(one, (Replicate, Shard)) and one.power != 0
         if exact and (lost or isinstance(one, Partial) and one.reduction is None):
             one = Unknown("computes with the number of a rank's rows inside another graph")

@@ -64,7 +64,7 @@ class Shard(NamedTuple):
         order.
     loose : bool
         Whether they are random numbers of which there may be more, or fewer, than rows: some have to be taken.
-    index : Index
+    positions : Index
         Whether values are positions of rows.
     of : Layout
         If so, the layout of the axis along which they are positions.
@@ -76,13 +76,13 @@ class Shard(NamedTuple):
     zero: bool = False
     uniform: bool = False
     loose: bool = False
-    index: Index = Index.NO
+    positions: Index = Index.NO
     of: Layout = ROWS
 
     @property
     def is_gathered(self) -> bool:
         """Whether what the ranks have, put together along the axis, is the serial program's value."""
-        return self.power == 0 and self.layout.in_order and not self.loose and self.index == Index.NO
+        return self.power == 0 and self.layout.in_order and not self.loose and self.positions == Index.NO
 
     def __str__(self) -> str:
         return f"Shard({self.axis})"

@@ -77,8 +77,8 @@ class Filled(Rule):
     Parameters
     ----------
     values : sequence of sequence of (bool or None)
-        For each value, along which of its axes it is of length 1; they are aligned with the last axes of the shape. None
-        for axes that are not.
+        For each value, along which of its axes it is of length 1; they are aligned with the last axes of the shape.
+        None for axes that are not.
     ndim : int
     shape : sequence of int
         Positions of the inputs that are the shape: one vector, or a number for each axis. The others are the values.
@@ -196,7 +196,7 @@ class Positions(Rule):
             return Placed([REPLICATE])
         if isinstance(found, Unknown) or not (found.axis == 1 and self.from_zero):
             return Placed([Unknown("counts up to a number that depends on how many rows the rank has")])
-        return Placed([Shard(0, layout=found.layout, index=Index.ROWS, of=found.layout)])
+        return Placed([Shard(0, layout=found.layout, positions=Index.ROWS, of=found.layout)])
 
 
 def is_fixed(placement: Placement) -> bool:
@@ -250,7 +250,7 @@ class Reshaped(Rule):
         layout = self._layout(one, rows)
         if layout is None and not one.uniform:
             return Unknown(
-                "may put elements of different rows together: give the lengths of the other axes as x.shape[1] and so on"
+                "may put elements of different rows together: give lengths as x.shape[1] and so on, of what is reshaped"
             )
         return one._replace(axis=rows.axis, layout=layout or rows.layout)
 
@@ -260,9 +260,8 @@ class Reshaped(Rule):
         inner = product([one.layout.inner, *self.before[axis + 1 :]])
         before, after = product(self.after[:new]), product(self.after[new + 1 :])
         # before * (new outer * rows * new inner) * after is as much as outer * rows * inner: one equality is enough.
-        if _are_equal(outer, product([before, rows.layout.outer])) or _are_equal(
-            inner, product([rows.layout.inner, after])
-        ):
+        as_before = _are_equal(outer, product([before, rows.layout.outer]))
+        if None not in rows.layout and (as_before or _are_equal(inner, product([rows.layout.inner, after]))):
             return rows.layout
         size = _over(inner, after)  # of a row in its new axis
         if _are_equal(outer, before):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from .axes import MIXED, Axes
 from .layout import MERGED, ROWS
@@ -54,9 +54,9 @@ class Subscript(Axes):
         rule: Axes = self
         for axis, i in self.arrays.items():
             array = inputs[i]
-            if not isinstance(array, Shard) or array.index == Index.NO:
+            if not isinstance(array, Shard) or array.positions == Index.NO:
                 continue
-            inputs[i] = array._replace(index=Index.NO)
+            inputs[i] = array._replace(positions=Index.NO)
             if not isinstance(first, Shard) or first.axis != axis:
                 return Placed([Unknown("takes positions of rows, which every rank counts from 0, of another axis")])
             if not _is_of(array, first):
@@ -80,7 +80,7 @@ def _is_of(array: Shard, first: Shard) -> bool:
     if None in array.of or array.of != first.layout:
         return False
     # With an offset, they are positions in a row, or else it would be a bad program: rows have several elements.
-    return array.index == Index.ROWS or array.of.in_order and array.of != ROWS
+    return array.positions == Index.ROWS or array.of.in_order and array.of != ROWS
 
 
 def _taken(first: Shard, end: Size) -> Shard:

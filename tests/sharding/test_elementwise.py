@@ -19,6 +19,11 @@ BINARY = [
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 
 CASES = [
+    Case("a mean by the number of rows", U, lambda p: [x.mean(0) * x.shape[0] for x in [p.rows(p.f)]], P),
+    Case("the number of rows by itself", U, lambda p: [v * x.shape[0] / x.shape[0] for x in [p.rows(p.f)] for v in [p.all(p.f)]], R),
+    Case("whether there are rows", U, lambda p: [T.gt(v * x.shape[0], 0) for x in [p.rows(p.f)] for v in [p.all(p.f)]], R),
+    Case("the sign of a number of rows", U, lambda p: [T.sgn(v * x.shape[0]) for x in [p.rows(p.f)] for v in [p.all(p.f)]], R),
+    Case("the sign of rows by their number", S, lambda p: [T.sgn(x / x.shape[0]) for x in [p.rows(p.f)]]),
     Case("unary", " ".join([S] * len(UNARY)), lambda p: [op(x) for x in [p.rows(p.f)] for op in UNARY]),
     Case("unary of positive", " ".join([S] * 6), lambda p: [op(x) for x in [p.rows(p.f, positive=True)] for op in POSITIVE]),
     Case("rows and rows", " ".join([S] * len(BINARY)), lambda p: _binary(p.rows(p.f), p.rows(p.f))),
@@ -112,7 +117,14 @@ def _curved(a):
 
 def _reduced(op, p):
     x, y = p.rows(p.f), p.rows(p.f, p.k, axis=1)
-    return [op(x, axis=0), op(x, axis=1), op(x), op(x, axis=1, keepdims=True), op(y, axis=0, keepdims=True), op(y, axis=(0, 1))]
+    return [
+        op(x, axis=0),
+        op(x, axis=1),
+        op(x),
+        op(x, axis=1, keepdims=True),
+        op(y, axis=0, keepdims=True),
+        op(y, axis=(0, 1)),
+    ]
 
 
 def _bits(x, axis):
@@ -130,7 +142,13 @@ def _means(p):
 def _of_share(p):
     x = p.rows(p.f)
     n = x.shape[0].astype("float64")
-    return [T.ones((p.f,)) * n, T.sqrt(T.ones((p.f,)) * n), (T.ones((p.f,)) * n) ** 3, 1 / (T.ones((p.f,)) * n), T.log(T.ones((p.f,)) * n)]
+    return [
+        T.ones((p.f,)) * n,
+        T.sqrt(T.ones((p.f,)) * n),
+        (T.ones((p.f,)) * n) ** 3,
+        1 / (T.ones((p.f,)) * n),
+        T.log(T.ones((p.f,)) * n),
+    ]
 
 
 def _grads(cost, p):

@@ -2,7 +2,7 @@
 
 import theano
 import theano.tensor as T
-from simulated import ALL_ROWS, Case, Program, parametrize, placements
+from simulated import ALL_ROWS, SPLITS, Case, Program, parametrize, placements
 from theano.sandbox.rng_mrg import MRG_RandomStreams
 from theano.tensor.shared_randomstreams import RandomStreams
 
@@ -38,7 +38,9 @@ def drawn(*makes):
 
     def build(p):
         x, streams = p.rows(p.f), Streams(p)
-        return streams.done([one for make in makes for one in streams.draw(lambda stream: make(stream, x, p))])
+        return streams.done(
+            [one for make in makes for one in streams.draw(lambda stream, make=make: make(stream, x, p))]
+        )
 
     return build
 
@@ -115,7 +117,7 @@ def _bound(p):
 
 @parametrize(CASES)
 def test_placements_are_those_of_the_serial_program(case, exact):
-    case.verify(exact)
+    case.verify(exact, SPLITS[2::3])
 
 
 def test_a_draw_without_rows_says_so():

@@ -1,4 +1,4 @@
-"""The lengths of axes in a Theano graph as products of symbols: enough to see that two reshapes are each other's inverse.
+"""The lengths of axes in a Theano graph as products of symbols: enough to see what a reshape does to rows.
 
 A symbol is a variable that is a number, or a variable and one of its axes, followed back through the operations that
 keep a length to where it came from.
@@ -136,7 +136,7 @@ def axis_length(variable: Any, axis: int) -> Product:
 
 
 def _before(node: Any, axis: int, output: Any) -> Any:
-    """Return the variable and the axis that have the same length before an operation, or a product; None for neither."""
+    """Return the variable and the axis with the same length before an operation, or a product; None for neither."""
     op, first = node.op, node.inputs[0]
     if isinstance(op, Elemwise):
         return next((one, axis) for one in node.inputs if not one.broadcastable[axis])
@@ -184,9 +184,7 @@ def value(variable: Any) -> Optional[Product]:
     while variable.owner is not None and ndim(variable) > 0:
         op = variable.owner.op
         if isinstance(op, (basic.Alloc, DimShuffle, Rebroadcast, basic.Reshape)) or (
-            isinstance(op, Elemwise)
-            and isinstance(op.scalar_op, scalar.Cast)
-            and _is_integer(variable.owner.inputs[0])
+            isinstance(op, Elemwise) and isinstance(op.scalar_op, scalar.Cast) and _is_integer(variable.owner.inputs[0])
         ):
             variable = variable.owner.inputs[0]
         else:

@@ -19,13 +19,38 @@ from theano.sandbox.rng_mrg import mrg_uniform_base
 from theano.scan_module.scan_op import Scan
 from theano.tensor import basic, blas, extra_ops, opt, raw_random, subtensor
 from theano.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from theano.tensor.nnet import abstract_conv, bn, conv, neighbours, nnet, sigm
+from theano.tensor.nnet import abstract_conv, bn, conv, nnet
 from theano.tensor.signal import pool
 from theano.tensor.sort import ArgSortOp, SortOp
 
-from ...sharding import ONE, MIXED, ZERO, Axes, Choice, Drawn, Element, Elementwise, Filled, Graph, Inner, Loop, Moved, Node
-from ...sharding import Opaque, Placement, Positions, Reduction, Reshaped, Rule, ShapeOf, State, Subscript, Together
-from ...sharding import Completed, Joined, Product
+from ...sharding import (
+    MIXED,
+    ONE,
+    ZERO,
+    Axes,
+    Choice,
+    Completed,
+    Drawn,
+    Element,
+    Elementwise,
+    Filled,
+    Graph,
+    Inner,
+    Joined,
+    Loop,
+    Moved,
+    Node,
+    Opaque,
+    Positions,
+    Product,
+    Reduction,
+    Reshaped,
+    Rule,
+    ShapeOf,
+    State,
+    Subscript,
+    Together,
+)
 from .all_reduce import AllReduce
 from .indices import constant_index, is_all
 from .lengths import axis_length, constant, elements, ndim, value
@@ -221,7 +246,8 @@ def _dot(node: Any) -> Rule:
     is_outer = any(ones(one)[-1:]) or any(ones(other)[:1])  # nothing is summed
     factors = [value(one), value(other)] if is_outer and node.outputs[0].dtype in tensor.discrete_dtypes else None
     names = [labels(one, left), labels(other, right)]
-    return Axes(names, [[name if any(name in of_input for of_input in names) else ONE for name in output]], [[0], [1]], factors=factors)
+    output = [name if name in names[0] + names[1] else ONE for name in output]
+    return Axes(names, [output], [[0], [1]], factors=factors)
 
 
 def _batched_dot(node: Any) -> Rule:
@@ -309,7 +335,7 @@ def _second_input(node: Any) -> Any:
 
 def _normalized(node: Any) -> Rule:
     n = ndim(node.inputs[0])
-    return Axes([range(n)] + [labels(one, range(n)) for one in node.inputs[1:]], [range(n)])
+    return Axes([list(range(n))] + [labels(one, range(n)) for one in node.inputs[1:]], [range(n)])
 
 
 # -- indices -----------------------------------------------------------------------------------------------------------
@@ -323,9 +349,7 @@ def _basic_index(node: Any, first: int) -> Tuple[List[Any], List[Any]]:
     for axis, entry in enumerate(entries):
         if not is_all(entry):
             before[axis] = MIXED  # type: ignore[call-overload]
-    after = [
-        name for axis, name in enumerate(before) if axis >= len(entries) or isinstance(entries[axis], slice)
-    ]
+    after = [name for axis, name in enumerate(before) if axis >= len(entries) or isinstance(entries[axis], slice)]
     return before, after
 
 
@@ -343,9 +367,7 @@ def _inc_subtensor(node: Any) -> Rule:
     ends = range(2, len(node.inputs))
     value = node.inputs[1]
     of_value = labels(value, taken[len(taken) - ndim(value) :])
-    return Subscript(
-        [before, of_value, *[[]] * len(ends)], [before], [[0, 1]], ends, sets=node.op.set_instead_of_inc
-    )
+    return Subscript([before, of_value, *[[]] * len(ends)], [before], [[0, 1]], ends, sets=node.op.set_instead_of_inc)
 
 
 def _rows_at(node: Any) -> Rule:
@@ -443,9 +465,7 @@ def _loop(node: Any) -> Rule:
     for k, taps in enumerate(op.tap_array):
         outputs = op.mit_mot_out_slices[k] if k < op.n_mit_mot else [0]
         states.append(
-            State(
-                outer, list(range(inner, inner + len(taps))), list(range(of_outputs, of_outputs + len(outputs)))
-            )
+            State(outer, list(range(inner, inner + len(taps))), list(range(of_outputs, of_outputs + len(outputs))))
         )
         outer, inner, of_outputs = outer + 1, inner + len(taps), of_outputs + len(outputs)
     collected = list(range(of_outputs, of_outputs + op.n_nit_sot))
@@ -519,7 +539,15 @@ RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     IfElse: _choice,
     AllReduce: _completed,
 }
-for _cls in (printing.Print, Rebroadcast, ViewOp, DeepCopyOp, basic.TensorFromScalar, basic.ScalarFromTensor, extra_ops.CpuContiguous):
+for _cls in (
+    printing.Print,
+    Rebroadcast,
+    ViewOp,
+    DeepCopyOp,
+    basic.TensorFromScalar,
+    basic.ScalarFromTensor,
+    extra_ops.CpuContiguous,
+):
     RULES[_cls] = _same
 for _cls in (gradient.ConsiderConstant, gradient.ZeroGrad, gradient.DisconnectedGrad, gradient.GradScale):
     RULES[_cls] = _same
