@@ -18,7 +18,7 @@ from typing import Any, Optional
 
 from ..errors import ArgumentTypeError
 from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
-from ..sharding import Order, Partial, Placement, Replicate, Shard, Size, Unknown
+from ..sharding import Partial, Placement, Replicate, Shard, Size, Unknown
 
 logger = logging.getLogger("synkhronos")
 
@@ -94,12 +94,11 @@ def _by_placement(output: Any, placement: Placement) -> Any:
         if output.type.ndim == 0 and placement.lengths[0].power == 1:
             return ReduceOp("sum")
         return "it depends on how many rows each rank has"
-    if isinstance(placement, Shard) and placement.power == 0 and not placement.index:
-        if placement.order == Order.STRIDED:
+    if isinstance(placement, Shard):
+        if placement.is_gathered:
+            return ReduceOp("gather") if placement.axis == 0 else f"its rows lie along axis {placement.axis}"
+        if not placement.layout.in_order:
             return "its rows are in another order than in the serial program, because axes were merged"
-        if placement.axis == 0:
-            return ReduceOp("gather")
-        return f"its rows lie along axis {placement.axis}"
     return "it depends on how many rows each rank has"
 
 

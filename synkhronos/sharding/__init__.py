@@ -12,16 +12,18 @@
                             sqrt        needs the whole: a collective, or nothing is known
 
 ``placements``   what there is: replicated, rows, parts
+``layout``       how rows lie in an axis
 ``rule``         what a rule says of an operation; ``axes``, ``shapes``, ``subscripts``, ``nested`` are the kinds of them
 ``propagate``    through a whole graph
 
 Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.
 """
 
-from .axes import MIXED, ONE, Axes, Elementwise, Joined, Moved, Negated, Reduction, along
+from .axes import MIXED, ONE, Axes, Elementwise, Joined, Moved, Reduction, along
 from .completion import Builder, Collective, complete, parts_of_rows
+from .layout import Layout, Product, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
-from .placements import REPLICATE, ZERO, Index, Order, Partial, Placement, Replicate, Shard, Size, Unknown
+from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Unknown
 from .propagate import Propagated, propagate
 from .rule import Node, Opaque, Placed, Rule
 from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
@@ -35,7 +37,8 @@ __all__ = [
     "Axes",
     "Builder",
     "Collective",
-    "complete", "parts_of_rows",
+    "complete",
+    "parts_of_rows",
     "Choice",
     "Completed",
     "Drawn",
@@ -46,16 +49,17 @@ __all__ = [
     "Index",
     "Inner",
     "Joined",
+    "Layout",
     "Loop",
     "Moved",
-    "Negated",
     "Node",
     "Opaque",
-    "Order",
     "Partial",
     "Placed",
     "Placement",
     "Positions",
+    "Product",
+    "product",
     "Propagated",
     "Reduction",
     "Replicate",

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .placements import Index, Length, Order, Partial, Placement, Power, Replicate, Shard, Size, Unknown
+from .layout import MERGED, Layout, Product, product
+from .placements import Index, Length, Partial, Placement, Power, Replicate, Shard, Size, Unknown
 from .rule import Placed, Rule, taken_whole
 
 #: The label of an axis of length 1, along which the value is repeated.
@@ -43,6 +44,12 @@ class Axes(Rule):
         Whether it only moves elements of its inputs together: extremes of parts are parts of extremes.
     shapes_only : sequence of int
         Inputs whose values do not matter, only their shapes.
+    degree : number, optional
+        If it is homogeneous in all its inputs together: the degree. A comparison has degree 0.
+    added : sequence of int
+        Inputs to which the others, whole numbers as they are, are added.
+    factors : sequence of (Product or None)
+        If the inputs are multiplied: what is known of their values.
     """
 
     def __init__(
@@ -54,15 +61,14 @@ class Axes(Rule):
         reduce: Optional[Sequence[Optional[str]]] = None,
         moves: bool = False,
         shapes_only: Sequence[int] = (),
+        degree: Optional[Power] = None,
+        added: Sequence[int] = (),
+        factors: Optional[Sequence[Optional[Product]]] = None,
     ) -> None:
+        self.degree, self.added, self.factors = degree, set(added), factors
         self.inputs = [list(labels) for labels in inputs]
         self.outputs = [list(labels) for labels in outputs]
-        self.linear, self.powers, self.moves, self.shapes_only = (
-            [list(group) for group in linear],
-            powers,
-            moves,
-            list(shapes_only),
-        )
+        self.linear, self.powers, self.moves, self.shapes_only = [list(group) for group in linear], powers, moves, shapes_only
         self.reduce = ["sum"] * len(self.outputs) if reduce is None else list(reduce)
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
@@ -76,8 +82,9 @@ class Axes(Rule):
         if partial and (any(isinstance(one, Shard) for one in inputs) or not self._keeps(partial, inputs)):
             whole, inputs = taken_whole(inputs, partial, exact)
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
-        outputs = self._outputs(inputs) if unknown is None else [unknown] * len(self.outputs)
-        return Placed(outputs, sizes | whole)
+        if unknown is not None:
+            return Placed([unknown] * len(self.outputs), sizes | whole)
+        return Placed(self._outputs(inputs), sizes | whole)
 
     def _averaged(self, inputs: List[Placement]) -> List[Placement]:
         """Take replicated values that are added to averages for averages, too: of equal values, they are that value."""
@@ -111,20 +118,34 @@ class Axes(Rule):
         if not shards:
             return [Replicate(power, zero)] * len(self.outputs)
         labels = {self.inputs[i][one.axis] for i, one in shards}
-        order, index = _order(shards), self._index(shards)
-        fault = next((one for one in (self._fault(labels, inputs), order, index) if isinstance(one, str)), None)
+        faults: Any = (self._fault(labels, inputs), _fault_of_loose(shards), _layout(shards), self._positions(shards))
+        fault = next((one for one in faults if isinstance(one, str)), None)
         if fault is not None:
             return [Unknown(fault)] * len(self.outputs)
+        _, loose, layout, (index, of) = faults
         (label,) = labels
         results: List[Placement] = []
         for of_output, reduce in zip(self.outputs, self.reduce):
-            if label in of_output:
-                results.append(Shard(of_output.index(label), power, order, index, zero))  # type: ignore[arg-type]
+            uniform = self._is_uniform(of_output, inputs)
+            if label in of_output and (uniform or not loose):
+                axis = list(of_output).index(label)
+                results.append(Shard(axis, power, layout, zero, uniform, bool(loose), index, of))
+            elif loose:
+                results.append(Unknown("computes with random numbers of which there are more than rows"))
             elif index:
                 results.append(Unknown("computes with positions of rows, which every rank counts from 0"))
             else:
                 results.append(Unknown("depends on all rows") if reduce is None else Partial(reduce, power))
         return results
+
+    def _is_uniform(self, of_output: Labels, inputs: Sequence[Any]) -> bool:
+        """Return whether the elements of an output are as good in any order as in that which they have."""
+        names = set(of_output) - {ONE}
+        for labels, one in zip(self.inputs, inputs):
+            own = set(labels) - {ONE}
+            if MIXED in own or (not one.uniform or own != names if isinstance(one, Shard) else own):
+                return False
+        return MIXED not in names
 
     def _fault(self, labels: Set[Any], inputs: Sequence[Any]) -> Optional[str]:
         """Return why the rows of one rank are not enough; None if they are."""
@@ -132,6 +153,8 @@ class Axes(Rule):
             return "combines each row with all others (its inputs have the rows along different axes)"
         if MIXED in labels:
             return "works along the axis of the rows"
+        if ONE in labels:
+            return "needs an axis of length 1, which is that of the rows"
         for i, of_input in enumerate(self.inputs):
             if not isinstance(inputs[i], Shard) and labels & set(of_input):
                 return (
@@ -145,18 +168,37 @@ class Axes(Rule):
                     return "adds what every rank has a part of to what every rank has"
         return None
 
-    def _index(self, shards: Sequence[Tuple[int, Shard]]) -> Any:
-        """Return what positions of rows become, or why they cannot be computed with."""
-        found = max([one.index for i, one in shards if i not in self.shapes_only], default=Index.NO)
-        if found and not self.moves:
-            linear = {i for group in self.linear for i in group}
-            if all(i in linear for i, one in shards if one.index):
-                return Index.COMPUTED
-            return "computes with positions of rows, which every rank counts from 0"
-        return found
+    def _positions(self, shards: Sequence[Tuple[int, Shard]]) -> Any:
+        """Return what positions of rows become, and along which layout, or why they cannot be computed with."""
+        found = [(i, one) for i, one in shards if one.positions and i not in self.shapes_only]
+        if not found:
+            return Index.NO, Layout()
+        i, one = found[0]
+        if self.moves and len({(other.positions, other.of) for _, other in found}) == 1:
+            if len(found) == len(self.inputs) - len(self.shapes_only):
+                return one.positions, one.of
+        if len(found) == 1 and i in self.added:
+            return Index.COMPUTED, one.of
+        if len(found) == 1 and self.factors is not None and one.of.in_order:
+            inner = product([one.of.inner, *[factor for k, factor in enumerate(self.factors) if k != i]])
+            if inner is not None and inner.number > 0:
+                return Index.COMPUTED, one.of._replace(inner=inner)
+        return "computes with positions of rows, which every rank counts from 0"
 
     def _power(self, inputs: Sequence[Any]) -> Optional[Power]:
-        """Return the result's power of the share of rows; None if it has none."""
+        """Return the result's power of the share of rows; None if it has none.
+
+        Of a share of 0, that of a rank without rows, the 0th power of what was another is not 1: only arrays that have
+        no elements then are right.
+        """
+        found = self._power_of(inputs)
+        has_other = any(one.power != 0 and not is_zero(one) for one in inputs)
+        return None if found == 0 and has_other and not any(isinstance(one, Shard) for one in inputs) else found
+
+    def _power_of(self, inputs: Sequence[Any]) -> Optional[Power]:
+        if self.degree is not None:
+            (found, *others) = {one.power for one in inputs if not is_zero(one)} or {0}
+            return None if others else self.degree * found
         total: Power = 0
         linear = set()
         for group in self.linear:
@@ -173,17 +215,38 @@ class Axes(Rule):
         return total
 
 
-def _order(shards: Sequence[Tuple[int, Shard]]) -> Any:
-    """Return the order of the result, or why rows cannot be combined."""
-    orders = {one.order for _, one in shards}
-    if Order.STRIDED in orders and not orders <= {Order.STRIDED, Order.ANY}:
-        return "combines rows that lie in different orders"
-    return min(orders)  # (merged with rows can only be rows)
+def _layout(shards: Sequence[Tuple[int, Shard]]) -> Any:
+    """Return the layout of the result, or why rows cannot be combined."""
+    found: Optional[Layout] = None
+    for _, one in shards:
+        if one.uniform:
+            continue
+        found = one.layout if found is None else found.with_(one.layout)
+        if found is None:
+            return "combines rows that may lie in different orders"
+    if found is not None:
+        return found
+    layouts = [one.layout for _, one in shards]
+    return Layout() if Layout() in layouts else layouts[0]
+
+
+def _fault_of_loose(shards: Sequence[Tuple[int, Shard]]) -> Any:
+    """Return whether there are more random numbers than rows, or why these cannot be combined with rows."""
+    loose = {one.loose for _, one in shards}
+    return "combines rows with random numbers of which there are more" if len(loose) > 1 else loose.pop()
 
 
 def is_zero(placement: Placement) -> bool:
     """Return whether all elements are known to be 0 on every rank."""
     return isinstance(placement, (Replicate, Shard)) and placement.zero
+
+
+def _length(size: Any, k: int) -> Length:
+    length: Length = size.lengths[k % len(size.lengths)]
+    return length
+
+
+_OPPOSITE = {"max": "min", "min": "max"}
 
 
 class Elementwise(Axes):
@@ -194,8 +257,10 @@ class Elementwise(Axes):
     broadcastable : sequence of sequence of bool
         For each input, along which axes it is of length 1.
     n_outputs : int
-    linear, powers, shapes_only
+    linear, powers, **kwargs
         As for `Axes`.
+    negates : bool
+        Whether it is the negative: that of a largest element is the smallest of negatives.
     """
 
     def __init__(
@@ -204,20 +269,25 @@ class Elementwise(Axes):
         n_outputs: int = 1,
         linear: Sequence[Sequence[int]] = (),
         powers: Mapping[int, Power] = NO_POWERS,
-        shapes_only: Sequence[int] = (),
+        negates: bool = False,
+        **kwargs: Any,
     ) -> None:
+        self.negates = negates
         inputs = [[ONE if one else axis for axis, one in enumerate(pattern)] for pattern in broadcastable]
         self.ndim = len(inputs[0]) if inputs else 0
         output = [axis if any(labels[axis] == axis for labels in inputs) else ONE for axis in range(self.ndim)]
-        super().__init__(inputs, [output] * n_outputs, linear, powers, shapes_only=shapes_only)
+        super().__init__(inputs, [output] * n_outputs, linear, powers, **kwargs)
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        sizes = [labels for labels, one in zip(self.inputs, inputs) if isinstance(one, Size)]
         if (
             self.ndim <= 1
-            and any(isinstance(one, Size) for one in inputs)
+            and self.outputs[0] in sizes  # else there are more elements than lengths
             and all(isinstance(one, (Size, Replicate)) for one in inputs)
         ):
             return Placed([self._size(inputs)] * len(self.outputs))
+        if self.negates and isinstance(inputs[0], Partial) and inputs[0].op in _OPPOSITE:
+            return Placed([inputs[0]._replace(op=_OPPOSITE[inputs[0].op])])
         return super().place(inputs, exact)
 
     def _size(self, inputs: Sequence[Any]) -> Size:
@@ -225,25 +295,13 @@ class Elementwise(Axes):
         count = max(len(one.lengths) for one in inputs if isinstance(one, Size))
         lengths = []
         for k in range(count):
-            elements = [one.lengths[k % len(one.lengths)] if isinstance(one, Size) else one for one in inputs]
+            elements: List[Any] = [one if isinstance(one, Replicate) else _length(one, k) for one in inputs]
             power = None
             if all(one.power is not None for one in elements):
                 power = self._power([Replicate(one.power, is_zero(one)) for one in elements])
-            lengths.append(Length(power, len(inputs) == 1 and power == 1 and elements[0].is_rows))
+            layout = elements[0].layout if self.moves and len(inputs) == 1 else None
+            lengths.append(Length(power, layout))
         return Size(tuple(lengths))
-
-
-class Negated(Elementwise):
-    """The negative: of a part of a maximum, a part of the minimum."""
-
-    def __init__(self, broadcastable: Sequence[bool]) -> None:
-        super().__init__([broadcastable], linear=[[0]])
-
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        (one,) = inputs
-        if isinstance(one, Partial) and one.op in ("max", "min") and one.power == 0:
-            return Placed([Partial("min" if one.op == "max" else "max")])
-        return super().place(inputs, exact)
 
 
 class Reduction(Axes):
@@ -255,11 +313,13 @@ class Reduction(Axes):
     axes : sequence of int
     op : str or None
         ``sum``, ``max``, ``min`` or ``prod``; None if parts cannot be put together.
+    is_linear : bool
+        If the op is ``sum``, whether elements are summed as they are.
     """
 
-    def __init__(self, ndim: int, axes: Sequence[int], op: Optional[str]) -> None:
+    def __init__(self, ndim: int, axes: Sequence[int], op: Optional[str], is_linear: bool = True) -> None:
         left = [axis for axis in range(ndim) if axis not in axes]
-        super().__init__([range(ndim)], [left], [[0]] if op == "sum" else [], reduce=[op])
+        super().__init__([range(ndim)], [left], [[0]] if op == "sum" and is_linear else [], reduce=[op])
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         (one,) = inputs
@@ -314,9 +374,14 @@ class Joined(Axes):
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         arrays = [one for one in inputs[1:] if isinstance(one, Shard) and one.axis == self.axis]
-        if len(arrays) == len(inputs) - 1 and len({one.power for one in arrays}) == 1:
+        if len(arrays) == len(inputs) - 1 and len({(one.power, one.loose) for one in arrays}) == 1:
             # The rows of the one and then those of the others, on every rank.
-            order = Order.ANY if all(one.order == Order.ANY for one in arrays) else Order.STRIDED
-            if not any(one.index for one in arrays):
-                return Placed([arrays[0]._replace(order=order)])
+            if all(one.loose for one in arrays):
+                return Placed([Shard(self.axis, arrays[0].power, MERGED, uniform=True, loose=True)])
+            layouts = {one.layout for one in arrays}
+            layout = layouts.pop()
+            if not layouts and None not in layout and not any(one.positions for one in arrays):
+                assert layout.outer is not None
+                layout = layout._replace(outer=layout.outer.times(Product(len(arrays))))
+                return Placed([Shard(self.axis, arrays[0].power, layout)])
         return super().place(inputs, exact)

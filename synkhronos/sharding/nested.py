@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from .layout import Layout
 from .placements import REPLICATE, Partial, Placement, Replicate, Shard, Size, Unknown
 from .propagate import propagate
 from .rule import Node, Placed, Rule, taken_whole
@@ -30,7 +31,7 @@ class Inner(Rule):
         self.graph = graph
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        return Placed(self.graph.place(inputs))
+        return Placed(_escaped(self.graph.place(inputs), inputs, exact))
 
 
 class Choice(Rule):
@@ -78,12 +79,18 @@ def joined(one: Placement, other: Placement) -> Optional[Placement]:
     for first, second in ((one, other), (other, one)):
         if isinstance(first, Unknown) or first == second:
             return first
+        if isinstance(first, Shard) and first.zero and isinstance(second, Shard):
+            first = first._replace(power=second.power)  # zero by anything is zero
+            if first._replace(zero=second.zero, uniform=second.uniform) == second:
+                return second._replace(uniform=False)
         if isinstance(first, Replicate) and first.zero and isinstance(second, (Partial, Replicate)):
             return second if isinstance(second, Partial) else second._replace(zero=False)
     if isinstance(one, Replicate) and isinstance(other, Replicate) and one.power == other.power:
         return one._replace(zero=False)
-    if isinstance(one, Shard) and isinstance(other, Shard) and one[:2] == other[:2]:
-        return max(one, other, key=lambda shard: (shard.index, -shard.order))
+    if isinstance(one, Shard) and isinstance(other, Shard):
+        plain = [shard._replace(zero=False, uniform=False) for shard in (one, other)]
+        if plain[0] == plain[1]:
+            return plain[0]._replace(zero=one.zero and other.zero)
     return None
 
 
@@ -121,10 +128,12 @@ class Loop(Rule):
         Outputs of the graph that are outputs of the loop in between, with an axis of the steps.
     unchanging : sequence of int
         Positions of inputs that say how many steps there are.
+    until : int, optional
+        The output of the graph that ends the loop.
     """
 
-    #: Placements of states change at most from zero to a part, and from that to unknown.
-    MOST_ROUNDS = 4
+    #: So often a state's placement can change, from zero to a part, or to a row that is not zero, and to unknown.
+    MOST_CHANGES = 4
 
     def __init__(
         self,
@@ -134,9 +143,10 @@ class Loop(Rule):
         collected: Sequence[int],
         fixed: Sequence[Tuple[int, int]],
         unchanging: Sequence[int],
+        until: Optional[int] = None,
     ) -> None:
         self.graph, self.sequences, self.states = graph, sequences, states
-        self.collected, self.fixed, self.unchanging = collected, fixed, unchanging
+        self.collected, self.fixed, self.unchanging, self.until = collected, fixed, unchanging, until
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         n_outputs = len(self.states) + len(self.collected)
@@ -148,7 +158,8 @@ class Loop(Rule):
         given: Dict[int, Placement] = {inner: inputs[outer] for outer, inner in self.fixed}
         given.update({inner: _inside(inputs[outer]) for outer, inner in self.sequences})
         carried = [_inside(inputs[one.outer]) if one.has_steps else inputs[one.outer] for one in self.states]
-        for _ in range(self.MOST_ROUNDS):
+        outputs: List[Placement] = []
+        for _ in range(self.MOST_CHANGES * len(self.states) + 1):
             for state, placement in zip(self.states, carried):
                 given.update(dict.fromkeys(state.inputs, placement))
             unknown = next((one for one in given.values() if isinstance(one, Unknown)), None)
@@ -159,9 +170,14 @@ class Loop(Rule):
             if after == carried:
                 break
             carried = after
+        else:
+            return Placed([Unknown("carries values whose placements do not settle")] * n_outputs, whole)
+        if self.until is not None and not _is_fixed(outputs[self.until]):
+            return Placed([Unknown("ends by a condition on values of which every rank has its own")] * n_outputs, whole)
         with_steps = [_outside(one) for state, one in zip(self.states, carried) if state.has_steps]
         others = [one for state, one in zip(self.states, carried) if not state.has_steps]
-        return Placed([*with_steps, *[_outside(outputs[i]) for i in self.collected], *others], whole)
+        placements = [*with_steps, *[_outside(outputs[i]) for i in self.collected], *others]
+        return Placed(_escaped(placements, inputs, exact), whole)
 
     def _whole_sequences(self, inputs: Sequence[Placement], exact: bool) -> Any:
         """Take sequences whole that are extremes, or lengths: their elements are not parts of anything."""
@@ -191,12 +207,39 @@ def _inside(placement: Placement) -> Placement:
         if placement.axis == 0:
             return Unknown("takes steps along the axis of the rows")
         return placement._replace(axis=placement.axis - 1)
+    if isinstance(placement, Size) and not _is_fixed(placement):
+        return Unknown("takes steps through numbers that follow from how many rows the rank has")
     return REPLICATE if isinstance(placement, Size) else placement
 
 
 def _outside(placement: Placement) -> Placement:
     if isinstance(placement, Shard):
-        return placement._replace(axis=placement.axis + 1)
+        return placement._replace(axis=placement.axis + 1, uniform=False)
     if isinstance(placement, Size):
         return Unknown("collects numbers that follow from how many rows the rank has")
     return placement
+
+
+def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact: bool) -> List[Placement]:
+    """Return placements from a graph inside as what is outside sees them.
+
+    Symbols of lengths inside are another's in another call of the same graph, so they mean nothing outside; and where
+    whole values are wanted, one that depends on the number of a rank's rows has been computed too early.
+    """
+    known = {length for one in inputs if isinstance(one, Shard) for length in one.layout}
+    after: List[Placement] = []
+    for one in placements:
+        if isinstance(one, Shard):
+            layouts = [
+                Layout(*[length if length in known or length and not length.factors else None for length in layout])
+                for layout in (one.layout, one.of)
+            ]
+            one = one._replace(layout=layouts[0], of=layouts[1])
+        lost = isinstance(one, (Replicate, Shard)) and one.power != 0
+        if exact and (lost or isinstance(one, Partial) and one.reduction is None):
+            one = Unknown("computes with the number of a rank's rows inside another graph")
+        if isinstance(one, Size):
+            lengths = [length._replace(layout=length.layout if length.is_rows else None) for length in one.lengths]
+            one = Size(tuple(lengths))
+        after.append(one)
+    return after

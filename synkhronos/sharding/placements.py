@@ -23,29 +23,18 @@ import enum
 from fractions import Fraction
 from typing import NamedTuple, Optional, Tuple, Union
 
+from .layout import ROWS, Layout
+
 Power = Union[int, Fraction]
-
-
-class Order(enum.IntEnum):
-    """What a rank's part of an axis is to the whole axis."""
-
-    #: Its rows.
-    ROWS = 0
-    #: Its rows, each of which is several elements that follow each other: the axis was merged with some after it.
-    MERGED = 1
-    #: Elements that do not follow each other, because the axis was merged with one before it: they can be reduced, and
-    #: the axes be separated again, but not be put together along the axis.
-    STRIDED = 2
-    #: Of any order: equal elements, or independent random numbers.
-    ANY = 3
 
 
 class Index(enum.IntEnum):
     """Whether values are positions of rows, which every rank counts from 0."""
 
     NO = 0
+    #: Positions along an axis with rows, all of them valid.
     ROWS = 1
-    #: Computed from positions of rows: positions along an axis that was merged from rows and others.
+    #: A multiple of them, the size of a row, and an offset in the row, of which nothing is known.
     COMPUTED = 2
 
 
@@ -60,13 +49,40 @@ class Replicate(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The rank's own rows, along an axis; ``zero`` as in `Replicate`."""
+    """The rank's own rows, along an axis.
+
+    Attributes
+    ----------
+    axis : int
+    power : number
+    layout : Layout
+        How the rows lie in the axis.
+    zero : bool
+        As in `Replicate`.
+    uniform : bool
+        Whether all elements are equal, or independent random numbers of one distribution, so that they may be in any
+        order.
+    loose : bool
+        Whether they are random numbers of which there may be more, or fewer, than rows: some have to be taken.
+    positions : Index
+        Whether values are positions of rows.
+    of : Layout
+        If so, the layout of the axis along which they are positions.
+    """
 
     axis: int
     power: Power = 0
-    order: Order = Order.ROWS
-    index: Index = Index.NO
+    layout: Layout = ROWS
     zero: bool = False
+    uniform: bool = False
+    loose: bool = False
+    positions: Index = Index.NO
+    of: Layout = ROWS
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether what the ranks have, put together along the axis, is the serial program's value."""
+        return self.power == 0 and self.layout.in_order and not self.loose and self.positions == Index.NO
 
     def __str__(self) -> str:
         return f"Shard({self.axis})"
@@ -96,12 +112,17 @@ class Length(NamedTuple):
     ----------
     power : int or None
         Of the share of rows: 0 if the number does not depend on it, None if it does in another way than as a power.
-    is_rows : bool
-        Whether it is the number of rows itself.
+    layout : Layout, optional
+        Of the axis whose length it is; None if it is not known to be that of one with rows.
     """
 
     power: Optional[Power] = 0
-    is_rows: bool = False
+    layout: Optional[Layout] = None
+
+    @property
+    def is_rows(self) -> bool:
+        """Whether it is the number of rows itself."""
+        return self.layout == ROWS
 
 
 class Size(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
-from theano import gradient, scalar, tensor
+from theano import gradient, printing, scalar, tensor
 from theano.compile.builders import OpFromGraph
 from theano.compile.ops import DeepCopyOp, Rebroadcast, Shape, Shape_i, SpecifyShape, ViewOp
 from theano.gof import Constant, Op
@@ -19,30 +19,41 @@ from theano.sandbox.rng_mrg import mrg_uniform_base
 from theano.scan_module.scan_op import Scan
 from theano.tensor import basic, blas, extra_ops, opt, raw_random, subtensor
 from theano.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from theano.tensor.nnet import abstract_conv, bn, conv, neighbours, nnet, sigm
+from theano.tensor.nnet import abstract_conv, bn, conv, nnet
 from theano.tensor.signal import pool
 from theano.tensor.sort import ArgSortOp, SortOp
 
 from ...sharding import (
-    ONE,
     MIXED,
+    ONE,
     ZERO,
     Axes,
     Choice,
+    Completed,
     Drawn,
     Element,
     Elementwise,
     Filled,
     Graph,
     Inner,
+    Joined,
     Loop,
     Moved,
-    Negated,
     Node,
+    Opaque,
+    Positions,
+    Product,
+    Reduction,
+    Reshaped,
+    Rule,
+    ShapeOf,
+    State,
+    Subscript,
+    Together,
 )
-from ...sharding import Opaque, Placement, Positions, Reduction, Reshaped, Rule, ShapeOf, State, Subscript, Together
-from ...sharding import Completed, Joined, along
 from .all_reduce import AllReduce
+from .indices import constant_index, is_all
+from .lengths import axis_length, constant, elements, ndim, value
 
 #: The operation is not known: it has no rule.
 UNKNOWN_WHY = "has no rule for rows that are divided over ranks"
@@ -81,19 +92,6 @@ def is_zero(variable: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and not value.any()
 
 
-def constant(variable: Any) -> Any:
-    """Return the value of a constant, also of one that was cast or got new axes; None for what is not one."""
-    while variable.owner is not None and isinstance(
-        variable.owner.op, (basic.TensorFromScalar, basic.ScalarFromTensor, DimShuffle, Rebroadcast)
-    ):
-        variable = variable.owner.inputs[0]
-    return np.asarray(variable.data) if isinstance(variable, Constant) else None
-
-
-def ndim(variable: Any) -> int:
-    return int(getattr(variable.type, "ndim", 0))
-
-
 def ones(variable: Any) -> Tuple[bool, ...]:
     """Return along which axes a variable is known to be of length 1; nothing for what is not an array."""
     return tuple(getattr(variable.type, "broadcastable", ()))
@@ -106,33 +104,42 @@ def labels(variable: Any, names: Sequence[Any]) -> List[Any]:
 
 # -- elementwise -------------------------------------------------------------------------------------------------------
 
-_LINEAR = (scalar.Add, scalar.Sub, scalar.Identity)
+_LINEAR = (scalar.Add, scalar.Sub, scalar.Neg, scalar.Identity)
+_DEGREES: Tuple[Any, Any] = (
+    (scalar.LT, scalar.GT, scalar.LE, scalar.GE, scalar.EQ, scalar.NEQ),
+    (scalar.Maximum, scalar.Minimum),
+)
 _POWERS: Dict[type, Any] = {scalar.Sqr: 2, scalar.Sqrt: 0.5, scalar.Abs: 1, scalar.Inv: -1, scalar.Sgn: 0}
 
 
 def _elementwise(node: Any) -> Rule:
     op, positions = node.op.scalar_op, range(len(node.inputs))
-    if isinstance(op, scalar.Neg):
-        return Negated(ones(node.inputs[0]))
     linear: List[Sequence[int]] = []
-    powers: Dict[int, Any] = {}
-    shapes_only: List[int] = []
+    more: Dict[str, Any] = {}
+    is_integer = node.outputs[0].dtype in tensor.discrete_dtypes and node.outputs[0].dtype != "bool"
     if isinstance(op, _LINEAR) or isinstance(op, scalar.Cast) and _casts_linearly(node):
         linear = [positions]
+        if isinstance(op, (scalar.Add, scalar.Sub)) and is_integer:
+            more["added"] = positions if isinstance(op, scalar.Add) else [0]
+        more["negates"] = isinstance(op, scalar.Neg)
+        more["moves"] = isinstance(op, scalar.Identity) or isinstance(op, scalar.Cast) and is_integer
     elif isinstance(op, scalar.Mul):
         linear = [[i] for i in positions]
+        more["factors"] = [value(one) for one in node.inputs] if is_integer else None
     elif isinstance(op, scalar.TrueDiv):
-        linear, powers = [[0]], {1: -1}
+        linear, more["powers"] = [[0]], {1: -1}
     elif isinstance(op, scalar.Second):
-        linear, shapes_only = [[1]], [0]
+        linear, more["shapes_only"] = [[1]], [0]
     elif isinstance(op, scalar.Switch):
         linear = [[1, 2]]
     elif isinstance(op, scalar.Pow):
         exponent = constant(node.inputs[1])
-        powers = {} if exponent is None or exponent.size != 1 else {0: exponent.item()}
+        more["powers"] = {} if exponent is None or exponent.size != 1 else {0: exponent.item()}
+    elif isinstance(op, _DEGREES[0] + _DEGREES[1]):
+        more["degree"] = int(isinstance(op, _DEGREES[1]))
     elif type(op) in _POWERS:
-        powers = {0: _POWERS[type(op)]}
-    return Elementwise([ones(one) for one in node.inputs], len(node.outputs), linear, powers, shapes_only)
+        more["powers"] = {0: _POWERS[type(op)]}
+    return Elementwise([ones(one) for one in node.inputs], len(node.outputs), linear, **more)
 
 
 def _casts_linearly(node: Any) -> bool:
@@ -144,9 +151,12 @@ def _casts_linearly(node: Any) -> bool:
 
 
 def _reduction(node: Any) -> Rule:
-    op = {scalar.Add: "sum", scalar.Mul: "prod", scalar.AND: "min", scalar.OR: "max"}
-    op.update({scalar.Maximum: "max", scalar.Minimum: "min"})
-    return Reduction(ndim(node.inputs[0]), _axes(node), op.get(type(node.op.scalar_op)))
+    (one,) = node.inputs
+    op = {scalar.Add: "sum", scalar.Mul: "prod", scalar.Maximum: "max", scalar.Minimum: "min"}
+    if one.dtype == "bool":
+        op.update({scalar.AND: "min", scalar.OR: "max"})
+    is_linear = one.dtype in tensor.discrete_dtypes or node.outputs[0].dtype not in tensor.discrete_dtypes
+    return Reduction(ndim(one), _axes(node), op.get(type(node.op.scalar_op)), is_linear)
 
 
 def _axes(node: Any) -> Sequence[int]:
@@ -167,48 +177,24 @@ def _filled(node: Any, values: int) -> Rule:
 
 
 def _drawn(node: Any) -> Rule:
-    state, _, *parameters = node.inputs
-    return Drawn([ones(one) for one in (state, *parameters)], ndim(node.outputs[1]), [1])
+    _, _, *parameters = node.inputs
+    draw = getattr(node.op, "fn", "uniform")
+    by_element = isinstance(draw, str) or draw is raw_random.random_integers_helper
+    values = [ones(one) if by_element else (None,) * ndim(one) for one in parameters]
+    is_single = not getattr(node.op, "ndim_added", 0)
+    return Drawn([(), *values], ndim(node.outputs[1]), [1], is_single)
 
 
 def _reshaped(node: Any) -> Rule:
-    n = node.op.ndim
-    elements = elements_of(node.inputs[1])
-    free = [i for i, one in enumerate(elements) if one is not None and one == -1] if elements else []
-    return Reshaped(ndim(node.inputs[0]), n, free[0] if free else None)
-
-
-def elements_of(vector: Any) -> Optional[List[Any]]:
-    """Return the elements of a vector that was put together: constants, and None for others; None if it was not."""
-    value = constant(vector)
-    if value is not None:
-        return list(np.atleast_1d(value).tolist())
-    node = vector.owner
-    if node is None:
-        return None
-    if isinstance(node.op, opt.MakeVector):
-        found = [constant(one) for one in node.inputs]
-        return [None if one is None else one.item() for one in found]
-    if isinstance(node.op, basic.Join):
-        parts = [elements_of(one) for one in node.inputs[1:]]
-        return None if any(one is None for one in parts) else [one for part in parts for one in part or ()]
-    if isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar.Cast):
-        return elements_of(node.inputs[0])
-    if isinstance(node.op, (DimShuffle, Rebroadcast)) and ndim(node.inputs[0]) == 0:
-        return [None]
-    if isinstance(node.op, Shape):
-        return [None] * ndim(node.inputs[0])
-    if isinstance(node.op, subtensor.Subtensor) and ndim(vector) == 1:
-        before, index = elements_of(node.inputs[0]), _constant_index(node)
-        return None if before is None or not isinstance(index, slice) else before[index]
-    return None
-
-
-def _flattened(node: Any) -> Rule:
-    first, n = node.op.outdim - 1, ndim(node.inputs[0])
-    if first == 0:
-        return Reshaped(n, 1, free=0)
-    return Axes([[*range(first), *[MIXED] * (n - first)]], [[*range(first), MIXED]], [[0]], moves=True)
+    before = [axis_length(node.inputs[0], axis) for axis in range(ndim(node.inputs[0]))]
+    after: List[Optional[Product]] = [None] * node.op.ndim
+    free = None
+    for axis, one in enumerate(elements(node.inputs[1]) or ()):
+        if one == Product(-1):
+            free = axis
+        elif one.number > 0:
+            after[axis] = one
+    return Reshaped(before, after, free)
 
 
 def _vector(node: Any) -> Rule:
@@ -220,13 +206,11 @@ def _joined(node: Any) -> Rule:
     axis, arrays = constant(node.inputs[0]), node.inputs[1:]
     if axis is None:
         return Opaque(1)
-    lengths = [None if elements is None else len(elements) for elements in map(_elements_of_vector, arrays)]
     rule = Joined(len(arrays), ndim(arrays[0]), int(axis) % ndim(arrays[0]))
-    return Together([0, *lengths], rule) if ndim(arrays[0]) == 1 else rule
-
-
-def _elements_of_vector(variable: Any) -> Optional[List[Any]]:
-    return elements_of(variable) if ndim(variable) == 1 else None
+    if ndim(arrays[0]) != 1:
+        return rule
+    vectors = map(elements, arrays)
+    return Together([0, *[None if one is None else len(one) for one in vectors]], rule)
 
 
 def _split(node: Any) -> Rule:
@@ -246,10 +230,15 @@ def _same(node: Any) -> Rule:
     return Moved(ndim(node.inputs[0]), range(ndim(node.inputs[0])))
 
 
+def _asserted(node: Any) -> Rule:
+    names = list(range(ndim(node.inputs[0])))
+    return Axes([names, *[[]] * (len(node.inputs) - 1)], [names], [[0]])
+
+
 def _same_as_first(node: Any) -> Rule:
     names = list(range(ndim(node.inputs[0])))
     others: List[Any] = [[MIXED] * ndim(one) for one in node.inputs[1:]]
-    return Axes([names, *others], [names], [[0]])
+    return Axes([names, *others], [names], [[0]], shapes_only=range(1, len(node.inputs)))
 
 
 # -- products ----------------------------------------------------------------------------------------------------------
@@ -259,7 +248,11 @@ def _dot(node: Any) -> Rule:
     one, other = node.inputs
     left, right = (["i", "k"] if ndim(one) == 2 else ["k"]), (["k", "j"] if ndim(other) == 2 else ["k"])
     output = [name for name in left + right if name != "k"]
-    return Axes([labels(one, left), labels(other, right)], [output], [[0], [1]])
+    is_outer = any(ones(one)[-1:]) or any(ones(other)[:1])  # nothing is summed
+    factors = [value(one), value(other)] if is_outer and node.outputs[0].dtype in tensor.discrete_dtypes else None
+    names = [labels(one, left), labels(other, right)]
+    output = [name if name in names[0] + names[1] else ONE for name in output]
+    return Axes(names, [output], [[0], [1]], factors=factors)
 
 
 def _batched_dot(node: Any) -> Rule:
@@ -345,51 +338,12 @@ def _second_input(node: Any) -> Any:
     return None if value is None or value.ndim else value
 
 
-def _repeated(node: Any) -> Optional[Rule]:
-    if node.op.axis is None or ndim(node.inputs[1]):
-        return None
-    return _along(_axis, linear=True)(node)
-
-
 def _normalized(node: Any) -> Rule:
     n = ndim(node.inputs[0])
-    return Axes([range(n)] + [labels(one, range(n)) for one in node.inputs[1:]], [range(n)])
+    return Axes([list(range(n))] + [labels(one, range(n)) for one in node.inputs[1:]], [range(n)])
 
 
 # -- indices -----------------------------------------------------------------------------------------------------------
-
-
-def _constant_index(node: Any) -> Any:
-    """Return the index of a vector if it is constant; None if not."""
-    entries = subtensor.get_idx_list(node.inputs, node.op.idx_list)
-
-    def value(entry: Any) -> Any:
-        if entry is None or isinstance(entry, (int, np.integer)):
-            return entry
-        found = constant(entry)
-        if found is None:
-            raise LookupError
-        return int(found)
-
-    try:
-        (entry,) = entries
-        if isinstance(entry, slice):
-            return slice(value(entry.start), value(entry.stop), value(entry.step))
-        return value(entry)
-    except LookupError:
-        return None
-
-
-def _is_all(entry: Any) -> bool:
-    """Return whether an entry of an index takes an axis as it is."""
-
-    def is_number(end: Any, number: int) -> bool:
-        if end is None:
-            return True
-        value = end if isinstance(end, (int, np.integer)) else constant(end)
-        return value is not None and value == number
-
-    return isinstance(entry, slice) and is_number(entry.start, 0) and entry.stop is None and is_number(entry.step, 1)
 
 
 def _basic_index(node: Any, first: int) -> Tuple[List[Any], List[Any]]:
@@ -398,7 +352,7 @@ def _basic_index(node: Any, first: int) -> Tuple[List[Any], List[Any]]:
     entries = subtensor.get_idx_list(node.inputs[first - 1 :], node.op.idx_list)
     before = list(range(ndim(array)))
     for axis, entry in enumerate(entries):
-        if not _is_all(entry):
+        if not is_all(entry):
             before[axis] = MIXED  # type: ignore[call-overload]
     after = [name for axis, name in enumerate(before) if axis >= len(entries) or isinstance(entries[axis], slice)]
     return before, after
@@ -407,8 +361,9 @@ def _basic_index(node: Any, first: int) -> Tuple[List[Any], List[Any]]:
 def _subtensor(node: Any) -> Rule:
     before, after = _basic_index(node, 1)
     ends = range(1, len(node.inputs))
-    rule = Subscript([before, *[[]] * len(ends)], [after], [[0]], ends)
-    index = _constant_index(node) if ndim(node.inputs[0]) == 1 else None
+    is_vector = ndim(node.inputs[0]) == 1 and ndim(node.outputs[0]) == 1
+    rule = Subscript([before, *[[]] * len(ends)], [after], [[0]], ends, is_vector=is_vector)
+    index = constant_index(node) if ndim(node.inputs[0]) == 1 else None
     return rule if index is None else Element(index, rule)
 
 
@@ -527,7 +482,8 @@ def _loop(node: Any) -> Rule:
     outer += op.n_nit_sot
     fixed = list(zip(range(outer, len(node.inputs)), range(inner, len(op.inputs))))
     graph = graph_of(op.inputs, op.outputs)
-    return Loop(graph, sequences, states, collected, fixed, [n_steps, *lengths])
+    until = of_outputs if op.as_while else None
+    return Loop(graph, sequences, states, collected, fixed, [n_steps, *lengths], until)
 
 
 def _completed(node: Any) -> Rule:
@@ -551,7 +507,7 @@ RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     opt.MakeVector: _vector,
     basic.Join: _joined,
     basic.Split: _split,
-    opt.Assert: _same_as_first,
+    opt.Assert: _asserted,
     SpecifyShape: _same_as_first,
     subtensor.Subtensor: _subtensor,
     subtensor.IncSubtensor: _inc_subtensor,
@@ -577,9 +533,9 @@ RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     bn.AbstractBatchNormInference: _normalized,
     SortOp: _along(_second_input),
     ArgSortOp: _along(_second_input),
-    extra_ops.CumOp: _along(_axis),
+    extra_ops.CumOp: lambda node: _along(_axis, linear=node.op.mode == "add")(node),
     extra_ops.DiffOp: _along(_axis, linear=True),
-    extra_ops.RepeatOp: _repeated,
+    extra_ops.RepeatOp: _along(_axis, linear=True),
     raw_random.RandomFunction: _drawn,
     mrg_uniform_base: _drawn,
     multinomial.MultinomialFromUniform: _by_rows(),
@@ -588,7 +544,15 @@ RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     IfElse: _choice,
     AllReduce: _completed,
 }
-for _cls in (Rebroadcast, ViewOp, DeepCopyOp, basic.TensorFromScalar, basic.ScalarFromTensor, extra_ops.CpuContiguous):
+for _cls in (
+    printing.Print,
+    Rebroadcast,
+    ViewOp,
+    DeepCopyOp,
+    basic.TensorFromScalar,
+    basic.ScalarFromTensor,
+    extra_ops.CpuContiguous,
+):
     RULES[_cls] = _same
 for _cls in (gradient.ConsiderConstant, gradient.ZeroGrad, gradient.DisconnectedGrad, gradient.GradScale):
     RULES[_cls] = _same
