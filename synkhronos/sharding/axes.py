@@ -161,10 +161,10 @@ class Axes(Rule):
                     f"combines a rank's own rows with a value that has all rows on every rank (its input {i}): "
                     "take the rank's share of it with synkhronos.ops.shard"
                 )
-        for group in self.linear:
-            added = [i for i in group if labels & set(self.inputs[i])]
-            if len(group) > len(added) > 0 and not all(i in added or is_zero(inputs[i]) for i in group):
-                if not any(labels <= set(of_output) for of_output in self.outputs):
+        if not any(labels <= set(of_output) for of_output in self.outputs):
+            for i in (i for group in self.linear if len(group) > 1 for i in group):
+                # (an input that is repeated along the rows is added once for each of them)
+                if not labels & set(self.inputs[i]) and MIXED in self.inputs[i] and not is_zero(inputs[i]):
                     return "adds what every rank has a part of to what every rank has"
         return None
 

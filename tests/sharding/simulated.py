@@ -80,15 +80,18 @@ def _propagated(program, outputs, exact):
     return graph, propagate(graph.nodes, {**graph.known, **shards}, exact)
 
 
-def check(program, outputs, exact=False, splits=SPLITS):
-    """Compute everything that the outputs need on ranks, compare it, and return the placements of the outputs."""
+def check(program, outputs, exact=False, splits=SPLITS, may_fail=False):
+    """Compute everything that the outputs need on ranks, compare it, and return the placements of the outputs.
+
+    With `may_fail` a rank may raise an error, which is no wrong value.
+    """
     graph, found = _propagated(program, outputs, exact)
     nodes = io_toposort([one.variable for one in program.inputs], outputs)
     thunks = [_thunk(node) for node in nodes]
     for split in splits:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            _Run(program, graph, found, nodes, thunks, split, exact)()
+            _Run(program, graph, found, nodes, thunks, split, exact, may_fail)()
     return [found.of(one) for one in outputs]
 
 
@@ -148,12 +151,12 @@ def _value_of(variable, values):
 class _Run:
     """One division of the rows."""
 
-    def __init__(self, program, graph, found, nodes, thunks, split, exact):
+    def __init__(self, program, graph, found, nodes, thunks, split, exact, may_fail):
         self.graph, self.found, self.nodes, self.thunks = graph, found, nodes, thunks
         self.split, self.exact, self.n_rows = split, exact, sum(split)
         self.ends = np.cumsum((0, *split))
         self.serial, self.ranks = {}, [{} for _ in split]
-        self.not_compared, self.drawn = set(), set()
+        self.may_fail, self.not_compared, self.drawn = may_fail, set(), set()
         for variable, make, axis in program.inputs:
             self.serial[variable] = value = make(self.n_rows)
             for r, values in enumerate(self.ranks):
@@ -166,8 +169,8 @@ class _Run:
         for node, thunk, placed, whole in zip(self.nodes, self.thunks, self.graph.nodes, self.found.whole):
             inputs = [_value_of(one, self.serial) for one in node.inputs]
             self.serial.update(zip(node.outputs, thunk(inputs)))
-            if any(isinstance(self.found.of(one), Unknown) for one in (*node.inputs, *node.outputs)):
-                if not all(one in self.ranks[0] or not one.owner for one in node.inputs):
+            if self.may_fail or any(isinstance(self.found.of(one), Unknown) for one in (*node.inputs, *node.outputs)):
+                if not all(one in self.ranks[-1] or not one.owner for one in node.inputs):
                     continue
                 results = node.outputs[isinstance(placed.rule, sharding.Drawn) :]  # without the state of a stream
                 if all(isinstance(self.found.of(one), Unknown) for one in results):
@@ -175,11 +178,12 @@ class _Run:
             if isinstance(placed.rule, Completed) and not self.exact:
                 self._all_reduce(node)
                 continue
-            for values in self.ranks:
-                inputs = [_value_of(one, values) for one in node.inputs]
-                for i in whole:
-                    inputs[i] = self._whole(node.inputs[i])
-                values.update(zip(node.outputs, thunk(inputs)))
+            try:
+                self._compute(node, thunk, whole)
+            except Exception:
+                if not self.may_fail:
+                    raise
+                continue
             if isinstance(placed.rule, sharding.Drawn):
                 self._draw(node)
             if any(one in self.drawn for one in node.inputs):
@@ -189,6 +193,13 @@ class _Run:
             for variable in node.outputs:
                 if variable not in self.not_compared and type(node.op).__name__ != "AllocEmpty":
                     self.compare(variable)
+
+    def _compute(self, node, thunk, whole):
+        for values in self.ranks:
+            inputs = [_value_of(one, values) for one in node.inputs]
+            for i in whole:
+                inputs[i] = self._whole(node.inputs[i])
+            values.update(zip(node.outputs, thunk(inputs)))
 
     def _all_reduce(self, node):
         """Compute a collective that the program has written: what it means in the serial program is its own affair."""
@@ -289,6 +300,8 @@ class _Run:
         outer, inner = self._number(placement.layout.outer), self._number(placement.layout.inner)
         if outer is None and inner is None:
             raise AssertionError("a layout of which nothing is known")
+        if outer == 1 and inner is None:  # also what several rows became one of
+            return value.reshape([*shape[:axis], 1, shape[axis], 1, *shape[axis + 1 :]])
         if outer is None:
             outer = shape[axis] // (n * inner) if n * inner else 1
         if inner is None:

@@ -54,6 +54,7 @@ CASES = [
     Case("sets zeros at rows' positions", U, lambda p: T.set_subtensor(T.zeros((5,))[labels(p, 5)], 1.0)),
     Case("adds at rows' positions", "Partial(sum) Unknown", lambda p: [T.inc_subtensor(T.zeros((5, 2))[labels(p, 5)], p.rows(2)), T.inc_subtensor(p.all(5)[labels(p, 5)], p.rows())]),
     Case("adds one at rows' positions", P, lambda p: T.inc_subtensor(T.zeros((5,))[labels(p, 5)], 1.0)),
+    Case("adds one at rows' positions of what all have", "Unknown Unknown", lambda p: [T.inc_subtensor(p.all(5)[labels(p, 5)], 1.0), T.inc_subtensor(p.all(5, 3)[labels(p, 5)], p.all(3))]),
     Case("adds parts at rows' positions", U, lambda p: T.inc_subtensor(p.rows(5).sum(0)[labels(p, 5)], p.rows())),
     Case("adds at positions of other axes", "Shard(0) Shard(0)", lambda p: [T.inc_subtensor(p.rows(3)[:, [0, 2]], 1.0), T.set_subtensor(p.rows(3)[:, [0, 2]], p.rows(2))]),
     Case("one hot", S, lambda p: to_one_hot(labels(p, 4), 4)),

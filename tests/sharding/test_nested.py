@@ -93,6 +93,7 @@ CASES = [
     Case("rows or rows twice", U, lambda p: [ifelse(p.all() > 0, x, T.concatenate([x, x])) for x in [p.rows(p.f)]]),
     Case("rows or rows of two", U, lambda p: [ifelse(p.all() > 0, x, T.repeat(x, 2, axis=0)) for x in [p.rows(p.f)]]),
     Case("zeros or ones", "Shard(0)", lambda p: [ifelse(p.all() > 0, T.zeros_like(x), T.ones_like(x)) for x in [p.rows(p.f)]]),
+    Case("ones or zeros", "Shard(0) Shard(0)", lambda p: [ifelse(c, *both) for c in [p.all() > 0] for x in [p.rows(p.f)] for both in [(x, T.zeros_like(x)), (T.zeros_like(x), x)]]),
     Case("labels or positions", U, lambda p: [ifelse(p.all() > 0, y, T.arange(y.shape[0])) for y in [p.rows(dtype="int64", high=3)]]),
     Case("gradient of a condition", A, lambda p: [T.grad(ifelse(p.all() > 0, T.sqr(x * w), x * w).mean(), w) for x in [p.rows(p.f)] for w in [p.all(p.f)]], P),
     # -- graphs --------------------------------------------------------------------------------------------------------
