@@ -427,10 +427,10 @@ class Engine(ABC):
     def second_half(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
         """Compile what a sliced call of an exact function (`Collectives.cut`) computes once, after all slices.
 
-        Its inputs are those of `variant`, and then what passes the cut. Its outputs are those behind the cut, and then the
-        new values of all variables in `updated_in` that are not `is_random`. The sliced `variant` of such a function has
-        as outputs those of the function (anything for those behind the cut), then what passes the cut, and then the new
-        values of random states.
+        Its inputs are those of `variant`, and then what passes the cut. Its outputs are those behind the cut, and then
+        the new values of all variables in `updated_in` that are not `is_random`. The sliced `variant` of such a
+        function has as outputs those of the function (anything for those behind the cut), then what passes the cut,
+        and then the new values of random states.
         """
         raise TypeError(f"exact: the engine {self.name!r} has no exact functions")
 

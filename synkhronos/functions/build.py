@@ -52,9 +52,10 @@ def function(
         Data that lives in shared variables, of at least 1 dimension: calls select rows of them with ``batch_s``, and
         ``num_slices`` slices them, on every rank.
     exact : bool, optional
-        As `fork` was told by default, which is False. Whether updates are those of the serial function, too: the ranks' parts of a gradient, of a mean or of a sum are
+        Whether updates are those of the serial function, too: the ranks' parts of a gradient, of a mean or of a sum are
         put together inside the graph, as `synkhronos.ops.all_reduce` does, where an operation needs the whole. All
-        ranks make the same updates then. Random numbers are still drawn by each rank for its own rows.
+        ranks make the same updates then. Random numbers are still drawn by each rank for its own rows. By default what
+        `fork` was told, else False.
     givens, **kwargs
         Passed to the engine's own ``function``.
 

@@ -223,9 +223,7 @@ class Planner:
             second_half,
         )
 
-    def _second_half(
-        self, cut: Cut, replicator: Replicator, wanted: Sequence[int], num_slices: int
-    ) -> SecondHalf:
+    def _second_half(self, cut: Cut, replicator: Replicator, wanted: Sequence[int], num_slices: int) -> SecondHalf:
         """Return what a call in slices computes once; refuse it if the function cannot be cut."""
         if cut.why_not:
             expected = f"1, because the function cannot be exact in slices: {cut.why_not}"

@@ -13,13 +13,13 @@
 
 ``placements``   what there is: replicated, rows, parts
 ``layout``       how rows lie in an axis
-``rule``         what a rule says of an operation; ``axes``, ``shapes``, ``subscripts``, ``nested`` are the kinds of them
+``rule``         what a rule says of an operation; ``axes``, ``shapes``, ``subscripts``, ``nested`` have the kinds
 ``propagate``    through a whole graph
 
 Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.
 """
 
-from .axes import MIXED, ONE, Axes, Elementwise, Joined, Moved, Reduction, along
+from .axes import MIXED, ONE, Axes, Checked, Elementwise, Joined, Moved, Reduction, along
 from .completion import Builder, Collective, complete, parts_of_rows
 from .layout import Layout, Product, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
@@ -35,6 +35,7 @@ __all__ = [
     "REPLICATE",
     "ZERO",
     "Axes",
+    "Checked",
     "Builder",
     "Collective",
     "complete",

@@ -68,7 +68,12 @@ class Axes(Rule):
         self.degree, self.added, self.factors = degree, set(added), factors
         self.inputs = [list(labels) for labels in inputs]
         self.outputs = [list(labels) for labels in outputs]
-        self.linear, self.powers, self.moves, self.shapes_only = [list(group) for group in linear], powers, moves, shapes_only
+        self.linear, self.powers, self.moves, self.shapes_only = (
+            [list(group) for group in linear],
+            powers,
+            moves,
+            shapes_only,
+        )
         self.reduce = ["sum"] * len(self.outputs) if reduce is None else list(reduce)
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
@@ -385,3 +390,14 @@ class Joined(Axes):
                 layout = layout._replace(outer=layout.outer.times(Product(len(arrays))))
                 return Placed([Shard(self.axis, arrays[0].power, layout)])
         return super().place(inputs, exact)
+
+
+class Checked(Axes):
+    """The first input as it is, if conditions hold: of parts the whole is checked, if it can be had."""
+
+    def __init__(self, ndim: int, n_conditions: int) -> None:
+        super().__init__([range(ndim), *[[]] * n_conditions], [range(ndim)], [[0]])
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        conditions = [one if exact and isinstance(one, Partial) else Replicate() for one in inputs[1:]]
+        return super().place([inputs[0], *conditions], exact)

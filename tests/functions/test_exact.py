@@ -269,17 +269,28 @@ def test_outputs_in_slices(world):
 
     ours, plain = regression(by_signs, outputs=outputs)()[1], regression(by_signs, outputs=outputs)()[1]
     f = synk.function(**ours, exact=True, **FAST)
-    g = theano.function(plain["inputs"], [one[0] if isinstance(one, tuple) else one for one in plain["outputs"]], **FAST)
+    g = theano.function(
+        plain["inputs"], [one[0] if isinstance(one, tuple) else one for one in plain["outputs"]], **FAST
+    )
     assert f.output_modes == ["avg", "gather", "sum", "max", "avg", "avg"]
     g0 = theano.function(plain["inputs"], [], updates=plain["updates"], on_unused_input="ignore", **FAST)
-    for n, num_slices, subset in [(7, 2, None), (6, 3, [4, 1, 0]), (7, 3, [1, 2]), (7, 2, []), (3, 2, [0]), (7, 1, [4, 2])]:
+    for n, num_slices, subset in [
+        (7, 2, None),
+        (6, 3, [4, 1, 0]),
+        (7, 3, [1, 2]),
+        (7, 2, []),
+        (3, 2, [0]),
+        (7, 1, [4, 2]),
+    ]:
         want, positions = g(*rows(n)), range(5) if subset is None else subset
         got = f(*rows(n), num_slices=num_slices, output_subset=subset)
         for ours_, i in zip(got, positions):
             np.testing.assert_allclose(ours_, want[i], rtol=1e-10)
         g0(*rows(n))
         for one, other in zip(ours["updates"], plain["updates"]):
-            np.testing.assert_allclose(np.atleast_1d(synk.gather(one[0], nd_up=1))[-1], other[0].get_value(), rtol=1e-10)
+            np.testing.assert_allclose(
+                np.atleast_1d(synk.gather(one[0], nd_up=1))[-1], other[0].get_value(), rtol=1e-10
+            )
 
 
 def test_steps_in_slices(world):
@@ -294,7 +305,12 @@ def test_slices_of_sliceable_shared_variables(threads):
     s, w = theano.shared(np.zeros((0, 2)), "s"), theano.shared(np.ones(2), "w")
     loss = T.sqr(T.dot(s, w) - 1).sum()
     f = synk.function(
-        [], T.sqrt(loss), updates=[(w, w - 0.1 * T.sgn(theano.grad(loss, w)))], sliceable_shareds=[s], exact=True, **FAST
+        [],
+        T.sqrt(loss),
+        updates=[(w, w - 0.1 * T.sgn(theano.grad(loss, w)))],
+        sliceable_shareds=[s],
+        exact=True,
+        **FAST,
     )
     synk.scatter(s, np.arange(14.0).reshape(7, 2))
     error = np.arange(14.0).reshape(7, 2) @ np.ones(2) - 1
@@ -312,7 +328,9 @@ def test_slices_draw_random_numbers_of_their_own(threads):
 
 
 def test_slices_of_rows_that_depend_on_all_rows_are_refused(threads):
-    twins = Twins(regression(descent, predict=lambda x, w: T.dot(x - x.mean(axis=0), w) / x.std(axis=0).sum()), exact=True, **FAST)
+    twins = Twins(
+        regression(descent, predict=lambda x, w: T.dot(x - x.mean(axis=0), w) / x.std(axis=0).sum()), exact=True, **FAST
+    )
     twins.call(*rows(7))
     with refuses(ValueError, "num_slices", "cannot be exact in slices"):
         twins.f(*rows(6), num_slices=2)

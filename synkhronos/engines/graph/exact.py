@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from ...errors import ArgumentValueError
-from ...sharding import Builder, Graph, Partial, Placement, Propagated, Shard, Size, Unknown, complete, parts_of_rows, propagate
+from ...sharding import (
+    Builder,
+    Graph,
+    Partial,
+    Placement,
+    Propagated,
+    Shard,
+    Size,
+    Unknown,
+    complete,
+    parts_of_rows,
+    propagate,
+)
 from ..base import Sharding, Step
 from .library import Library
 from .snapshot import Halves, Snapshot
@@ -20,7 +32,11 @@ def placed(
 
 
 def completed(
-    library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], label: Callable[[Any], str], is_random: Callable[[Any], bool]
+    library: Library,
+    snapshot: Snapshot,
+    shards: Mapping[Any, Shard],
+    label: Callable[[Any], str],
+    is_random: Callable[[Any], bool],
 ) -> Tuple[Snapshot, Sharding]:
     """Return the snapshot with collectives, and what there is to say of it; see `Engine.completed`."""
     graph, found = placed(library, snapshot, shards, exact=True)
@@ -75,4 +91,3 @@ def _builder(library: Library) -> Builder:
         return results
 
     return Builder(apply, all_reduce, library.whole_length)
-

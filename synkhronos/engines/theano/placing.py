@@ -28,6 +28,7 @@ from ...sharding import (
     ONE,
     ZERO,
     Axes,
+    Checked,
     Choice,
     Completed,
     Drawn,
@@ -217,7 +218,7 @@ def _split(node: Any) -> Rule:
     axis, n = constant(node.inputs[1]), ndim(node.inputs[0])
     if axis is None:
         return Opaque(len(node.outputs))
-    names = [MIXED if i == int(axis) % n else i for i in range(n)]
+    names: List[Any] = [MIXED if i == int(axis) % n else i for i in range(n)]
     return Axes([names, [], [MIXED]], [names] * len(node.outputs), [[0]])
 
 
@@ -230,9 +231,8 @@ def _same(node: Any) -> Rule:
     return Moved(ndim(node.inputs[0]), range(ndim(node.inputs[0])))
 
 
-def _asserted(node: Any) -> Rule:
-    names = list(range(ndim(node.inputs[0])))
-    return Axes([names, *[[]] * (len(node.inputs) - 1)], [names], [[0]])
+def _checked(node: Any) -> Rule:
+    return Checked(ndim(node.inputs[0]), len(node.inputs) - 1)
 
 
 def _same_as_first(node: Any) -> Rule:
@@ -311,7 +311,7 @@ def _by_rows(linear: Sequence[int] = ()) -> Callable[[Any], Rule]:
 
 def _with_bias(node: Any) -> Rule:
     """Softmax of a matrix and a bias for each of its columns, and what is made of it."""
-    inputs = [[0, MIXED], [MIXED], *[[0]] * (len(node.inputs) - 2)]
+    inputs: List[List[Any]] = [[0, MIXED], [MIXED], *[[0]] * (len(node.inputs) - 2)]
     return Axes(inputs, [[0, *[MIXED] * (ndim(one) - 1)] for one in node.outputs])
 
 
@@ -507,7 +507,7 @@ RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     opt.MakeVector: _vector,
     basic.Join: _joined,
     basic.Split: _split,
-    opt.Assert: _asserted,
+    opt.Assert: _checked,
     SpecifyShape: _same_as_first,
     subtensor.Subtensor: _subtensor,
     subtensor.IncSubtensor: _inc_subtensor,
