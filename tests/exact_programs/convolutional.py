@@ -25,7 +25,7 @@ def lenet():
     cost = -log_likelihood(p, y)
     params = [filters, b, w, c, v, d]
     steps = [(param, param - 0.1 * gradient) for param, gradient in zip(params, T.grad(cost, params))]
-    outputs = [(cost, "sum"), (error_rate(p, y), "sum")]
+    outputs = [cost, error_rate(p, y)]
     return Program([x, y], outputs, params, steps, [random.randn(ROWS, 100), classes(random, 3)])
 
 
@@ -44,7 +44,7 @@ def cnn():
     prediction = layers.get_output(net)
     loss = objectives.categorical_crossentropy(prediction, y).mean()
     params = layers.get_all_params(net, trainable=True)
-    outputs = [(loss, "sum"), (T.mean(T.eq(T.argmax(prediction, axis=1), y), dtype="float64"), "sum")]
+    outputs = [loss, T.mean(T.eq(T.argmax(prediction, axis=1), y), dtype="float64")]
     data = [random.randn(ROWS, 1, 12, 12), classes(random, 3), bernoulli(random, 0.5, 36)]
     return Program([x, y, mask], outputs, params, updates.adam(loss, params), data)
 
@@ -95,7 +95,7 @@ def resnet():
     for norm in norms:
         steps.update(norm.updates)
     data = [random.randn(ROWS, 2, 6, 6), classes(random, 3)]
-    return Program([x, y], [(loss, "sum")], params, steps, data)
+    return Program([x, y], [loss], params, steps, data)
 
 
 def spatial_transformer():
@@ -128,7 +128,7 @@ def spatial_transformer():
     params = [w, b, v, c, u, e]
     return Program(
         [x, y],
-        [(loss, "sum"), (sampled.reshape((x.shape[0], out, out)), "gather")],
+        [loss, sampled.reshape((x.shape[0], out, out))],
         params,
         updates.adam(loss, params, 0.01),
         [random.rand(ROWS, size, size), classes(random, 3)],
@@ -150,7 +150,7 @@ def fully_convolutional_autoencoder():
     loss = T.sqr(image - x).mean()
     params = [filters, b, back, c]
     steps = OrderedDict(updates.adadelta(loss, params, 1.0))
-    return Program([x], [(loss, "sum"), (image, "gather")], params, steps, [random.rand(ROWS, 1, 8, 8)])
+    return Program([x], [loss, image], params, steps, [random.rand(ROWS, 1, 8, 8)])
 
 
 def weighted_transformer():
@@ -171,7 +171,7 @@ def weighted_transformer():
     loss = T.nnet.categorical_crossentropy(p, y).mean()
     params = [w, b, v, c, u, e]
     data = [random.rand(ROWS, size, size), classes(random, 3)]
-    return Program([x, y], [(loss, "sum"), (sampled, "gather")], params, updates.adam(loss, params, 0.01), data)
+    return Program([x, y], [loss, sampled], params, updates.adam(loss, params, 0.01), data)
 
 
 def network_in_network():
@@ -185,7 +185,7 @@ def network_in_network():
     loss = objectives.categorical_crossentropy(layers.get_output(net), y).mean()
     params = layers.get_all_params(net, trainable=True)
     steps = updates.nesterov_momentum(loss, params, 0.05)
-    return Program([x, y], [(loss, "sum")], params, steps, [random.randn(ROWS, 2, 6, 6), classes(random, 3)])
+    return Program([x, y], [loss], params, steps, [random.randn(ROWS, 2, 6, 6), classes(random, 3)])
 
 
 def theanos_batch_norm():
@@ -202,7 +202,7 @@ def theanos_batch_norm():
     params = [w, v, gamma, beta]
     steps = updates.sgd(loss, params, 0.1)
     steps.update([(mean, new_mean), (variance, new_variance)])
-    return Program([x, y], [(loss, "sum")], params, steps, [random.randn(ROWS, 5), random.randn(ROWS, 2)])
+    return Program([x, y], [loss], params, steps, [random.randn(ROWS, 5), random.randn(ROWS, 2)])
 
 
 PROGRAMS = [

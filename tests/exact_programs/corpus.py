@@ -16,7 +16,7 @@ class Program(NamedTuple):
     Attributes
     ----------
     inputs, outputs, updates
-        As for ``theano.function``, but for outputs: some are ``(variable, op)``.
+        As for ``theano.function``.
     params : list of shared variables
         What is trained; other targets of updates are the state of a rule, or running averages.
     data : list of arrays

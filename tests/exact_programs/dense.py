@@ -21,7 +21,7 @@ def logistic_regression():
     cost = -log_likelihood(p, y)
     gradients = T.grad(cost=cost, wrt=[w, b])
     steps = [(param, param - 0.13 * gradient) for param, gradient in zip([w, b], gradients)]
-    outputs = [(cost, "sum"), (error_rate(p, y), "sum")]
+    outputs = [cost, error_rate(p, y)]
     return Program([x, y], outputs, [w, b], steps, [random.randn(ROWS, 5), classes(random, 3)])
 
 
@@ -37,7 +37,7 @@ def mlp_with_penalties():
     cost = -log_likelihood(p, y) + 0.001 * l1 + 0.0001 * l2
     params = [w, b, v, c]
     steps = [(param, param - 0.1 * gradient) for param, gradient in zip(params, T.grad(cost, params))]
-    outputs = [cost, (error_rate(p, y), "sum"), (T.argmax(p, axis=1), "gather")]
+    outputs = [cost, error_rate(p, y), T.argmax(p, axis=1)]
     return Program([x, y], outputs, params, steps, [random.randn(ROWS, 6), classes(random, 3)])
 
 
@@ -52,7 +52,7 @@ def mlp():
     prediction = layers.get_output(net)
     loss = objectives.categorical_crossentropy(prediction, y).mean()
     params = layers.get_all_params(net, trainable=True)
-    outputs = [(loss, "sum"), (prediction, "gather")]
+    outputs = [loss, prediction]
     return Program([x, y], outputs, params, updates.adam(loss, params), [random.randn(ROWS, 6), classes(random, 3)])
 
 
@@ -93,7 +93,7 @@ def highway():
     gradients, norm = updates.total_norm_constraint(theano.grad(loss, params), 0.5, return_norm=True)
     steps = updates.nesterov_momentum(gradients, params, 0.1, 0.9)
     data = [random.randn(ROWS, 6), classes(random, 3)]
-    return Program([x, y], [(loss, "sum"), norm], params, steps, data)
+    return Program([x, y], [loss, norm], params, steps, data)
 
 
 def maxout():
@@ -110,7 +110,7 @@ def maxout():
     for param in params:
         if param.ndim == 2:
             steps[param] = updates.norm_constraint(steps[param], 1.2)
-    return Program([x, y], [(loss, "sum")], params, steps, [random.randn(ROWS, 6), classes(random, 3)])
+    return Program([x, y], [loss], params, steps, [random.randn(ROWS, 6), classes(random, 3)])
 
 
 def multi_task():
@@ -126,7 +126,7 @@ def multi_task():
     loss = of_class + 0.3 * of_value
     params = layers.get_all_params([by_class, by_value], trainable=True)
     data = [random.randn(ROWS, 6), classes(random, 3), random.randn(ROWS, 2), bernoulli(random, 0.6)]
-    outputs = [loss, (of_class, "sum"), of_value]
+    outputs = [loss, of_class, of_value]
     return Program([x, y, t, known], outputs, params, updates.adagrad(loss, params, 0.1), data)
 
 
@@ -149,7 +149,7 @@ def mixture_density():
     params = [w, b] + [param for head in heads for param in head]
     points = random.randn(ROWS, 2)
     target = np.sin(points.sum(axis=1, keepdims=True)) + 0.1 * random.randn(ROWS, 1)
-    return Program([x, y], [(loss, "sum")], params, updates.adam(loss, params, 0.02), [points, target])
+    return Program([x, y], [loss], params, updates.adam(loss, params, 0.02), [points, target])
 
 
 def siamese():
@@ -163,7 +163,7 @@ def siamese():
     loss = T.mean(same * T.sqr(distance) + (1 - same) * T.sqr(T.maximum(0, 2 - distance)))
     params = layers.get_all_params(net, trainable=True)
     data = [random.randn(ROWS, 6), random.randn(ROWS, 6), bernoulli(random, 0.5)]
-    outputs = [(loss, "sum"), (distance, "gather")]
+    outputs = [loss, distance]
     return Program([first, second, same], outputs, params, updates.rmsprop(loss, params, 0.01), data)
 
 
@@ -181,7 +181,7 @@ def generator_and_judge():
     generates, judges = (layers.get_all_params(net, trainable=True) for net in (generator, judge))
     steps = updates.adam(of_generator, generates, 0.005, beta1=0.5)
     steps.update(updates.adam(of_judge, judges, 0.005, beta1=0.5))
-    outputs = [((real > 0.5).mean(), "sum"), ((fake < 0.5).mean(), "sum")]
+    outputs = [(real > 0.5).mean(), (fake < 0.5).mean()]
     return Program([z, x], outputs, generates + judges, steps, [random.rand(ROWS, 3), random.rand(ROWS, 4)])
 
 
@@ -199,7 +199,7 @@ def clipped():
         steps[speed] = 0.9 * speed - rate * T.clip(gradient, -0.05, 0.05)
         steps[param] = param + 0.9 * steps[speed] - rate * T.clip(gradient, -0.05, 0.05)
     data = [random.randn(ROWS, 5), 3 * random.randn(ROWS)]
-    return Program([x, y], [(loss, "sum"), (abs(error).max(), "max")], [w, b, v], steps, data)
+    return Program([x, y], [loss, abs(error).max()], [w, b, v], steps, data)
 
 
 def policy_gradient():
@@ -219,7 +219,7 @@ def policy_gradient():
     params = layers.get_all_params([actor, critic], trainable=True)
     gradients = updates.total_norm_constraint(theano.grad(loss, params), 0.5)
     data = [random.randn(ROWS, 5), classes(random, 3), random.randn(ROWS), 0.2 + 0.6 * random.rand(ROWS)]
-    outputs = [(loss, "sum"), (entropy.mean(), "sum"), (ratio.max(), "max")]
+    outputs = [loss, entropy.mean(), ratio.max()]
     return Program([x, action, gain, old], outputs, params, updates.adam(gradients, params, 0.01), data)
 
 
@@ -245,7 +245,7 @@ def value_of_actions():
     for param, follower in zip(params, followers):
         steps[follower] = 0.95 * follower + 0.05 * steps[param]
     data = [random.randn(ROWS, 5), classes(random, 3), random.randn(ROWS), random.randn(ROWS, 5)]
-    outputs = [(loss, "sum"), (error, "gather")]
+    outputs = [loss, error]
     return Program([x, action, reward, then, ends], outputs, params, steps, [*data, bernoulli(random, 0.2)])
 
 
@@ -262,7 +262,7 @@ def wasserstein():
     loss = 10 * penalty - distance
     params = layers.get_all_params(judge, trainable=True)
     data = [random.randn(ROWS, 4), 1 + random.randn(ROWS, 4), random.rand(ROWS, 1)]
-    outputs = [(distance, "sum"), (penalty, "sum")]
+    outputs = [distance, penalty]
     return Program([real, made, where], outputs, params, updates.adam(loss, params, 0.005, beta1=0.5, beta2=0.9), data)
 
 
@@ -277,7 +277,7 @@ def centres():
     count = member.sum(axis=0)
     shift = T.dot(member.T, x) - count.dimshuffle(0, "x") * middle
     steps = [(seen, seen + count), (middle, middle + shift / T.maximum(seen + count, 1).dimshuffle(0, "x"))]
-    outputs = [(squares.min(axis=1).mean(), "sum"), (nearest, "gather"), (count, "sum")]
+    outputs = [squares.min(axis=1).mean(), nearest, count]
     return Program([x], outputs, [middle, seen], steps, [random.randn(ROWS, 2) + 3 * random.randint(0, 3, (ROWS, 1))])
 
 
@@ -290,7 +290,7 @@ def by_hand():
     loss = T.mean(T.sqr(T.dot(x - x_mean, w) + b - y))
     gradients = synk.ops.all_reduce(theano.grad(loss, [w, b]))
     steps = updates.adam(gradients, [w, b], 0.01)
-    return Program([x, y], [(loss, "sum")], [w, b], steps, [random.randn(ROWS, 5), random.randn(ROWS, 2)])
+    return Program([x, y], [loss], [w, b], steps, [random.randn(ROWS, 5), random.randn(ROWS, 2)])
 
 
 def concatenated():
@@ -303,7 +303,7 @@ def concatenated():
     loss = -T.mean(T.log(p[: real.shape[0]])) - T.mean(T.log(1 - p[real.shape[0] :]))
     params = layers.get_all_params(judge, trainable=True)
     data = [random.randn(ROWS, 4), 1 + random.randn(ROWS, 4)]
-    return Program([real, made], [(loss, "sum")], params, updates.adam(loss, params, 0.01), data)
+    return Program([real, made], [loss], params, updates.adam(loss, params, 0.01), data)
 
 
 PROGRAMS = [

@@ -26,7 +26,7 @@ def variational_autoencoder():
     divergence = 0.5 * T.sum(1 + 2 * s - T.sqr(m) - T.exp(2 * s))
     loss = T.nnet.binary_crossentropy(image, x).sum() - divergence
     params = layers.get_all_params([mu, log_sigma, decoder], trainable=True)
-    outputs = [(loss, "sum"), (image, "gather")]
+    outputs = [loss, image]
     return Program([x, noise], outputs, params, updates.adam(loss, params, 0.01), [BINARY, random.randn(ROWS, 2)])
 
 
@@ -45,7 +45,7 @@ def denoising_autoencoder():
     x, kept = T.dmatrix("x"), T.dmatrix("kept")
     w, b, c = weights(random, 8, 5, name="W"), zeros(5, name="b"), zeros(8, name="b_prime")
     cost, steps = denoising(x, kept, w, b, c)
-    return Program([x, kept], [(cost, "sum")], [w, b, c], steps, [BINARY, bernoulli(random, 0.7, 8)])
+    return Program([x, kept], [cost], [w, b, c], steps, [BINARY, bernoulli(random, 0.7, 8)])
 
 
 class Backward(layers.Layer):
@@ -75,7 +75,7 @@ def tied_autoencoder():
     loss = lasagne.objectives.squared_error(image, x).mean() + 0.05 * sparsity
     params = layers.get_all_params(decoder, trainable=True)
     data = [BINARY + 0.1 * random.randn(ROWS, 8)]
-    outputs = [loss, (activity, "sum"), (hidden, "gather")]
+    outputs = [loss, activity, hidden]
     return Program([x], outputs, params, updates.momentum(loss, params, 0.5), data)
 
 
@@ -91,7 +91,7 @@ def contractive_autoencoder():
     contraction = T.sum(jacobian**2) / x.shape[0]
     loss = cost + 0.1 * contraction
     params = [w, b, c]
-    outputs = [(cost, "sum"), (contraction, "sum")]
+    outputs = [cost, contraction]
     return Program([x], outputs, params, updates.sgd(loss, params, 0.1), [BINARY])
 
 
@@ -110,9 +110,9 @@ def stacked_autoencoder():
     steps = [(param, param - 0.3 * gradient) for param, gradient in zip(params, T.grad(cost, params))]
     masks = bernoulli(random, 0.7, 8), bernoulli(random, 0.7, 6)
     return [
-        Program([x, kept], [(first, "sum")], [w, b, c], first_steps, [BINARY, masks[0]]),
-        Program([x, kept_hidden], [(second, "sum")], [v, d, e], second_steps, [BINARY, masks[1]]),
-        Program([x, y], [(cost, "sum")], params, steps, [BINARY, classes(random, 3)]),
+        Program([x, kept], [first], [w, b, c], first_steps, [BINARY, masks[0]]),
+        Program([x, kept_hidden], [second], [v, d, e], second_steps, [BINARY, masks[1]]),
+        Program([x, y], [cost], params, steps, [BINARY, classes(random, 3)]),
     ]
 
 
@@ -174,7 +174,7 @@ def boltzmann_machine():
     likelihood = T.mean(8 * T.log(T.nnet.sigmoid(rbm.free_energy(flipped) - rbm.free_energy(bits))))
     steps = updates.momentum(gradients, rbm.params, 0.1, 0.5)
     steps[place] = (place + 1) % 8
-    return Program([x, *draws], [(cost, "sum"), (likelihood, "sum")], rbm.params, steps, [BINARY, *data])
+    return Program([x, *draws], [cost, likelihood], rbm.params, steps, [BINARY, *data])
 
 
 def deep_belief_network():
@@ -189,12 +189,12 @@ def deep_belief_network():
         draws, data = draws_of(random, *shape, steps=1)
         cost, gradients = rbm.cost(below, [one.dimshuffle(1, 0, 2) for one in draws])
         steps = updates.sgd(gradients, rbm.params, 0.1)
-        programs.append(Program([x, *draws], [(cost, "sum")], rbm.params, steps, [BINARY, *data]))
+        programs.append(Program([x, *draws], [cost], rbm.params, steps, [BINARY, *data]))
         below = rbm.up(below)
     p = T.nnet.softmax(T.dot(below, u) + f)
     cost, params = -log_likelihood(p, y), [*first.params[:2], *second.params[:2], u, f]
     steps = OrderedDict((param, param - 0.3 * gradient) for param, gradient in zip(params, T.grad(cost, params)))
-    return [*programs, Program([x, y], [(cost, "sum")], params, steps, [BINARY, classes(random, 3)])]
+    return [*programs, Program([x, y], [cost], params, steps, [BINARY, classes(random, 3)])]
 
 
 def masked_autoencoder():
@@ -212,7 +212,7 @@ def masked_autoencoder():
     p = T.nnet.sigmoid(T.dot(T.nnet.relu(T.dot(x, w * into) + b), v * out) + c)
     loss = T.nnet.binary_crossentropy(T.clip(p, 1e-6, 1 - 1e-6), x).sum(axis=1).mean()
     params = [w, b, v, c]
-    return Program([x], [(loss, "sum"), (p, "gather")], params, updates.momentum(loss, params, 0.05), [BINARY])
+    return Program([x], [loss, p], params, updates.momentum(loss, params, 0.05), [BINARY])
 
 
 PROGRAMS = [

@@ -31,9 +31,7 @@ def lstm_text():
     params = layers.get_all_params(net, trainable=True)
     steps = updates.adagrad(updates.total_norm_constraint(T.grad(cost, params), 5), params, 0.05)
     text = random.randint(0, 6, (ROWS, TIME))
-    return Program(
-        [x, y], [(cost, "sum"), (prediction, "gather")], params, steps, [np.eye(6)[text], classes(random, 6)]
-    )
+    return Program([x, y], [cost, prediction], params, steps, [np.eye(6)[text], classes(random, 6)])
 
 
 def lstm_sentiment():
@@ -50,7 +48,7 @@ def lstm_sentiment():
     params = [*layers.get_all_params(net, trainable=True), u, b]
     cost = cost + 1e-4 * (u**2).sum()
     data = [classes(random, 11, TIME), mask_of(random), classes(random, 2)]
-    return Program([x, mask, y], [cost, (p.argmax(axis=1), "gather")], params, updates.adadelta(cost, params), data)
+    return Program([x, mask, y], [cost, p.argmax(axis=1)], params, updates.adadelta(cost, params), data)
 
 
 def gru():
@@ -64,7 +62,7 @@ def gru():
     params = layers.get_all_params(net, trainable=True)
     steps = updates.adam(updates.total_norm_constraint(theano.grad(loss, params), 1.0), params, 0.01)
     numbers = np.stack([random.rand(ROWS, TIME), bernoulli(random, 0.4, TIME)], axis=2)
-    return Program([x, y], [(loss, "sum")], params, steps, [numbers, numbers.prod(axis=2).sum(axis=1)])
+    return Program([x, y], [loss], params, steps, [numbers, numbers.prod(axis=2).sum(axis=1)])
 
 
 def scanned():
@@ -86,7 +84,7 @@ def scanned():
     gradients = [T.clip(gradient, -0.2, 0.2) for gradient in T.grad(loss, params)]
     steps = updates.nesterov_momentum(gradients, params, 0.05)
     data = [random.randn(ROWS, TIME, 3), random.randn(ROWS, TIME, 2)]
-    return Program([x, y], [(loss, "sum"), (predicted, "gather")], params, steps, data)
+    return Program([x, y], [loss, predicted], params, steps, data)
 
 
 def tagging():
@@ -106,7 +104,7 @@ def tagging():
     params = layers.get_all_params(net, trainable=True)
     data = [classes(random, 11, TIME), mask_of(random), classes(random, 3, TIME)]
     right = (T.eq(tags, y) * mask).sum()
-    outputs = [loss, (tags, "gather"), (right, "sum")]
+    outputs = [loss, tags, right]
     return Program([x, mask, y], outputs, params, updates.rmsprop(loss, params, 0.01), data)
 
 
@@ -120,7 +118,7 @@ def cbow():
     loss = T.nnet.categorical_crossentropy(p, word).mean()
     params = [embedding, out]
     data = [classes(random, 12, 4), classes(random, 12)]
-    return Program([around, word], [(loss, "sum")], params, updates.adagrad(loss, params, 0.5), data)
+    return Program([around, word], [loss], params, updates.adagrad(loss, params, 0.5), data)
 
 
 def skip_gram():
@@ -137,7 +135,7 @@ def skip_gram():
     steps[out] = T.inc_subtensor(out[near], -0.1 * by_near)
     steps[out] = T.inc_subtensor(steps[out][drawn], -0.1 * by_drawn)
     data = [classes(random, 12), classes(random, 12), classes(random, 12, 3)]
-    return Program([word, near, drawn], [(loss, "sum")], [embedding, out], steps, data)
+    return Program([word, near, drawn], [loss], [embedding, out], steps, data)
 
 
 def matrix_factorization():
@@ -152,7 +150,7 @@ def matrix_factorization():
     loss = T.mean(error + 0.02 * penalty)
     params = [p, q, b, c, mean]
     data = [classes(random, 9), classes(random, 7), random.randint(1, 6, ROWS).astype("float64")]
-    outputs = [(loss, "sum"), T.sqrt(error.mean()), (guess, "gather")]
+    outputs = [loss, T.sqrt(error.mean()), guess]
     return Program([user, film, rating], outputs, params, updates.adam(loss, params, 0.02), data)
 
 
@@ -173,7 +171,7 @@ def attention():
     loss = T.nnet.categorical_crossentropy(p, y).mean()
     params = [embedding, wq, wk, wv, out, b]
     data = [classes(random, 11, TIME), mask_of(random), classes(random, 3)]
-    outputs = [(loss, "sum"), (weight, "gather")]
+    outputs = [loss, weight]
     return Program([x, mask, y], outputs, params, updates.adam(loss, params, 0.01), data)
 
 
@@ -229,7 +227,7 @@ def translation():
     loss = T.nnet.categorical_crossentropy(p, y[:, 1:].flatten()).mean()
     params = [of_x, of_y, w, u, a, out]
     data = [classes(random, 11, TIME), classes(random, 7, 4)]
-    return Program([x, y], [(loss, "sum")], params, updates.adam(loss, params, 0.01), data)
+    return Program([x, y], [loss], params, updates.adam(loss, params, 0.01), data)
 
 
 def conditional_random_field():
@@ -254,7 +252,7 @@ def conditional_random_field():
     loss = T.mean(everything - right)
     params = [w, change]
     data = [random.randn(ROWS, TIME, 4), classes(random, 3, TIME)]
-    outputs = [(loss, "sum"), (everything, "gather")]
+    outputs = [loss, everything]
     return Program([x, y], outputs, params, updates.rmsprop(loss, params, 0.01), data)
 
 
@@ -269,7 +267,7 @@ def text_convolution():
     loss = objectives.categorical_crossentropy(layers.get_output(net), y).mean()
     params = layers.get_all_params(net, trainable=True)
     steps = updates.adagrad(loss, params, 0.1)
-    return Program([x, y], [(loss, "sum")], params, steps, [classes(random, 11, TIME), classes(random, 2)])
+    return Program([x, y], [loss], params, steps, [classes(random, 11, TIME), classes(random, 2)])
 
 
 text_convolution.mode = theano.Mode("cvm", "fast_compile")
@@ -287,7 +285,7 @@ def time_major_text():
     p = T.nnet.softmax(hidden.reshape((-1, 4)))
     loss = -log_likelihood(p, y.T.flatten())
     data = [random.randn(ROWS, TIME, 3), classes(random, 4, TIME)]
-    return Program([x, y], [(loss, "sum")], [w, u], updates.sgd(loss, [w, u], 0.1), data)
+    return Program([x, y], [loss], [w, u], updates.sgd(loss, [w, u], 0.1), data)
 
 
 def words_that_are_there():
@@ -300,7 +298,7 @@ def words_that_are_there():
     loss = T.nnet.categorical_crossentropy(p, y[there]).mean()
     params = [embedding, out]
     data = [classes(random, 11, TIME), mask_of(random), classes(random, 3, TIME)]
-    return Program([x, mask, y], [(loss, "sum")], params, updates.adagrad(loss, params, 0.1), data)
+    return Program([x, mask, y], [loss], params, updates.adagrad(loss, params, 0.1), data)
 
 
 def every_step():
@@ -314,7 +312,7 @@ def every_step():
     loss = T.nnet.categorical_crossentropy(p, y.flatten()).mean()
     params = [*layers.get_all_params(net, trainable=True), v, c]
     data = [random.randn(ROWS, TIME, 3), classes(random, 3, TIME)]
-    return Program([x, y], [(loss, "sum")], params, updates.adam(loss, params, 0.01), data)
+    return Program([x, y], [loss], params, updates.adam(loss, params, 0.01), data)
 
 
 PROGRAMS = [
