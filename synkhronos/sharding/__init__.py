@@ -13,7 +13,7 @@
 
 ``placements``   what there is: replicated, rows, parts
 ``layout``       how rows lie in an axis
-``rule``         what a rule says of an operation; ``axes``, ``shapes``, ``subscripts``, ``nested`` have the kinds
+``rule``         what a rule says of an operation; kinds: ``axes``, ``shapes``, ``subscripts``, ``nested``
 ``propagate``    through a whole graph
 
 Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.

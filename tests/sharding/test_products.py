@@ -64,6 +64,7 @@ CASES = [
     Case("pooling along rows", U, lambda p: pool_2d(p.rows(2, 4, axis=1), (2, 2), ignore_border=True)),
     Case("pooling in three dimensions", S, lambda p: pool_3d(p.rows(2, 4, 4, 4), (2, 2, 2), ignore_border=True)),
     Case("gradient of max pooling", "Shard(0) Partial(avg)", mean_grad(lambda p: [[pool_2d(x * b, (2, 2), ignore_border=True), x, b] for x in [images(p)] for b in [p.all(3, 4, 4)]][0]), "Shard(0) Partial(sum)"),
+    Case("gradient of max pooling of parts", "Unknown", lambda p: [T.grad(pool_2d(s, (2, 2), ignore_border=True).sum(), s) for s in [images(p).sum(0, keepdims=True)]], R),
     Case("gradient of average pooling", "Shard(0) Partial(avg)", mean_grad(lambda p: [[pool_2d(x * b, (2, 2), ignore_border=True, mode="average_inc_pad"), x, b] for x in [images(p)] for b in [p.all(3, 4, 4)]][0]), "Shard(0) Partial(sum)"),
     Case("second gradient of max pooling", "Shard(0)", lambda p: [T.grad(T.sqr(T.grad(T.sqr(pool_2d(x, (2, 2), ignore_border=True)).sum(), x)).sum(), x) for x in [images(p)]]),
 ]  # fmt: skip

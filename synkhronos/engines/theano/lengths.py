@@ -95,6 +95,8 @@ def length(variable: Any) -> Product:
 
 def elements(vector: Any) -> Optional[List[Product]]:
     """Return the elements of a vector that was put together; None if it was not. A length that is free is -1."""
+    if ndim(vector) != 1:
+        return None
     value = constant(vector)
     if value is not None:
         return [Product(int(one)) for one in value.ravel()] if value.dtype.kind in "iub" else None
@@ -113,7 +115,7 @@ def elements(vector: Any) -> Optional[List[Product]]:
         return [length(node.inputs[0])] if ndim(node.inputs[0]) == 0 else elements(node.inputs[0])
     if isinstance(op, Shape):
         return [axis_length(node.inputs[0], axis) for axis in range(ndim(node.inputs[0]))]
-    if isinstance(op, subtensor.Subtensor) and ndim(vector) == 1:
+    if isinstance(op, subtensor.Subtensor) and ndim(node.inputs[0]) == 1:
         before, index = elements(node.inputs[0]), constant_index(node)
         return None if before is None or not isinstance(index, slice) else before[index]
     return None

@@ -153,9 +153,11 @@ def _casts_linearly(node: Any) -> bool:
 
 def _reduction(node: Any) -> Rule:
     (one,) = node.inputs
-    op = {scalar.Add: "sum", scalar.Mul: "prod", scalar.Maximum: "max", scalar.Minimum: "min"}
+    op: Dict[Any, Optional[str]] = {scalar.Add: "sum", scalar.Mul: "prod", scalar.Maximum: "max", scalar.Minimum: "min"}
     if one.dtype == "bool":
         op.update({scalar.AND: "min", scalar.OR: "max"})
+    if node.outputs[0].dtype == "bool":
+        op.update({scalar.Add: None, scalar.Mul: None})  # whether any, or all, are not 0
     is_linear = one.dtype in tensor.discrete_dtypes or node.outputs[0].dtype not in tensor.discrete_dtypes
     return Reduction(ndim(one), _axes(node), op.get(type(node.op.scalar_op)), is_linear)
 
@@ -340,7 +342,7 @@ def _second_input(node: Any) -> Any:
 
 def _normalized(node: Any) -> Rule:
     n = ndim(node.inputs[0])
-    return Axes([list(range(n))] + [labels(one, range(n)) for one in node.inputs[1:]], [range(n)])
+    return Axes([list(range(n)), *[labels(one, range(n)) for one in node.inputs[1:]]], [range(n)])
 
 
 # -- indices -----------------------------------------------------------------------------------------------------------
