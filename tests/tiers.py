@@ -71,7 +71,7 @@ RULES = (
     # A program of each family; and of each rule, and each kind of output, one kind of ranks.
     Rule("thorough", "tests/exact_programs/", r"on_processes|test_program\[(?!mlp\]|highway|char_cnn|autoencoder)"),
     Rule("thorough", "tests/functions/test_exact.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
-    Rule("thorough", "tests/functions/test_default_ops.py", "threads-1"),
+    Rule("thorough", "tests/functions/test_default_ops.py", r"\bthreads-1"),
     Rule("thorough", "tests/sharding/test_corpus.py", r"masked|own cells|cnn|boltzmann|recurrent"),
     Rule("thorough", "tests/sharding/test_random_graphs.py"),
     Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),

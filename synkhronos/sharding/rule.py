@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple
 
+from ..reductions import IN_GRAPH
 from .placements import REPLICATE, Partial, Placement, Replicate, Size, Unknown
 
 
@@ -86,7 +87,7 @@ def taken_whole(
             power = powers.pop()
             unknown = Unknown("depends on how many rows the rank has")
             after[i] = unknown if powers or power is None else Replicate(power)
-        elif isinstance(one, Partial) and (not exact or one.reduction is None):
+        elif isinstance(one, Partial) and (not exact or one.reduction not in IN_GRAPH):
             after[i] = Unknown("needs the whole of a value of which every rank has a part")
         elif isinstance(one, (Size, Partial)):
             wanted.add(i)

@@ -228,8 +228,10 @@ def test_a_function_from_a_pickle_is_exact(threads):
         (lambda x, w: x, "own"),
         (lambda x, w: w + T.shared_randomstreams.RandomStreams(1).normal((3,)), "differ from rank to rank"),
         (lambda x, w: w * T.nlinalg.det(T.dot(x, x.T)), "each row with all others"),
+        (lambda x, w: x.prod(axis=0), "a product of parts"),
+        (lambda x, w: w + x.prod(axis=0), "every rank has a part"),
     ],
-    ids=["gram", "sort", "rows", "noise", "det"],
+    ids=["gram", "sort", "rows", "noise", "det", "product", "sum with a product"],
 )
 def test_updates_that_cannot_be_exact_are_refused(threads, update, why):
     x, w = T.dmatrix("x"), theano.shared(np.zeros(3) if why != "own" else np.zeros((1, 3)), "w")

@@ -11,8 +11,8 @@ PACKAGE = Path(__file__).parents[2] / "synkhronos"
 # on the same line, without cycles. A new module goes into the folder it belongs to.
 LAYERS = [
     ["errors", "trace"],
-    ["reductions", "partition", "host", "sharding"],
-    ["kernels", "in_graph"],
+    ["reductions", "partition", "host"],
+    ["kernels", "in_graph", "sharding"],
     ["selection", "memory"],
     ["sync"],
     ["transports", "engines"],

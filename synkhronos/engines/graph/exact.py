@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from ...errors import ArgumentValueError
+from ...reductions import IN_GRAPH
 from ...sharding import (
     Builder,
     Graph,
     Partial,
     Placement,
     Propagated,
+    Replicate,
     Shard,
     Size,
     Unknown,
@@ -46,6 +48,12 @@ def completed(
         argument = f"the update of {label(target)}"
         if isinstance(placement, Unknown):
             raise ArgumentValueError(argument, "a value that ranks can compute exactly", f"one that {placement.why}")
+        if isinstance(placement, Partial) and placement.reduction not in IN_GRAPH:
+            got = f"a product of parts of all ranks ({placement})"
+            raise ArgumentValueError(argument, "a value that ranks can compute exactly", got)
+        if isinstance(placement, (Replicate, Shard)) and placement.power != 0:
+            got = "one that depends on how many rows each rank has, from inside a loop"
+            raise ArgumentValueError(argument, "a value that ranks can compute exactly", got)
         if isinstance(placement, Shard) and target not in shards:
             expected = "a value that all ranks have in common"
             got = "one with rows, of which every rank has its own"
