@@ -42,7 +42,7 @@ def tell(function: Any, entries: Sequence[SharedEntry]) -> None:
         logger.warning(
             "function %s: %s %s changed on the master alone since the last command, by set_value or as_theano, so the "
             "other ranks go on with the old value%s: synk.broadcast(%s) gives them the new one%s",
-            function.name,
+            function.name or "without a name",
             ", ".join(names),
             *("was", "", lines[0], "") if len(names) == 1 else ("were", "s", f"[{', '.join(lines)}]", "s"),
         )

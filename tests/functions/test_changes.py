@@ -75,7 +75,7 @@ def test_several_at_once_are_one_line(small, told):
     world, words = small
     x = words.variable("x")
     params = [words.shared(np.zeros(2), name) for name in ("w", "b", None)]
-    f = words.function([x], words.sum(x) + words.sum(params[0] + params[1] + params[2]), name="f")
+    f = words.function([x], (words.sum(x) + words.sum(params[0] + params[1] + params[2]), "avg"), name="f")
     f(np.ones(world.n))
     for param in params:
         param.set_value(np.ones(2))
@@ -142,7 +142,7 @@ def test_what_the_library_changes_is_not_told(small, told):
     a, b, c, d = (words.shared(np.full(2, value), name) for value, name in zip((1.0, 2.0, 3.0, 4.0), "abcd"))
     clone = d.clone() if world.engine_name == "numpy" else d
     f = words.function([x], words.sum(x * 1), updates=[(a, b), (b, a), (c, c + words.sum(x)), (d, d * 2)])
-    g = words.function([x], words.sum(x) + words.sum(a + b + c) + words.sum(clone))
+    g = words.function([x], (words.sum(x) + words.sum(a + b + c) + words.sum(clone), "avg"))
     everything = [a, b, c, d]
     actions = [
         lambda: synk.all_reduce(everything),

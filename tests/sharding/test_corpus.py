@@ -7,7 +7,7 @@ import pytest
 import theano
 import theano.tensor as T
 from lasagne import init, layers, nonlinearities, objectives, regularization, updates
-from simulated import Program, check, with_convolutions
+from simulated import Program, check, compiled_quickly, with_convolutions
 from theano.gof.graph import io_toposort
 from theano.sandbox.rng_mrg import MRG_RandomStreams
 from theano.scan_module.scan_op import Scan
@@ -284,7 +284,7 @@ def operations(inputs, outputs):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_operation_has_a_rule_and_every_variable_is_the_serial_programs(name):
-    with theano.change_flags(mode="FAST_COMPILE", compute_test_value="off"), with_convolutions():
+    with compiled_quickly(), with_convolutions():
         program, outputs = built(name)
         for node in operations([one.variable for one in program.inputs], outputs):
             known = [cls for cls in type(node.op).__mro__ if cls in placing.RULES]
@@ -297,6 +297,6 @@ def test_every_operation_has_a_rule_and_every_variable_is_the_serial_programs(na
     "name", ["cnn", "lstm", "adam", "logistic regression", "batch norm", "variational autoencoder"]
 )
 def test_without_collectives_what_is_known_is_the_serial_programs(name):
-    with theano.change_flags(mode="FAST_COMPILE", compute_test_value="off"), with_convolutions():
+    with compiled_quickly(), with_convolutions():
         program, outputs = built(name)
         check(program, outputs, False, [SPLIT])

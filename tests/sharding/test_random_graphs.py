@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import theano
 import theano.tensor as T
-from simulated import Program, _thunk, _value_of, check
+from simulated import Program, _thunk, _value_of, check, compiled_quickly
 from theano.gof.graph import io_toposort
 
 from synkhronos.sharding import Shard
@@ -149,7 +149,7 @@ def _filled(g):
 def _scanned(g):
     x = g.one(newest=0.8)
     kind = g.rng.randint(3)
-    with theano.change_flags(mode="FAST_COMPILE"):
+    with compiled_quickly():
         if kind == 0:
             return theano.scan(lambda x_t: T.tanh(x_t) * 2, [x])[0]
         if kind == 1:
@@ -208,7 +208,7 @@ def test_what_is_said_of_a_graph_is_true(seed, exact):
 
 
 def verify(seed, exact, n_operations=25):
-    with theano.change_flags(mode="FAST_COMPILE", compute_test_value="off"):
+    with compiled_quickly():
         growth = Growth(seed)
         for _ in range(n_operations):
             growth.grow()
