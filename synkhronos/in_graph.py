@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 from .reductions import ReduceOp
 
@@ -47,6 +47,10 @@ class Call(ABC):
         arrays : sequence of arrays
             This rank's, on the host or on its device.
         """
+
+    def rows(self) -> Optional[Tuple[int, int]]:
+        """Return how many rows this rank computes with, and all ranks in the whole call; None if none are divided."""
+        return None
 
     def __enter__(self) -> Call:
         self._outer, _thread.call = current(), self
@@ -83,3 +87,12 @@ def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
     except BaseException as error:
         call.error = error
         raise
+
+
+def whole_length(length: int) -> int:
+    """Return, of a length that is proportional to the rows of this rank, what it is with the rows of all ranks."""
+    call = current()
+    rows = None if call is None else call.rows()
+    if rows is None or not rows[0]:
+        return length
+    return length // rows[0] * rows[1]

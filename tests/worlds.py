@@ -1,7 +1,6 @@
 """Worlds of ranks to run tests in. (Not in conftest.py: what travels to ranks must be found by its module's name.)"""
 
 import importlib.util
-import logging
 import os
 
 import numpy as np
@@ -12,8 +11,6 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 
-# Theano says on import which BLAS it uses: in the middle of the tests' output, or after its last line.
-logging.getLogger("theano.tensor.blas").setLevel(logging.ERROR)
 try:
     import theano  # (before the first fork: the ranks inherit it, and need not import it themselves)
 except ImportError:

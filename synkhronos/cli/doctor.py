@@ -136,7 +136,8 @@ def check_blas() -> Finding:
         text = "NumPy has none whose threads can be limited: ranks may disturb each other"
         return Finding("BLAS", WARN, text, "pip install --force-reinstall numpy")
     parts = [f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads" for pool in blas]
-    return Finding("BLAS", OK, "; ".join(parts))
+    meaning = 'called by Theano through NumPy ("Using NumPy C-API based implementation for BLAS"), as fast as if linked'
+    return Finding("BLAS", OK, "; ".join([*parts, meaning]))
 
 
 def check_kernels() -> Finding:
@@ -199,8 +200,8 @@ def check_gpus() -> Finding:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     limited = "" if visible is None else f" with CUDA_VISIBLE_DEVICES={visible}"
     if not count:
-        remedy = "if the machine has one: install NVIDIA's driver, or docker run --gpus all ..."
-        return Finding("GPUs", WARN, "none" + limited, remedy)
+        advice = "; if the machine has one: install NVIDIA's driver, or docker run --gpus all ..."
+        return Finding("GPUs", WARN, "none" + limited + advice)
     return Finding("GPUs", OK, f"{count}{limited}")
 
 
@@ -298,6 +299,10 @@ CHECKS: Tuple[Callable[[], Finding], ...] = (
 )
 
 
+#: What they do not find is of no interest on a machine without a GPU.
+ONLY_FOR_GPUS = (check_pygpu, check_cuda, check_opencl, check_nccl)
+
+
 def main() -> int:
     """Print what every check finds.
 
@@ -308,8 +313,10 @@ def main() -> int:
     """
     findings: List[Finding] = []
     for check in CHECKS:
-        findings.append(check())
-        print(show(findings[-1]), flush=True)
+        finding = check()
+        if finding.status == OK or check not in ONLY_FOR_GPUS or gpus.count_gpus():
+            findings.append(finding)
+            print(show(finding), flush=True)
     missing = [finding.subject for finding in findings if finding.status == MISSING]
     print("Missing: " + ", ".join(missing) if missing else "Nothing that is needed is missing.")
     return 1 if missing else 0

@@ -16,6 +16,7 @@ what is kept          key                                    what is reused     
 
 from __future__ import annotations
 
+import logging
 import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -31,11 +32,13 @@ from ..runtime.session import Session
 from ..selection import Rows, Selection
 from ..shared_data import Data
 
+logger = logging.getLogger("synkhronos")
+
 #: Lists of variables that are remembered as checked.
 MAX_LISTS = 64
 
 
-def checked(shared_vars: Any, states: bool = False) -> Variables:
+def checked(shared_vars: Any, states: bool = False, unused: bool = False) -> Variables:
     """Return the shared variables that a collective is called with, checked and known to the ranks.
 
     Parameters
@@ -44,6 +47,8 @@ def checked(shared_vars: Any, states: bool = False) -> Variables:
         As the user gave them.
     states : bool
         Whether random states may be among them, too: one rank's can be read and written, but not combined with others.
+    unused : bool
+        Whether no function need use them yet: the ranks are given them now, and keep their values for one that does.
 
     Raises
     ------
@@ -62,7 +67,7 @@ def checked(shared_vars: Any, states: bool = False) -> Variables:
         known: Dict[Any, Variables] = session.caches.setdefault("collectives", {})
         found = known.get(key)
         if found is None or not found.holds(variables):
-            found = Variables(session, list(variables), single, states)
+            found = Variables(session, list(variables), single, states, unused)
             if len(known) >= MAX_LISTS:
                 known.clear()
             known[key] = found
@@ -88,7 +93,7 @@ class Variables:
         What is sent again and again.
     """
 
-    def __init__(self, session: Session, variables: List[Any], single: bool, states: bool) -> None:
+    def __init__(self, session: Session, variables: List[Any], single: bool, states: bool, unused: bool) -> None:
         if not variables:
             raise ArgumentValueError("shared_vars", "a shared variable or a list of them", "an empty list")
         self.session, self.single = session, single
@@ -98,7 +103,10 @@ class Variables:
                 where = "shared_vars" if single else f"shared_vars[{i}]"
                 got = f"{variable!r} of type {type(variable).__name__}"
                 raise ArgumentTypeError(where, "a shared variable", got)
-        self.names = [self.engine.label(variable) for variable in variables]
+        self.names = [
+            self.engine.label(variable, "shared_vars" if single else f"shared_vars[{i}]")
+            for i, variable in enumerate(variables)
+        ]
         self.types = [self.engine.shared_type(variable) for variable in variables]
         self.random = [self.engine.is_random(variable) for variable in variables]
         for variable, name, type_, random in zip(variables, self.names, self.types, self.random):
@@ -117,7 +125,7 @@ class Variables:
                     f"{name}, which is not a dense array but {kind}",
                     "every rank has its own",
                 )
-        self.numbers = [_number(session, self.engine, *each) for each in zip(variables, self.names)]
+        self.numbers = [_number(session, self.engine, *each, unused) for each in zip(variables, self.names)]
         names: Dict[int, str] = {}
         for number, name in zip(self.numbers, self.names):
             if number in names:
@@ -258,8 +266,8 @@ class Staged(NamedTuple):
     array: Any  # keeps the memory
 
 
-def _number(session: Session, engine: Any, variable: Any, name: str) -> int:
-    """Return the number of a variable, after giving the ranks the functions that use it."""
+def _number(session: Session, engine: Any, variable: Any, name: str, unused: bool) -> int:
+    """Return the number of a variable, after giving the ranks the functions that use it, or the variable alone."""
     replicator = replicator_of(session)
     number = replicator.find(engine, variable)
     if number is None:
@@ -276,6 +284,10 @@ def _number(session: Session, engine: Any, variable: Any, name: str) -> int:
             if replicator.find(engine, variable) is None:
                 raise
         number = replicator.find(engine, variable)
+    if number is None and unused:
+        replicator.ensure_shared(engine, variable)
+        number = replicator.find(engine, variable)
+        logger.info("%s is kept by the ranks for when a function of synkhronos uses it: none does so far", name)
     if number is None:
         raise ArgumentValueError(
             "shared_vars",

@@ -45,6 +45,7 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
     ----------
     shared_vars : shared variable, or list or tuple of them
         What is to be overwritten.
+        If no function uses a variable yet, the ranks keep its value for one that does.
     values : Data or array of any shape ``shape``, or list of them, optional
         One per variable (not in a list if the variable is not); whatever the variable's own ``set_value`` takes. The
         master's own values by default. Afterwards the variable has the shape ``shape`` on every rank.
@@ -77,7 +78,7 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
     >>> synk.get_value(1, w)
     array([3., 4.])
     """
-    variables = checked(shared_vars)
+    variables = checked(shared_vars, unused=True)
     with variables.session.lock:
         staged = None if values is None else variables.stage(values)
         variables.session.run(Broadcast(variables.numbers, staged and [value.handle for value in staged], not nccl))

@@ -30,7 +30,7 @@ class CollectiveCommand(Command):
         described = []
         for entry in entries:
             value = entry.cell[0]
-            described.append(f"{entry.label} {getattr(value, 'shape', '')} {getattr(value, 'dtype', '')}".strip())
+            described.append(f"{entry.label()} {getattr(value, 'shape', '')} {getattr(value, 'dtype', '')}".strip())
         return ", ".join(described) + (f" and {len(self.numbers) - 3} more" if len(self.numbers) > 3 else "")
 
 

@@ -38,6 +38,7 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
     ----------
     shared_vars : shared variable, or list or tuple of them
         What is to be overwritten; afterwards of shape ``(end_r - begin_r,) + shape`` on rank r.
+        If no function uses a variable yet, the ranks keep its value for one that does.
     values : Data or array of shape ``(n,) + shape``, or list of them
         One per variable (not in a list if the variable is not).
     batch : int, slice, list, tuple or 1-D integer array, optional
@@ -71,7 +72,7 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
     >>> total()
     array([6., 9.])
     """
-    variables = checked(shared_vars)
+    variables = checked(shared_vars, unused=True)
     session = variables.session
     with session.lock:
         variables.check_rows("use broadcast or set_value")

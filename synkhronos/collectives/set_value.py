@@ -59,6 +59,7 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
         The rank, from 0 to n_ranks - 1, whose variables are overwritten.
     shared_vars : shared variable, or list or tuple of them
         What is to be overwritten; the states of random streams may be among them.
+        If no function uses a variable yet, the ranks keep its value for one that does.
     values : Data or array of any shape ``shape``, or list of them
         One per variable (not in a list if the variable is not); whatever the variable's own ``set_value`` takes.
         Afterwards the variable has that shape on that rank (with ``batch``, as many rows as it selects).
@@ -92,7 +93,7 @@ def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> No
     array([[0., 0.],
            [2., 6.]])
     """
-    variables = checked(shared_vars, states=True)
+    variables = checked(shared_vars, states=True, unused=True)
     rank = variables.check_rank(rank)
     with variables.session.lock:
         staged = variables.stage(values, batch)

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import ArgumentValueError, SynkhronosError
 from ..reductions import Accumulator, ReduceOp
+from ..sharding import Placement, Shard
 from . import get, home_of
 
 
@@ -29,6 +30,17 @@ class ArrayType(NamedTuple):
     dtype: np.dtype[Any]
     ndim: int
     broadcastable: Tuple[bool, ...]  # True for a dimension whose length is known to be 1
+
+    @property
+    def words(self) -> str:
+        """Return what messages call it.
+
+        Examples
+        --------
+        >>> ArrayType(np.dtype("float64"), 2, (False, False)).words
+        'float64 matrix'
+        """
+        return f"{self.dtype} {('scalar', 'vector', 'matrix')[self.ndim] if self.ndim < 3 else f'tensor{self.ndim}'}"
 
 
 class Input(NamedTuple):
@@ -64,6 +76,24 @@ class Degree(enum.IntEnum):
         return Degree.OTHER if differs and self == Degree.AFFINE else self
 
 
+class Cut(NamedTuple):
+    """Where an exact function is cut for calls in slices: before it, slice by slice; after it, once.
+
+    Attributes
+    ----------
+    ops : list of (str or None)
+        Of every value that passes the cut: by what those of slices are put together; None if all are the same.
+    late : list of int
+        The outputs that are computed after the cut.
+    why_not : str
+        Why the function cannot be cut; "" if it can.
+    """
+
+    ops: List[Optional[str]]
+    late: List[int]
+    why_not: str
+
+
 class Collectives(NamedTuple):
     """The collectives inside a function's graph (`synkhronos.ops`).
 
@@ -81,12 +111,43 @@ class Collectives(NamedTuple):
         and by the rows of all ranks here.
     outputs : list of Degree
         The same of every output, in the order of `Engine.outputs`.
+    cut : Cut, optional
+        Of an exact function. Degrees do not matter for it.
     """
 
     ops: List[ReduceOp]
     common: List[bool]
     updates: List[Degree]
     outputs: List[Degree]
+    cut: Optional[Cut] = None
+
+
+class Step(NamedTuple):
+    """A collective that was put into a graph.
+
+    Attributes
+    ----------
+    op : str
+    variables : list of str
+        What it reduces, as messages call it.
+    """
+
+    op: str
+    variables: List[str]
+
+
+class Sharding(NamedTuple):
+    """How a function that is exact lies over the ranks.
+
+    Attributes
+    ----------
+    outputs : list of Placement
+    collectives : list of Step
+        In the order in which they are computed.
+    """
+
+    outputs: List[Placement]
+    collectives: List[Step]
 
 
 class Engine(ABC):
@@ -115,8 +176,12 @@ class Engine(ABC):
         """Return whether ``thing`` is a shared variable of this engine."""
 
     @abstractmethod
-    def label(self, variable: Any) -> str:
-        """Return what messages call the variable: its name, or its description if it has none."""
+    def label(self, variable: Any, place: str = "unnamed") -> str:
+        """Return what messages call the variable: its name, or its description if it has none.
+
+        That of a shared variable is its place among others, ``updates[3]`` say, and its type: *updates[3] (float64
+        matrix)*.
+        """
 
     # -- shared variables ----------------------------------------------------------------------------------------
 
@@ -190,6 +255,12 @@ class Engine(ABC):
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Any:
         """Compile one function, exactly as the engine's own ``function`` would."""
+
+    def draft(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Any:
+        """Return what `compile` would, in a hurry: with the same inputs, outputs and refusals, but slow to call."""
+        return self.compile(inputs, outputs, updates, givens, **kwargs)
 
     @abstractmethod
     def inputs(self, compiled: Any) -> List[Input]:
@@ -353,6 +424,16 @@ class Engine(ABC):
             As from `compile`.
         """
 
+    def second_half(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
+        """Compile what a sliced call of an exact function (`Collectives.cut`) computes once, after all slices.
+
+        Its inputs are those of `variant`, and then what passes the cut. Its outputs are those behind the cut, and then
+        the new values of all variables in `updated_in` that are not `is_random`. The sliced `variant` of such a
+        function has as outputs those of the function (anything for those behind the cut), then what passes the cut,
+        and then the new values of random states.
+        """
+        raise TypeError(f"exact: the engine {self.name!r} has no exact functions")
+
     @abstractmethod
     def shapes(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
         """Compile a function of the outputs' shapes, which changes nothing.
@@ -400,6 +481,35 @@ class Engine(ABC):
             scattered values, or the function's mode computes operations more often than once (DebugMode).
         """
         return None
+
+    # -- placements ----------------------------------------------------------------------------------------------
+
+    def placed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[List[Placement]]:
+        """Return how every output lies over the ranks; None if the engine cannot tell.
+
+        Parameters
+        ----------
+        snapshot
+            From `snapshot`.
+        shards : mapping from variable to Shard
+            The inputs and shared variables of which every rank has its own rows; all others are the same on all ranks.
+        """
+        return None
+
+    def completed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Tuple[Any, Sharding]:
+        """Return the snapshot of a function that computes what the serial one does, with collectives where it must.
+
+        Parameters
+        ----------
+        snapshot, shards
+            As for `placed`.
+
+        Raises
+        ------
+        ArgumentValueError
+            If that is not possible for an update; names it and the operation.
+        """
+        raise TypeError(f"exact: the engine {self.name!r} does not know how values lie over the ranks")
 
     # -- random streams ------------------------------------------------------------------------------------------
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, List, Optional, Sequence
+
+import numpy as np
 
 from .. import engines
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM
 from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
+from ..sharding import Shard
 from . import signature
 from .arguments import Arguments
+from .default_ops import output_op
 from .function import Function
 from .variants import Variants
 
@@ -21,6 +26,7 @@ def function(
     updates: Any = None,
     givens: Any = None,
     sliceable_shareds: Optional[Sequence[Any]] = None,
+    exact: Optional[bool] = None,
     **kwargs: Any,
 ) -> Function:
     """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
@@ -31,10 +37,12 @@ def function(
         Their values, of shape ``(n_rows,) + shape``, are scattered: rank r is given its ``n_r`` rows, an array of shape
         ``(n_r,) + shape``. Those of 0 dimensions, or with broadcastable rows, go whole to every rank.
     outputs : variable, list or dict, optional
-        Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (the default for
-        floats; weighted by rows, so that it is what the serial program gives), ``sum``, ``prod``, ``min``, ``max``,
-        ``gather`` (concatenated in rank order: ``(n_0 + ... + n_{n-1},) + shape``) or None (the master's own result);
-        with the prefix ``c_`` the CPU transport is used.
+        Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (weighted by
+        rows), ``sum``, ``prod``, ``min``, ``max``, ``gather`` (concatenated in rank order: ``(n_0 + ... + n_{n-1},) +
+        shape``) or None (the master's own result); with the prefix ``c_`` the CPU transport is used. Without an op the
+        output is what the serial function returns: a value for each row is gathered, a mean over rows is averaged, a
+        sum is summed. Of what cannot be found out (see Raises), a float of 0 dimensions is averaged, with a warning in
+        the log.
     bcast_inputs : list of variables, optional
         More inputs, after ``inputs``; their values go whole to every rank.
     updates : dict or list, optional
@@ -43,6 +51,11 @@ def function(
     sliceable_shareds : list of shared variables, optional
         Data that lives in shared variables, of at least 1 dimension: calls select rows of them with ``batch_s``, and
         ``num_slices`` slices them, on every rank.
+    exact : bool, optional
+        Whether updates are those of the serial function, too: the ranks' parts of a gradient, of a mean or of a sum are
+        put together inside the graph, as `synkhronos.ops.all_reduce` does, where an operation needs the whole. All
+        ranks make the same updates then. Random numbers are still drawn by each rank for its own rows. By default what
+        `fork` was told, else False.
     givens, **kwargs
         Passed to the engine's own ``function``.
 
@@ -54,7 +67,9 @@ def function(
     ------
     TypeError, ValueError
         If an op does not exist or does not suit the output's dtype, a variable is not one or is listed twice, or a
-        name is reserved; whatever the engine's own ``function`` raises.
+        name is reserved; if an array has no op and it cannot be found out how its parts make the serial function's
+        (it works along the axis of the rows, or an operation is not known), names it and the operation; with ``exact``
+        if an update cannot be computed exactly; whatever the engine's own ``function`` raises.
 
     Examples
     --------
@@ -63,9 +78,19 @@ def function(
     >>> synk.fork(2)
     2
     >>> x = T.dvector("x")
-    >>> f = synk.function([x], [x.mean(), (x.max(), "max"), (x ** 2, "gather")])
+    >>> f = synk.function([x], [x.mean(), x.max(), x ** 2, (x.max(), "avg")])
     >>> f([1., 2., 6.])                         # rank 0 has two rows, rank 1 has one
-    [array(3.), array(6.), array([ 1.,  4., 36.])]
+    [array(3.), array(6.), array([ 1.,  4., 36.]), array(3.33333333)]
+
+    Any update rule, over the rows of all ranks:
+
+    >>> w = theano.shared(0., "w")
+    >>> gradient = theano.grad((w * x).sum() + T.sqr(w).sum(), w)
+    >>> train = synk.function([x], updates=[(w, w - 0.1 * T.sgn(gradient - 8))], exact=True)
+    >>> train([1., 2., 6.])                     # 9 - 8; each rank for itself would find 3 - 8 and 6 - 8
+    []
+    >>> w.get_value(), synk.gather(w)
+    (array(-0.1), array([-0.1, -0.1]))
 
     Data that lives in a shared variable:
 
@@ -88,12 +113,16 @@ def function(
             raise ArgumentTypeError("updates", "shared variables to update", repr(shared))
     ops = [op if op is MISSING else ReduceOp.parse(op, "the op of an output") for op in parsed.ops]
     update_ops = [
-        op if op is MISSING else ReduceOp.parse(op, f"the op of the update of {engine.label(shared)}", COMBINING)
-        for op, (shared, _) in zip(update_ops, pairs)
+        op if op is MISSING else ReduceOp.parse(op, f"the op of {_update(i, shared, engine)}", COMBINING)
+        for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
     ]
     givens = engine.given_pairs(givens)
     variables = list(inputs) + list(bcast_inputs)
-    compiled = engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
+    chosen, exact = exact, PROGRAM.exact if exact is None else exact
+    if not isinstance(exact, (bool, np.bool_)):
+        raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
+    # The function of an exact one without collectives is what `as_theano` calls alone: compiled if it is.
+    compiled = (engine.draft if exact else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     for given in engine.inputs(compiled):
         if given.name in signature.RESERVED:
             raise ArgumentValueError(
@@ -102,13 +131,35 @@ def function(
                 f"an input called {given.name!r}",
                 "give it another name",
             )
-    output_ops = [_output_op(op, output) for op, output in zip(ops, engine.outputs(compiled))]
-    given_updates = [(shared, _update_op(op, shared, engine)) for op, (shared, _) in zip(update_ops, pairs)]
+    given_updates = [
+        (shared, _update_op(op, _update(i, shared, engine), engine.shared_type(shared)))
+        for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
+    ]
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     scattered = Arguments(engine, engine.inputs(compiled), len(inputs)).scattered()
+    shards = dict.fromkeys([*scattered, *sliceable], Shard(0))
+    if exact:
+        snapshot, sharding = engine.completed(snapshot, shards)
+        placements = sharding.outputs
+    else:
+        placements = engine.placed(snapshot, shards)
+    outputs_of = engine.outputs(compiled)
+    name = engine.function_name(compiled) or "without a name"
+    output_ops = [
+        output_op(op, output, None if placements is None else placements[i], name, exact)
+        for i, (op, output) in enumerate(zip(ops, outputs_of))
+    ]
     variants = Variants(engine, snapshot, sliceable, scattered)
-    return Function(PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants)
+    compile_own = None
+    if exact:
+        settings = dict(kwargs, name=engine.function_name(compiled))
+        compile_own = functools.partial(engine.compile, variables, parsed.variables, pairs, givens, **settings)
+        if variants.collectives is None:
+            compiled, compile_own = compile_own(), None
+    return Function(
+        PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants, chosen, compile_own
+    )
 
 
 def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
@@ -118,7 +169,7 @@ def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
     for i, shared in enumerate(found):
         if not engine.is_shared(shared):
             raise ArgumentTypeError("sliceable_shareds", "shared variables", repr(shared))
-        label, type_ = engine.label(shared), engine.shared_type(shared)
+        label, type_ = engine.label(shared, f"sliceable_shareds[{i}]"), engine.shared_type(shared)
         if type_ is None or engine.is_random(shared):
             got = f"{label}, which is not a dense array of data"
             raise ArgumentTypeError("sliceable_shareds", "shared variables with rows to select", got)
@@ -155,30 +206,18 @@ def _variables(
     return found
 
 
-def _output_op(op: Any, output: Any) -> ReduceOp:
-    if output.type is None:
-        if op is MISSING or op.name is not None:
-            raise ArgumentTypeError(
-                output.label,
-                "a dense array, which can be reduced",
-                "an output that is not one",
-                "give it as (variable, None) to have the master's own",
-            )
-        none: ReduceOp = op
-        return none
-    return ReduceOp.for_output(op, output.type.dtype, output.label)
+def _update(i: int, shared: Any, engine: Any) -> str:
+    """Return what messages call an update."""
+    return f"the update of {engine.label(shared, f'updates[{i}]')}"
 
 
-def _update_op(op: Any, shared: Any, engine: Any) -> Any:
+def _update_op(op: Any, label: str, type_: Any) -> Any:
     """Check the op of an update; integers, and what is not an array, have none by default: slices must agree."""
-    type_ = engine.shared_type(shared)
     if type_ is None:
         if op is not MISSING:
-            raise ArgumentTypeError(
-                f"the update of {engine.label(shared)}", "no op, because it is not a dense array", f"op {str(op)!r}"
-            )
+            raise ArgumentTypeError(label, "no op, because it is not a dense array", f"op {str(op)!r}")
         return op
     if op is MISSING:
         return ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
-    check_dtype(op, type_.dtype, f"the update of {engine.label(shared)}", COMBINING)
+    check_dtype(op, type_.dtype, label, COMBINING)
     return op

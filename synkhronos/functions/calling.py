@@ -70,6 +70,8 @@ def call(
             _explain(error, plan, engine, context)
             raise
 
+    if plan.second_half is not None:
+        return _in_halves(call_slice, prepared, values, rows, shared_rows, context)
     if plan.division.num_slices > 1:
         return _in_slices(call_slice, prepared, context)
     results = call_slice(0)
@@ -89,7 +91,8 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
     random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
     before = [entries[i].cell[0] for i in random]
     updates = [
-        (entry.label, LAST if i in random else op) for i, (entry, (_, op)) in enumerate(zip(entries, plan.updates))
+        (entry.label(f"updates[{i}]"), LAST if i in random else op)
+        for i, (entry, (_, op)) in enumerate(zip(entries, plan.updates))
     ]
 
     def call_and_advance(i: int) -> Any:
@@ -115,8 +118,61 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
             variable = entry.reference()
             news[i] = entry.engine.to_device(variable, new)
             if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
-                news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label}")
+                news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label(f'updates[{i}]')}")
     return outputs, _change(plan, [i for i, new in enumerate(news) if new is not None], news, context)
+
+
+def _in_halves(
+    call_slice: Callable[[int], Any],
+    prepared: Prepared,
+    values: Sequence[Any],
+    rows: Any,
+    shared_rows: Any,
+    context: RankContext,
+) -> Tuple[List[Any], Change]:
+    """Call the first half of an exact function slice by slice, and the second once."""
+    plan = prepared.plan
+    half: Any = plan.second_half
+    entries = [context.shareds[number] for number, _ in plan.updates]
+    random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
+    n_outputs, n_parts, late = len(plan.ops), len(half.ops), {i for i, _ in half.outputs}
+    before = [entries[i].cell[0] for i in random]
+    results: List[Any] = []
+
+    def call_and_advance(i: int) -> Any:
+        results[:] = call_slice(i)
+        if prepared.pieces[i][0]:
+            for j, state in zip(random, results[n_outputs + n_parts :]):
+                entries[j].cell[0] = state
+        return results[: n_outputs + n_parts]
+
+    own = [piece[0] or None for piece in prepared.pieces]
+    weights = [[None if k in late else one for k in range(n_outputs)] + [one] * n_parts for one in own]
+    engine, compiled = context.functions[half.number].engine, context.functions[half.number].reference()
+    parts = [(f"part {i}", LAST if op is None else op) for i, op in enumerate(half.ops)]
+    outputs, news = in_slices(call_and_advance, weights, list(zip(plan.labels, plan.ops)), parts, engine.accumulator)
+    states = [entries[i].cell[0] for i in random]
+    for i, state in zip(random, before):
+        entries[i].cell[0] = state
+    last = len(prepared.pieces) - 1
+    # A rank without rows gives what does not count: of the right shape.
+    given = [results[n_outputs + k] if new is None else new for k, new in enumerate(news)]
+    arguments = prepared.slice(last, values, rows, shared_rows, context) + given
+    counts = plan.division.takes_part(context.rank)
+    n_news = len(entries) - len(random)
+    chosen = [*(k for _, k in half.outputs), *range(half.n_outputs, half.n_outputs + n_news)]
+    with CollectivesOfCall(plan, plan.division.weights, prepared.rows[last], context):
+        found = engine.call(compiled, arguments, chosen)
+    for (i, _), output in zip(half.outputs, found):
+        outputs[i] = output if counts else None
+    after: List[Any] = [None] * len(entries)
+    for i, state in zip(random, states):
+        after[i] = state
+    others = [i for i in range(len(entries)) if i not in random]
+    for i, new in zip(others, found[len(half.outputs) :]):
+        after[i] = new
+    common: Any = plan.common
+    return outputs, _change(plan, [i for i in range(len(entries)) if counts or common[i]], after, context)
 
 
 def _weights_of_slice(prepared: Prepared, i: int) -> List[Optional[float]]:
@@ -145,11 +201,22 @@ class CollectivesOfCall(in_graph.Call):
     plan : Plan
     weights : list of int, optional
         What every rank weighs in them.
+    rows : (int, int), optional
+        See `rows`.
     context : RankContext
     """
 
-    def __init__(self, plan: Plan, weights: Optional[Sequence[float]], context: RankContext) -> None:
-        self.plan, self.weights, self.context = plan, weights, context
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Optional[Sequence[float]],
+        rows: Optional[Tuple[int, int]],
+        context: RankContext,
+    ) -> None:
+        self.plan, self.weights, self._rows, self.context = plan, weights, rows, context
+
+    def rows(self) -> Optional[Tuple[int, int]]:
+        return self._rows
 
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         def label() -> str:
@@ -165,7 +232,7 @@ def _collectives(prepared: Prepared, i: int, context: RankContext) -> ContextMan
     """Return what collectives inside the function find the other ranks by, in the i-th slice."""
     if prepared.plan.common is None:
         return nullcontext()
-    return CollectivesOfCall(prepared.plan, prepared.weights[i], context)
+    return CollectivesOfCall(prepared.plan, prepared.weights[i], prepared.rows[i], context)
 
 
 def _explain(error: Exception, plan: Plan, engine: Any, context: RankContext) -> None:

@@ -88,6 +88,19 @@ class Division(NamedTuple):
         n_rows = 0 if self.bounds is None else self.bounds[-1][1]
         return 0, (0, min(1, n_rows)), (0, 1)
 
+    def rows_of_slice(
+        self, rank: int, piece: Tuple[int, Tuple[int, int], Tuple[int, int]]
+    ) -> Optional[Tuple[int, int]]:
+        """Return how many rows a rank computes with in a slice, and all ranks in the call; None if there are none."""
+        if self.weights is None:
+            return None
+        _, (begin, end), (shared_begin, shared_end) = piece
+        if self.bounds is not None:
+            own = end - begin
+        else:
+            own = self.weights[rank] if self.shared_rows is None else shared_end - shared_begin
+        return own, sum(self.weights)
+
     def slice_weights(self, i: int, root: int) -> Optional[List[int]]:
         """Return what every rank's i-th slice weighs in the collectives of a joint call; None: all the same."""
         if self.weights is None:

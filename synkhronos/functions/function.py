@@ -6,7 +6,7 @@ Longer than other modules because the public methods, most of it their documenta
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import replicator_of
+from ..runtime.command import Command
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
 from ..shared_data import Data
@@ -22,6 +23,7 @@ from . import signature
 from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
+from .changes import tell, watched
 from .division import divide
 from .plan import Plans
 from .planning import Planner
@@ -43,8 +45,6 @@ class Function:
     ----------
     name : str or None
         As given to `function`; else the engine's own (the place of its definition).
-    compiled : the engine's function
-        The master's, e.g. for ``theano.printing.debugprint``.
     last_rows : list of int, optional
         Rows that every rank took in the last call that succeeded (1 each if no input is scattered), or in all of the
         last `steps` together; n_ranks of them, None before the first.
@@ -60,8 +60,13 @@ class Function:
         updates: List[Tuple[Any, Any]],
         n_scattered: int,
         variants: Variants,
+        exact: Optional[bool],
+        compile_own: Optional[Callable[[], Any]] = None,
     ) -> None:
-        self.program, self.engine, self.compiled, self.name = program, engine, compiled, engine.function_name(compiled)
+        self.program, self.engine, self.name = program, engine, engine.function_name(compiled)
+        self._compiled, self._compile_own = compiled, compile_own
+        #: Whether the function was asked to be exact; None if it was left to `fork`, after which it was built.
+        self.exact = PROGRAM.exact or None if exact is None else exact
         self._form, self._output_ops, self._updates, self._n_scattered = form, output_ops, updates, n_scattered
         self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
         self._shareds = engine.shareds(compiled)
@@ -79,6 +84,16 @@ class Function:
             f"<synkhronos.Function {self.name or 'without a name'}: {len(self._arguments.inputs)} inputs, "
             f"outputs {self.output_modes}>"
         )
+
+    @property
+    def compiled(self) -> Any:
+        """The master's own function, of the engine; that of an exact function is compiled when first asked for.
+
+        Theano's printers take it, not the Function: ``theano.printing.debugprint(f.compiled)``.
+        """
+        if self._compile_own is not None:
+            self._compiled, self._compile_own = self._compile_own(), None
+        return self._compiled
 
     @property
     def output_modes(self) -> List[Optional[str]]:
@@ -194,7 +209,7 @@ class Function:
                 f"a synkhronos Function has no {name}: it keeps no values of inputs between calls; "
                 "f[input] reads what the master's function has"
             )
-        if name.startswith("_") or name == "compiled":  # (not yet there while pickle looks for its methods)
+        if name.startswith("_"):  # (not yet there while pickle looks for its methods)
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         return getattr(self.compiled, name)
 
@@ -222,6 +237,7 @@ class Function:
             self._n_scattered,
             self._variants.snapshot,
             self._variants.sliceable,
+            self.exact,
         )
 
     @property
@@ -288,6 +304,7 @@ class Function:
             updates,
             self._n_scattered,
             Variants(self.engine, snapshot, sliceable, self._arguments.scattered()),
+            self.exact,
         )
 
     def free(self) -> None:
@@ -306,7 +323,7 @@ class Function:
         if session is not None and not session.closed:
             with session.lock:
                 session.run(FreeFunction(self._numbers(session, graphs)))
-        for compiled in [self.compiled] + [graph.on_ranks for graph in graphs]:
+        for compiled in [self._compiled] + [graph.on_ranks for graph in graphs]:
             self.engine.free(compiled)  # also those that the ranks do not hold
 
     @property
@@ -420,10 +437,7 @@ class Function:
             session = self.program.current()  # which raises
         with session.lock:
             session.check()  # before anything is written: a command in progress may be reading it
-            plans = self._plans
-            if plans is None or plans.session() is not session:
-                replicator_of(session).ensure([self])
-                plans = self._plans = Plans(session)
+            plans = self._plans_in(session)
             arguments, chosen, indices, n_rows = self._arguments.prepare(session.pool, values, batch)
             rows = chosen if isinstance(chosen, Rows) else None
             division = None
@@ -440,7 +454,7 @@ class Function:
             command = kept.command
             if command is None or rows is not None:
                 command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
-            outputs = session.run(command, timeout, kept.updates)
+            outputs = self._run(session, command, timeout, kept.updates)
             if kept.command is None and kept.place is not None:
                 kept.known, kept.command = True, CallFunction(kept.plan.name, kept.place, None, None)
                 kept.command.freeze()
@@ -551,13 +565,33 @@ class Function:
             session = self.program.current()  # which raises
         with session.lock:
             session.check()
-            replicator_of(session).ensure([self])
+            self._plans_in(session)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None)
             command = RunSteps(steps.plans[0].name, steps, None if on_step is None else self._reports(on_step, subset))
-            outputs, rows, n_made = session.run(command, timeout, self._variants.updated_in_graph(False))
+            outputs, rows, n_made = self._run(session, command, timeout, self._variants.updated_in_graph(False))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
         return self._form.wrap(outputs, subset)
+
+    def _plans_in(self, session: Session) -> Plans:
+        """Return the plans of the session, whose ranks have the function from then on."""
+        plans = self._plans
+        if plans is None or plans.session() is not session:
+            replicator_of(session).ensure([self])
+            plans = self._plans = Plans(session, watched(session, self.engine, self._shareds))
+        return plans
+
+    def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
+        """Have every rank run a command that calls the function; tell first what the master alone has changed."""
+        plans: Any = self._plans
+        if not plans.are_known():
+            tell(self, plans.watched)
+        if command.has_steps:
+            plans.release()
+        try:
+            return session.run(command, timeout, updates)
+        finally:
+            plans.note()
 
     def _reports(self, on_step: Any, subset: Any) -> OnStep:
         """Return what calls ``on_step`` with outputs in the form of a call, and returns whether to go on."""
@@ -590,9 +624,10 @@ def _restore(
     n_scattered: int,
     snapshot: Any,
     sliceable: Any,
+    exact: Any,
 ) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
     scattered = Arguments(found, found.inputs(compiled), n_scattered).scattered()
     variants = Variants(found, snapshot, sliceable, scattered)
-    return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered, variants)
+    return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered, variants, exact)

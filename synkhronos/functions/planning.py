@@ -7,7 +7,7 @@ from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..engines.base import Degree
+from ..engines.base import Cut, Degree
 from ..errors import ArgumentError, ArgumentValueError
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import Replicator, replicator_of
@@ -15,7 +15,7 @@ from ..runtime.session import Session
 from .arguments import Arguments
 from .batches import table_per_rank
 from .division import Division, divide
-from .plan import Plan
+from .plan import Plan, SecondHalf
 from .steps import Steps
 from .upkeep import SharedLengths
 from .variants import Variants
@@ -191,10 +191,16 @@ class Planner:
         outputs = self.engine.outputs(self.compiled)
         chosen = outputs if subset is None else [outputs[i] for i in subset]
         types = [output.type for output in chosen]
+        collectives, second_half = self.variants.collectives, None
+        n_more = len(updates)
+        if division.num_slices > 1 and collectives is not None and collectives.cut is not None:
+            all_or_chosen = range(len(outputs)) if subset is None else subset
+            second_half = self._second_half(collectives.cut, replicator, all_or_chosen, division.num_slices)
+            n_random = sum(map(self.engine.is_random, self.variants.returned(True)))
+            n_more = len(second_half.ops) + n_random
         wanted = subset
-        if subset is not None and updates:
-            wanted = [*subset, *range(len(outputs), len(outputs) + len(updates))]
-        collectives = self.variants.collectives
+        if subset is not None and n_more:
+            wanted = [*subset, *range(len(outputs), len(outputs) + n_more)]
         # In slices, what is gathered grows, and updates are applied at a barrier anyway.
         in_answers = division.num_slices == 1 and all(
             op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types)
@@ -214,7 +220,19 @@ class Planner:
             sliceable,
             updates,
             None if collectives is None else collectives.common,
+            second_half,
         )
+
+    def _second_half(self, cut: Cut, replicator: Replicator, wanted: Sequence[int], num_slices: int) -> SecondHalf:
+        """Return what a call in slices computes once; refuse it if the function cannot be cut."""
+        if cut.why_not:
+            expected = f"1, because the function cannot be exact in slices: {cut.why_not}"
+            raise ArgumentValueError("num_slices", expected, str(num_slices), "call it with fewer rows")
+        graph = self.variants.second_half()
+        replicator.ensure([graph])
+        outputs = [(i, cut.late.index(output)) for i, output in enumerate(wanted) if output in cut.late]
+        ops = [None if op is None else ReduceOp(op) for op in cut.ops]
+        return SecondHalf(replicator.number(graph), ops, outputs, len(cut.late))
 
     def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
         """Return the ops of the wanted outputs; refuse those that make no sense in this call."""
@@ -236,7 +254,7 @@ class Planner:
                     f"no rows of the sliceable shared variables on the master (rank {root}), so it makes no call",
                     "select some there too, or leave the output out with output_subset",
                 )
-            if collectives is not None:
+            if collectives is not None and collectives.cut is None:
                 hint = "leave the output out with output_subset"
                 _check_degree(division, outputs[i].label, collectives.outputs[i], op, hint)
         _check_weights(division, ops if collectives is None else [*ops, *collectives.ops])
@@ -250,6 +268,8 @@ class Planner:
         updates: List[Any] = []
         if not sliced:
             updates = [(replicator.find(self.engine, shared), None) for shared in self.variants.returned(sliced)]
+        elif self.variants.collectives is not None and self.variants.collectives.cut is not None:
+            updates = [(replicator.find(self.engine, shared), None) for shared in self.variants.returned(sliced)]
         else:
             collectives = self.variants.collectives
             ops = {self.engine.identity(shared): op for shared, op in self.updates}
@@ -259,18 +279,18 @@ class Planner:
                     continue
                 type_ = self.engine.shared_type(shared)
                 if type_ is None:
+                    label = self.engine.label(shared, f"updates[{i}]")
                     raise ArgumentValueError(
                         "num_slices",
                         "1, because values on different slices cannot be combined",
-                        f"{division.num_slices} for a function that updates {self.engine.label(shared)}, which is "
-                        "not a dense array",
+                        f"{division.num_slices} for a function that updates {label}, which is not a dense array",
                     )
                 default = ReduceOp("avg") if type_.dtype.kind in "fc" else MISSING
                 op = ops.get(self.engine.identity(shared), default)
                 if collectives is not None:
                     of_slices = ReduceOp(None) if op is MISSING else op
                     hint = "accumulate the gradients in one function, in slices, and update in another"
-                    label = f"the update of {self.engine.label(shared)}"
+                    label = f"the update of {self.engine.label(shared, f'updates[{i}]')}"
                     _check_degree(division, label, collectives.updates[i], of_slices, hint)
                 updates.append((replicator.find(self.engine, shared), None if op is MISSING else op))
             _check_weights(division, [op for _, op in updates if op is not None])

@@ -334,7 +334,7 @@ def _check_lengths(lengths: Sequence[Tuple[int, Sequence[int]]], context: RankCo
         entry = context.shareds[number]
         if len(entry.cell[0]) != of_ranks[context.rank]:
             raise ValueError(
-                f"{entry.label} is one of the sliceable_shareds, and the function has changed its length from "
+                f"{entry.label()} is one of the sliceable_shareds, and the function has changed its length from "
                 f"{of_ranks[context.rank]} to {len(entry.cell[0])}: the rows of later steps were chosen before"
             )
 

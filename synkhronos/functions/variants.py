@@ -9,6 +9,8 @@ call                   updates             sliceable shared variables
 ``f(...)``             in the graph        as they are: no other graph is needed
 ``batch_s=``           in the graph        their selected rows are given as inputs
 ``num_slices=``        accumulated by us   each slice's rows are given as inputs
+of an exact function   in a second graph,  likewise; parts of values are accumulated,
+                       called once         and given to the second graph
 shapes for ``steps``   none                as the steps themselves need them
 =====================  ==================  =======================================
 
@@ -76,6 +78,14 @@ class Variants:
             self._graphs["variant", sliced] = graph
         return graph
 
+    def second_half(self) -> Graph:
+        """Return the graph of what a call of an exact function in slices computes once; compile it likewise."""
+        graph = self._graphs.get(("second half", True))
+        if graph is None:
+            graph = Graph(self.engine, self.engine.second_half(self.snapshot, self.sliceable))
+            self._graphs["second half", True] = graph
+        return graph
+
     def shapes(self, selects: bool) -> Graph:
         """Return the graph of the outputs' shapes, with sliceable variables as inputs or not; compile it likewise."""
         graph = self._graphs.get(("shapes", selects))
@@ -88,8 +98,8 @@ class Variants:
         """Return the names of the shared variables that a call updates on each rank by itself, not on all or none."""
         if sliced not in self._labels:
             self._labels[sliced] = [
-                self.engine.label(shared)
-                for shared in self.engine.updated_in(self.snapshot)
+                self.engine.label(shared, f"updates[{i}]")
+                for i, shared in enumerate(self.engine.updated_in(self.snapshot))
                 if self.collectives is None and (not sliced or self.engine.is_random(shared))
             ]
         return self._labels[sliced]

@@ -37,6 +37,7 @@ def fork(
     pin: bool = True,
     threads: Optional[int] = None,
     keep_heap: bool = True,
+    exact: bool = False,
 ) -> int:
     """Start the other ranks: one process per GPU, or per CPU core.
 
@@ -79,6 +80,10 @@ def fork(
         included: a rank whose heap gives it back to the kernel after every call may lose a quarter of its time. The
         setting (``mallopt``) holds until the process ends, also after `close`; with False it is never made.
 
+    exact : bool
+        Whether all functions that are built from now on compute what the serial ones do, updates included, unless they
+        say otherwise: see `function`.
+
     Returns
     -------
     int
@@ -103,7 +108,7 @@ def fork(
     2
     >>> synk.close()
     """
-    flags = {"use_gpu": use_gpu, "profile_workers": profile_workers, "pin": pin, "keep_heap": keep_heap}
+    flags = {"use_gpu": use_gpu, "profile_workers": profile_workers, "pin": pin, "keep_heap": keep_heap, "exact": exact}
     for argument, value in flags.items():
         if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
             expected = "True, False or None" if argument == "use_gpu" else "True or False"
@@ -140,6 +145,7 @@ def fork(
         seed=seed,
         random=random,
         keep_heap=bool(keep_heap),
+        exact=bool(exact),
     )
     if names and use_gpu is None and devices is None:
         try:

@@ -52,6 +52,7 @@ class SessionOptions(NamedTuple):
     seed: Optional[int] = None
     random: str = "split"
     keep_heap: bool = True
+    exact: bool = False
 
 
 class Program:
@@ -60,6 +61,8 @@ class Program:
     def __init__(self) -> None:
         self.session: Optional[Session] = None
         self.inside_rank = False
+        #: Whether functions are exact if they do not say it themselves: as the last session was started.
+        self.exact = False
         self._functions: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
         self._built = itertools.count()
         self._pool: Optional[Pool] = None
@@ -148,6 +151,7 @@ class Program:
             self._check_device(devices is not None)
             session = None
             try:
+                self._check_exact(bool(options.get("exact")))
                 with DeferredSignals():  # or a process could be left behind
                     session = self._start(size, root, launcher, devices is not None, SessionOptions(**options))
                 session.run(Start(), START_TIMEOUT_S)
@@ -157,8 +161,19 @@ class Program:
                 if session is not None:
                     session.close("it could not be started")
                 raise
-            self.session = session
+            self.session, self.exact = session, bool(options.get("exact"))
             return session
+
+    def _check_exact(self, exact: bool) -> None:
+        """Raise if functions are to be exact of which it was not known when they were built."""
+        early = [function.name for function in self.functions if function.exact is None]
+        if exact and early:
+            raise ArgumentValueError(
+                "exact",
+                "False, or functions that are built after fork or with exact=... themselves",
+                f"True after the functions {', '.join(map(str, early))}",
+                "call fork before them",
+            )
 
     def _check_device(self, wanted: bool) -> None:
         """Raise if what this process has opened does not go with the session."""

@@ -58,4 +58,6 @@ class RandomStreams:
             for other in function.get_shared():
                 if function.engine.is_random(other) and other not in self._indices:
                     self._indices[other] = next(self._next)
+        if shared not in self._indices:  # no function uses it yet
+            self._indices[shared] = next(self._next)
         return self._indices[shared]

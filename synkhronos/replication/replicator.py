@@ -130,6 +130,11 @@ class Replicator(Replicas):
         if errors:
             raise errors[0]
 
+    def ensure_shared(self, engine: Any, shared: Any) -> None:
+        """Give the ranks a shared variable that no function uses yet."""
+        self.session.check()
+        self._send([], [(engine, shared)])
+
     def _ensure_some(self, new: List[Any]) -> List[TypeError]:
         """Send functions together, or if that fails each by itself; return why some cannot be sent."""
         try:
@@ -140,16 +145,14 @@ class Replicator(Replicas):
                 return [error]
         return [error for function in new for error in self._ensure_some([function])]
 
-    def _send(self, new: List[Any]) -> None:
-        """Give the ranks new functions, all or none."""
+    def _send(self, new: List[Any], alone: Sequence[Tuple[Any, Any]] = ()) -> None:
+        """Give the ranks new functions, and shared variables (each after its engine), all or none."""
         added: List[Sent] = []
         numbers: List[int] = []
+        used = [(function.engine, shared) for function in new for shared in function.get_shared()]
         try:
             shareds = [
-                self._item(function.engine, shared, added)
-                for function in new
-                for shared in function.get_shared()
-                if self._sent_of(shared) is None
+                self._item(engine, shared, added) for engine, shared in [*used, *alone] if self._sent_of(shared) is None
             ]
             by_engine: Dict[str, List[Any]] = {}
             for function in new:

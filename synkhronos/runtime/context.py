@@ -152,12 +152,15 @@ class RankContext:
         bound = self.transport.bind(keys, values)
         for number, value, array in zip(numbers, values, bound):
             if array is not value:
-                self.shareds[number].cell[0] = array
+                entry = self.shareds[number]
+                if entry.known is value:  # moved, not changed
+                    entry.known = array
+                entry.cell[0] = array
         return keys, bound
 
     def name_of(self, numbers: Sequence[int]) -> Callable[[int], str]:
         """Return how messages name the i-th of the variables with these numbers."""
-        return lambda i: self.shareds[numbers[i]].label
+        return lambda i: self.shareds[numbers[i]].label(f"shared_vars[{i}]")
 
     # -- commits -------------------------------------------------------------------------------------------------
 
@@ -178,7 +181,7 @@ class RankContext:
             for entry, result in zip(entries, results.release()):
                 if result is not None:
                     self.transport.swap_in(entry.key, result)
-                    entry.cell[0] = result
+                    entry.cell[0] = entry.known = result
 
         self.commit(change, *changes)
 

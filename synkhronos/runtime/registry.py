@@ -28,9 +28,16 @@ class SharedEntry:
         Whether the value lives on the rank's device.
     base : shared variable, optional
         The first one with the same storage, if this is another; kept alive with it.
+
+    Attributes
+    ----------
+    known
+        On the master: the object that the last command left in the cell. Another one there is the program's.
+    told : bool
+        Whether the program was told that it has put one there.
     """
 
-    __slots__ = ("number", "engine", "reference", "cell", "on_device", "key", "_base")
+    __slots__ = ("number", "engine", "reference", "cell", "on_device", "key", "known", "told", "_base")
 
     def __init__(
         self, number: int, engine: Any, reference: Reference, cell: List[Any], on_device: bool, base: Any = None
@@ -39,16 +46,16 @@ class SharedEntry:
         self.on_device, self._base = on_device, base
         #: What transports know its value by.
         self.key = ("shared", number)
+        self.known, self.told = cell[0], False
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over engine and variable, as in ``engine, variable = context.shareds[number]``."""
         return iter((self.engine, self.reference()))
 
-    @property
-    def label(self) -> str:
-        """How messages name the variable."""
+    def label(self, place: str = "unnamed") -> str:
+        """Return what messages call the variable: its name, or its place among others and its type."""
         variable = self.reference()
-        return f"variable {self.number}" if variable is None else str(self.engine.label(variable))
+        return place if variable is None else str(self.engine.label(variable, place))
 
 
 class FunctionEntry:

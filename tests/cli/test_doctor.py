@@ -177,6 +177,7 @@ THIS = "{}.{}".format(*sys.version_info)
         ("lasagne", "no_lasagne", WARN, "pkg_resources", 'pip install lasagne "setuptools<81"'),
         ("lasagne", "a_lasagne", OK, "Lasagne 0.2", ""),
         ("blas", "nothing", OK, "threads", ""),
+        ("blas", "nothing", OK, "Using NumPy C-API based implementation for BLAS", ""),
         ("blas", "no_threadpoolctl", WARN, "threadpoolctl", "pip install numpy threadpoolctl"),
         ("blas", "numpy_without_blas", WARN, "none", "pip install"),
         ("kernels", "kernels_built", OK, "built", ""),
@@ -195,8 +196,8 @@ THIS = "{}.{}".format(*sys.version_info)
             "docker run --shm-size",
         ),
         ("shared_memory", "no_shared_memory", MISSING, "no memfd", "pip install posix_ipc"),
-        ("gpus", "no_gpus", WARN, "none", "NVIDIA's driver"),
-        ("gpus", "gpus_hidden", WARN, "none with CUDA_VISIBLE_DEVICES=", "NVIDIA's driver"),
+        ("gpus", "no_gpus", WARN, "none; if the machine has one: install NVIDIA's driver", ""),
+        ("gpus", "gpus_hidden", WARN, "none with CUDA_VISIBLE_DEVICES=; if the machine", ""),
         ("gpus", "two_gpus", OK, "2", ""),
         ("pygpu", "a_pygpu", OK, "pygpu 0.7.6", ""),
         ("pygpu", "no_pygpu", WARN, "no libgpuarray", "tools/install_opencl.sh"),
@@ -242,6 +243,21 @@ def test_main(monkeypatch, capsys, statuses, code, last):
     assert lines[0].split() == ["ok", "thing", "0", "seen"]
     assert lines[2 if statuses[1] != OK else 1].split() == ["->", "do", "it"]
     assert lines[-1] == last
+
+
+@pytest.mark.parametrize("n_gpus, status", [(0, WARN), (0, OK), (2, WARN), (2, OK)])
+def test_without_a_gpu_all_that_is_missing_for_gpus_is_one_line(monkeypatch, capsys, n_gpus, status):
+    monkeypatch.setattr(gpus, "count_gpus", lambda: n_gpus)
+    only = [doctor.check_pygpu, doctor.check_cuda, doctor.check_opencl, doctor.check_nccl]
+    assert [check in doctor.ONLY_FOR_GPUS for check in doctor.CHECKS] == [check in only for check in doctor.CHECKS]
+    found = doctor.Finding("pygpu", status, "seen", "" if status == OK else "do it")
+    checks = [doctor.check_gpus, lambda: found, lambda: found._replace(subject="Lasagne")]
+    monkeypatch.setattr(doctor, "CHECKS", checks)
+    monkeypatch.setattr(doctor, "ONLY_FOR_GPUS", checks[1:2])
+    assert doctor.main() == 0
+    subjects = [line.split()[1] for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    shown = n_gpus or status == OK
+    assert subjects == ["GPUs"] + ["pygpu"] * bool(shown) + ["Lasagne", "that"]
 
 
 @pytest.mark.theano

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 import table
-from worlds import Poke
+from worlds import Poke, Tables
 
 import synkhronos as synk
 from synkhronos.replication.replicator import replicator_of
@@ -28,6 +28,8 @@ CALLS = {
     "get_shapes": synk.get_shapes,
     "in_sync": synk.in_sync,
 }
+#: Those that give values, which the ranks keep until a function uses the variable.
+KEEPING = [CALLS[name] for name in ("broadcast", "broadcast of values", "scatter", "set_value")]
 all_collectives = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 
@@ -77,10 +79,31 @@ def test_what_is_no_variable_of_the_ranks(three, refused, call):
         (state, TypeError, "shared_vars", "state, which is not a dense array but dict"),
         ([W, V, W], ValueError, "shared_vars", "W, which is listed twice"),
         ([W, alias], ValueError, "shared_vars", "W, which is listed twice (its value is that of W)"),
-        (engine.shared(np.zeros((4, 2)), "lonely"), ValueError, "shared_vars", "lonely, which no such function uses"),
     ]:
         refused(three, error, lambda variables=variables: call(variables), argument=argument, got=got)
+    lonely = engine.shared(np.zeros((4, 2)), "lonely")
+    if call in KEEPING:
+        call(lonely)  # see below
+    else:
+        got = "lonely, which no such function uses"
+        refused(three, ValueError, lambda: call(lonely), argument="shared_vars", got=got, hint="synkhronos.function")
     del function, users
+
+
+def test_variables_without_a_name_are_named_by_position_and_type(make_world, refused):
+    world = make_world("threads", 2)
+    w, u, v = world.shareds([np.zeros(2), np.zeros(2), np.zeros((2, 2))], [None, None, None])
+    lonely, integers = engine.shared(np.zeros((4, 2))), world.shared(np.zeros(2, int))
+    refused(world, ValueError, lambda: synk.all_reduce([w, lonely]), got="shared_vars[1] (float64 matrix), which no")
+    refused(world, ValueError, lambda: synk.all_reduce(lonely), got="shared_vars (float64 matrix), which no")
+    twice = "shared_vars[2] (float64 vector), which is listed twice (its value is that of shared_vars[1] (float64"
+    refused(world, ValueError, lambda: synk.all_reduce([w, u, u]), got=twice)
+    integers.name = None
+    with pytest.raises(TypeError, match=r"shared_vars\[1\] \(int64 vector\)"):
+        synk.all_reduce([w, integers])
+    world.set_values(v, [np.zeros((2, 2)), np.zeros((3, 2))])
+    with pytest.raises((ValueError, synk.WorkerError), match=r"shared_vars\[1\] \(float64 matrix\)"):
+        synk.all_reduce([w, v])  # as other ranks name it, too
 
 
 @pytest.mark.theano
@@ -126,6 +149,51 @@ def test_functions_of_the_variables_are_distributed_by_the_collective(three):
     synk.all_reduce(W, "sum")
     table.assert_same_bits(three.values(W), np.arange(3.0) * 3)
     assert function in replicator_of(three.session)
+
+
+def test_a_value_is_kept_for_the_first_function_that_uses_the_variable(world, words, caplog):
+    caplog.set_level("INFO", "synkhronos")
+    names = ["own", "given", "parts", "one"]
+    own, given, parts, one = (words.shared(np.full(2, 1.0), name) for name in names)
+    own.set_value(np.array([5.0, 6.0]))
+    rows, last = np.arange(7.0), world.n - 1
+    synk.broadcast(own)
+    synk.broadcast(given, [3.0, 4.0])
+    synk.scatter(parts, rows)
+    synk.set_value(last, one, [8.0, 9.0])
+    assert [name for name in names for r in caplog.records if r.getMessage().startswith(name + " is kept")] == names
+    np.testing.assert_array_equal(synk.gather(own, nd_up=0), [5.0, 6.0] * world.n)
+    caplog.clear()
+    f = words.function([], [(each * 1, "gather") for each in (own, given, parts, one)])
+    found = f()
+    np.testing.assert_array_equal(found[0], [5.0, 6.0] * world.n)
+    np.testing.assert_array_equal(found[1], [3.0, 4.0] * world.n)
+    np.testing.assert_array_equal(found[2], rows)
+    np.testing.assert_array_equal(found[3], [1.0] * 2 * last + [8.0, 9.0])
+    synk.scatter(parts, rows * 2)  # as to any other, without a word
+    np.testing.assert_array_equal(f()[2], rows * 2)
+    assert [r.getMessage() for r in caplog.records if r.name == "synkhronos"] == []
+
+
+def test_a_variable_that_no_function_uses_goes_when_it_is_dropped(three):
+    w = engine.shared(np.zeros(2), "w")
+    synk.broadcast(w)
+    assert [entry[1] for entry in three.session.run(Tables())] == [1] * 3
+    del w
+    gc.collect()
+    three.session.run(Tables())
+    assert [entry[1] for entry in three.session.run(Tables())] == [0] * 3
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_the_state_of_a_random_stream_that_no_function_uses_yet(make_world, seed):
+    make_world("threads", 2, seed=seed)
+    stream, other = engine.random_stream(1), engine.random_stream(2)
+    states = [np.random.RandomState(number) for number in (7, 8)]
+    for rank in (0, 1):
+        synk.set_value(rank, stream, states[rank])
+    f = synk.function([], [(engine.uniform(stream, (3,)), "gather"), (engine.uniform(other, (3,)), "gather")])
+    np.testing.assert_array_equal(f()[0], np.concatenate([state.random_sample(3) for state in states]))
 
 
 def test_variable_whose_function_was_dropped(three, refused):

@@ -33,6 +33,14 @@ def test_label_is_the_name_or_says_something(language):
     assert engine.label(language.In(x)) == "x"
     assert engine.label(language.In(x, name="other")) == "other"
     assert engine.label(x + x)
+    assert engine.label(language.shared(np.ones(3), "w"), "updates[1]") == "w"
+
+
+@pytest.mark.parametrize("ndim, words", list(enumerate(["scalar", "vector", "matrix", "tensor3", "tensor4"])))
+def test_label_of_a_shared_variable_without_a_name_is_its_place_and_type(language, ndim, words):
+    shared = language.shared(np.ones((2,) * ndim, "float32"), None)
+    assert language.engine.label(shared) == f"unnamed (float32 {words})"
+    assert language.engine.label(shared, "updates[1]") == f"updates[1] (float32 {words})"
 
 
 # -- shared variables ----------------------------------------------------------------------------------------------

@@ -203,6 +203,24 @@ print(repr(theano.config.blas.ldflags), theano.config.openmp)
 
 
 @pytest.mark.theano
+def test_theano_says_nothing_about_blas_and_all_else_that_it_has_to_say(tmp_path):
+    program = """
+import sys
+sys.stderr = sys.stdout
+import synkhronos, logging, theano, theano.tensor as T
+T.dot(T.matrix(), T.matrix())
+for text in ("Using NumPy C-API based implementation for BLAS functions.", "No BLAS at all."):
+    logging.getLogger("theano.tensor.blas").warning(text)
+logging.getLogger("theano").warning("Using NumPy C-API based implementation for BLAS functions.")
+"""
+    environment = {"THEANO_FLAGS": "", "THEANORC": str(tmp_path / "none")}
+    assert run(program, tmp_path, **environment).splitlines() == [
+        "WARNING (theano.tensor.blas): No BLAS at all.",
+        "WARNING (theano): Using NumPy C-API based implementation for BLAS functions.",
+    ]
+
+
+@pytest.mark.theano
 def test_real_theano_after_an_import_that_failed(tmp_path):
     # Flags that this very process may have been given when a test imported Theano would make the first import work.
     program = """

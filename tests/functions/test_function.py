@@ -186,7 +186,7 @@ def test_ops_of_integers_and_bools(one, theano_words):
     with refuses(TypeError, "outputs[1] (count)", "floating-point", "int64", "give the op 'sum', "):
         count = i.sum()
         count.name = "count"
-        theano_words.function([i], [T.cast(i.sum(), "float64"), count])
+        theano_words.function([i], [T.cast(i.sum(), "float64"), (count, "avg")])
     with refuses(TypeError, "output", "floating-point", "bool"):
         theano_words.function([b], (b.any(), "avg"))
     f = theano_words.function(
@@ -231,12 +231,18 @@ def test_every_form_of_updates(two, theano_words):
         assert [float(value) for value in two.values(w) + two.values(c)] == [i + 1.0] * 2 * two.n
 
 
+def _of_unnamed(w, c, s):
+    unnamed = theano.shared(np.ones(2))
+    return [(w, w + 1), (unnamed, unnamed + 1, "gather")]
+
+
 @pytest.mark.parametrize(
     "update,error,argument,got",
     [
         (lambda w, c, s: [(w, w + 1, "gather")], ValueError, "the op of the update of w", "'gather'"),
         (lambda w, c, s: [(w, w + 1, None)], ValueError, "the op of the update of w", "None"),
         (lambda w, c, s: [(c, c + 1, "avg")], TypeError, "the update of c", "int64"),
+        (_of_unnamed, ValueError, "the op of the update of updates[1] (float64 vector)", "'gather'"),
         (lambda w, c, s: [(w * 2, w)], TypeError, "updates", "Elemwise"),
         (lambda w, c, s: [(w, w + 1), (w, w + 2)], ValueError, "updates[1]", "w, which is listed twice"),
         (lambda w, c, s: [(s, s * 2, "sum")], TypeError, "the update of s", "op 'sum'"),

@@ -324,7 +324,7 @@ def test_outputs_whose_shapes_differ_between_slices_are_named(world, words):
     x, w = words.variable("x"), world.shared(np.zeros(()), "w")
     y = x * 2
     y.name = "twice"
-    f = words.function([x], [words.mean(x), y], updates=[(w, w + 1)])
+    f = words.function([x], [words.mean(x), (y, "avg")], updates=[(w, w + 1)])
     with pytest.raises((ValueError, synk.WorkerError), match=r"outputs\[1\] \(twice\) .*slices"):
         f(np.arange(3.0 * world.n), num_slices=2)
     assert [float(value) for value in world.values(w)] == [0] * world.n
@@ -333,7 +333,7 @@ def test_outputs_whose_shapes_differ_between_slices_are_named(world, words):
 
 def test_outputs_of_a_dict_are_named_by_their_keys(world, words):
     x = words.variable("x")
-    f = words.function([x], {"mean": words.mean(x), "twice": x * 2})
+    f = words.function([x], {"mean": words.mean(x), "twice": (x * 2, "avg")})
     for options in (dict(), dict(output_subset=["twice"])):
         with pytest.raises((ValueError, synk.WorkerError), match=r"outputs\['twice'\] .*slices"):
             f(np.arange(3.0 * world.n), num_slices=2, **options)

@@ -196,7 +196,7 @@ def test_a_variable_of_another_context(session, x):
 
 def test_a_function_that_was_called_before_still_travels(x):
     """Reductions keep a compiled kernel in the graph, which does not pickle."""
-    f = synk.function([x], x.sum(axis=0).mean())
+    f = synk.function([x], (x.sum(axis=0).mean(), "avg"))
     f.as_theano(X)
     halves = X[:4].sum(axis=0).mean() * 4 / 7 + X[4:].sum(axis=0).mean() * 3 / 7
     np.testing.assert_allclose(f(X), halves, rtol=1e-5)
@@ -262,3 +262,32 @@ def test_gradients_averaged_inside_the_function(x, in_steps):
         value = value + velocity
     np.testing.assert_allclose(w.get_value(), value, rtol=1e-4, atol=1e-6)
     assert synk.in_sync([w, speed]) and type(w).__name__ == "GpuArraySharedVariable"
+
+
+@pytest.mark.parametrize("num_slices", [1, 2])
+def test_an_exact_function(x, num_slices):
+    """A rule that is not linear in gradients; truth is the same program in NumPy, over all rows."""
+    start = np.random.RandomState(2).randn(4, 3).astype("float32")
+    w, squares = theano.shared(start, "w"), theano.shared(np.zeros_like(start), "squares")
+    loss = T.sqr(T.tanh(x.dot(w)) - 0.5).mean()
+    gradient = T.grad(loss, w)
+    new = squares + T.sqr(gradient)
+    step = synk.function(
+        [x],
+        [loss, x.dot(w), x.max(axis=0)],
+        updates=[(squares, new), (w, w - np.float32(0.5) * gradient / T.sqrt(new + np.float32(1e-3)))],
+        exact=True,
+    )
+    assert step.output_modes == ["sum", "gather", "max"]
+    value, total = start.astype("float64"), 0.0
+    for rows in ([0, 1, 2, 3, 4, 5], [6, 2, 4], [3], [5, 1, 0]):
+        found = step(X, batch=rows, num_slices=min(num_slices, len(rows)))
+        out = np.tanh(X[rows].dot(value))
+        np.testing.assert_allclose(found[0], np.mean((out - 0.5) ** 2), rtol=1e-4)
+        np.testing.assert_allclose(found[1], X[rows].dot(value), rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(found[2], X[rows].max(axis=0))
+        slope = X[rows].T.dot(2 * (out - 0.5) * (1 - out**2) / out.size)
+        total = total + slope**2
+        value = value - 0.5 * slope / np.sqrt(total + 1e-3)
+    np.testing.assert_allclose(w.get_value(), value, rtol=1e-3, atol=1e-5)
+    assert synk.in_sync([w, squares]) and type(w).__name__ == "GpuArraySharedVariable"

@@ -133,7 +133,7 @@ def test_forms_of_functions():
 
 def test_data_is_written_and_grows():
     x = T.dmatrix("x")
-    f = function([x], [x.sum(axis=0), (x, "gather")])
+    f = function([x], [(x.sum(axis=0), "avg"), (x, "gather")])
     data = synk.data(X[:4], oversize=2)
     for rows in (X[:4], X[:7], X, X[:2]):
         data.set_value(data.condition_data(rows))

@@ -231,6 +231,78 @@ def test_examples_of_page(path):
         synk.close()
 
 
+TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.rst").read_text()
+
+#: Texts that are not the library's, and programs that end in them, or say them.
+FOREIGN = {
+    "module 'numpy.distutils.__config__' has no attribute 'blas_opt_info'": "import theano",
+    "cannot import name 'downsample' from 'theano.tensor.signal'": """
+import sys, synkhronos
+sys.meta_path.pop()
+import lasagne
+""",
+    "No module named 'pkg_resources'": """
+import synkhronos
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *others: None if name == "pkg_resources" else find(name, *others)
+import lasagne
+""",
+    "Using NumPy C-API based implementation for BLAS functions.": """
+import numpy.distutils.__config__, sys
+numpy.distutils.__config__.blas_opt_info = {}
+sys.modules["theano.scan_module.scan_perform_ext"] = None
+import theano.tensor
+""",
+    "debugprint cannot print an object of this type": """
+import synkhronos, theano
+theano.printing.debugprint(synkhronos.function([], []))
+""",
+}
+
+
+def run_alone(tmp_path, *arguments):
+    """Run Python as a user does who has set nothing for Theano; return its exit status, and what it says of errors."""
+    environment = {name: value for name, value in os.environ.items() if name != "THEANO_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=str(tmp_path),
+        env=dict(environment, PYTHONPATH=str(ROOT), THEANORC=str(tmp_path / "none")),
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+    )
+    return done.returncode, done.stderr
+
+
+def test_texts_of_troubleshooting_are_what_the_library_says():
+    """Those of which there are examples, which run, and the others."""
+    headings = re.findall(r"^(``.*)\n---", TROUBLESHOOTING, re.MULTILINE)
+    texts = [text for heading in headings for text in re.findall("``(.*?)``", heading)]
+    assert texts[0] == next(iter(FOREIGN)) and len(headings) == TROUBLESHOOTING.count("\n---") > 15
+    sources = "".join(path.read_text() for path in (ROOT / "synkhronos").rglob("*.py"))
+    said = re.sub(r'"\s*f?"', "", sources)  # strings that are divided over lines
+    said += "".join(re.findall(r"^synkhronos\.errors\..*", TROUBLESHOOTING, re.MULTILINE))
+    assert [text for text in texts if text not in said and text not in FOREIGN] == []
+    assert set(FOREIGN) < set(texts)
+
+
+@pytest.mark.theano
+@pytest.mark.parametrize("text", FOREIGN, ids=range(len(FOREIGN)))
+def test_texts_of_troubleshooting_are_what_others_say(tmp_path, text):
+    pytest.importorskip("lasagne")
+    if "blas_opt_info" in text and sys.version_info < (3, 11):
+        pytest.skip("NumPy is as old as Theano")
+    assert text in run_alone(tmp_path, "-c", FOREIGN[text])[1]
+
+
+@pytest.mark.theano
+def test_remedies_of_troubleshooting(tmp_path):
+    pytest.importorskip("lasagne")
+    (tmp_path / "program.py").write_text("import theano, lasagne")
+    for arguments in (["-m", "synkhronos", "program.py"], ["-c", "import synkhronos as synk, theano, lasagne"]):
+        assert run_alone(tmp_path, *arguments) == (0, "")
+
+
 @pytest.mark.parametrize("launcher, n, root", [("threads", 1, 0), ("threads", 2, 1), ("threads", 3, 0), ("fork", 3, 2)])
 def test_collective_of_extending(make_world, monkeypatch, launcher, n, root):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))  # before the fork: the ranks import it, too

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "synkhronos"
 LAYERS = [
     ["errors", "trace"],
     ["reductions", "partition", "host"],
-    ["kernels", "in_graph"],
+    ["kernels", "in_graph", "sharding"],
     ["selection", "memory"],
     ["sync"],
     ["transports", "engines"],

@@ -213,7 +213,7 @@ def test_variables_that_are_no_arrays_are_replicated(make_world, theano_words):
         s = theano_words.theano.shared(scipy.sparse.csr_matrix(np.diag([1.0, 2.0])), "s")
         x = theano_words.variable("x", 2)
         random = theano_words.T.shared_randomstreams.RandomStreams(1)
-        f = theano_words.function([x], [(theano.sparse.dot(x, s), "gather"), random.uniform((2,))])
+        f = theano_words.function([x], [(theano.sparse.dot(x, s), "gather"), (random.uniform((2,)), "avg")])
         product, noise = f(np.ones((4, 2)))
         assert product.tolist() == [[1, 2]] * 4 and 0 < noise.min() < noise.max() < 1
         assert not np.array_equal(f(np.ones((4, 2)))[1], noise)

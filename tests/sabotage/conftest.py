@@ -158,6 +158,7 @@ def build(function=None, updates=True):
 def works():
     n = synk.size()
     w.set_value(np.arange(3.0))
+    synk.broadcast(w)
     f = build()
     assert f(np.arange(12.0)) == 5.5
     assert np.array_equal(w.get_value(), np.arange(3.0) + 1)

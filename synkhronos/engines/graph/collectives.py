@@ -30,6 +30,15 @@ def ops_in(library: Library, outputs: Sequence[Any]) -> List[ReduceOp]:
     return ops
 
 
+def needs_call(library: Library, outputs: Sequence[Any]) -> bool:
+    """Return whether a graph has operations that ask the call on this rank: collectives, and numbers of all rows."""
+    return any(
+        isinstance(node.op, (library.AllReduce, library.WholeLength))
+        or needs_call(library, library.inner_outputs(node.op))
+        for node in library.io_toposort([], outputs)
+    )
+
+
 def unconditional(library: Library, outputs: Sequence[Any]) -> Set[Any]:
     """Return the nodes of a graph that are computed whatever the conditions in it are."""
     nodes: Set[Any] = set()

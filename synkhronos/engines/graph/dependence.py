@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...errors import ArgumentValueError
-from ..base import Collectives, Degree
-from .collectives import ops_in, unconditional
+from ..base import Collectives, Cut, Degree
+from .collectives import needs_call, ops_in, unconditional
 from .library import Library
 from .snapshot import Snapshot
 
@@ -37,9 +37,9 @@ def survey(
 ) -> Optional[Collectives]:
     """Return what there is to know of the collectives of a function; see `Engine.collectives`."""
     roots = snapshot.expressions()
-    ops = ops_in(library, roots)
-    if not ops:
+    if not needs_call(library, roots):
         return None
+    ops = ops_in(library, roots)
     if isinstance(snapshot.settings["mode"], library.DebugMode):
         raise ArgumentValueError(
             "mode",
@@ -58,7 +58,9 @@ def survey(
     # A count of steps is the same on all ranks, as long as those without rows count, too.
     differ = [later.get(new, FIXED).differs for _, new in snapshot.updates]
     common = [degree != Degree.NONE or not differs for degree, differs in zip(degrees, differ)]
-    return Collectives(ops, common, degrees, of_outputs)
+    halves = snapshot.halves
+    cut = None if halves is None else Cut(halves.ops, halves.late, halves.why_not)
+    return Collectives(ops, common, degrees, of_outputs, cut)
 
 
 def _is_state(library: Library, variable: Any, is_random: Callable[[Any], bool]) -> bool:
@@ -89,6 +91,8 @@ def _of_node(library: Library, node: Any, inputs: List[Dependence]) -> Dependenc
     if isinstance(node.op, library.AllReduce):
         # Of sums the mean over slices is not that over all their rows, nor of extremes.
         return Dependence(False, max(degree, Degree.AFFINE) if node.op.op.name == "avg" else Degree.OTHER)
+    if isinstance(node.op, library.WholeLength):
+        return FIXED
     if ops_in(library, library.inner_outputs(node.op)):
         return Dependence(differs, Degree.OTHER)
     if isinstance(node.op, library.Shape_i) and node.op.i > 0 and node.inputs[0].owner is None:

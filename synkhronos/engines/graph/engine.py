@@ -11,9 +11,11 @@ import numpy as np
 
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
+from ...sharding import Placement, Shard
 from ...trace import point
 from .. import pickling
-from ..base import ArrayType, Collectives, Engine, Input, Output
+from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
+from . import exact
 from . import snapshot as snapshots
 from .dependence import survey
 from .library import Library
@@ -55,11 +57,14 @@ class GraphEngine(Engine):
     def is_shared(self, thing: Any) -> bool:
         return isinstance(thing, self.library.SharedVariable)
 
-    def label(self, variable: Any) -> str:
+    def label(self, variable: Any, place: str = "unnamed") -> str:
         if isinstance(variable, self.library.SymbolicInput) and variable.name:
             return str(variable.name)
         if isinstance(variable, (self.library.SymbolicInput, self.library.SymbolicOutput)):
             variable = variable.variable
+        if self.is_shared(variable) and not variable.name:
+            type_ = self.shared_type(variable)
+            return f"{place} ({type_.words if type_ else variable.type})"
         return str(variable.name or variable)
 
     # -- types and values ----------------------------------------------------------------------------------------
@@ -142,6 +147,11 @@ class GraphEngine(Engine):
         if kwargs.get("name") is None:
             kwargs["name"] = _place_of_call()
         return self.library.function(inputs, outputs, updates=list(updates or ()), givens=givens, **kwargs)
+
+    def draft(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Any:
+        return self.compile(inputs, outputs, updates, givens, **dict(kwargs, mode=self.library.small, profile=None))
 
     def _refuse_state(self, argument: str, given: Any) -> None:
         """Refuse an input that keeps a value between calls: on all ranks, only shared variables do."""
@@ -294,6 +304,9 @@ class GraphEngine(Engine):
     def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_variant(self.library, snapshot, sliced, as_inputs, self.is_random, self.label)
 
+    def second_half(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
+        return snapshots.compile_second_half(self.library, snapshot, as_inputs, self.is_random)
+
     # -- collectives inside functions ----------------------------------------------------------------------------
 
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
@@ -312,6 +325,13 @@ class GraphEngine(Engine):
 
     def collectives(self, snapshot: Snapshot, scattered: Sequence[Any]) -> Optional[Collectives]:
         return survey(self.library, snapshot, scattered, self.is_random)
+
+    def placed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:
+        _, found = exact.placed(self.library, snapshot, shards)
+        return [found.of(output.variable) for output in snapshot.outputs]
+
+    def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, Sharding]:
+        return exact.completed(self.library, snapshot, shards, self.label, self.is_random)
 
     def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_shapes(self.library, snapshot, as_inputs)

@@ -38,6 +38,13 @@ class Library(NamedTuple):
     Shape_i: Type[Any]
     #: The operation of `synkhronos.ops.all_reduce`, made for the library.
     AllReduce: Type[Any]
+    #: From variables and the name of an op to their results of one such operation.
+    all_reduce: Callable[..., Any]
+    #: The operation that makes lengths those of all ranks; and from an expression and a position to one of its results.
+    WholeLength: Type[Any]
+    whole_length: Callable[..., Any]
+    #: From expressions to the `sharding.Graph` that computes them.
+    graph_of: Callable[..., Any]
     #: From a node to groups of positions: it is affine in the inputs of each group, if the others are fixed.
     affine_inputs: Callable[..., Any]
     #: From an expression to an equal one in which all shapes are those of the graph's inputs.

@@ -9,6 +9,27 @@ from . import collectives
 from .library import Library
 
 
+class Halves(NamedTuple):
+    """Where the graph of an exact function can be cut: before, slice by slice; after, once.
+
+    Attributes
+    ----------
+    parts : list of variables
+        Computed from rows before the cut, and all that is needed of them after it.
+    ops : list of (str or None)
+        By what those of slices are put together; None for what is the same in all slices.
+    late : list of int
+        The outputs that are computed after the cut.
+    why_not : str
+        Why the graph cannot be cut; "" if it can.
+    """
+
+    parts: List[Any]
+    ops: List[Optional[str]]
+    late: List[int]
+    why_not: str = ""
+
+
 class Snapshot(NamedTuple):
     """A function before it is compiled; its givens are put in, and its default updates are among the updates."""
 
@@ -16,6 +37,7 @@ class Snapshot(NamedTuple):
     outputs: List[Any]
     updates: List[Tuple[Any, Any]]
     settings: Dict[str, Any]  # the other keywords of the library's ``function``
+    halves: Optional[Halves] = None  # of an exact function
 
     def expressions(self) -> List[Any]:
         """Return the outputs and then the new values: the order in which collectives are numbered."""
@@ -74,11 +96,13 @@ def compile_variant(
     label: Callable[[Any], str],
 ) -> Any:
     """Compile another graph of the function; parameters as those of `Engine.variant`, which says what it computes."""
+    if sliced and snapshot.halves is not None:
+        snapshot = _first_half(library, snapshot, snapshot.halves, is_random)
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
     # Nameless, because a function's inputs cannot have one name twice.
     inputs = snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced]
     outputs, updates = snapshot.outputs, snapshot.updates
-    if collectives.ops_in(library, snapshot.expressions()):
+    if collectives.needs_call(library, snapshot.expressions()):
         # Nothing is updated before the last collective has succeeded on all ranks, which is known to the caller.
         with library.change_flags(compute_test_value="off"):
             ordered, _ = collectives.in_order(library, snapshot.expressions())
@@ -98,6 +122,37 @@ def compile_variant(
         no_default_updates=True,
         on_unused_input="ignore",
         **dict(snapshot.settings, name=f"{name} ({suffix})" if suffix else name),
+    )
+
+
+def _first_half(library: Library, snapshot: Snapshot, halves: Halves, is_random: Callable[[Any], bool]) -> Snapshot:
+    """Return what is computed of every slice: outputs, parts, and random states."""
+    nothing = library.shared(0).zeros_like()
+    outputs = [nothing if i in halves.late else output.variable for i, output in enumerate(snapshot.outputs)]
+    states = [new for target, new in snapshot.updates if is_random(target)]
+    found = [library.Out(one) for one in (*outputs, *halves.parts, *states)]
+    return snapshot._replace(outputs=found, updates=[], halves=None)
+
+
+def compile_second_half(
+    library: Library, snapshot: Snapshot, as_inputs: Sequence[Any], is_random: Callable[[Any], bool]
+) -> Any:
+    """Compile what is computed once, after all slices; see `Engine.second_half`."""
+    halves = snapshot.halves
+    assert halves is not None
+    parts = [(part, part.type()) for part in halves.parts]
+    outputs = [snapshot.outputs[i] for i in halves.late]
+    news = [library.Out(new) for target, new in snapshot.updates if not is_random(target)]
+    replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
+    with library.change_flags(compute_test_value="off"):
+        ordered, _ = collectives.in_order(library, [output.variable for output in (*outputs, *news)])
+    return library.function(
+        snapshot.inputs + [library.In(variable, autoname=False) for _, variable in (*replaced, *parts)],
+        [library.Out(output) for output in ordered],
+        givens=replaced + parts,
+        no_default_updates=True,
+        on_unused_input="ignore",
+        **dict(snapshot.settings, name=f"{snapshot.settings['name']} (after slices)"),
     )
 
 

@@ -136,3 +136,9 @@ class AllReduce(Op):  # type: ignore[misc]  # Theano has no types
             output[0] = result
         if self.has_token:
             outputs[self.n][0] = np.zeros((), np.int8)
+
+
+def all_reduce(variables: Sequence[Variable], op: str) -> List[Variable]:
+    """Return the variables reduced over all ranks, in one collective."""
+    results: List[Variable] = AllReduce(ReduceOp(op), len(variables))(*variables, return_list=True)
+    return results

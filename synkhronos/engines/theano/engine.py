@@ -28,8 +28,10 @@ from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
 from . import gpu, pickling_repairs, profiles, scans
 from .affine import affine_inputs
-from .all_reduce import AllReduce
+from .all_reduce import AllReduce, all_reduce
+from .placing import graph_of
 from .shapes import by_shapes_of_inputs, shapes_of
+from .whole_length import WholeLength, whole_length
 
 
 class TheanoEngine(GraphEngine):
@@ -64,6 +66,10 @@ class TheanoEngine(GraphEngine):
         Shape=Shape,
         Shape_i=Shape_i,
         AllReduce=AllReduce,
+        all_reduce=all_reduce,
+        WholeLength=WholeLength,
+        whole_length=whole_length,
+        graph_of=lambda outputs: graph_of([], outputs),
         affine_inputs=affine_inputs,
         by_shapes_of_inputs=by_shapes_of_inputs,
         inner_outputs=scans.inner_outputs,

@@ -24,6 +24,8 @@ from typing import Optional, Sequence, Set
 # Options of Theano, and their values if the user has chosen none. With empty `blas.ldflags` Theano calls
 # the BLAS inside NumPy, which is as fast as linking it and, unlike that, multiplies empty matrices.
 DEFAULT_FLAGS = {"blas.ldflags": ""}
+#: What Theano warns of at every start because of it, though nothing is wrong.
+BLAS_MESSAGE = "Using NumPy C-API based implementation for BLAS functions."
 DOWNSAMPLE = "theano.tensor.signal.downsample"
 
 
@@ -59,6 +61,7 @@ class _BeforeTheano(MetaPathFinder):
             set_default_flags()
             restore_numpy_names()
             restore_blas_info()
+            logging.getLogger("theano.tensor.blas").addFilter(is_worth_saying)
             if sys.version_info >= (3, 11):
                 # The C source of scan's inner loop does not compile on 3.11; without it scan runs it in Python.
                 sys.modules["theano.scan_module.scan_perform_ext"] = None  # type: ignore[assignment]
@@ -120,6 +123,11 @@ def flags_of_user() -> Set[str]:
         prefix = "" if section == "global" else section + "."
         names.update(prefix + option for option in parser.options(section))
     return names
+
+
+def is_worth_saying(record: logging.LogRecord) -> bool:
+    """Return whether a message of Theano's about BLAS is another than the one that comes at every start."""
+    return record.getMessage() != BLAS_MESSAGE
 
 
 def restore_numpy_names() -> None:

@@ -28,7 +28,9 @@ class NumpyEngine(Engine):
     def is_shared(self, thing: Any) -> bool:
         return isinstance(thing, Shared)
 
-    def label(self, variable: Any) -> str:
+    def label(self, variable: Any, place: str = "unnamed") -> str:
+        if isinstance(variable, Shared) and not variable.name:
+            return f"{place} ({variable.type.words if variable.type else 'any object'})"
         return (variable.name or repr(variable.variable)) if isinstance(variable, In) else repr(variable)
 
     def shared_type(self, shared: Shared) -> Optional[ArrayType]:

@@ -1,0 +1,48 @@
+"""The operation that makes of a shape with the rank's own rows that with the rows of all ranks.
+
+It needs no collective: the call knows how many rows there are. Outside a call it is the identity.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence
+
+import numpy as np
+from theano.gof import Apply, Op, Variable
+
+from ... import in_graph
+
+
+class WholeLength(Op):  # type: ignore[misc]  # Theano has no types
+    """Multiply a length, or one element of a vector of lengths, by the share of the rows that is the rank's.
+
+    Parameters
+    ----------
+    position : int
+        Of the element.
+    """
+
+    __props__ = ("position",)
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def make_node(self, lengths: Variable) -> Apply:
+        return Apply(self, [lengths], [lengths.type()])
+
+    def do_constant_folding(self, node: Apply) -> bool:
+        return False
+
+    def infer_shape(self, node: Apply, input_shapes: List[Any]) -> List[Any]:
+        return input_shapes
+
+    def perform(self, node: Apply, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
+        lengths = np.array(inputs[0])
+        flat = lengths.reshape(-1)
+        flat[self.position] = in_graph.whole_length(int(flat[self.position]))
+        outputs[0][0] = lengths
+
+
+def whole_length(lengths: Variable, position: int) -> Variable:
+    """Return the lengths with that of all ranks at the position."""
+    return WholeLength(position)(lengths)

@@ -1,0 +1,48 @@
+"""Shared variables that the program has changed on the master alone, which parts the ranks.
+
+``w.set_value(...)``, a function's `as_theano` and Theano's own functions put another object into the storage of the
+master's variable. After each command the master notes which object every storage holds, so that a call can look whether
+it is still there (`Plans.are_known`). Values that are written in place cannot be seen: those of
+``get_value(borrow=True)``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Dict, List, Sequence
+
+from ..replication.replicator import replicator_of
+from ..runtime.registry import SharedEntry
+from ..runtime.session import Session
+
+logger = logging.getLogger("synkhronos")
+
+
+def watched(session: Session, engine: Any, shareds: Sequence[Any]) -> List[SharedEntry]:
+    """Return the entries of variables that the master should not change alone: of random streams each has its own."""
+    if session.size == 1:
+        return []
+    chosen = [each for each in shareds if engine.shared_type(each) is not None and not engine.is_random(each)]
+    numbers: Dict[Any, None] = dict.fromkeys(replicator_of(session).find(engine, each) for each in chosen)
+    return [session.context.shareds[number] for number in numbers]
+
+
+def tell(function: Any, entries: Sequence[SharedEntry]) -> None:
+    """Log which variables of the function the program has changed on the master alone, each once."""
+    places = {id(function.engine.storage(shared)): i for i, shared in enumerate(function.get_shared())}
+    names, lines = [], []
+    for entry in entries:
+        if entry.cell[0] is not entry.known and not entry.told:
+            entry.told = True
+            place = f"f.get_shared()[{places[id(entry.cell)]}]"
+            shared = entry.reference()
+            names.append(entry.engine.label(shared, place))
+            lines.append(shared.name or place)
+    if names:
+        logger.warning(
+            "function %s: %s %s changed on the master alone since the last command, by set_value or as_theano, so the "
+            "other ranks go on with the old value%s: synk.broadcast(%s) gives them the new one%s",
+            function.name or "without a name",
+            ", ".join(names),
+            *("was", "", lines[0], "") if len(names) == 1 else ("were", "s", f"[{', '.join(lines)}]", "s"),
+        )

@@ -1,0 +1,78 @@
+"""How the values in a function's graph lie over the ranks, and what it takes to compute what the serial program does.
+
+::
+
+    inputs    Shard(0)      x -----+
+    shared    Replicate     w ---+ |
+                                 v v
+                            dot(x, w)   Shard(0)        an output: gathered
+                                 |
+                            sum over rows   Partial(sum)    an output: summed
+                                 |
+                            sqrt        needs the whole: a collective, or nothing is known
+
+``placements``   what there is: replicated, rows, parts
+``layout``       how rows lie in an axis
+``rule``         what a rule says of an operation; kinds: ``axes``, ``shapes``, ``subscripts``, ``nested``
+``propagate``    through a whole graph
+
+Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.
+"""
+
+from .axes import MIXED, ONE, Axes, Checked, Elementwise, Joined, Moved, Reduction, along
+from .completion import Builder, Collective, complete, parts_of_rows
+from .layout import Layout, Product, product
+from .nested import Choice, Completed, Graph, Inner, Loop, State
+from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Unknown
+from .propagate import Propagated, propagate
+from .rule import Node, Opaque, Placed, Rule
+from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
+from .subscripts import Subscript
+
+__all__ = [
+    "MIXED",
+    "ONE",
+    "REPLICATE",
+    "ZERO",
+    "Axes",
+    "Checked",
+    "Builder",
+    "Collective",
+    "complete",
+    "parts_of_rows",
+    "Choice",
+    "Completed",
+    "Drawn",
+    "Element",
+    "Elementwise",
+    "Filled",
+    "Graph",
+    "Index",
+    "Inner",
+    "Joined",
+    "Layout",
+    "Loop",
+    "Moved",
+    "Node",
+    "Opaque",
+    "Partial",
+    "Placed",
+    "Placement",
+    "Positions",
+    "Product",
+    "product",
+    "Propagated",
+    "Reduction",
+    "Replicate",
+    "Reshaped",
+    "Rule",
+    "Shard",
+    "ShapeOf",
+    "Size",
+    "State",
+    "Subscript",
+    "Together",
+    "Unknown",
+    "along",
+    "propagate",
+]

@@ -1,0 +1,403 @@
+"""Operations that treat each axis by itself: nearly all of them, described by labels as in ``einsum``.
+
+::
+
+    dot of matrices           ik, kj  -> ij      linear in each; k is summed
+    convolution               nc--, oc-- -> no-- linear in each; c is summed; "-": neighbours depend on each other
+    its gradient (weights)    nc--, no-- -> oc-- n is summed: every rank has a part
+    softmax                   n-      -> n-
+    exp(x + b)                ij, .j  -> ij      ".": of length 1
+"""
+
+from __future__ import annotations
+
+from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+
+from .layout import MERGED, Layout, Product, product
+from .placements import Index, Length, Partial, Placement, Power, Replicate, Shard, Size, Unknown
+from .rule import Placed, Rule, taken_whole
+
+#: The label of an axis of length 1, along which the value is repeated.
+ONE = "."
+#: The label of an axis along which elements depend on each other.
+MIXED = "-"
+
+Labels = Sequence[Any]
+NO_POWERS: Mapping[int, Power] = {}
+
+
+class Axes(Rule):
+    """An operation on axes.
+
+    Parameters
+    ----------
+    inputs, outputs : sequence of labels
+        One label for each axis of each input and output: any hashable object, `ONE` or `MIXED`. An axis of an input
+        whose label an output does not have is reduced there.
+    linear : sequence of sequence of int
+        Groups of inputs: the operation is linear in those of a group together, if the others are fixed.
+    powers : mapping from int to number
+        Of further inputs in which it is homogeneous: the degree. A quotient has degree -1 in its second.
+    reduce : sequence of (str or None)
+        For each output, by what axes are reduced; None if parts cannot be put together.
+    moves : bool
+        Whether it only moves elements of its inputs together: extremes of parts are parts of extremes.
+    shapes_only : sequence of int
+        Inputs whose values do not matter, only their shapes.
+    degree : number, optional
+        If it is homogeneous in all its inputs together: the degree. A comparison has degree 0.
+    added : sequence of int
+        Inputs to which the others, whole numbers as they are, are added.
+    factors : sequence of (Product or None)
+        If the inputs are multiplied: what is known of their values.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Labels],
+        outputs: Sequence[Labels],
+        linear: Sequence[Sequence[int]] = (),
+        powers: Mapping[int, Power] = NO_POWERS,
+        reduce: Optional[Sequence[Optional[str]]] = None,
+        moves: bool = False,
+        shapes_only: Sequence[int] = (),
+        degree: Optional[Power] = None,
+        added: Sequence[int] = (),
+        factors: Optional[Sequence[Optional[Product]]] = None,
+    ) -> None:
+        self.degree, self.added, self.factors = degree, set(added), factors
+        self.inputs = [list(labels) for labels in inputs]
+        self.outputs = [list(labels) for labels in outputs]
+        self.linear, self.powers, self.moves, self.shapes_only = (
+            [list(group) for group in linear],
+            powers,
+            moves,
+            shapes_only,
+        )
+        self.reduce = ["sum"] * len(self.outputs) if reduce is None else list(reduce)
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        inputs = [
+            Replicate() if i in self.shapes_only and not isinstance(one, Shard) else one for i, one in enumerate(inputs)
+        ]
+        sizes, inputs = taken_whole(inputs, [i for i, one in enumerate(inputs) if isinstance(one, Size)], exact)
+        inputs = self._averaged(inputs)
+        partial = {i for i, one in enumerate(inputs) if isinstance(one, Partial)}
+        whole: FrozenSet[int] = frozenset()
+        if partial and (any(isinstance(one, Shard) for one in inputs) or not self._keeps(partial, inputs)):
+            whole, inputs = taken_whole(inputs, partial, exact)
+        unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
+        if unknown is not None:
+            return Placed([unknown] * len(self.outputs), sizes | whole)
+        return Placed(self._outputs(inputs), sizes | whole)
+
+    def _averaged(self, inputs: List[Placement]) -> List[Placement]:
+        """Take replicated values that are added to averages for averages, too: of equal values, they are that value."""
+        after = list(inputs)
+        for group in self.linear:
+            powers = {one.power for one in (inputs[i] for i in group) if isinstance(one, Partial)}
+            for i in group:
+                one = inputs[i]
+                if len(group) > 1 and isinstance(one, Replicate) and not one.zero and powers == {one.power - 1}:
+                    after[i] = Partial("sum", one.power - 1)
+        return after
+
+    def _keeps(self, partial: Set[int], inputs: Sequence[Any]) -> bool:
+        """Return whether results of parts are parts of the result, by the same op."""
+        if {inputs[i].op for i in partial} != {"sum"}:
+            return self.moves and len(partial) == len(inputs) and len({one.op for one in inputs}) == 1
+        return any(
+            partial <= set(group) and all(i in partial or is_zero(inputs[i]) for i in group) for group in self.linear
+        )
+
+    def _outputs(self, inputs: Sequence[Any]) -> List[Placement]:
+        power = self._power(inputs)
+        if power is None:
+            why = "combines values that depend in different ways on how many rows the rank has"
+            return [Unknown(why)] * len(self.outputs)
+        partial = next((one for one in inputs if isinstance(one, Partial)), None)
+        if partial is not None:
+            return [Partial(partial.op, power)] * len(self.outputs)
+        shards = [(i, one) for i, one in enumerate(inputs) if isinstance(one, Shard)]
+        zero = any(all(is_zero(inputs[i]) for i in group) for group in self.linear)
+        if not shards:
+            return [Replicate(power, zero)] * len(self.outputs)
+        labels = {self.inputs[i][one.axis] for i, one in shards}
+        faults: Any = (self._fault(labels, inputs), _fault_of_loose(shards), _layout(shards), self._positions(shards))
+        fault = next((one for one in faults if isinstance(one, str)), None)
+        if fault is not None:
+            return [Unknown(fault)] * len(self.outputs)
+        _, loose, layout, (index, of) = faults
+        (label,) = labels
+        results: List[Placement] = []
+        for of_output, reduce in zip(self.outputs, self.reduce):
+            uniform = self._is_uniform(of_output, inputs)
+            if label in of_output and (uniform or not loose):
+                axis = list(of_output).index(label)
+                results.append(Shard(axis, power, layout, zero, uniform, bool(loose), index, of))
+            elif loose:
+                results.append(Unknown("computes with random numbers of which there are more than rows"))
+            elif index:
+                results.append(Unknown("computes with positions of rows, which every rank counts from 0"))
+            else:
+                results.append(Unknown("depends on all rows") if reduce is None else Partial(reduce, power))
+        return results
+
+    def _is_uniform(self, of_output: Labels, inputs: Sequence[Any]) -> bool:
+        """Return whether the elements of an output are as good in any order as in that which they have."""
+        names = set(of_output) - {ONE}
+        for labels, one in zip(self.inputs, inputs):
+            own = set(labels) - {ONE}
+            if MIXED in own or (not one.uniform or own != names if isinstance(one, Shard) else own):
+                return False
+        return MIXED not in names
+
+    def _fault(self, labels: Set[Any], inputs: Sequence[Any]) -> Optional[str]:
+        """Return why the rows of one rank are not enough; None if they are."""
+        if len(labels) > 1:
+            return "combines each row with all others (its inputs have the rows along different axes)"
+        if MIXED in labels:
+            return "works along the axis of the rows"
+        if ONE in labels:
+            return "needs an axis of length 1, which is that of the rows"
+        for i, of_input in enumerate(self.inputs):
+            if not isinstance(inputs[i], Shard) and labels & set(of_input):
+                return (
+                    f"combines a rank's own rows with a value that has all rows on every rank (its input {i}): "
+                    "take the rank's share of it with synkhronos.ops.shard"
+                )
+        if not any(labels <= set(of_output) for of_output in self.outputs):
+            for i in (i for group in self.linear if len(group) > 1 for i in group):
+                # (an input that is repeated along the rows is added once for each of them)
+                if not labels & set(self.inputs[i]) and MIXED in self.inputs[i] and not is_zero(inputs[i]):
+                    return "adds what every rank has a part of to what every rank has"
+        return None
+
+    def _positions(self, shards: Sequence[Tuple[int, Shard]]) -> Any:
+        """Return what positions of rows become, and along which layout, or why they cannot be computed with."""
+        found = [(i, one) for i, one in shards if one.positions and i not in self.shapes_only]
+        if not found:
+            return Index.NO, Layout()
+        i, one = found[0]
+        if self.moves and len({(other.positions, other.of) for _, other in found}) == 1:
+            if len(found) == len(self.inputs) - len(self.shapes_only):
+                return one.positions, one.of
+        if len(found) == 1 and i in self.added:
+            return Index.COMPUTED, one.of
+        if len(found) == 1 and self.factors is not None and one.of.in_order:
+            inner = product([one.of.inner, *[factor for k, factor in enumerate(self.factors) if k != i]])
+            if inner is not None and inner.number > 0:
+                return Index.COMPUTED, one.of._replace(inner=inner)
+        return "computes with positions of rows, which every rank counts from 0"
+
+    def _power(self, inputs: Sequence[Any]) -> Optional[Power]:
+        """Return the result's power of the share of rows; None if it has none.
+
+        Of a share of 0, that of a rank without rows, the 0th power of what was another is not 1: only arrays that have
+        no elements then are right.
+        """
+        found = self._power_of(inputs)
+        has_other = any(one.power != 0 and not is_zero(one) for one in inputs)
+        return None if found == 0 and has_other and not any(isinstance(one, Shard) for one in inputs) else found
+
+    def _power_of(self, inputs: Sequence[Any]) -> Optional[Power]:
+        if self.degree is not None:
+            (found, *others) = {one.power for one in inputs if not is_zero(one)} or {0}
+            return None if others else self.degree * found
+        total: Power = 0
+        linear = set()
+        for group in self.linear:
+            linear |= set(group)
+            powers = {inputs[i].power for i in group if not is_zero(inputs[i])}
+            if len(powers) > 1:
+                return None
+            total += powers.pop() if powers else 0
+        for i, one in enumerate(inputs):
+            if i not in linear and i not in self.shapes_only and one.power != 0:
+                if i not in self.powers:
+                    return None
+                total += self.powers[i] * one.power
+        return total
+
+
+def _layout(shards: Sequence[Tuple[int, Shard]]) -> Any:
+    """Return the layout of the result, or why rows cannot be combined."""
+    found: Optional[Layout] = None
+    for _, one in shards:
+        if one.uniform:
+            continue
+        found = one.layout if found is None else found.with_(one.layout)
+        if found is None:
+            return "combines rows that may lie in different orders"
+    if found is not None:
+        return found
+    layouts = [one.layout for _, one in shards]
+    return Layout() if Layout() in layouts else layouts[0]
+
+
+def _fault_of_loose(shards: Sequence[Tuple[int, Shard]]) -> Any:
+    """Return whether there are more random numbers than rows, or why these cannot be combined with rows."""
+    loose = {one.loose for _, one in shards}
+    return "combines rows with random numbers of which there are more" if len(loose) > 1 else loose.pop()
+
+
+def is_zero(placement: Placement) -> bool:
+    """Return whether all elements are known to be 0 on every rank."""
+    return isinstance(placement, (Replicate, Shard)) and placement.zero
+
+
+def _length(size: Any, k: int) -> Length:
+    length: Length = size.lengths[k % len(size.lengths)]
+    return length
+
+
+_OPPOSITE = {"max": "min", "min": "max"}
+
+
+class Elementwise(Axes):
+    """An operation on single elements, whose inputs have one number of dimensions.
+
+    Parameters
+    ----------
+    broadcastable : sequence of sequence of bool
+        For each input, along which axes it is of length 1.
+    n_outputs : int
+    linear, powers, **kwargs
+        As for `Axes`.
+    negates : bool
+        Whether it is the negative: that of a largest element is the smallest of negatives.
+    """
+
+    def __init__(
+        self,
+        broadcastable: Sequence[Sequence[bool]],
+        n_outputs: int = 1,
+        linear: Sequence[Sequence[int]] = (),
+        powers: Mapping[int, Power] = NO_POWERS,
+        negates: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.negates = negates
+        inputs = [[ONE if one else axis for axis, one in enumerate(pattern)] for pattern in broadcastable]
+        self.ndim = len(inputs[0]) if inputs else 0
+        output = [axis if any(labels[axis] == axis for labels in inputs) else ONE for axis in range(self.ndim)]
+        super().__init__(inputs, [output] * n_outputs, linear, powers, **kwargs)
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        sizes = [labels for labels, one in zip(self.inputs, inputs) if isinstance(one, Size)]
+        if (
+            self.ndim <= 1
+            and self.outputs[0] in sizes  # else there are more elements than lengths
+            and all(isinstance(one, (Size, Replicate)) for one in inputs)
+        ):
+            return Placed([self._size(inputs)] * len(self.outputs))
+        if self.negates and isinstance(inputs[0], Partial) and inputs[0].op in _OPPOSITE:
+            return Placed([inputs[0]._replace(op=_OPPOSITE[inputs[0].op])])
+        return super().place(inputs, exact)
+
+    def _size(self, inputs: Sequence[Any]) -> Size:
+        """Return what arithmetic with numbers of rows gives, element by element."""
+        count = max(len(one.lengths) for one in inputs if isinstance(one, Size))
+        lengths = []
+        for k in range(count):
+            elements: List[Any] = [one if isinstance(one, Replicate) else _length(one, k) for one in inputs]
+            power = None
+            if all(one.power is not None for one in elements):
+                power = self._power([Replicate(one.power, is_zero(one)) for one in elements])
+            layout = elements[0].layout if self.moves and len(inputs) == 1 else None
+            lengths.append(Length(power, layout))
+        return Size(tuple(lengths))
+
+
+class Reduction(Axes):
+    """A reduction over some axes.
+
+    Parameters
+    ----------
+    ndim : int
+    axes : sequence of int
+    op : str or None
+        ``sum``, ``max``, ``min`` or ``prod``; None if parts cannot be put together.
+    is_linear : bool
+        If the op is ``sum``, whether elements are summed as they are.
+    """
+
+    def __init__(self, ndim: int, axes: Sequence[int], op: Optional[str], is_linear: bool = True) -> None:
+        left = [axis for axis in range(ndim) if axis not in axes]
+        super().__init__([range(ndim)], [left], [[0]] if op == "sum" and is_linear else [], reduce=[op])
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        (one,) = inputs
+        if isinstance(one, Size) and self.reduce == ["prod"]:  # the number of elements, from a shape
+            powers = [length.power for length in one.lengths]
+            return Placed([Size((Length(None if None in powers else sum(powers)),))])  # type: ignore[arg-type]
+        if isinstance(one, Partial) and one.op == self.reduce[0] != "sum" and one.power == 0:
+            return Placed([one])
+        return super().place(inputs, exact)
+
+
+def along(inputs: Sequence[int], outputs: Sequence[int], axes: Sequence[int], **kwargs: Any) -> Axes:
+    """Return the rule of an operation that mixes along some axes and treats all others by themselves.
+
+    Parameters
+    ----------
+    inputs, outputs : sequence of int
+        The number of dimensions of each.
+    axes : sequence of int
+    **kwargs
+        As for `Axes`.
+    """
+    labels = [[MIXED if axis in axes else axis for axis in range(ndim)] for ndim in (*inputs, *outputs)]
+    return Axes(labels[: len(inputs)], labels[len(inputs) :], **kwargs)
+
+
+class Moved(Axes):
+    """A transposition: ``order`` has, for each axis of the output, that of the input, or ``"x"`` for a new one."""
+
+    def __init__(self, ndim: int, order: Sequence[Any]) -> None:
+        super().__init__([range(ndim)], [[ONE if axis == "x" else axis for axis in order]], [[0]], moves=True)
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        if isinstance(inputs[0], Size) and len(self.outputs[0]) <= 1:
+            return Placed([inputs[0]])
+        return super().place(inputs, exact)
+
+
+class Joined(Axes):
+    """Arrays joined along an axis; the axis itself is the first input.
+
+    Parameters
+    ----------
+    count, ndim, axis : int
+        How many arrays, of how many dimensions, along which axis.
+    """
+
+    def __init__(self, count: int, ndim: int, axis: int) -> None:
+        self.axis = axis
+        labels = [MIXED if one == axis else one for one in range(ndim)]
+        super().__init__([[], *[labels] * count], [labels], [range(1, count + 1)])
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        arrays = [one for one in inputs[1:] if isinstance(one, Shard) and one.axis == self.axis]
+        if len(arrays) == len(inputs) - 1 and len({(one.power, one.loose) for one in arrays}) == 1:
+            # The rows of the one and then those of the others, on every rank.
+            if all(one.loose for one in arrays):
+                return Placed([Shard(self.axis, arrays[0].power, MERGED, uniform=True, loose=True)])
+            layouts = {one.layout for one in arrays}
+            layout = layouts.pop()
+            if not layouts and None not in layout and not any(one.positions for one in arrays):
+                assert layout.outer is not None
+                layout = layout._replace(outer=layout.outer.times(Product(len(arrays))))
+                return Placed([Shard(self.axis, arrays[0].power, layout)])
+        return super().place(inputs, exact)
+
+
+class Checked(Axes):
+    """The first input as it is, if conditions hold: of parts the whole is checked, if it can be had."""
+
+    def __init__(self, ndim: int, n_conditions: int) -> None:
+        super().__init__([range(ndim), *[[]] * n_conditions], [range(ndim)], [[0]])
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        conditions = [one if exact and isinstance(one, Partial) else Replicate() for one in inputs[1:]]
+        return super().place([inputs[0], *conditions], exact)

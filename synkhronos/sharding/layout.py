@@ -1,0 +1,94 @@
+"""How the rows lie in an axis: what of the axis is before them, and what each of them consists of.
+
+::
+
+    axis of length    outer * rows * inner
+
+    (rows,)           as it is                                          outer 1, inner 1
+    (rows * c,)       merged from (rows, c): each row c elements        outer 1, inner c
+    (t * rows,)       merged from (t, rows): t times all rows           outer t, inner 1
+
+Two axes of the same length can only be combined, element by element, if they are laid out alike. The lengths are not
+known when the graph is built; they are products of symbols, of which the same are equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, FrozenSet, Iterable, NamedTuple, Optional, Tuple
+
+
+class Product(NamedTuple):
+    """A number times symbols, each to a power: symbols are whatever hashable objects the engine has for lengths."""
+
+    number: int = 1
+    factors: FrozenSet[Tuple[Any, int]] = frozenset()
+
+    @staticmethod
+    def of(symbol: Any) -> Product:
+        """Return the product that is a symbol."""
+        return Product(1, frozenset([(symbol, 1)]))
+
+    def times(self, other: Product) -> Product:
+        powers = dict(self.factors)
+        for symbol, power in other.factors:
+            powers[symbol] = powers.get(symbol, 0) + power
+        return Product(self.number * other.number, frozenset(powers.items()))
+
+    def over(self, other: Product) -> Optional[Product]:
+        """Return the quotient if it is certain to be a whole number; None if not."""
+        powers = dict(self.factors)
+        for symbol, power in other.factors:
+            left = powers.get(symbol, 0) - power
+            if left < 0:
+                return None
+            powers[symbol] = left
+        if other.number <= 0 or self.number % other.number:
+            return None
+        left_over = frozenset((symbol, power) for symbol, power in powers.items() if power)
+        return Product(self.number // other.number, left_over)
+
+
+ONE_ELEMENT = Product()
+
+
+def product(lengths: Iterable[Optional[Product]]) -> Optional[Product]:
+    """Return the product of lengths; None if one of them is not known."""
+    total = ONE_ELEMENT
+    for one in lengths:
+        if one is None:
+            return None
+        total = total.times(one)
+    return total
+
+
+class Layout(NamedTuple):
+    """What is before the rows in an axis, and what each row consists of; None for what is not known."""
+
+    outer: Optional[Product] = ONE_ELEMENT
+    inner: Optional[Product] = ONE_ELEMENT
+
+    @property
+    def in_order(self) -> bool:
+        """Return whether what a rank has of the axis is one piece of it."""
+        return self.outer == ONE_ELEMENT
+
+    def with_(self, other: Layout) -> Optional[Layout]:
+        """Return the layout of an axis, of one length, that has both; None if they may differ."""
+        same_outer = self.outer is not None and self.outer == other.outer
+        same_inner = self.inner is not None and self.inner == other.inner
+        if not (same_outer or same_inner):
+            return None
+        # The one that says more: 1 before a symbol, a symbol before None.
+        return Layout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))
+
+
+def _simpler(one: Optional[Product], other: Optional[Product]) -> Optional[Product]:
+    if one is None or other is None:
+        return one or other
+    return min(one, other, key=lambda product: (len(product.factors), product.number))
+
+
+#: The axis is that of the rows.
+ROWS = Layout()
+#: Each row is several elements, of a number that is not known.
+MERGED = Layout(ONE_ELEMENT, None)

@@ -1,0 +1,245 @@
+"""Operations with a graph inside, or with branches."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from .layout import Layout
+from .placements import REPLICATE, Partial, Placement, Replicate, Shard, Size, Unknown
+from .propagate import propagate
+from .rule import Node, Placed, Rule, taken_whole
+
+
+class Graph(NamedTuple):
+    """A graph inside an operation; ``known`` has the placements of its constants."""
+
+    nodes: Sequence[Node]
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    known: Mapping[Any, Placement]
+
+    def place(self, inputs: Sequence[Placement]) -> List[Placement]:
+        """Return the placements of the outputs. No collective can be put inside."""
+        found = propagate(self.nodes, {**self.known, **dict(zip(self.inputs, inputs))}, exact=False)
+        return [found.of(variable) for variable in self.outputs]
+
+
+class Inner(Rule):
+    """An operation that is a graph of its own."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        return Placed(_escaped(self.graph.place(inputs), inputs, exact))
+
+
+class Choice(Rule):
+    """A condition, what is computed if it holds, and what if it does not."""
+
+    def __init__(self, n_outputs: int) -> None:
+        self.n_outputs = n_outputs
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        n = self.n_outputs
+        whole, after = taken_whole(inputs, [0], exact)
+        if not (isinstance(after[0], Replicate) and after[0].power == 0):
+            why = "decides by a value that differs between ranks"
+            return Placed([after[0] if isinstance(after[0], Unknown) else Unknown(why)] * n, whole)
+        outputs: List[Placement] = []
+        for i in range(1, n + 1):
+            found = joined(after[i], after[i + n])
+            if found is None:
+                more, after = taken_whole(after, [i, i + n], exact)
+                whole |= more
+                found = joined(after[i], after[i + n]) or Unknown("has branches whose rows lie differently")
+            outputs.append(found)
+        return Placed(outputs, whole)
+
+
+class Completed(Rule):
+    """A collective that the program has put into the graph: an ``all_reduce`` of some variables.
+
+    In a graph that may be changed it says that the whole value is wanted here, whatever its op.
+    """
+
+    def __init__(self, count: int, op: str) -> None:
+        self.count, self.op = count, op
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        if not exact:
+            return Placed([REPLICATE] * self.count)
+        whole, after = taken_whole(inputs, range(self.count), exact)
+        why = "takes values together of which every rank has its own rows"
+        return Placed([Unknown(why) if isinstance(one, Shard) else one for one in after[: self.count]], whole)
+
+
+def joined(one: Placement, other: Placement) -> Optional[Placement]:
+    """Return the placement of a value that has the one or the other; None if there is none."""
+    for first, second in ((one, other), (other, one)):
+        if isinstance(first, Unknown) or first == second:
+            return first
+        if isinstance(first, Shard) and first.zero and isinstance(second, Shard):
+            first = first._replace(power=second.power)  # zero by anything is zero
+            if first._replace(zero=second.zero, uniform=second.uniform) == second:
+                return second._replace(uniform=False)
+        if isinstance(first, Replicate) and first.zero and isinstance(second, (Partial, Replicate)):
+            return second if isinstance(second, Partial) else second._replace(zero=False)
+    if isinstance(one, Replicate) and isinstance(other, Replicate) and one.power == other.power:
+        return one._replace(zero=False)
+    if isinstance(one, Shard) and isinstance(other, Shard):
+        plain = [shard._replace(zero=False, uniform=False) for shard in (one, other)]
+        if plain[0] == plain[1]:
+            return plain[0]._replace(zero=one.zero and other.zero)
+    return None
+
+
+class State(NamedTuple):
+    """What a loop carries from step to step.
+
+    Attributes
+    ----------
+    outer : int
+        The position of its initial values among the inputs of the loop.
+    inputs, outputs : sequence of int
+        Positions in the inner graph.
+    has_steps : bool
+        Whether its first axis, outside, is that of the steps.
+    """
+
+    outer: int
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    has_steps: bool = True
+
+
+class Loop(Rule):
+    """A loop over the first axis of its sequences.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of one step.
+    sequences, fixed : sequence of (int, int)
+        Positions in the loop's inputs, and in the graph's.
+    states : sequence of State
+        Outputs of the loop, in this order: those with steps come first, those without last.
+    collected : sequence of int
+        Outputs of the graph that are outputs of the loop in between, with an axis of the steps.
+    unchanging : sequence of int
+        Positions of inputs that say how many steps there are.
+    until : int, optional
+        The output of the graph that ends the loop.
+    """
+
+    #: So often a state's placement can change, from zero to a part, or to a row that is not zero, and to unknown.
+    MOST_CHANGES = 4
+
+    def __init__(
+        self,
+        graph: Graph,
+        sequences: Sequence[Tuple[int, int]],
+        states: Sequence[State],
+        collected: Sequence[int],
+        fixed: Sequence[Tuple[int, int]],
+        unchanging: Sequence[int],
+        until: Optional[int] = None,
+    ) -> None:
+        self.graph, self.sequences, self.states = graph, sequences, states
+        self.collected, self.fixed, self.unchanging, self.until = collected, fixed, unchanging, until
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        n_outputs = len(self.states) + len(self.collected)
+        for i in self.unchanging:
+            if not _is_fixed(inputs[i]):
+                why = "takes a number of steps that depends on how many rows the rank has"
+                return Placed([Unknown(why)] * n_outputs)
+        whole, inputs = self._whole_sequences(inputs, exact)
+        given: Dict[int, Placement] = {inner: inputs[outer] for outer, inner in self.fixed}
+        given.update({inner: _inside(inputs[outer]) for outer, inner in self.sequences})
+        carried = [_inside(inputs[one.outer]) if one.has_steps else inputs[one.outer] for one in self.states]
+        outputs: List[Placement] = []
+        for _ in range(self.MOST_CHANGES * len(self.states) + 1):
+            for state, placement in zip(self.states, carried):
+                given.update(dict.fromkeys(state.inputs, placement))
+            unknown = next((one for one in given.values() if isinstance(one, Unknown)), None)
+            if unknown is not None:
+                return Placed([unknown] * n_outputs, whole)
+            outputs = self.graph.place([given[i] for i in range(len(self.graph.inputs))])
+            after = [self._carried(one, placement, outputs) for one, placement in zip(self.states, carried)]
+            if after == carried:
+                break
+            carried = after
+        else:
+            return Placed([Unknown("carries values whose placements do not settle")] * n_outputs, whole)
+        if self.until is not None and not _is_fixed(outputs[self.until]):
+            return Placed([Unknown("ends by a condition on values of which every rank has its own")] * n_outputs, whole)
+        with_steps = [_outside(one) for state, one in zip(self.states, carried) if state.has_steps]
+        others = [one for state, one in zip(self.states, carried) if not state.has_steps]
+        placements = [*with_steps, *[_outside(outputs[i]) for i in self.collected], *others]
+        return Placed(_escaped(placements, inputs, exact), whole)
+
+    def _whole_sequences(self, inputs: Sequence[Placement], exact: bool) -> Any:
+        """Take sequences whole that are extremes, or lengths: their elements are not parts of anything."""
+        positions = [outer for outer, _ in self.sequences if isinstance(inputs[outer], Size)]
+        return taken_whole(inputs, positions, exact)
+
+    def _carried(self, state: State, before: Placement, outputs: Sequence[Placement]) -> Placement:
+        for i in state.outputs:
+            found = joined(before, outputs[i])
+            if found is None:
+                return Unknown(
+                    f"carries a value that is {before} at first and {outputs[i]} after a step; give it an initial "
+                    "value with a row for each row of the inputs"
+                )
+            before = found
+        return before
+
+
+def _is_fixed(placement: Placement) -> bool:
+    if isinstance(placement, Size):
+        return all(one.power == 0 for one in placement.lengths)
+    return isinstance(placement, Replicate) and placement.power == 0
+
+
+def _inside(placement: Placement) -> Placement:
+    if isinstance(placement, Shard):
+        if placement.axis == 0:
+            return Unknown("takes steps along the axis of the rows")
+        return placement._replace(axis=placement.axis - 1)
+    if isinstance(placement, Size) and not _is_fixed(placement):
+        return Unknown("takes steps through numbers that follow from how many rows the rank has")
+    return REPLICATE if isinstance(placement, Size) else placement
+
+
+def _outside(placement: Placement) -> Placement:
+    if isinstance(placement, Shard):
+        return placement._replace(axis=placement.axis + 1, uniform=False)
+    if isinstance(placement, Size):
+        return Unknown("collects numbers that follow from how many rows the rank has")
+    return placement
+
+
+def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact: bool) -> List[Placement]:
+    """Return placements from a graph inside as what is outside sees them.
+
+    Symbols of lengths inside are another's in another call of the same graph, so they mean nothing outside; and where
+    whole values are wanted, one that depends on the number of a rank's rows has been computed too early.
+    """
+    known = {length for one in inputs if isinstance(one, Shard) for length in one.layout}
+    after: List[Placement] = []
+    for one in placements:
+        if isinstance(one, Shard):
+            layouts = [
+                Layout(*[length if length in known or length and not length.factors else None for length in layout])
+                for layout in (one.layout, one.of)
+            ]
+            one = one._replace(layout=layouts[0], of=layouts[1])
+        lost = isinstance(one, (Replicate, Shard)) and one.power != 0
+        if exact and (lost or isinstance(one, Partial) and one.reduction is None):
+            one = Unknown("computes with the number of a rank's rows inside another graph")
+        if isinstance(one, Size):
+            lengths = [length._replace(layout=length.layout if length.is_rows else None) for length in one.lengths]
+            one = Size(tuple(lengths))
+        after.append(one)
+    return after

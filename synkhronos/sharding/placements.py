@@ -1,0 +1,149 @@
+"""How a value of a graph lies over the ranks: the placements that are propagated through it.
+
+=====================  ================================================================================
+`Replicate`            every rank has the serial program's value
+`Shard` (axis)         every rank has its own rows, along that axis
+`Partial` (op)         every rank has a part, and all parts together, by the op, are the serial value
+`Size`                 a number (or a vector of them) that follows from how many rows the rank has
+`Unknown` (why)        every rank has a value of which nothing is known
+=====================  ================================================================================
+
+After Xu et al., "GSPMD" (2021, arXiv 2105.04663) and the placements of PyTorch's DTensor, with one thing more. A
+function that divides by its own number of rows, as every mean does, computes on each rank what the serial one does but
+for a power of the rank's share of the rows. With ``n_r`` rows on rank r, and ``N`` on all of them::
+
+    value on rank r = value (or part, or rows) in the serial program * (n_r / N) ** power
+
+So a `Partial` by ``sum`` of power -1 is an average, weighted by rows.
+"""
+
+from __future__ import annotations
+
+import enum
+from fractions import Fraction
+from typing import NamedTuple, Optional, Tuple, Union
+
+from .layout import ROWS, Layout
+
+Power = Union[int, Fraction]
+
+
+class Index(enum.IntEnum):
+    """Whether values are positions of rows, which every rank counts from 0."""
+
+    NO = 0
+    #: Positions along an axis with rows, all of them valid.
+    ROWS = 1
+    #: A multiple of them, the size of a row, and an offset in the row, of which nothing is known.
+    COMPUTED = 2
+
+
+class Replicate(NamedTuple):
+    """The same value on every rank; ``zero`` if its elements are 0, or do not matter, so that it is part of any sum."""
+
+    power: Power = 0
+    zero: bool = False
+
+    def __str__(self) -> str:
+        return "Replicate"
+
+
+class Shard(NamedTuple):
+    """The rank's own rows, along an axis.
+
+    Attributes
+    ----------
+    axis : int
+    power : number
+    layout : Layout
+        How the rows lie in the axis.
+    zero : bool
+        As in `Replicate`.
+    uniform : bool
+        Whether all elements are equal, or independent random numbers of one distribution, so that they may be in any
+        order.
+    loose : bool
+        Whether they are random numbers of which there may be more, or fewer, than rows: some have to be taken.
+    positions : Index
+        Whether values are positions of rows.
+    of : Layout
+        If so, the layout of the axis along which they are positions.
+    """
+
+    axis: int
+    power: Power = 0
+    layout: Layout = ROWS
+    zero: bool = False
+    uniform: bool = False
+    loose: bool = False
+    positions: Index = Index.NO
+    of: Layout = ROWS
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether what the ranks have, put together along the axis, is the serial program's value."""
+        return self.power == 0 and self.layout.in_order and not self.loose and self.positions == Index.NO
+
+    def __str__(self) -> str:
+        return f"Shard({self.axis})"
+
+
+class Partial(NamedTuple):
+    """A part of the value, by ``sum``, ``max``, ``min`` or ``prod``."""
+
+    op: str = "sum"
+    power: Power = 0
+
+    @property
+    def reduction(self) -> Optional[str]:
+        """The op of a collective that makes the whole of the parts; None if none does."""
+        if self.op == "sum" and self.power == -1:
+            return "avg"
+        return self.op if self.power == 0 else None
+
+    def __str__(self) -> str:
+        return f"Partial({self.reduction or self.op})"
+
+
+class Length(NamedTuple):
+    """A number that follows from the number of rows of the rank.
+
+    Attributes
+    ----------
+    power : int or None
+        Of the share of rows: 0 if the number does not depend on it, None if it does in another way than as a power.
+    layout : Layout, optional
+        Of the axis whose length it is; None if it is not known to be that of one with rows.
+    """
+
+    power: Optional[Power] = 0
+    layout: Optional[Layout] = None
+
+    @property
+    def is_rows(self) -> bool:
+        """Whether it is the number of rows itself."""
+        return self.layout == ROWS
+
+
+class Size(NamedTuple):
+    """A number, or a vector of them, that follows from the number of rows of the rank: a length for each element."""
+
+    lengths: Tuple[Length, ...]
+
+    def __str__(self) -> str:
+        return "Size"
+
+
+class Unknown(NamedTuple):
+    """A value of which nothing is known; ``why`` says it in the form "does this or that", of an operation."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return "Unknown"
+
+
+Placement = Union[Replicate, Shard, Partial, Size, Unknown]
+
+REPLICATE = Replicate()
+ZERO = Replicate(zero=True)

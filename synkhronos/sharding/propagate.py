@@ -1,0 +1,52 @@
+"""From the placements of a graph's inputs to those of all its variables."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Sequence
+
+from .placements import REPLICATE, Placement, Unknown
+from .rule import Node, Placed
+
+
+class Propagated(NamedTuple):
+    """What is known of a graph.
+
+    Attributes
+    ----------
+    placements : dict
+        By variable.
+    whole : list of set of int
+        For each node, the inputs of which it is given the whole value.
+    """
+
+    placements: Dict[Any, Placement]
+    whole: List[FrozenSet[int]]
+
+    def of(self, variable: Any) -> Placement:
+        """Return the placement of a variable; constants, and inputs of which nothing was said, are replicated."""
+        return self.placements.get(variable, REPLICATE)
+
+
+def propagate(nodes: Sequence[Node], known: Mapping[Any, Placement], exact: bool) -> Propagated:
+    """Propagate placements through a graph.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        Each after those whose outputs it is given.
+    known : mapping from variable to Placement
+        Those of the graph's inputs and constants; replicated if not listed.
+    exact : bool
+        Whether whole values can be asked for; see `Rule.place`.
+    """
+    found, whole = Propagated(dict(known), []), []
+    for node in nodes:
+        inputs = [found.of(variable) for variable in node.inputs]
+        unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
+        placed = Placed([unknown] * len(node.outputs)) if unknown is not None else node.rule.place(inputs, exact)
+        for variable, one in zip(node.outputs, placed.outputs):
+            if isinstance(one, Unknown) and unknown is None:
+                one = Unknown(f"{node.label} {one.why}")
+            found.placements[variable] = one
+        whole.append(placed.whole)
+    return Propagated(found.placements, whole)

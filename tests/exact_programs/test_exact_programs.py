@@ -1,0 +1,177 @@
+"""Programs of many kinds, parallel by `synk.function(..., exact=True)` in place of `theano.function`.
+
+Each is trained for some steps as it is, in plain Theano, and on ranks, from the same values with the same batches: the
+number of rows is uneven, and the last batch of an epoch is smaller. Draws, such as dropout masks, are inputs of both.
+"""
+
+import logging
+
+import numpy as np
+import pytest
+from refusals import refuses
+from worlds import needs_lasagne
+
+import synkhronos as synk
+from synkhronos.errors import ArgumentValueError
+
+pytestmark = [
+    pytest.mark.theano,
+    needs_lasagne,
+    pytest.mark.filterwarnings("ignore:.*corr_gemm.c:pytest.PytestUnraisableExceptionWarning"),  # Theano leaves it open
+]
+theano = pytest.importorskip("theano")
+T = theano.tensor
+lasagne = pytest.importorskip("lasagne")
+
+import convolutional  # noqa: E402
+import dense  # noqa: E402
+import generative  # noqa: E402
+import recurrent  # noqa: E402
+from corpus import Program, batches  # noqa: E402
+
+STEPS = 20
+#: Of the way that a parameter went.
+TOLERANCE = 1e-5
+
+PROGRAMS = [*dense.PROGRAMS, *convolutional.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS]
+#: What does not work yet, and why.
+FAULTS = {
+    "spatial_transformer": "T.repeat of positions of rows is an Alloc, which is said to compute with them",
+    "skip_gram": "adding rows to rows of a shared variable (inc_subtensor) is not completed",
+    "concatenated": "rows that were joined are not divided again by a slice up to the number of one's rows",
+    "theanos_batch_norm": "AbstractBatchNormTrain has no rule",
+    "time_major_text": "T.arange of the length of a flattened time-major axis is not known to be all of it",
+    "words_that_are_there": "Nonzero has no rule",
+}
+#: Also as processes, and with all of Theano's optimizations and C code: one of each kind is enough.
+ON_PROCESSES = [dense.mlp, dense.multi_task, recurrent.scanned, generative.variational_autoencoder]
+
+
+def parameters(programs):
+    """Return programs as parameters of a test; those with a fault are to fail."""
+    found = []
+    for program in programs:
+        reason = FAULTS.get(program.__name__)
+        marks = [] if reason is None else pytest.mark.xfail(reason=reason, strict=True)
+        found.append(pytest.param(program, id=program.__name__, marks=marks))
+    return found
+
+
+def built(program):
+    """Return a program's functions: one, or several that are called one after another."""
+    lasagne.random.set_rng(np.random.RandomState(0))
+    found = program()
+    return [found] if isinstance(found, Program) else list(found)
+
+
+def variables_of(programs):
+    """Return everything that is updated, what is trained first."""
+    found = []
+    for variable in [v for p in programs for v in p.params] + [v for p in programs for v in dict(p.updates)]:
+        if variable not in found:
+            found.append(variable)
+    return found
+
+
+def train(functions, programs):
+    """Call one function after another, each for its steps; return all outputs."""
+    return [f(*batch) for f, program in zip(functions, programs) for batch in batches(program.data, STEPS)]
+
+
+def distance(values, others):
+    """Return the largest difference of two values."""
+    return np.abs(np.asarray(values) - others).max()
+
+
+def differences(program, mode, exact=True):
+    """Train by both from the same values; return the largest difference of outputs, and of variables by their ways.
+
+    Outputs count relative to the largest number in them. Variables are those of all ranks.
+    """
+    serial, ours = built(program), built(program)
+    functions = [synk.function(p.inputs, p.outputs, updates=p.updates, exact=exact, mode=mode) for p in ours]
+    plain = []
+    for p in serial:
+        plain.append(theano.function(p.inputs, p.outputs, updates=p.updates, mode=mode))
+    variables, others = variables_of(serial), variables_of(ours)
+    before = [variable.get_value() for variable in variables]
+    for start, other in zip(before, others):
+        np.testing.assert_array_equal(other.get_value(), start)
+    got, want = train(functions, ours), train(plain, serial)
+    assert all(min(f.last_rows) > 0 for f in functions)  # every rank had a part
+    of_outputs = 0.0
+    for one, other in zip([value for call in got for value in call], [value for call in want for value in call]):
+        assert np.shape(one) == np.shape(other)
+        of_outputs = max(of_outputs, distance(one, other) / max(np.abs(other).max(), 1e-3))
+    of_variables = 0.0
+    for variable, other, start in zip(variables, others, before):
+        end = variable.get_value()
+        way = distance(end, start)
+        assert way > 0, f"{variable} was not updated"
+        values = np.atleast_1d(synk.gather(other, nd_up=1))
+        of_variables = max(of_variables, *(distance(value, end) / way for value in values))
+    return of_outputs, of_variables
+
+
+def mode_of(program):
+    """Return a mode that compiles quickly: Python code, if there is any."""
+    return getattr(program, "mode", "FAST_COMPILE")
+
+
+def check(program, mode):
+    of_outputs, of_variables = differences(program, mode)
+    logging.getLogger(__name__).info("%s: %.1e %.1e", program.__name__, of_outputs, of_variables)
+    assert of_outputs <= TOLERANCE and of_variables <= TOLERANCE
+
+
+@pytest.mark.parametrize("program", parameters(PROGRAMS))
+def test_program(program, make_world):
+    make_world("threads", 3, 1, engine="theano")
+    check(program, mode_of(program))
+
+
+@pytest.mark.parametrize("program", parameters(ON_PROCESSES))
+def test_program_on_processes(program, make_world):
+    make_world("fork", 2, 0, engine="theano")
+    check(program, None)
+
+
+@pytest.mark.parametrize("program", [dense.highway, dense.mlp, generative.variational_autoencoder, recurrent.gru])
+def test_programs_are_such_that_the_plain_replacement_is_wrong(program, make_world):
+    make_world("threads", 3, 1, engine="theano")
+    assert differences(program, "FAST_COMPILE", exact=False)[1] > 100 * TOLERANCE
+
+
+def compares_rows(x, w):
+    """A contrastive loss, of which every row of the batch is an example and all others are counterexamples."""
+    alike = T.nnet.softmax(T.dot(T.dot(x, w), T.tanh(T.dot(x, w)).T))
+    return w + T.grad(T.log(T.nlinalg.diag(alike)).mean(), w)
+
+
+def ends_by_rows(x, w):
+    """A loop that ends when its rows together are small."""
+
+    def step(h):
+        return 0.5 * h, theano.scan_module.until(T.sqr(h).sum() < 0.5)
+
+    return w - T.grad(T.sqr(theano.scan(step, n_steps=6, outputs_info=T.dot(x, w))[0][-1]).mean(), w)
+
+
+def repeats_in_another_order(x, w):
+    """Parameters that are repeated and laid beside rows in an order that puts those of different rows together."""
+    return w - (T.dot(x, w).flatten() * T.repeat(w[0], x.shape[0])).sum()
+
+
+@pytest.mark.parametrize(
+    "new, why",
+    [
+        (compares_rows, "dot combines each row with all others"),
+        (ends_by_rows, ""),
+        (repeats_in_another_order, ""),
+    ],
+)
+def test_programs_that_need_all_rows_in_one_place_are_refused(make_world, new, why):
+    make_world("threads", 2, 0, engine="theano")
+    x, w = T.dmatrix("x"), theano.shared(np.ones((3, 2)), "w")
+    with refuses(ArgumentValueError, argument="the update of w", got=why):
+        synk.function([x], [], updates=[(w, new(x, w))], exact=True, mode="FAST_COMPILE")

@@ -1,0 +1,248 @@
+"""What the program changes on the master alone is told, once; what the library changes never is."""
+
+import logging
+import timeit
+import weakref
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos.functions.plan import Plans
+from synkhronos.runtime.registry import SharedEntry
+from synkhronos.testing import numpy_engine as engine
+
+TWO = [("threads", 2, 0, "numpy"), ("threads", 3, 1, "numpy"), ("fork", 2, 0, "numpy")]
+TWO += [pytest.param(("fork", 2, 0, "theano"), marks=pytest.mark.theano, id="theano")]
+BOTH = [("threads", 2, 0, "numpy"), pytest.param(("fork", 2, 0, "theano"), marks=pytest.mark.theano, id="theano")]
+
+
+@pytest.fixture
+def told(caplog):
+    """Return what was told since it was called last."""
+    caplog.set_level(logging.WARNING, "synkhronos")
+
+    def since():
+        texts = [record.getMessage() for record in caplog.records if record.name == "synkhronos"]
+        caplog.clear()
+        return texts
+
+    return since
+
+
+@pytest.fixture
+def small(request, make_world, words_of):
+    world = make_world(*request.param)
+    return world, words_of(world.engine_name)
+
+
+all_small = pytest.mark.parametrize("small", TWO, indirect=True, ids=str)
+both_small = pytest.mark.parametrize("small", BOTH, indirect=True, ids=str)
+
+
+# -- what is told ----------------------------------------------------------------------------------------------------
+
+
+@all_small
+def test_a_value_that_is_set_on_the_master_is_told_once(small, told):
+    world, words = small
+    x, use_noise, other = words.variable("x"), words.shared(0.0, "use_noise"), words.shared(1.0, "other")
+    f = words.function([x], (x * 0 + use_noise + other, "gather"), name="drop")
+    rows = np.ones(world.n)
+    use_noise.set_value(np.array(2.0))  # before the ranks have it: that is the value they are given
+    np.testing.assert_array_equal(f(rows), [3.0] * world.n)
+    assert told() == []
+    use_noise.set_value(np.array(5.0))
+    expected = [6.0 if rank == world.root else 3.0 for rank in range(world.n)]
+    np.testing.assert_array_equal(f(rows), expected)
+    (text,) = told()
+    assert "function drop" in text and "use_noise was changed on the master alone" in text, text
+    assert "synk.broadcast(use_noise)" in text and "other" not in text.replace("the other ranks", ""), text
+    np.testing.assert_array_equal(f(rows), expected)
+    use_noise.set_value(np.array(0.0))
+    f(rows)
+    assert told() == []  # once
+    synk.broadcast(use_noise)
+    np.testing.assert_array_equal(f(rows), [1.0] * world.n)
+    other.set_value(np.array(4.0))
+    f.steps(rows, n_steps=2)
+    (text,) = told()
+    assert "synk.broadcast(other)" in text, text
+
+
+@both_small
+def test_several_at_once_are_one_line(small, told):
+    world, words = small
+    x = words.variable("x")
+    params = [words.shared(np.zeros(2), name) for name in ("w", "b", None)]
+    f = words.function([x], (words.sum(x) + words.sum(params[0] + params[1] + params[2]), "avg"), name="f")
+    f(np.ones(world.n))
+    for param in params:
+        param.set_value(np.ones(2))
+    f(np.ones(world.n))
+    (text,) = told()
+    place = f"f.get_shared()[{[each is params[2] for each in f.get_shared()].index(True)}]"
+    names = {each: getattr(each, "name", None) or place for each in f.get_shared()}
+    assert f"synk.broadcast([{', '.join(names[each] for each in f.get_shared())}])" in text, text
+    assert f"{place} (float64 vector)" in text, text
+
+
+@both_small
+def test_it_is_told_by_the_next_function_that_uses_the_variable(small, told):
+    world, words = small
+    x, w = words.variable("x"), words.shared(np.zeros(()), "w")
+    f = words.function([x], words.sum(x * w), updates=[(w, w + 1)], name="first")
+    f(np.ones(world.n))
+    w.set_value(np.array(7.0))
+    synk.gather(w), synk.get_value(1, w), synk.in_sync(w)  # which move values, but leave them different
+    g, without = words.function([x], words.sum(x * w), name="second"), words.function([x], words.sum(x))
+    without(np.ones(world.n))
+    assert told() == []
+    g(np.ones(world.n))
+    (text,) = told()
+    assert "function second" in text
+    f(np.ones(world.n))
+    assert told() == []
+
+
+@both_small
+def test_what_as_theano_updates_is_told(small, told):
+    world, words = small
+    x, w = words.variable("x"), words.shared(np.zeros(()), "w")
+    f = words.function([x], words.sum(x), updates=[(w, w + 1)])
+    f(np.ones(world.n))
+    f.as_theano(np.ones(1))
+    f(np.ones(world.n))
+    assert len(told()) == 1
+
+
+@both_small
+def test_each_session_tells_it_anew(small, make_world, told):
+    world, words = small
+    x, w = words.variable("x"), words.shared(np.zeros(()), "w")
+    f = words.function([x], words.sum(x * w))
+    for _ in range(2):
+        f(np.ones(world.n))
+        w.set_value(np.array(7.0))
+        f(np.ones(world.n))
+        assert len(told()) == 1
+        synk.close()
+        w.set_value(np.array(8.0))  # between sessions: the next one's ranks are given it
+        make_world(world.launcher, world.n, world.root, world.engine_name)
+
+
+# -- what is not told ------------------------------------------------------------------------------------------------
+
+
+@all_small
+def test_what_the_library_changes_is_not_told(small, told):
+    world, words = small
+    rows = np.arange(4.0 * world.n)
+    x = words.variable("x")
+    a, b, c, d = (words.shared(np.full(2, value), name) for value, name in zip((1.0, 2.0, 3.0, 4.0), "abcd"))
+    clone = d.clone() if world.engine_name == "numpy" else d
+    f = words.function([x], words.sum(x * 1), updates=[(a, b), (b, a), (c, c + words.sum(x)), (d, d * 2)])
+    g = words.function([x], (words.sum(x) + words.sum(a + b + c) + words.sum(clone), "avg"))
+    everything = [a, b, c, d]
+    actions = [
+        lambda: synk.all_reduce(everything),
+        lambda: synk.all_reduce(everything, op="sum"),
+        lambda: synk.broadcast(everything),
+        lambda: synk.broadcast(a, np.zeros(2)),
+        lambda: synk.scatter(c, np.arange(2.0 * world.n)),
+        lambda: synk.set_value(world.root, a, np.ones(2)),
+        lambda: synk.set_value(1 - min(world.root, 1), b, np.ones(2)),
+        lambda: synk.reduce(everything),
+        lambda: synk.reduce(everything, in_place=False),
+        lambda: synk.gather(everything),
+        lambda: synk.all_gather(d),
+        lambda: synk.broadcast(d, np.ones(2)),
+        lambda: synk.get_value(world.root, everything),
+        lambda: synk.in_sync(everything),
+        lambda: f(rows, num_slices=2),
+        lambda: f.steps(rows, batches=[[0, 1], [1, 2, 3]]),
+        lambda: f(rows, batch=1),
+        lambda: f(rows, batch=0),
+        lambda: g.as_theano(np.ones(2)),  # updates nothing
+        lambda: a.get_value(borrow=True).fill(0),  # is not seen
+        synk.distribute,
+    ]
+    for i, act in enumerate(actions):
+        for call in (f, g):
+            act()
+            call(rows)
+            assert told() == [], i
+    a.set_value(np.zeros(2))
+    f(rows)
+    assert len(told()) == 1  # it would have been
+
+
+@both_small
+def test_random_streams_are_the_masters_own(small, told):
+    """The master may draw by itself: every rank has its own stream."""
+    world, words = small
+    if world.engine_name == "theano":
+        from theano.sandbox.rng_mrg import MRG_RandomStreams
+
+        stream = MRG_RandomStreams(1)  # whose state is a dense array
+        f = words.function([], (stream.uniform((2,)), "gather"))
+    else:
+        stream = engine.random_stream(1)
+        f = synk.function([], (engine.uniform(stream, (2,)), "gather"))
+    f(), f.as_theano(), f()
+    assert told() == []
+
+
+def refusing_negatives(array):
+    if (array < 0).any():
+        raise ValueError("on purpose")
+    return array
+
+
+def test_a_call_that_fails_leaves_nothing_to_tell(make_world, numpy_words, told):
+    make_world("threads", 2)
+    x, w = numpy_words.variable("x", ndim=1), numpy_words.shared(np.zeros(()), "w")
+    y = numpy_words.apply(refusing_negatives, x, dtype="float64", ndim=1)
+    f = synk.function([x], (y, "gather"), updates=[(w, w + 1)])
+    for rows in ([1, 2], [1, -2], [-1, 2], [1, 2, 3], [1, 2]):  # it fails on rank 1 alone, then on the master
+        if min(rows) < 0:
+            with pytest.raises((ValueError, synk.WorkerError), match="on purpose"):
+                f(np.array(rows, float))
+        else:
+            f(np.array(rows, float))
+    assert told() == [] and w.get_value() == 4  # the master has updated its own when rank 1 failed
+
+
+def test_one_rank_has_nobody_to_differ_from(make_world, numpy_words, told):
+    make_world("threads", 1)
+    x, w = numpy_words.variable("x"), numpy_words.shared(np.zeros(()), "w")
+    f = synk.function([x], numpy_words.sum(x * w))
+    f(np.ones(2))
+    w.set_value(np.array(3.0))
+    assert f(np.ones(2)) == 6 and told() == []
+
+
+def test_values_of_before_need_no_memory_in_steps(make_world, numpy_words):
+    make_world("threads", 2)
+    x, w = numpy_words.variable("x"), numpy_words.shared(np.zeros(5), "w")
+    f = synk.function([x], numpy_words.sum(x), updates=[(w, w + 1)])
+    f(np.ones(2))  # from here on w is in memory of its own
+    before, alive = weakref.ref(w.get_value(borrow=True)), []
+    f.steps(np.ones(2), n_steps=2, on_step=lambda i, outputs: alive.append(before() is not None))
+    assert alive == [False, False] and w.get_value().tolist() == [3.0] * 5
+
+
+# -- what it costs ---------------------------------------------------------------------------------------------------
+
+
+def test_looking_at_20_variables_takes_less_than_a_microsecond(make_world):
+    session = make_world("threads", 1).session
+    entries = [SharedEntry(i, None, None, [np.zeros(i)], False) for i in range(20)]
+    plans = Plans(session, entries)
+    assert plans.are_known()
+    took = min(timeit.repeat(plans.are_known, number=1000, repeat=50)) / 1000
+    assert took < 1e-6, f"{took * 1e6:.2f} us"
+    entries[19].cell[0] = np.zeros(19)
+    assert not plans.are_known()
+    plans.note()
+    assert plans.are_known()

@@ -1,0 +1,369 @@
+"""Functions with ``exact=True``: outputs and updates of the serial program, on every rank, or a refusal.
+
+Truth is the same function as plain Theano, called with all rows.
+"""
+
+import functools
+import pickle
+
+import numpy as np
+import pytest
+from refusals import refuses
+from twins import Twins
+from worlds import needs_lasagne
+
+import synkhronos as synk
+
+pytestmark = pytest.mark.theano
+theano = pytest.importorskip("theano")
+T = theano.tensor
+
+#: Rows of calls: as many for all ranks, uneven, too few for all, one.
+ROWS = [6, 7, 2, 1, 5, 4]
+FAST = dict(mode="FAST_COMPILE")
+
+
+@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
+def world(request, make_world):
+    return make_world(*request.param, engine="theano")
+
+
+@pytest.fixture
+def threads(make_world):
+    return make_world("threads", 3, 1, engine="theano")
+
+
+def rows(n, seed=0):
+    random = np.random.RandomState(seed)
+    return random.randn(n, 3), random.randn(n, 2)
+
+
+def regression(updates, loss_of=lambda error: T.sqr(error).mean(), predict=T.dot, outputs=lambda loss: loss):
+    """Return what builds a regression with such updates, from loss and parameters."""
+
+    def build():
+        x, y = T.dmatrix("x"), T.dmatrix("y")
+        random = np.random.RandomState(5)
+        params = [theano.shared(random.randn(3, 2), "w"), theano.shared(np.zeros(2), "b")]
+        loss = loss_of(predict(x, params[0]) + params[1] - y)
+        made = updates(loss, params)
+        return [*params, *(s for s in made if s not in params)], dict(
+            inputs=[x, y], outputs=outputs(loss), updates=list(made.items())
+        )
+
+    return build
+
+
+def check(build, n_collectives=None):
+    """Compare calls of all numbers of rows."""
+    twins = Twins(build, exact=True, **FAST)
+    for i, n in enumerate(ROWS):
+        twins.call(*rows(n, i))
+    if n_collectives is not None:
+        assert len(twins.f._variants.collectives.ops) == n_collectives
+    return twins
+
+
+def descent(loss, params):
+    return {param: param - 0.1 * gradient for param, gradient in zip(params, theano.grad(loss, params))}
+
+
+def by_signs(loss, params):
+    return {param: param - 0.1 * T.sgn(gradient) for param, gradient in zip(params, theano.grad(loss, params))}
+
+
+@needs_lasagne
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam"])
+def test_every_rule_of_lasagne(world, rule):
+    import lasagne
+
+    def updates(loss, params):
+        return getattr(lasagne.updates, rule)(loss, params, learning_rate=0.1)
+
+    check(regression(updates), 1)
+
+
+@needs_lasagne
+def test_constraints_and_weight_decay(world):
+    import lasagne
+
+    def updates(loss, params):
+        loss = loss + 0.1 * sum(T.sqr(param).sum() for param in params)
+        grads = lasagne.updates.total_norm_constraint(theano.grad(loss, params), 0.5)
+        found = lasagne.updates.apply_nesterov_momentum(lasagne.updates.sgd(grads, params, 0.1), momentum=0.9)
+        found[params[0]] = lasagne.updates.norm_constraint(found[params[0]], 0.7)
+        return found
+
+    check(regression(updates), 1)
+
+
+@pytest.mark.parametrize(
+    "loss_of, n_collectives",
+    [
+        (lambda error: T.sqr(error).sum(), 1),
+        (lambda error: abs(error).mean(), 1),
+        (lambda error: T.log(1 + T.sqr(error).sum()), 2),  # the gradient needs the whole sum, and then its own
+        (lambda error: T.sqrt(T.sqr(error).mean()), 2),
+        (lambda error: T.sqr(error - error.mean(axis=0)).mean(), None),
+        (lambda error: error.var(axis=0).sum() + T.sqr(error.mean()), None),
+        (lambda error: abs(error).max(), None),
+    ],
+    ids=["sum", "mean", "log of a sum", "root of a mean", "without the mean", "variance", "maximum"],
+)
+def test_losses(threads, loss_of, n_collectives):
+    check(regression(descent, loss_of), n_collectives)
+
+
+def test_normalisation_by_the_rows_of_all(world):
+    def predict(x, w):
+        z = T.dot(x, w)
+        centred = z - z.mean(axis=0, keepdims=True)
+        return centred / T.sqrt(T.sqr(centred).mean(axis=0, keepdims=True) + 0.1)
+
+    check(regression(descent, predict=predict))
+
+
+def test_rows_are_counted_without_a_collective(threads):
+    def updates(loss, params):
+        x = rows_of
+        return {total: total + x.shape[0], params[0]: params[0] / x.shape[0]}
+
+    rows_of = T.dmatrix("x")
+    total = theano.shared(np.int64(0), "total")
+    w = theano.shared(np.ones(2), "w")
+    f = synk.function([rows_of], updates=updates(None, [w]), exact=True, on_unused_input="ignore", **FAST)
+    assert f._variants.collectives.ops == []
+    f(np.zeros((7, 3)))
+    f(np.zeros((1, 3)))
+    assert synk.gather(total, nd_up=1).tolist() == [8, 8, 8]
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), np.full((3, 2), 1 / 7))
+
+
+def test_outputs_beside_updates(world):
+    """A part, and what is computed from the whole of it."""
+
+    def outputs(loss):
+        return [loss, T.exp(loss)]
+
+    twins = Twins(regression(descent, outputs=outputs), exact=True, **FAST)
+    assert twins.f.output_modes == ["sum", "avg"]
+    for i, n in enumerate(ROWS):
+        twins.call(*rows(n, i))
+
+
+def test_steps(world):
+    twins = Twins(regression(by_signs), exact=True, **FAST)
+    args = rows(9)
+    batches = [[0, 1, 2, 3, 4], [5, 6, 7], [8], [8, 0, 4, 2]]
+    got = twins.f.steps(*args, batches=batches)
+    want = [twins.g(*(arg[batch] for arg in args)) for batch in batches]
+    np.testing.assert_allclose(got, want, rtol=1e-10)
+    twins.compare()
+
+
+def test_rows_of_sliceable_shared_variables(threads):
+    def build(shared):
+        w = theano.shared(np.ones(2), "w")
+        loss = T.log(T.sqr(T.dot(shared, w) - 1).sum())
+        return w, loss, {w: w - 0.1 * theano.grad(loss, w)}
+
+    s, all_rows = theano.shared(np.zeros((0, 2)), "s"), theano.shared(np.arange(14.0).reshape(7, 2))
+    ours, loss, updates = build(s)
+    f = synk.function([], loss, updates=updates, sliceable_shareds=[s], exact=True, **FAST)
+    other, loss, updates = build(all_rows)
+    g = theano.function([], loss, updates=updates, **FAST)
+    synk.scatter(s, np.arange(14.0).reshape(7, 2))
+    for _ in range(3):
+        np.testing.assert_allclose(f(), g(), rtol=1e-12)
+        np.testing.assert_allclose(synk.gather(ours, nd_up=1), [other.get_value()] * 3, rtol=1e-12)
+    np.testing.assert_allclose(
+        f(batch_s=[[0], [0], []]), np.log((np.array([[0, 1], [6, 7]]) @ other.get_value() - 1) ** 2 @ np.ones(2))
+    )
+
+
+def test_a_collective_of_the_programs_own_says_where_the_whole_is_wanted(threads):
+    def updates(loss, params, op):
+        grads = synk.ops.all_reduce(theano.grad(loss, params), op)
+        return {param: param - 0.1 * grad for param, grad in zip(params, grads)}
+
+    for op in ("avg", "sum"):
+        check(regression(functools.partial(updates, op=op)), 1)
+
+
+def test_before_fork_and_on_the_master_alone():
+    twins = Twins(regression(by_signs), exact=True, **FAST)
+    np.testing.assert_allclose(twins.f.as_theano(*rows(7)), twins.g(*rows(7)))
+    synk.fork(2, use_gpu=False)
+    try:
+        twins.call(*rows(5))
+    finally:
+        synk.close()
+
+
+def test_a_copy_is_exact(threads):
+    twins = Twins(regression(by_signs), exact=True, **FAST)
+    twins.call(*rows(5))
+    original, twins.f = twins.f, twins.f.copy()
+    twins.call(*rows(4))
+    twins.f = original
+    twins.call(*rows(2))
+
+
+def test_a_function_from_a_pickle_is_exact(threads):
+    twins = Twins(regression(by_signs), exact=True, **FAST)
+    twins.call(*rows(5))
+    f = pickle.loads(pickle.dumps(twins.f))  # with variables of its own
+    (w, b), (v, c) = twins.params, sorted(f.get_shared(), key=lambda shared: -shared.ndim)
+    for n in (4, 1, 7):
+        np.testing.assert_allclose(f(*rows(n)), twins.f(*rows(n)), rtol=1e-12)
+        np.testing.assert_array_equal(synk.gather(v, nd_up=1), synk.gather(w, nd_up=1))
+        np.testing.assert_array_equal(synk.gather(c, nd_up=1), synk.gather(b, nd_up=1))
+
+
+@pytest.mark.parametrize(
+    "update, why",
+    [
+        (lambda x, w: w + T.dot(x, x.T).sum() * T.sort(x, axis=0).sum(axis=0), "each row with all others"),
+        (lambda x, w: w + T.sort(x, axis=0).sum(axis=0), "works along the axis of the rows"),
+        (lambda x, w: x, "own"),
+        (lambda x, w: w + T.shared_randomstreams.RandomStreams(1).normal((3,)), "differ from rank to rank"),
+        (lambda x, w: w * T.nlinalg.det(T.dot(x, x.T)), "each row with all others"),
+        (lambda x, w: x.prod(axis=0), "a product of parts"),
+        (lambda x, w: w + x.prod(axis=0), "every rank has a part"),
+    ],
+    ids=["gram", "sort", "rows", "noise", "det", "product", "sum with a product"],
+)
+def test_updates_that_cannot_be_exact_are_refused(threads, update, why):
+    x, w = T.dmatrix("x"), theano.shared(np.zeros(3) if why != "own" else np.zeros((1, 3)), "w")
+    with refuses(ValueError, "the update of w", got=why):
+        synk.function([x], updates=[(w, update(x, w))], exact=True, on_unused_input="ignore", **FAST)
+    f = synk.function([x], updates=[(w, w + x.sum())], exact=True, **FAST)
+    f(np.ones((5, 3)))
+    assert synk.gather(w, nd_up=1).sum() == 15 * 9
+
+
+def test_an_output_that_cannot_be_exact_is_refused(threads):
+    x = T.dmatrix("x")
+    with refuses(TypeError, "output", got="works along the axis of the rows"):
+        synk.function([x], T.sort(x, axis=0)[0, 0], exact=True, **FAST)
+
+
+@needs_lasagne
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "rmsprop", "adam"])
+def test_slices_of_every_rank_are_added_up_before_the_rule(world, rule):
+    import lasagne
+
+    def updates(loss, params):
+        grads = lasagne.updates.total_norm_constraint(theano.grad(loss, params), 0.5)
+        return getattr(lasagne.updates, rule)(grads, params, learning_rate=0.1)
+
+    twins = Twins(regression(updates), exact=True, **FAST)
+    for i, (n, num_slices) in enumerate([(7, 2), (6, 3), (7, 7), (2, 2), (9, 4), (5, 1)]):
+        twins.call(*rows(n, i), num_slices=num_slices)
+
+
+def test_outputs_in_slices(world):
+    """Rows, parts, what is computed from wholes; some of them, and in other orders."""
+
+    def outputs(loss):
+        (x,) = [one for one in theano.gof.graph.inputs([loss]) if one.name == "x"]
+        return [T.exp(loss), x * 2, loss, x.max(), T.log(1 + loss) * 2, (x.sum(), "avg")]
+
+    ours, plain = regression(by_signs, outputs=outputs)()[1], regression(by_signs, outputs=outputs)()[1]
+    f = synk.function(**ours, exact=True, **FAST)
+    g = theano.function(
+        plain["inputs"], [one[0] if isinstance(one, tuple) else one for one in plain["outputs"]], **FAST
+    )
+    assert f.output_modes == ["avg", "gather", "sum", "max", "avg", "avg"]
+    g0 = theano.function(plain["inputs"], [], updates=plain["updates"], on_unused_input="ignore", **FAST)
+    for n, num_slices, subset in [
+        (7, 2, None),
+        (6, 3, [4, 1, 0]),
+        (7, 3, [1, 2]),
+        (7, 2, []),
+        (3, 2, [0]),
+        (7, 1, [4, 2]),
+    ]:
+        want, positions = g(*rows(n)), range(5) if subset is None else subset
+        got = f(*rows(n), num_slices=num_slices, output_subset=subset)
+        for ours_, i in zip(got, positions):
+            np.testing.assert_allclose(ours_, want[i], rtol=1e-10)
+        g0(*rows(n))
+        for one, other in zip(ours["updates"], plain["updates"]):
+            np.testing.assert_allclose(
+                np.atleast_1d(synk.gather(one[0], nd_up=1))[-1], other[0].get_value(), rtol=1e-10
+            )
+
+
+def test_steps_in_slices(world):
+    twins = Twins(regression(by_signs), exact=True, **FAST)
+    args, batches = rows(9), [[0, 1, 2, 3, 4], [5, 6, 7], [8, 0, 4, 2]]
+    got = twins.f.steps(*args, batches=batches, num_slices=2)
+    np.testing.assert_allclose(got, [twins.g(*(arg[batch] for arg in args)) for batch in batches], rtol=1e-10)
+    twins.compare()
+
+
+def test_slices_of_sliceable_shared_variables(threads):
+    s, w = theano.shared(np.zeros((0, 2)), "s"), theano.shared(np.ones(2), "w")
+    loss = T.sqr(T.dot(s, w) - 1).sum()
+    f = synk.function(
+        [],
+        T.sqrt(loss),
+        updates=[(w, w - 0.1 * T.sgn(theano.grad(loss, w)))],
+        sliceable_shareds=[s],
+        exact=True,
+        **FAST,
+    )
+    synk.scatter(s, np.arange(14.0).reshape(7, 2))
+    error = np.arange(14.0).reshape(7, 2) @ np.ones(2) - 1
+    np.testing.assert_allclose(f(num_slices=2), np.sqrt((error**2).sum()), rtol=1e-12)
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [[0.9, 0.9]] * 3, rtol=1e-12)
+
+
+def test_slices_draw_random_numbers_of_their_own(threads):
+    x, w = T.dmatrix("x"), theano.shared(np.zeros(3), "w")
+    noise = T.shared_randomstreams.RandomStreams(1).uniform(x.shape)
+    f = synk.function([x], noise, updates=[(w, T.sqrt(T.sqr(w) + (noise + x).sum(axis=0)))], exact=True, **FAST)
+    drawn = [f(np.zeros((9, 3)), num_slices=3) for _ in range(2)]
+    assert len(np.unique(drawn)) == 54
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [np.sqrt(np.sum(drawn, axis=(0, 1)))] * 3)
+
+
+def test_slices_of_rows_that_depend_on_all_rows_are_refused(threads):
+    twins = Twins(
+        regression(descent, predict=lambda x, w: T.dot(x - x.mean(axis=0), w) / x.std(axis=0).sum()), exact=True, **FAST
+    )
+    twins.call(*rows(7))
+    with refuses(ValueError, "num_slices", "cannot be exact in slices"):
+        twins.f(*rows(6), num_slices=2)
+    twins.call(*rows(6))
+
+
+def test_all_functions_after_fork():
+    build, x = regression(by_signs), T.dmatrix("x")
+    early = synk.function([x], x.sum(), **FAST)
+    with refuses(ValueError, "exact", "built after fork", early.name):
+        synk.fork(2, use_gpu=False, exact=True)
+    with refuses(TypeError, "exact", got="1"):
+        synk.fork(2, use_gpu=False, exact=1)
+    del early
+    said = synk.function([x], x.sum(), exact=False, **FAST)
+    synk.fork(2, use_gpu=False, exact=True)
+    try:
+        twins = Twins(build, **FAST)
+        twins.call(*rows(7))
+        w = theano.shared(np.zeros(3))
+        loose = synk.function([x], updates=[(w, w + x.sum(axis=0))], exact=False, **FAST)
+        loose(np.ones((5, 3)))
+        assert synk.gather(w, nd_up=1).tolist() == [[3] * 3, [2] * 3] and said(np.ones((5, 3))) == 15
+        with refuses(TypeError, "exact", got="'yes'"):
+            synk.function([x], x.sum(), exact="yes")
+    finally:
+        synk.close()
+    synk.fork(2, use_gpu=False)
+    try:
+        w = theano.shared(np.zeros(3))
+        synk.function([x], updates=[(w, w + x.sum(axis=0))], **FAST)(np.ones((5, 3)))
+        assert synk.gather(w, nd_up=1).tolist() == [[3] * 3, [2] * 3]
+    finally:
+        synk.close()

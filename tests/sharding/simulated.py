@@ -1,0 +1,405 @@
+"""Graphs computed on simulated ranks, in step, with every variable compared with the serial program's by its placement.
+
+Every node is computed by Theano's own Python code: once of all rows, and once for each rank of its rows, without any
+optimisation and without ranks. Collectives that `exact` asks for are computed here, in NumPy, between the nodes.
+"""
+
+import contextlib
+import warnings
+from collections import namedtuple
+from unittest import mock
+
+import numpy as np
+import pytest
+import scipy.signal
+import theano
+from theano import tensor
+from theano.gof.graph import io_toposort
+from theano.tensor.nnet import abstract_conv
+
+import synkhronos.sharding as sharding
+from synkhronos.engines.theano import lengths, placing
+from synkhronos.sharding import Completed, Partial, Replicate, Shard, Size, Unknown, propagate
+
+#: Rows of each rank; those with a 0 are left out where an operation cannot have no rows.
+SPLITS = ((5,), (2, 3), (4, 1, 2), (1, 1, 3, 2), (0, 3), (2, 0, 3))
+
+#: In the shape of an input that all ranks have: as many as there are rows on all ranks.
+ALL_ROWS = "all rows"
+
+Input = namedtuple("Input", "variable make axis")
+
+
+class Program:
+    """What a case makes its inputs with; ``f``, ``h`` and ``k`` are random lengths."""
+
+    def __init__(self, seed=0):
+        self.rng = np.random.RandomState(seed)
+        self.f, self.h, self.k = (int(one) for one in self.rng.permutation([2, 3, 4]))
+        self.inputs = []
+
+    def rows(self, *shape, axis=0, dtype="float64", high=None, low=0, positive=False, make=None):
+        """Return an input whose shape is `shape`, with the rows put in at `axis`."""
+        return self._input(shape, axis, dtype, high, positive, make, low)
+
+    def all(self, *shape, dtype="float64", high=None, low=0, positive=False, make=None):
+        """Return an input that every rank has."""
+        return self._input(shape, None, dtype, high, positive, make, low)
+
+    def _input(self, shape, axis, dtype, high, positive, make, low=0):
+        def values(n_rows):
+            full = [n_rows if one == ALL_ROWS else one for one in shape]
+            if axis is not None:
+                full.insert(axis, n_rows)
+            if make is not None:
+                return np.asarray(make(self.rng, full), dtype)
+            if high is not None:
+                return self.rng.randint(low, high, size=full).astype(dtype)
+            drawn = self.rng.uniform(0.2, 1.5, size=full) if positive else self.rng.normal(size=full)
+            return drawn.astype(dtype)
+
+        ndim = len(shape) + (axis is not None)
+        variable = tensor.TensorType(dtype, (False,) * ndim)(f"in{len(self.inputs)}")
+        self.inputs.append(Input(variable, values, axis))
+        return variable
+
+    def given(self, variable, value):
+        """Give a variable (a shared one, a random state) a value that every rank has."""
+        self.inputs.append(Input(variable, lambda n_rows: value, None))
+        return variable
+
+
+def placements(program, outputs, exact=False):
+    """Return the placements of outputs."""
+    graph, found = _propagated(program, outputs, exact)
+    return [found.of(one) for one in outputs]
+
+
+def _propagated(program, outputs, exact):
+    graph = placing.graph_of([one.variable for one in program.inputs], outputs)
+    shards = {one.variable: Shard(one.axis) for one in program.inputs if one.axis is not None}
+    return graph, propagate(graph.nodes, {**graph.known, **shards}, exact)
+
+
+def check(program, outputs, exact=False, splits=SPLITS, may_fail=False):
+    """Compute everything that the outputs need on ranks, compare it, and return the placements of the outputs.
+
+    With `may_fail` a rank may raise an error, which is no wrong value.
+    """
+    graph, found = _propagated(program, outputs, exact)
+    nodes = io_toposort([one.variable for one in program.inputs], outputs)
+    thunks = [_thunk(node) for node in nodes]
+    for split in splits:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            _Run(program, graph, found, nodes, thunks, split, exact, may_fail)()
+    return [found.of(one) for one in outputs]
+
+
+def serial_values(program, outputs, n_rows):
+    """Return what the interpreter and what ``theano.function`` compute of all rows."""
+    variables = [one.variable for one in program.inputs]
+    data = [one.make(n_rows) for one in program.inputs]
+    nodes = io_toposort(variables, outputs)
+    values = dict(zip(variables, data))
+    for node in nodes:
+        values.update(zip(node.outputs, _thunk(node)([_value_of(one, values) for one in node.inputs])))
+    mode = theano.Mode(linker="py", optimizer=None)
+    function = theano.function(variables, outputs, mode=mode, on_unused_input="ignore")
+    return [values[one] for one in outputs], function(*data)
+
+
+@contextlib.contextmanager
+def compiled_quickly():
+    """Compile inner graphs in a hurry; Theano keeps the mode that it has once taken for the default one."""
+    with theano.change_flags(mode="FAST_COMPILE", compute_test_value="off"):
+        with mock.patch.object(theano.compile.mode, "instantiated_default_mode", None):
+            yield
+
+
+def with_convolutions():
+    """Give the Python code of convolutions, older than SciPy, what it takes from there."""
+    return mock.patch.multiple(
+        abstract_conv,
+        create=True,
+        imported_scipy_signal=True,
+        convolve=lambda image, kernel, mode: scipy.signal.convolve(image, kernel, mode, method="direct"),
+        _convolve2d=lambda image, kernel, _, mode, *rest: scipy.signal.convolve2d(image, kernel, mode),
+        _valfrommode=str,
+        _bvalfromboundary=str,
+    )
+
+
+def _thunk(node):
+    storage = {one: [None] for one in (*node.inputs, *node.outputs)}
+    computed = {one: [True] for one in node.inputs}
+    computed.update({one: [False] for one in node.outputs})
+    # (the Python code of pooling is older than NumPy: the index is a list)
+    impl = "c" if type(node.op).__module__.startswith("theano.tensor.signal") else "py"
+    thunk = node.op.make_thunk(node, storage, computed, [], impl=impl)
+
+    def compute(inputs):
+        for variable, value in zip(node.inputs, inputs):
+            storage[variable][0] = value
+        for variable in node.outputs:
+            storage[variable][0] = None
+            computed[variable][0] = False
+        thunk()
+        results = [storage[one][0] for one in node.outputs]
+        if type(node.op).__name__ == "AllocEmpty":
+            results[0][...] = np.nan if results[0].dtype.kind == "f" else 0  # anything may be in it
+        return [one.copy() if isinstance(one, np.ndarray) else one for one in results]
+
+    return compute
+
+
+def _value_of(variable, values):
+    return values[variable] if variable in values else variable.data
+
+
+class _Run:
+    """One division of the rows."""
+
+    def __init__(self, program, graph, found, nodes, thunks, split, exact, may_fail):
+        self.graph, self.found, self.nodes, self.thunks = graph, found, nodes, thunks
+        self.split, self.exact, self.n_rows = split, exact, sum(split)
+        self.ends = np.cumsum((0, *split))
+        self.serial, self.ranks = {}, [{} for _ in split]
+        self.may_fail, self.not_compared, self.drawn = may_fail, set(), set()
+        for variable, make, axis in program.inputs:
+            self.serial[variable] = value = make(self.n_rows)
+            for r, values in enumerate(self.ranks):
+                values[variable] = value if axis is None else self._rows(value, axis, r)
+
+    def _rows(self, value, axis, r):
+        return np.take(value, np.arange(self.ends[r], self.ends[r + 1]), axis=axis)
+
+    def __call__(self):
+        for node, thunk, placed, whole in zip(self.nodes, self.thunks, self.graph.nodes, self.found.whole):
+            inputs = [_value_of(one, self.serial) for one in node.inputs]
+            self.serial.update(zip(node.outputs, thunk(inputs)))
+            if self.may_fail or any(isinstance(self.found.of(one), Unknown) for one in (*node.inputs, *node.outputs)):
+                if not all(one in self.ranks[-1] or not one.owner for one in node.inputs):
+                    continue
+                results = node.outputs[isinstance(placed.rule, sharding.Drawn) :]  # without the state of a stream
+                if all(isinstance(self.found.of(one), Unknown) for one in results):
+                    continue
+            if isinstance(placed.rule, Completed) and not self.exact:
+                self._all_reduce(node)
+                continue
+            try:
+                self._compute(node, thunk, whole)
+            except Exception:
+                if not self.may_fail:
+                    raise
+                continue
+            if isinstance(placed.rule, sharding.Drawn):
+                self._draw(node)
+            if any(one in self.drawn for one in node.inputs):
+                self.drawn.update(node.outputs)
+            if any(one in self.not_compared for one in node.inputs) or self._is_reordered(node, placed.rule):
+                self.not_compared.update(node.outputs)
+            for variable in node.outputs:
+                if variable not in self.not_compared and type(node.op).__name__ != "AllocEmpty":
+                    self.compare(variable)
+
+    def _compute(self, node, thunk, whole):
+        for values in self.ranks:
+            inputs = [_value_of(one, values) for one in node.inputs]
+            for i in whole:
+                inputs[i] = self._whole(node.inputs[i])
+            values.update(zip(node.outputs, thunk(inputs)))
+
+    def _all_reduce(self, node):
+        """Compute a collective that the program has written: what it means in the serial program is its own affair."""
+        for variable, output in zip(node.inputs, node.outputs):
+            values = [rank[variable] for rank in self.ranks]
+            weights = [n / self.n_rows for n in self.split] if node.op.op.name == "avg" else [1] * len(values)
+            result = _reduced([one * weight for one, weight in zip(values, weights)], node.op.op.name)
+            for rank in (self.serial, *self.ranks):
+                rank[output] = np.asarray(result, output.dtype)
+
+    def _is_reordered(self, node, rule):
+        """Return whether random numbers get another order, in which they are as good, or are drawn inside a loop."""
+        if isinstance(rule, sharding.Loop):
+            return any(isinstance(one.rule, sharding.Drawn) for one in rule.graph.nodes)
+        if not isinstance(rule, sharding.Reshaped) or node.inputs[0] not in self.drawn:
+            return False
+        before, after = (self.found.of(one) for one in (node.inputs[0], node.outputs[0]))
+        return isinstance(after, Shard) and after.uniform and after.axis != before.axis
+
+    def _draw(self, node):
+        """Give every rank its rows of the serial program's numbers, if it is known which they are."""
+        state, drawn = node.outputs
+        self.not_compared.add(state)
+        self.drawn.add(drawn)
+        placement = self.found.of(drawn)
+        if isinstance(placement, Unknown) or placement.loose:
+            self.not_compared.add(drawn)
+            return
+        value = self.serial[drawn]
+        for r, rank in enumerate(self.ranks):
+            parts = self._separate(value, placement, self.n_rows)
+            part = np.take(parts, np.arange(self.ends[r], self.ends[r + 1]), axis=placement.axis + 1)
+            assert part.size == rank[drawn].size, f"{node}: rank {r} draws {rank[drawn].shape}"
+            rank[drawn] = part.reshape(rank[drawn].shape)
+
+    def _whole(self, variable):
+        """Return the whole of a value: by a collective, or the number of all rows."""
+        placement = self.found.of(variable)
+        if isinstance(placement, Size):
+            return self.serial[variable]
+        assert isinstance(placement, Partial), f"the whole of {placement} is asked for"
+        assert placement.reduction in ("sum", "avg", "max", "min", "prod")
+        return np.asarray(self._parts(variable, placement), variable.dtype)
+
+    def _parts(self, variable, placement):
+        values = []
+        for rank, n in zip(self.ranks, self.split):
+            if n or placement.power == 0:
+                share = n / self.n_rows
+                values.append(rank[variable] / share**placement.power if placement.power else rank[variable])
+        return _reduced(values, placement.op)
+
+    def compare(self, variable):
+        placement, expected = self.found.of(variable), self.serial[variable]
+        if isinstance(placement, Unknown) or not _is_array(expected):
+            return
+        where = f"{variable} of {variable.owner}, {placement!r}, split {self.split}, exact {self.exact}"
+        if getattr(placement, "zero", False):
+            assert not np.any(np.nan_to_num(expected)), f"not zero: {where}"
+        if isinstance(placement, Partial):
+            _equal(self._parts(variable, placement), expected, where)
+        elif isinstance(placement, Shard):
+            self._compare_rows(variable, placement, expected, where)
+        else:
+            for rank, n in zip(self.ranks, self.split):
+                _equal(rank[variable], expected * self._factor(placement, n, np.shape(expected)), where)
+
+    def _factor(self, placement, n, shape):
+        share = np.float64(n) / self.n_rows
+        if isinstance(placement, Replicate):
+            return share**placement.power if placement.power and n else np.nan if placement.power else 1
+        factors = [np.nan if one.power is None else share**one.power for one in placement.lengths]
+        assert shape in ((), (len(factors),)), f"{len(factors)} lengths of {shape}"
+        return np.reshape(factors, shape)
+
+    def _compare_rows(self, variable, placement, expected, where):
+        if placement.loose:
+            return
+        if placement.positions:
+            if placement.positions == sharding.Index.ROWS and placement.layout == sharding.placements.ROWS:
+                for r, rank in enumerate(self.ranks):
+                    value = self._rows(expected, placement.axis, r)
+                    _equal(rank[variable] + self.ends[r], value, where)
+            return
+        parts = []
+        for rank, n in zip(self.ranks, self.split):
+            part = self._separate(rank[variable], placement, n)
+            if n or placement.power == 0:
+                share = n / self.n_rows
+                parts.append(part / share**placement.power if placement.power else part)
+        together = np.concatenate(parts, axis=placement.axis + 1)
+        assert together.size == expected.size, f"{together.shape} for {expected.shape}: {where}"
+        _equal(together.reshape(expected.shape), expected, where)
+
+    def _separate(self, value, placement, n):
+        """Return an array with the axis of the rows made three: what is before them, they, and what they are made of."""
+        shape, axis = list(value.shape), placement.axis
+        outer, inner = self._number(placement.layout.outer), self._number(placement.layout.inner)
+        if outer is None and inner is None:
+            raise AssertionError("a layout of which nothing is known")
+        if outer == 1 and inner is None:  # also what several rows became one of
+            return value.reshape([*shape[:axis], 1, shape[axis], 1, *shape[axis + 1 :]])
+        if outer is None:
+            outer = shape[axis] // (n * inner) if n * inner else 1
+        if inner is None:
+            inner = shape[axis] // (n * outer) if n * outer else self._inner_of_empty(value, placement, outer)
+        assert shape[axis] == outer * n * inner, f"{shape} along {axis} is not {outer} x {n} x {inner}"
+        return value.reshape([*shape[:axis], outer, n, inner, *shape[axis + 1 :]])
+
+    def _inner_of_empty(self, value, placement, outer):
+        found = [one for one in self.serial if self.found.of(one) == placement]
+        length = self.serial[found[-1]].shape[placement.axis]
+        return length // (self.n_rows * outer)
+
+    def _number(self, product):
+        """Return the number that a product of lengths is in the serial program."""
+        if product is None:
+            return None
+        number = product.number
+        for atom, exponent in product.factors:
+            if isinstance(atom, lengths.Less):
+                number *= (self._number(atom.length) - atom.number) ** exponent
+                continue
+            variable, axis = atom if isinstance(atom, tuple) else (atom, None)
+            value = _value_of(variable, self.serial)
+            number *= int(value if axis is None else np.shape(value)[axis]) ** exponent
+        return number
+
+
+def _reduced(values, op):
+    return {"max": np.maximum, "min": np.minimum, "prod": np.multiply}.get(op, np.add).reduce(values)
+
+
+def _is_array(value):
+    return isinstance(value, (np.ndarray, np.generic, int, float))
+
+
+def _equal(actual, expected, where):
+    expected = np.asarray(expected)
+    known = ~np.isnan(expected) if expected.dtype.kind == "f" else np.ones(expected.shape, bool)
+    assert np.shape(actual) == expected.shape, f"shape {np.shape(actual)} for {expected.shape}: {where}"
+    np.testing.assert_allclose(
+        np.asarray(actual, float)[known], expected[known].astype(float), rtol=1e-6, atol=1e-9, err_msg=where
+    )
+
+
+class Case:
+    """Outputs, made of a `Program`, and their placements.
+
+    Parameters
+    ----------
+    name : str
+    expected : str
+        The placements as they are printed.
+    build : callable
+        From a `Program` to outputs.
+    exact : str, optional
+        The placements in a graph that may be changed, if they are others.
+    empty : bool
+        Whether a rank may have no rows.
+    """
+
+    def __init__(self, name, expected, build, exact=None, empty=True):
+        self.name, self.expected, self.build, self.empty = name, expected, build, empty
+        self.exact = expected if exact is None else exact
+
+    def __repr__(self):
+        return self.name
+
+    def verify(self, exact, splits=SPLITS):
+        with compiled_quickly(), with_convolutions():
+            program = Program(seed=int(exact))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                outputs = self.build(program)
+            outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+            splits = [one for one in splits if self.empty or all(one)]
+            found = check(program, outputs, exact, splits)
+        expected = self.exact if exact else self.expected
+        why = [one.why for one in found if isinstance(one, Unknown)]
+        assert " ".join(map(str, found)) == expected, why or found
+        return found
+
+
+def parametrize(cases):
+    """Return what makes a test of all cases, with and without collectives."""
+    names = [case.name for case in cases]
+    assert len(set(names)) == len(names), "a name is given twice"
+
+    def decorate(test):
+        test = pytest.mark.parametrize("exact", [False, True], ids=["plain", "exact"])(test)
+        return pytest.mark.parametrize("case", cases, ids=names)(test)
+
+    return decorate

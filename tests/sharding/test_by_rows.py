@@ -1,0 +1,80 @@
+"""Operations along one axis: softmax and cross-entropies, sorting, cumulative sums; and those that have no rule."""
+
+import theano.tensor as T
+from simulated import ALL_ROWS, Case, parametrize
+from theano.gradient import consider_constant, disconnected_grad, grad_clip, grad_scale, zero_grad
+from theano.tensor.nnet.neighbours import images2neibs
+
+S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
+
+
+def labels(p, high):
+    return p.rows(dtype="int64", high=high)
+
+
+def layer_grads(loss):
+    """Return what makes the gradient of a mean loss of a layer to its parameters."""
+
+    def make(p):
+        w, b = p.all(p.f, 3), p.all(3)
+        return T.grad(loss(p, T.dot(p.rows(p.f), w) + b).mean(), [w, b])
+
+    return make
+
+
+AA, PP = "Partial(avg) Partial(avg)", "Partial(sum) Partial(sum)"
+
+CASES = [
+    Case("softmax", "Shard(0) Shard(0) Shard(0)", lambda p: [T.nnet.softmax(p.rows(p.f)), T.nnet.logsoftmax(p.rows(p.f)), T.nnet.softmax(p.rows(p.f) + p.all(p.f))]),
+    Case("softmax over rows", U, lambda p: T.nnet.softmax(p.rows(p.f, axis=1))),
+    Case("softmax of all rows as one", U, lambda p: T.nnet.softmax(p.rows())),
+    Case("softmax with bias", S, lambda p: T.nnet.softmax_with_bias(p.rows(p.f), p.all(p.f))),
+    Case("softmax of parts", U, lambda p: T.nnet.softmax(T.dot(p.rows(p.f).T, p.rows(p.h))), R),
+    Case("cross-entropy of classes", S, lambda p: T.nnet.categorical_crossentropy(T.nnet.softmax(p.rows(3)), labels(p, 3))),
+    Case("cross-entropy of distributions", S, lambda p: T.nnet.categorical_crossentropy(T.nnet.softmax(p.rows(3)), T.nnet.softmax(p.rows(3)))),
+    Case("cross-entropy of bits", S, lambda p: T.nnet.binary_crossentropy(T.nnet.sigmoid(p.rows(3)), p.rows(3, high=2))),
+    Case("cross-entropy with bias", "Shard(0) Shard(0) Shard(0)", lambda p: T.nnet.crossentropy_softmax_argmax_1hot_with_bias(p.rows(3), p.all(3), labels(p, 3))),
+    Case("cross-entropy of all classes", U, lambda p: T.nnet.categorical_crossentropy(T.nnet.softmax(p.rows(3)), p.all(ALL_ROWS, dtype="int64", high=3))),
+    Case("cross-entropy of positions", U, lambda p: [T.nnet.categorical_crossentropy(T.nnet.softmax(x), T.arange(x.shape[0])) for x in [p.rows(9)]]),
+    Case("gradient of softmax and classes", AA, layer_grads(lambda p, x: T.nnet.categorical_crossentropy(T.nnet.softmax(x), labels(p, 3))), PP),
+    Case("gradient of softmax and distributions", AA, layer_grads(lambda p, x: T.nnet.categorical_crossentropy(T.nnet.softmax(x), T.nnet.softmax(p.rows(3)))), PP),
+    Case("gradient of softmax with bias", AA, layer_grads(lambda p, x: T.sqr(T.nnet.softmax_with_bias(x, p.all(3)))), PP),
+    Case("gradient of cross-entropy with bias", AA, layer_grads(lambda p, x: T.nnet.crossentropy_softmax_1hot_with_bias(x, p.all(3), labels(p, 3))[0]), PP),
+    Case("gradient of logsoftmax", AA, layer_grads(lambda p, x: T.nnet.logsoftmax(x)[T.arange(x.shape[0]), labels(p, 3)]), PP),
+    Case("gradient of bits", AA, layer_grads(lambda p, x: T.nnet.binary_crossentropy(T.nnet.sigmoid(x), p.rows(3, high=2))), PP),
+    Case("gradient of hinge", AA, layer_grads(lambda p, x: T.maximum(0, 1 - x * p.rows(3, high=2))), PP),
+    Case("gradient of a weighted loss", "Unknown Unknown", lambda p: [T.grad((T.sqr(T.dot(x, w) + b).sum(1) * m).sum() / m.sum(), [w, b]) for x in [p.rows(p.f)] for w in [p.all(p.f, 3)] for b in [p.all(3)] for m in [p.rows(high=2, low=1)]][0], PP),
+    Case("gradient of a penalty", "Partial(avg) Replicate", lambda p: [T.grad(T.sqr(T.dot(x, w) + b).mean() + (v**2).sum() + (w**2).sum(), [w, v]) for x in [p.rows(p.f)] for w in [p.all(p.f, 3)] for b in [p.all(3)] for v in [p.all(3)]][0], "Replicate Replicate"),
+    Case("sort and argsort", "Shard(0) Shard(0) Shard(1)", lambda p: [T.sort(p.rows(p.f), axis=1), T.argsort(p.rows(p.f), axis=-1), T.sort(p.rows(p.f, axis=1), axis=0)]),
+    Case("sort along rows", "Unknown Unknown Unknown", lambda p: [T.sort(p.rows(p.f), axis=0), T.argsort(p.rows(p.f), axis=0), T.sort(p.rows(p.f), axis=None)]),
+    Case("sort of parts", U, lambda p: T.sort(p.rows(p.f).sum(0)), R),
+    Case("cumulative", "Shard(0) Shard(0)", lambda p: [T.cumsum(p.rows(p.f), axis=1), T.cumprod(p.rows(p.f), axis=1)]),
+    Case("cumulative along rows", "Unknown Unknown", lambda p: [T.cumsum(p.rows(p.f), axis=0), T.cumsum(p.rows())]),
+    Case("differences", "Shard(0) Shard(1)", lambda p: [T.extra_ops.diff(p.rows(p.f), axis=1), T.extra_ops.diff(p.rows(p.f, axis=1), axis=0)]),
+    Case("differences along rows", U, lambda p: T.extra_ops.diff(p.rows(p.f), axis=0), empty=False),
+    Case("differences of parts", P, lambda p: T.extra_ops.diff(p.rows(4).sum(0))),
+    Case("gradient of a cumulative sum", A, lambda p: [T.grad(T.sqr(T.cumsum(x * w, axis=1)).mean(), w) for x in [p.rows(p.f)] for w in [p.all(p.f)]], P),
+    Case("gradient of a sort", U, lambda p: [T.grad(T.sqr(T.sort(x * w, axis=1)).mean(), w) for x in [p.rows(p.f)] for w in [p.all(p.f)]]),
+    Case("gradients' ends", " ".join([S] * 3 + [P] * 3), lambda p: [op(y) for y in [p.rows(p.f), p.rows(p.f).sum(0)] for op in (disconnected_grad, consider_constant, zero_grad)]),
+    Case("a gradient that is scaled", A, lambda p: [T.grad(T.sqr(grad_scale(w, 2.0) * x).mean(), w) for x in [p.rows(p.f)] for w in [p.all(p.f)]], P),
+    Case("a gradient that is clipped", U, lambda p: [T.grad(T.sqr(grad_clip(w, -0.1, 0.1) * x).mean(), w) for x in [p.rows(p.f)] for w in [p.all(p.f)]], R),
+    Case("gradients in rows that are clipped", "Unknown Partial(sum)", lambda p: [T.grad(op(T.sqr(grad_clip(w * x, -0.1, 0.1))), w) for x in [p.rows(p.f)] for w in [p.all(p.f)] for op in (T.mean, T.sum)], "Partial(sum) Partial(sum)"),
+    Case("batch norm by hand", "Unknown", lambda p: [(x - x.mean(0)) / x.std(0) for x in [p.rows(p.f)]], S),
+    Case("batch norm's gradient by hand", "Unknown", lambda p: [T.grad(T.tanh(g * (x - x.mean(0)) / T.sqrt(x.var(0) + 1e-3)).mean(), g) for x in [p.rows(p.f)] for g in [p.all(p.f)]], P),
+    Case("batch norm's gradient to what is before it", "Unknown", lambda p: [T.grad(T.tanh((x - x.mean(0)) / T.sqrt(x.var(0) + 1e-3)).mean(), w) for w in [p.all(p.f, 3)] for x in [T.dot(p.rows(p.f), w)]], P),
+    Case("batch norm of given statistics", S, lambda p: T.nnet.bn.batch_normalization_test(p.rows(3), *[p.all(1, 3)] * 3, p.all(1, 3, positive=True))),
+    Case("batch norm of Theano", U, lambda p: T.nnet.bn.batch_normalization_train(p.rows(3), *[T.addbroadcast(p.all(1, 3), 0) for _ in range(2)])[0]),
+    Case("layer norm", "Shard(0) Partial(avg)", lambda p: [[y, T.grad(T.sqr(y).mean(), g)] for x in [p.rows(p.f)] for g in [p.all(p.f)] for y in [g * (x - x.mean(1, keepdims=True)) / T.sqrt(x.var(1, keepdims=True) + 1e-3)]][0], "Shard(0) Partial(sum)"),
+    Case("a global norm", U, lambda p: [g / T.maximum(1, T.sqrt((g**2).sum())) for x in [p.rows(p.f)] for w in [p.all(p.f, 2)] for g in [T.grad(T.tanh(T.dot(x, w)).sum(), w)]], P),
+    Case("linear algebra", " ".join([U] * 3), lambda p: [T.nlinalg.matrix_inverse(T.dot(x.T, x)) for x in [p.rows(p.f)]] + [T.nlinalg.trace(p.rows(p.f)), T.diag(p.rows(p.f))], "Replicate Unknown Unknown", empty=False),
+    Case("what has no rule, of what all have", "Replicate Replicate", lambda p: [T.nlinalg.trace(p.all(3, 3)), T.diag(p.all(3))]),
+    Case("distances of all pairs", U, lambda p: [T.sqr(x.dimshuffle(0, "x", 1) - x.dimshuffle("x", 0, 1)).sum(2) for x in [p.rows(p.f)]]),
+    Case("attention in rows", S, lambda p: [T.batched_dot(T.nnet.softmax(T.batched_dot(k, q)), k) for k in [p.rows(4, p.f)] for q in [p.rows(p.f)]]),
+    Case("a contrast of rows", U, lambda p: [T.nnet.softmax(T.dot(x, y.T)) for x in [p.rows(p.f)] for y in [p.rows(p.f)]]),
+    Case("images to neighbours", U, lambda p: images2neibs(p.rows(2, 4, 4), (2, 2))),
+]  # fmt: skip
+
+
+@parametrize(CASES)
+def test_placements_are_those_of_the_serial_program(case, exact):
+    case.verify(exact)

@@ -1,0 +1,140 @@
+"""Shapes, and operations that are given one."""
+
+import theano
+import theano.tensor as T
+from simulated import ALL_ROWS, Case, parametrize
+
+S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
+
+
+def time_major(p, *shape):
+    """Return an input of time, rows, and more."""
+    return p.rows(p.f, *shape, axis=1)
+
+
+CASES = [
+    # -- shapes and numbers --------------------------------------------------------------------------------------------
+    Case("the shape", "Size Size Size", lambda p: [x.shape for x in [p.rows(p.f)]] + [p.rows(p.f).shape[0], p.rows(p.f).shape[1]]),
+    Case("the shape of what all have", "Replicate", lambda p: p.all(p.f, p.h).shape),
+    Case("the shape of a part", "Replicate", lambda p: p.rows(p.f, p.h).sum(0).shape),
+    Case("arithmetic of shapes", "Size Size Size Size Size", lambda p: [[n * 2, n + n, n // 2, n * x.shape[1], T.prod(x.shape)] for x in [p.rows(p.f)] for n in [x.shape[0]]][0]),
+    Case("numbers of rows in a vector", "Size Size Size", lambda p: [T.stack([x.shape[0], 3]) for x in [p.rows(p.f)]] + [(p.rows(p.f).shape * 2)[0:1], T.concatenate([p.rows(p.f).shape[:1], [3]])]),
+    Case("a length and a vector", "Replicate Unknown", lambda p: [(x.shape[0] * v).astype("float64") for x in [p.rows(p.f)] for v in [p.all(3, dtype="int64", high=4)]] + [_two_lengths(p.inputs[0].variable.shape[0] * T.as_tensor([1, 2]))], R + " " + R),
+    Case("the size", "Size", lambda p: p.rows(p.f).size),
+    Case("a count of rows in a sum", A, lambda p: [x.sum(0) / T.cast(x.shape[0], "float64") for x in [p.rows(p.f)]], P),
+    Case("half of a sum of rows", "Unknown", lambda p: [x.sum(0) / (x.shape[0] // 2 + 1) for x in [p.rows(p.f)]], P),
+    Case("a shape plus one", "Unknown", lambda p: [T.zeros((x.shape[0] + 1,)) for x in [p.rows(p.f)]]),
+    Case("rows twice", "Unknown", lambda p: [T.zeros((x.shape[0], x.shape[0])) for x in [p.rows(p.f)]]),
+    Case("half of the rows", "Unknown", lambda p: [T.zeros((n // 2,)) for n in [p.rows(p.f).shape[0]]]),
+    # -- alloc ---------------------------------------------------------------------------------------------------------
+    Case("ones, zeros and numbers", " ".join([S] * 5), lambda p: [[T.ones((n,)), T.zeros((n, p.h)), T.alloc(7.0, n, p.h), T.zeros_like(x), T.ones_like(x)] for x in [p.rows(p.f)] for n in [x.shape[0]]][0]),
+    Case("another axis", "Shard(1) Shard(1)", lambda p: [[T.ones((p.h, n)), T.alloc(p.all(p.h), p.f, n, p.h)] for n in [p.rows(p.f).shape[0]]][0]),
+    Case("a row for each row", S, lambda p: [T.alloc(p.all(p.f), x.shape[0], p.f) for x in [p.rows(p.f)]]),
+    Case("rows for each row", S, lambda p: [T.alloc(x, x.shape[0], p.f) for x in [p.rows(p.f)]]),
+    Case("rows in a stack", "Shard(1)", lambda p: [T.alloc(x, p.h, x.shape[0], p.f) for x in [p.rows(p.f)]]),
+    Case("rows in a given shape", U, lambda p: [T.alloc(x, _all_rows(p), p.f) for x in [p.rows(p.f)]]),
+    Case("all rows in a shape of rows", U, lambda p: [T.alloc(p.all(ALL_ROWS, p.f), x.shape[0], p.f) for x in [p.rows(p.f)]]),
+    Case("a part for each row", U, lambda p: [T.alloc(x.sum(0), x.shape[0], p.f) for x in [p.rows(p.f)]], S),
+    Case("twice as many", S, lambda p: [T.alloc(p.all(p.f), 2 * x.shape[0], p.f) for x in [p.rows(p.f)]]),
+    Case("arange, in what is elementwise", U, lambda p: [x * T.arange(x.shape[0]).dimshuffle(0, "x") for x in [p.rows(p.f)]]),
+    Case("arange as a float", U, lambda p: [T.arange(x.shape[0]) + 0.5 for x in [p.rows(p.f)]]),
+    Case("arange, compared", U, lambda p: [T.lt(T.arange(x.shape[0]), 2) for x in [p.rows(p.f)]]),
+    Case("arange from 1", U, lambda p: [T.arange(1, x.shape[0] + 1) for x in [p.rows(p.f)]]),
+    Case("arange of a fixed number", R, lambda p: [T.arange(x.shape[1]) for x in [p.rows(p.f)]]),
+    Case("positions along time", "Shard(0)", lambda p: [x * T.arange(x.shape[1]) for x in [p.rows(p.f)]]),
+    Case("eye", "Unknown", lambda p: [T.eye(x.shape[0]) for x in [p.rows(p.f)]], R),
+    # -- join, split, stack --------------------------------------------------------------------------------------------
+    Case("joins along other axes", "Shard(0) Shard(1) Shard(0)", lambda p: [T.concatenate([p.rows(p.f), p.rows(p.h)], axis=1), T.stack([p.rows(p.f), p.rows(p.f)]), T.stack([p.rows(p.f), p.rows(p.f)], axis=1)]),
+    Case("rows and what all have, joined", U, lambda p: T.concatenate([p.rows(p.f), p.all(ALL_ROWS, p.h)], axis=1)),
+    Case("parts, joined", P, lambda p: T.concatenate([p.rows(p.f).sum(0), p.rows(p.h).sum(0)])),
+    Case("numbers, joined", "Partial(sum) Partial(sum)", lambda p: [T.stack([x.sum(), (x**2).sum()]) for x in [p.rows(p.f)]] + [T.stack([p.rows(p.f).sum(), 0.0])]),
+    Case("parts of different powers, joined", U, lambda p: T.concatenate([p.rows(p.f).sum(0), p.rows(p.h).mean(0)]), P),
+    Case("a part and what all have, joined", U, lambda p: T.concatenate([p.rows(p.f).sum(0), p.all(p.h)]), R),
+    Case("an average and what all have, joined", A, lambda p: T.concatenate([p.rows(p.f).mean(0), p.all(p.h)]), R),
+    Case("rows after rows", S, lambda p: T.concatenate([p.rows(p.f), p.rows(p.f)], axis=0)),
+    Case("rows after rows, summed", P, lambda p: T.concatenate([p.rows(p.f), p.rows(p.f)], axis=0).sum(0)),
+    Case("rows after rows, separated", "Shard(1)", lambda p: [T.concatenate([x, p.rows(p.f)], axis=0).reshape((2, x.shape[0], p.f)) for x in [p.rows(p.f)]]),
+    Case("rows after rows, separated otherwise", "Unknown", lambda p: [T.concatenate([x, p.rows(p.f)], axis=0).reshape((x.shape[0], 2, p.f)) for x in [p.rows(p.f)]]),
+    Case("rows after rows, and merged ones", U, lambda p: [T.concatenate([x, x], axis=0) * T.repeat(x, 2, axis=0) for x in [p.rows(p.f)]]),
+    Case("joined in different ways", U, lambda p: [T.concatenate([x, y]) + T.concatenate([y, x]) for x in [p.rows(p.f)] for y in [T.repeat(x, 2, axis=0)]]),
+    Case("rows after others", U, lambda p: T.concatenate([p.rows(p.f), p.all(p.h, p.f)], axis=0)),
+    Case("ones and zeros, joined", U, lambda p: [T.concatenate([T.ones((n, 2)), T.zeros((n, 2))]).reshape((n, 4)) for n in [p.rows(p.f).shape[0]]]),
+    Case("splits", "Shard(0) Shard(0)", lambda p: T.split(p.rows(p.f + 2), [2, p.f], 2, axis=1)),
+    Case("a gradient through a join", A, lambda p: [T.grad(T.concatenate([T.dot(x, w), x], axis=1).mean(), w) for x in [p.rows(p.f)] for w in [p.all(p.f, p.h)]], P),
+    Case("a gradient through a join of parameters", A, lambda p: [T.grad(T.tanh(T.dot(x, T.concatenate([w, w * 2], axis=1))).mean(), w) for x in [p.rows(p.f)] for w in [p.all(p.f, p.h)]], P),
+    Case("a gradient through a split", A, lambda p: [T.grad((T.split(T.dot(x, w), [2, 2], 2, axis=1)[0] ** 2).mean(), w) for x in [p.rows(p.f)] for w in [p.all(p.f, 4)]], P),
+    # -- reshape -------------------------------------------------------------------------------------------------------
+    Case("flat rows", " ".join([S] * 4), lambda p: [[x.flatten(2), x.reshape((x.shape[0], -1)), x.reshape((-1, p.f * p.h)), x.reshape((x.shape[0], p.f * p.h))] for x in [p.rows(p.f, p.h)]][0], empty=False),
+    Case("more axes", " ".join([S] * 3), lambda p: [[x.reshape((x.shape[0], p.f, p.h)), x.reshape((-1, p.f, p.h)), x.reshape((x.shape[0], 1, p.f, p.h))] for x in [p.rows(p.f * p.h)]][0]),
+    Case("one in front", "Shard(1)", lambda p: [x.reshape((1, x.shape[0], p.f)) for x in [p.rows(p.f)]]),
+    Case("all flat", S, lambda p: p.rows(p.f, p.h).flatten()),
+    Case("all flat, and back", "Shard(0) Shard(0)", lambda p: [[x.flatten().reshape(x.shape), x.flatten().reshape((-1, p.f, p.h))] for x in [p.rows(p.f, p.h)]][0]),
+    Case("rows cut in pieces", S, lambda p: [x.reshape((x.shape[0] * 2, p.f)) for x in [p.rows(2 * p.f)]]),
+    Case("merged rows and rows", S, lambda p: [x.flatten() * y.flatten() for x in [p.rows(p.f)] for y in [p.rows(p.f)]]),
+    Case("a scalar for each row", S, lambda p: [x.reshape((x.shape[0], 1)) for x in [p.rows()]]),
+    Case("a fixed shape", U, lambda p: p.rows(p.f).reshape((_all_rows(p), p.f))),
+    Case("the other way around", U, lambda p: [x.reshape((p.f, x.shape[0])) for x in [p.rows(p.f)]]),
+    Case("through a transposition", "Shard(1)", lambda p: [x.T.reshape((x.shape[1], x.shape[0])) for x in [p.rows(p.f)]]),
+    Case("ones, the other way around", "Shard(1)", lambda p: [T.ones((x.shape[0], p.f)).reshape((p.f, x.shape[0])) for x in [p.rows(p.f)]]),
+    Case("ones by a row, the other way around", U, lambda p: [(T.ones((x.shape[0], p.f)) * p.all(p.f)).reshape((p.f, x.shape[0])) for x in [p.rows(p.f)]]),
+    Case("a row for each row, the other way around", U, lambda p: [T.alloc(p.all(p.f), x.shape[0], p.f).reshape((p.f, x.shape[0])) for x in [p.rows(p.f)]]),
+    Case("products of ones, the other way around", U, lambda p: [T.dot(T.ones((x.shape[0], 2)), p.all(2, p.f)).reshape((p.f, x.shape[0])) for x in [p.rows(p.f)]]),
+    Case("time and rows merged", " ".join([S] * 4), lambda p: [[x.reshape((x.shape[0] * x.shape[1], x.shape[2])), x.reshape((x.shape[0] * x.shape[1], -1)), x.reshape((-1, x.shape[2])), x.reshape((-1, x.shape[-1]))] for x in [time_major(p, p.h)]][0], empty=False),
+    Case("time and rows merged and separated", "Shard(1) Shard(1) Shard(1)", lambda p: _separated(time_major(p, p.h)), empty=False),
+    Case("time and rows and more merged", S, lambda p: time_major(p, p.h).flatten()),
+    Case("time and rows merged, in another layout", U, lambda p: [(x.flatten() * y.flatten()) for x in [time_major(p, 2)] for y in [p.rows(p.f * 2)]]),
+    Case("time and rows merged, of two inputs", S, lambda p: [(x.flatten() * y.flatten()) for x in [time_major(p)] for y in [time_major(p)]]),
+    Case("time and rows of two inputs, and more", S, lambda p: [x.reshape((x.shape[0] * x.shape[1], p.h)).sum(1) * y.flatten() for x in [time_major(p, p.h)] for y in [time_major(p)]]),
+    Case("time and rows, a width that is not known", U, lambda p: [x.reshape((-1, p.h)) for x in [time_major(p, p.h)]]),
+    Case("time kept, the rest of another shape", U, lambda p: [x.reshape((2, x.shape[1], 6)) for x in [p.rows(4, 3, axis=1)]]),
+    Case("time and rows in rows", U, lambda p: [x.reshape((2 * x.shape[1], 6)) for x in [p.rows(4, 3, axis=1)]]),
+    Case("merged by 4, separated by 2", U, lambda p: [x.reshape((x.shape[0] * x.shape[1], x.shape[2])).reshape((2, x.shape[1], 6)) for x in [p.rows(4, 3, axis=1)]]),
+    Case("the mean of time and rows", A, lambda p: [x.reshape((x.shape[0] * x.shape[1], x.shape[2])).mean(0) for x in [time_major(p, p.h)]], P),
+    Case("a gradient through a reshape", A, lambda p: [T.grad(T.sqr(T.dot(x.reshape((x.shape[0] * x.shape[1], x.shape[2])), w)).mean(), w) for x in [time_major(p, p.h)] for w in [p.all(p.h, p.k)]], P),
+    Case("products of three dimensions", "Shard(1)", lambda p: T.dot(time_major(p, p.h), p.all(p.h, p.k))),
+    Case("a gradient through products of three dimensions", A, lambda p: [T.grad(T.tanh(T.dot(x, w)).mean(), w) for x in [time_major(p, p.h)] for w in [p.all(p.h, p.k)]], P),
+    Case("a part, reshaped", P, lambda p: p.rows(p.f * 2).sum(0).reshape((2, p.f))),
+    Case("what all have in a shape of rows", U, lambda p: [p.all(ALL_ROWS).reshape((x.shape[0], 1)) for x in [p.rows(p.f)]]),
+    Case("pieces over rows", "Unknown", lambda p: [x.reshape((p.f, -1)) for x in [p.rows(p.f)]]),
+    # -- axes ----------------------------------------------------------------------------------------------------------
+    Case("dimshuffle", "Shard(1) Shard(0) Shard(2) Shard(1)", lambda p: [x.T for x in [p.rows(p.f)]] + [p.rows(p.f).dimshuffle(0, "x", 1), p.rows(p.f, p.h).dimshuffle(1, 2, 0), p.rows(p.f).dimshuffle("x", 0, 1)]),
+    Case("dimshuffle of parts", "Partial(sum) Partial(max) Replicate", lambda p: [p.rows(p.f, p.h).sum(0).T, p.rows(p.f).max(0).dimshuffle("x", 0), p.all(p.f, p.h).T], empty=False),
+    Case("swapaxes, rollaxis, shape_pad", "Shard(1) Shard(1) Shard(1)", lambda p: [p.rows(p.f).swapaxes(0, 1), T.roll(p.rows(p.f), 1, axis=1).T, T.shape_padleft(p.rows())]),
+    Case("another axis said to be one", S, lambda p: T.addbroadcast(p.rows(1), 1) * p.all(p.f)),
+    Case("flat vectors", S, lambda p: p.rows().flatten()),
+    Case("repeat and tile along other axes", " ".join([S] * 3), lambda p: [T.repeat(p.rows(p.f), 2, axis=1), T.tile(p.rows(p.f), (1, 3)), T.repeat(p.rows(2), T.as_tensor([1, 2]), axis=1)]),
+    Case("repeat of rows", "Shard(0) Shard(0)", lambda p: [T.repeat(x, 2, axis=0) for x in [p.rows(p.f)]] + [T.repeat(p.rows(), 3)]),
+    Case("assert and specify_shape", "Shard(0) Shard(0)", lambda p: [_checked(p.rows(p.f)), T.specify_shape(p.rows(p.f), (p.inputs[0].variable.shape[0], p.f))]),
+    Case("print", S, lambda p: _printed(p.rows(p.f))),
+]  # fmt: skip
+
+
+def _all_rows(p):
+    return p.all(ALL_ROWS, dtype="int64", high=2).shape[0]
+
+
+def _separated(x):
+    merged = x.reshape((x.shape[0] * x.shape[1], x.shape[2]))
+    other = T.tanh(merged) * 2
+    return [
+        merged.reshape((x.shape[0], x.shape[1], x.shape[2])),
+        other.reshape((x.shape[0], x.shape[1], -1)),
+        other.reshape((-1, x.shape[1], x.shape[2])),
+    ]
+
+
+def _two_lengths(vector):
+    return T.zeros((vector[0], vector[1]))
+
+
+def _checked(x):
+    return T.opt.Assert("rows")(x, x.shape[0] > -1)
+
+
+def _printed(x):
+    return theano.printing.Print("x", attrs=())(x)
+
+
+@parametrize(CASES)
+def test_placements_are_those_of_the_serial_program(case, exact):
+    case.verify(exact)

@@ -1,0 +1,93 @@
+"""Indices, basic and advanced, what sets and adds to elements, and gradients."""
+
+import theano.tensor as T
+from simulated import ALL_ROWS, Case, parametrize
+from theano.tensor.extra_ops import to_one_hot
+
+S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
+
+
+def labels(p, high):
+    return p.rows(dtype="int64", high=high)
+
+
+CASES = [
+    Case("basic, along other axes", " ".join([S] * 7), lambda p: [[x[:, 0], x[:, -1], x[:, 1:], x[:, ::-1], x[:, :, ::2], x[:, None, :, :], x[0:, 1, p.all(dtype="int64", high=2)]] for x in [p.rows(p.f, p.h)]][0]),
+    Case("basic, rows along another axis", "Shard(0) Shard(1) Shard(1) Shard(0)", lambda p: [[x[0], x[1:], x[::-1], x[-1, :]] for x in [p.rows(p.f, axis=1)]][0]),
+    Case("basic, along rows", " ".join([U] * 6), lambda p: [[x[0], x[-1], x[:2], x[1:], x[::-1], x[::2]] for x in [p.rows(p.f)]][0], empty=False),
+    Case("basic, of parts", "Partial(sum) Partial(avg)", lambda p: [p.rows(p.f).sum(0)[1:], p.rows(p.f).mean(0)[0]], "Partial(sum) Partial(sum)"),
+    Case("up to the number of rows", U, lambda p: [p.all(9, p.f)[: x.shape[0]] for x in [p.rows(p.f)]]),
+    Case("the last row", U, lambda p: [x[x.shape[0] - 1] for x in [p.rows(p.f)]], empty=False),
+    Case("roll of rows", U, lambda p: T.roll(p.rows(p.f), 1, axis=0), empty=False),
+    Case("roll along another axis", S, lambda p: T.roll(p.rows(p.f), 1, axis=1)),
+    Case("at an index that is a part", U, lambda p: p.all(9)[T.gt(p.rows(), 0).sum()], R),
+    Case("embedding", "Shard(0) Shard(0) Shard(1)", lambda p: [p.all(5, p.f)[labels(p, 5)], p.all(5)[labels(p, 5)], p.all(5, p.f)[p.rows(3, axis=1, dtype="int64", high=5)]]),
+    Case("embedding of words in rows", S, lambda p: p.all(5, p.f)[p.rows(3, dtype="int64", high=5)]),
+    Case("gradient of an embedding", "Partial(avg) Partial(sum)", lambda p: [T.grad(T.sqr(w[i]).mean(), w) for w in [p.all(5, p.f)] for i in [p.rows(3, dtype="int64", high=5)]] + [T.grad(T.sqr(w[i]).sum(), w) for w in [p.all(5, p.f)] for i in [labels(p, 5)]], "Partial(sum) Partial(sum)"),
+    Case("at positions of other axes", "Shard(0) Shard(0) Shard(0)", lambda p: [p.rows(3)[:, [0, 2]], p.rows(3)[:, p.all(4, dtype="int64", high=3)], p.rows(3, 4)[:, [0, 2], [1, 3]]]),
+    Case("at positions of rows", " ".join([U] * 3), lambda p: [p.rows(p.f)[[0, 1]], p.rows(p.f)[p.all(4, dtype="int64", high=2)], p.rows(p.f)[p.rows(dtype="int64", high=2)]], empty=False),
+    Case("taken along an axis", "Shard(0) Unknown", lambda p: [T.take(p.rows(3), [0, 2], axis=1), T.take(p.rows(3), [0, 1], axis=0)]),
+    Case("a label's probability", "Shard(0) Shard(0)", lambda p: [x[T.arange(x.shape[0]), labels(p, 3)] for x in [p.rows(3)]] + [x[T.arange(y.shape[0]), y] for x in [p.rows(3)] for y in [labels(p, 3)]]),
+    Case("log likelihood", "Partial(avg) Partial(avg)", lambda p: [[loss, T.grad(loss, w)] for x in [p.rows(p.f)] for y in [labels(p, 3)] for w in [p.all(p.f, 3)] for loss in [-T.mean(T.log(T.nnet.softmax(T.dot(x, w)))[T.arange(y.shape[0]), y])]][0], "Partial(sum) Partial(sum)"),
+    Case("log likelihood of time and rows", "Shard(0) Unknown", lambda p: _of_time_and_rows(p)),
+    Case("own rows at positions of rows", S, lambda p: [x[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
+    Case("shifted positions", " ".join([U] * 5), lambda p: [[x[i + 1 - 1], x[i * 0], x[n - 1 - i], x[i // 2], x[-i]] for x in [p.rows(p.f)] for n in [x.shape[0]] for i in [T.arange(n)]][0]),
+    Case("positions of half the rows", U, lambda p: [x[T.arange(x.shape[0] // 2)] for x in [p.rows(p.f)]]),
+    Case("positions in what all have", U, lambda p: [p.all(ALL_ROWS)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
+    Case("positions along another axis", U, lambda p: [x[:, T.arange(y.shape[0])] for x in [p.rows(9)] for y in [p.rows()]]),
+    Case("positions in flat rows", "Shard(0) Shard(0)", lambda p: [[flat[i * x.shape[1] + y], flat[T.arange(flat.shape[0])]] for x in [p.rows(3)] for y in [labels(p, 3)] for flat in [x.flatten()] for i in [T.arange(x.shape[0])]][0]),
+    Case("positions in flat rows, of another size", " ".join([U] * 5), lambda p: [[flat[i + y], flat[i], flat[i * 0], flat[i * 2 + y], flat[i * x.shape[1] * 0]] for x in [p.rows(6)] for y in [labels(p, 2)] for flat in [x.flatten()] for i in [T.arange(x.shape[0])]][0]),
+    Case("positions in merged rows", U, lambda p: [T.repeat(x, 2, axis=0)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
+    Case("positions in rows, twice", U, lambda p: [T.concatenate([x, x], axis=0)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
+    Case("more positions than rows", U, lambda p: [x[T.arange(2 * x.shape[0]) - x.shape[0]] for x in [p.rows(p.f)]]),
+    Case("positions, repeated", S, lambda p: [x[T.repeat(T.arange(x.shape[0]), 2)] for x in [p.rows(p.f)]]),
+    Case("positions as a column", S, lambda p: [x[T.arange(x.shape[0]).dimshuffle(0, "x"), p.all(2, dtype="int64", high=3).dimshuffle("x", 0)] for x in [p.rows(3)]]),
+    Case("positions that are summed", U, lambda p: [v[T.arange(x.shape[0]).sum()] for v in [p.all(99)] for x in [p.rows()]], empty=False),
+    Case("spatial transformer's positions", S, lambda p: _interpolated(p)),
+    # -- setting and adding --------------------------------------------------------------------------------------------
+    Case("sets along other axes", " ".join([S] * 4), lambda p: [[T.set_subtensor(x[:, 0], 0.0), T.set_subtensor(x[:, 0], p.rows()), T.inc_subtensor(x[:, 1:], 1.0), T.inc_subtensor(x[:, 0], p.rows())] for x in [p.rows(3)]][0]),
+    Case("sets to what all have", U, lambda p: T.set_subtensor(p.rows(3)[:, 0], p.all(ALL_ROWS))),
+    Case("sets one row", "Unknown Unknown", lambda p: [T.set_subtensor(p.rows(3)[0], 0.0), T.inc_subtensor(p.rows(3)[:2], 1.0)], empty=False),
+    Case("sets rows in what all have", U, lambda p: T.set_subtensor(p.all(ALL_ROWS, 3)[:, 0], p.rows())),
+    Case("sets parts", "Partial(sum) Unknown Unknown Partial(sum)", lambda p: [T.set_subtensor(T.zeros((4,))[1:3], p.rows(2).sum(0)), T.set_subtensor(p.all(4)[1:3], p.rows(2).sum(0)), T.inc_subtensor(p.rows(4).sum(0)[1:3], p.all(2)), T.inc_subtensor(p.rows(4).sum(0)[1:3], p.rows(2).sum(0))], "Partial(sum) Replicate Replicate Partial(sum)"),
+    Case("sets at rows' positions", U, lambda p: T.set_subtensor(p.all(5)[labels(p, 5)], p.rows())),
+    Case("sets zeros at rows' positions", U, lambda p: T.set_subtensor(T.zeros((5,))[labels(p, 5)], 1.0)),
+    Case("adds at rows' positions", "Partial(sum) Unknown", lambda p: [T.inc_subtensor(T.zeros((5, 2))[labels(p, 5)], p.rows(2)), T.inc_subtensor(p.all(5)[labels(p, 5)], p.rows())]),
+    Case("adds one at rows' positions", P, lambda p: T.inc_subtensor(T.zeros((5,))[labels(p, 5)], 1.0)),
+    Case("adds one at rows' positions of what all have", "Unknown Unknown", lambda p: [T.inc_subtensor(p.all(5)[labels(p, 5)], 1.0), T.inc_subtensor(p.all(5, 3)[labels(p, 5)], p.all(3))]),
+    Case("adds parts at rows' positions", U, lambda p: T.inc_subtensor(p.rows(5).sum(0)[labels(p, 5)], p.rows())),
+    Case("adds at positions of other axes", "Shard(0) Shard(0)", lambda p: [T.inc_subtensor(p.rows(3)[:, [0, 2]], 1.0), T.set_subtensor(p.rows(3)[:, [0, 2]], p.rows(2))]),
+    Case("one hot", S, lambda p: to_one_hot(labels(p, 4), 4)),
+    Case("one hot by hand", "Shard(0) Shard(0)", lambda p: [T.eq(labels(p, 4).dimshuffle(0, "x"), T.arange(4))] + [T.set_subtensor(T.zeros((y.shape[0], 4))[T.arange(y.shape[0]), y], 1) for y in [labels(p, 4)]]),
+    Case("one hot of eye", S, lambda p: T.eye(4)[labels(p, 4)]),
+    Case("a confusion matrix", P, lambda p: [T.dot(to_one_hot(y, 4).T, to_one_hot(z, 4)) for y in [labels(p, 4)] for z in [labels(p, 4)]]),
+    Case("gradient of a slice", "Shard(0) Partial(avg)", lambda p: [T.grad(T.sqr((x * w)[:, 1:]).mean(), [x, w]) for x in [p.rows(3)] for w in [p.all(3)]][0], "Shard(0) Partial(sum)"),
+    Case("gradient of an element in rows", "Shard(0) Partial(avg)", lambda p: [T.grad(T.sqr((x * w)[:, [0, 2, 2]]).mean(), [x, w]) for x in [p.rows(3)] for w in [p.all(3)]][0], "Shard(0) Partial(sum)"),
+    Case("gradient of a label's probability", "Shard(0)", lambda p: [T.grad(x[T.arange(x.shape[0]), labels(p, 3)].mean(), x) for x in [p.rows(3)]]),
+    Case("gradient of gates", A, lambda p: [T.grad((T.nnet.sigmoid(g[:, : p.h]) * T.tanh(g[:, p.h :])).mean(), w) for w in [p.all(p.f, 2 * p.h)] for g in [T.dot(p.rows(p.f), w)]], P),
+    Case("rows where they are positive", U, lambda p: [x[(x > 0).nonzero()] for x in [p.rows()]]),
+    Case("all that is not zero", U, lambda p: p.rows().nonzero()[0]),
+]  # fmt: skip
+
+
+def _of_time_and_rows(p):
+    x, y = p.rows(p.f, 3, axis=1), p.rows(p.f, axis=1, dtype="int64", high=3)
+    flat = x.reshape((x.shape[0] * x.shape[1], x.shape[2]))
+    return flat[T.arange(flat.shape[0]), y.flatten()], flat[T.arange(x.shape[1]), 0]
+
+
+def _interpolated(p):
+    """Lasagne's spatial transformer takes pixels of flat images so."""
+    images = p.rows(3, 4, 2)
+    where = p.rows(5, make=lambda rng, shape: rng.uniform(0, 2, size=shape))
+    n, height, width, channels = (images.shape[axis] for axis in range(4))
+    base = T.arange(n, dtype="int64") * (width * height)
+    ones = T.ones((5,), dtype="int64").dimshuffle("x", 0)
+    base = T.dot(base.reshape((-1, 1)), ones).flatten()
+    y = T.cast(T.floor(where.flatten()), "int64")
+    return images.reshape((-1, channels))[base + y * width + y]
+
+
+@parametrize(CASES)
+def test_placements_are_those_of_the_serial_program(case, exact):
+    case.verify(exact)

@@ -1,0 +1,28 @@
+"""The same program twice: what a test of functions compares with the serial program."""
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+
+theano = pytest.importorskip("theano")
+
+
+class Twins:
+    """The same program twice: on the ranks, and in plain Theano with shared variables of its own."""
+
+    def __init__(self, build, **options):
+        (self.params, ours), (self.others, plain) = build(), build()
+        self.f = synk.function(**ours, **options)
+        self.g = theano.function(**plain, **{k: v for k, v in options.items() if k == "mode"})
+
+    def call(self, *args, **options):
+        """Call both; compare what they return, and the variables of both on all ranks."""
+        got, want = self.f(*args, **options), self.g(*args)
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+        self.compare()
+
+    def compare(self):
+        for ours, other in zip(self.params, self.others):
+            for value in np.atleast_1d(synk.gather(ours, nd_up=1)):
+                np.testing.assert_allclose(value, other.get_value(), rtol=1e-10, atol=1e-12)
