@@ -72,7 +72,11 @@ RULES = (
     Rule("thorough", "tests/exact_programs/", r"on_processes|test_program\[(?!mlp\]|highway|char_cnn|autoencoder)"),
     Rule("thorough", "tests/functions/test_exact.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
     Rule("thorough", "tests/functions/test_default_ops.py", r"\bthreads-1"),
-    Rule("thorough", "tests/sharding/test_corpus.py", r"masked|own cells|cnn|boltzmann|recurrent"),
+    # Hundreds of graphs, each for two kinds of functions: one kind, and the simple rules, are enough for `make test`.
+    Rule("thorough", "tests/sharding/", r"\[exact-"),
+    Rule("thorough", "tests/sharding/test_corpus.py"),
+    Rule("thorough", "tests/sharding/test_nested.py"),
+    Rule("thorough", "tests/sharding/test_random.py"),
     Rule("thorough", "tests/sharding/test_random_graphs.py"),
     Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),
     Rule("thorough", "tests/project/test_docs.py", "three_lines_of_readme"),
