@@ -17,6 +17,7 @@ from synkhronos.errors import ArgumentValueError
 pytestmark = [
     pytest.mark.theano,
     needs_lasagne,
+    pytest.mark.timeout(600),  # compiling takes minutes if Theano has not seen the program before
     pytest.mark.filterwarnings("ignore:.*corr_gemm.c:pytest.PytestUnraisableExceptionWarning"),  # Theano leaves it open
 ]
 theano = pytest.importorskip("theano")

@@ -580,13 +580,13 @@ def weights_of_the_step_before(plant):
     """In steps, collectives weigh ranks by the rows of the step before."""
     right, before = calling.CollectivesOfCall.__init__, {}
 
-    def wrong(self, plan, weights, context):
+    def wrong(self, plan, weights, rows, context):
         steps = (context.barrier.command, plan.number)
         known, last = before.get(context.rank, (None, weights))
         if plan.division.num_slices == 1:
             before[context.rank] = steps, weights
             weights = last if known == steps else weights
-        right(self, plan, weights, context)
+        right(self, plan, weights, rows, context)
 
     plant.replace(calling.CollectivesOfCall, "__init__", wrong)
 
