@@ -198,7 +198,7 @@ class SharedMemoryTransport(Transport):
         label: Callable[[], str],
     ) -> List[np.ndarray[Any, Any]]:
         if self.size == 1:
-            self.barrier.wait()  # steps before this one need not be undone any more
+            self.barrier.wait()  # as in every collective: steps before it need not be undone any more
             return list(arrays)
         kinds = kinds_of(arrays)
         buffers = self._values.get(key)

@@ -12,7 +12,7 @@ from worlds import needs_lasagne
 import synkhronos as synk
 from synkhronos import in_graph
 from synkhronos.errors import WorkerDied, WorkerError
-from synkhronos.functions.calling import Change
+from synkhronos.functions.calling import Change, CollectivesOfCall
 from synkhronos.runtime.context import MAX_TRIED
 
 pytestmark = pytest.mark.theano
@@ -233,6 +233,22 @@ def test_on_step_ends_the_steps(make_world, how):
     assert len(losses) == 4  # ranks are at the same step
     np.testing.assert_allclose(losses, twins.serial(BATCHES[:4]), rtol=1e-11)
     twins.compare()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_values_of_one_step_alone_are_kept(make_world, monkeypatch, n):
+    """To undo it: once ranks have met in the next step's collective, the step before it stands. One rank meets itself."""
+    make_world("threads", n, 0, engine="theano")
+    right, kept = CollectivesOfCall.all_reduce, []
+
+    def counting(self, *args):
+        results = right(self, *args)
+        kept.append(len(self.context._tried))
+        return results
+
+    monkeypatch.setattr(CollectivesOfCall, "all_reduce", counting)
+    Twins().f.steps(X, batches=BATCHES)
+    assert kept == [0] * len(BATCHES) * n
 
 
 def test_memory_does_not_grow(make_world):
