@@ -116,12 +116,15 @@ class Axes(Rule):
             why = "combines values that depend in different ways on how many rows the rank has"
             return [Unknown(why)] * len(self.outputs)
         partial = next((one for one in inputs if isinstance(one, Partial)), None)
+        # Zeros that are not so on a rank without rows.
+        weak = next((one for one in inputs if isinstance(one, Replicate) and one.zero and one.power != 0), None)
         if partial is not None:
-            return [Partial(partial.op, power)] * len(self.outputs)
+            found = Partial(partial.op, power) if weak is None else Unknown("computes with the inverse of a length")
+            return [found] * len(self.outputs)
         shards = [(i, one) for i, one in enumerate(inputs) if isinstance(one, Shard)]
         zero = any(all(is_zero(inputs[i]) for i in group) for group in self.linear)
         if not shards:
-            return [Replicate(power, zero)] * len(self.outputs)
+            return [Replicate(power if weak is None else weak.power, zero)] * len(self.outputs)
         labels = {self.inputs[i][one.axis] for i, one in shards}
         faults: Any = (self._fault(labels, inputs), _fault_of_loose(shards), _layout(shards), self._positions(shards))
         fault = next((one for one in faults if isinstance(one, str)), None)
@@ -290,6 +293,9 @@ class Elementwise(Axes):
             and self.outputs[0] in sizes  # else there are more elements than lengths
             and all(isinstance(one, (Size, Replicate)) for one in inputs)
         ):
+            if not exact and any(all(is_zero(inputs[i]) for i in group) for group in self.linear):
+                # Also by 1 / rows; but not on a rank without rows.
+                return Placed([Replicate(-1, zero=True)] * len(self.outputs))
             return Placed([self._size(inputs)] * len(self.outputs))
         if self.negates and isinstance(inputs[0], Partial) and inputs[0].op in _OPPOSITE:
             return Placed([inputs[0]._replace(op=_OPPOSITE[inputs[0].op])])

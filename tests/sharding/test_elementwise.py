@@ -41,6 +41,7 @@ CASES = [
     Case("an average and rows", "Unknown", lambda p: p.rows(p.f) - p.rows(p.f).mean(0), S),
     Case("a part and zero", P, lambda p: p.rows(p.f).sum(0) + T.zeros((p.f,))),
     Case("a part or zero", P, lambda p: T.switch(p.all(p.f) > 0, p.rows(p.f).sum(0), 0.0)),
+    Case("a forward derivative of a mean, and its backward one", A + " " + A, lambda p: _gauss_newton(p.rows(p.f), p.all(p.f), p.all(p.f)), P + " " + P),
     Case("a part or what all have", U, lambda p: T.switch(p.all(p.f) > 0, p.rows(p.f).sum(0), 1.0), R),
     Case("a condition that is a part", U, lambda p: T.switch(p.rows(p.f).sum(0) > 0, 1.0, 2.0), R),
     Case("a product of parts", U, lambda p: p.rows(p.f).sum(0) * p.rows(p.f).sum(0), R),
@@ -170,3 +171,10 @@ def test_the_interpreter_computes_what_theano_does(seed):
     ours, theirs = serial_values(program, [loss, T.grad(loss, w)], 5)
     for one, other in zip(ours, theirs):
         np.testing.assert_array_equal(one, other)
+
+
+def _gauss_newton(x, w, v):
+    z = T.tanh(T.dot(x, w))
+    loss = T.sqr(z).mean()
+    forward = T.Rop(T.grad(loss, z), z, T.Rop(z, w, v))
+    return [T.Rop(loss, w, v), T.Lop(z, w, forward)]
