@@ -42,6 +42,7 @@ _HOMES = {
     "reduce": "collectives.reduce",
     "scatter": "collectives.scatter",
     "set_value": "collectives.set_value",
+    "sharded": "functions.sharded",
     "size": "program.lifecycle",
 }
 

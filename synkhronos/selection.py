@@ -21,6 +21,21 @@ from .errors import ArgumentTypeError, ArgumentValueError
 from .kernels.copy import copy_into
 
 _set = object.__setattr__
+
+
+def moved(array: Any, source: int, target: int) -> Any:
+    """Return a view of an array, on the host or on a device, with one axis in another place.
+
+    Examples
+    --------
+    >>> moved(np.zeros((2, 3, 4)), 2, 0).shape
+    (4, 2, 3)
+    """
+    order = [axis for axis in range(array.ndim) if axis != source]
+    order.insert(target, source)
+    return array.transpose(*order)
+
+
 _SELECTIONS = "an int, a slice, or a list or 1-D array of integers"
 _FOR_A_MASK = "np.flatnonzero(mask) gives the indices of a mask"
 

@@ -24,12 +24,13 @@ import numpy as np
 
 from .. import engines, selection
 from ..errors import ArgumentTypeError, ArgumentValueError
+from ..memory.handles import with_axis_first
 from ..program.program import PROGRAM
 from ..reductions import COMBINING, ReduceOp, check_dtype
 from ..replication.replicator import replicator_of
 from ..runtime.command import Command
 from ..runtime.session import Session
-from ..selection import Rows, Selection
+from ..selection import Rows, Selection, moved
 from ..shared_data import Data
 
 logger = logging.getLogger("synkhronos")
@@ -192,11 +193,18 @@ class Variables:
 
     # -- values --------------------------------------------------------------------------------------------------
 
-    def stage(self, values: Any, batch: Any = None) -> List[Staged]:
+    def axes(self, axis: Any) -> List[int]:
+        """Return the axis of rows of every variable, all the same as the user counts it."""
+        if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
+            raise ArgumentTypeError("axis", "an int", f"{axis!r} of type {type(axis).__name__}")
+        return [type_.axis_of_rows(int(axis), name) for type_, name in zip(self.types, self.names)]
+
+    def stage(self, values: Any, batch: Any = None, axes: Optional[Sequence[int]] = None) -> List[Staged]:
         """Bring the user's values, one per variable, to where all ranks can read them.
 
         Values are `Data`, arrays, or whatever the variable's own ``set_value`` takes. Of what is not a `Data`, only
-        the rows that ``batch`` selects are copied.
+        the rows that ``batch`` selects are copied. With ``axes``, along which the variables have rows, these are first
+        in what is staged.
 
         Raises
         ------
@@ -212,28 +220,31 @@ class Variables:
             got = str(len(values)) if isinstance(values, (list, tuple)) else type(values).__name__
             expected = f"a list of {len(variables)}, one per shared variable"
             raise ArgumentValueError("values", expected, got)
-        arrays = []  # as the user gave them, and as the variables would hold them
-        for variable, name, value, random in zip(variables, self.names, values, self.random):
+        arrays = []  # whether they are used where they lie, and as the variables would hold them, rows first
+        axes = axes or [0] * len(variables)
+        for variable, name, value, random, axis in zip(variables, self.names, values, self.random, axes):
             if random and batch is not None:
                 got = f"a selection for {name}, the state of a random stream, which has no rows"
                 raise ArgumentValueError("batch", "None", got, "leave out batch")
             array = np.asarray(value.data) if isinstance(value, Data) else value  # without the class np.memmap
-            arrays.append((array, self.engine.coerce(variable, array, f"values for {name}")))
+            conformed = self.engine.coerce(variable, array, f"values for {name}")
+            in_place = isinstance(value, Data) and conformed is array
+            arrays.append((in_place, moved(conformed, axis, 0) if axis else conformed))
         chosen = None if batch is None else self._select(values, [conformed for _, conformed in arrays], batch)
         staged = []
-        for variable, value, (array, conformed), random in zip(variables, values, arrays, self.random):
+        for variable, value, (in_place, conformed), random, axis in zip(variables, values, arrays, self.random, axes):
             if random:
                 staged.append(Staged(None, None, self.engine.jumped(variable, conformed, 0)))  # a copy, of a known kind
                 continue
             whole = chosen is None or isinstance(value, Data) and value.minibatch  # as far as it is taken
             handle: Any
-            if not isinstance(value, Data) or conformed is not array:
+            if not in_place:
                 rows = conformed if chosen is None or whole else chosen.take(conformed)
                 kept = self.session.pool.allocate(rows.shape, rows.dtype)
                 np.copyto(kept, rows)
                 handle, whole = self.session.pool.handle(kept), True
             else:
-                handle, kept = value.handle(), conformed
+                handle, kept = with_axis_first(value.handle(), axis) if axis else value.handle(), conformed
             taken: Optional[Selection] = None
             if kept.ndim:
                 taken = chosen if not whole else Rows(0, len(kept) if chosen is None else len(chosen))

@@ -9,7 +9,7 @@ import numpy as np
 from ..kernels.copy import copy_into
 from ..runtime.command import Command
 from ..runtime.context import RankContext
-from ..selection import Selection
+from ..selection import Selection, moved
 from ..transports.base import Pending
 
 
@@ -39,6 +39,7 @@ def taken(
     numbers: Sequence[int],
     values: Sequence[np.ndarray[Any, Any]],
     rows: Sequence[Optional[Selection]],
+    axes: Optional[Sequence[int]] = None,
 ) -> Pending:
     """Copy rows of values into the memory in which variables can take them over.
 
@@ -51,14 +52,18 @@ def taken(
         One per variable, where every rank can read it.
     rows : sequence of (Rows or Indices or None)
         Of each value; None: all of it.
+    axes : sequence of int, optional
+        Along which the variables have the rows, which the values have first; the first by default.
     """
     results = []
-    for number, value, selection in zip(numbers, values, rows):
+    for number, value, selection, axis in zip(numbers, values, rows, axes or [0] * len(numbers)):
         shape = value.shape if selection is None else (len(selection),) + value.shape[1:]
-        result = context.transport.allocate(context.shareds[number].key, shape, value.dtype)
+        in_order = (*shape[1 : axis + 1], shape[0], *shape[axis + 1 :]) if axis else shape
+        result = context.transport.allocate(context.shareds[number].key, in_order, value.dtype)
+        rows_first = moved(result, axis, 0) if axis else result
         if selection is None:
-            copy_into(result, value)
+            copy_into(rows_first, value)
         else:
-            selection.take(value, out=result)
+            selection.take(value, out=rows_first)
         results.append(result)
     return Pending(results)

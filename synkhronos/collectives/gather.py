@@ -18,21 +18,26 @@ class Gather(CollectiveCommand):
 
     title = "gather"
 
-    def __init__(self, numbers: List[int], nd_up: int) -> None:
+    def __init__(self, numbers: List[int], nd_up: int, axes: List[int]) -> None:
         super().__init__(numbers)
-        self.nd_up = nd_up
+        self.nd_up, self.axes = nd_up, axes
 
     def run(self, context: RankContext) -> Optional[List[Any]]:
         keys, arrays = context.bind(self.numbers)
         gathered = context.transport.gather(keys, arrays)
-        return None if gathered is None else [join(parts, self.nd_up) for parts in gathered]
+        if gathered is None:
+            return None
+        return [join(parts, self.nd_up, axis) for parts, axis in zip(gathered, self.axes)]
 
     def finish(self, results: List[Any], context: RankContext) -> Any:
         return results[context.root]
 
 
-def join(parts: Sequence[np.ndarray[Any, Any]], nd_up: int) -> Any:
+def join(parts: Sequence[np.ndarray[Any, Any]], nd_up: int, axis: int) -> Any:
     """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays in new memory; list copies if they do not fit."""
+    if axis:
+        fit = len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) == 1
+        return np.concatenate(parts, axis=axis) if fit else [part.copy() for part in parts]
     if nd_up == 0:
         parts = [np.atleast_1d(part) for part in parts] if len({part.ndim for part in parts}) == 1 else parts
     rows = [part[np.newaxis] if nd_up == 1 else part for part in parts]
@@ -43,7 +48,7 @@ def join(parts: Sequence[np.ndarray[Any, Any]], nd_up: int) -> Any:
     return joined
 
 
-def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
+def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True, axis: Optional[int] = None) -> Any:
     """Return every rank's values of the variables; nothing changes.
 
     Parameters
@@ -55,6 +60,9 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
         become one entry each).
     nccl : bool
         Whether to use the GPU transport for variables that live on GPUs.
+    axis : int, optional
+        If given, values are concatenated along this axis, whatever ``nd_up`` is: what `scatter` with the same axis
+        has divided.
 
     Returns
     -------
@@ -94,5 +102,7 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
     if isinstance(nd_up, bool) or nd_up not in (0, 1):
         raise ArgumentValueError("nd_up", "1 (stack) or 0 (concatenate)", repr(nd_up))
     variables = checked(shared_vars)
-    session = variables.session
-    return variables.one_or_list(session.run(Gather(variables.numbers, nd_up)))
+    session, axes = variables.session, [0] * len(variables.numbers)
+    if axis is not None:
+        nd_up, axes = 0, variables.axes(axis) if axis else axes
+    return variables.one_or_list(session.run(Gather(variables.numbers, nd_up, axes)))

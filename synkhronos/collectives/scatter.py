@@ -19,17 +19,17 @@ class Scatter(CollectiveCommand):
 
     title = "scatter"
 
-    def __init__(self, numbers: List[int], divisions: List[Parts]) -> None:
+    def __init__(self, numbers: List[int], divisions: List[Parts], axes: List[int]) -> None:
         super().__init__(numbers)
-        self.divisions = divisions
+        self.divisions, self.axes = divisions, axes
 
     def run(self, context: RankContext) -> None:
         values = [context.pools.attach(handle) for handle, _, _ in self.divisions]
         rows = [selection.part(*bounds[context.rank]) for _, selection, bounds in self.divisions]
-        context.commit_values(self.numbers, taken(context, self.numbers, values, rows))
+        context.commit_values(self.numbers, taken(context, self.numbers, values, rows, self.axes))
 
 
-def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
+def scatter(shared_vars: Any, values: Any, batch: Any = None, axis: int = 0) -> None:
     """Divide values by rows into the variable of every rank: ``x_r := values[begin_r:end_r]``.
 
     Rows are divided as those of the inputs of functions are: as evenly as possible, in rank order.
@@ -43,6 +43,9 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
         One per variable (not in a list if the variable is not).
     batch : int, slice, list, tuple or 1-D integer array, optional
         The rows of the values to take, before they are divided; all by default.
+    axis : int
+        Along which values and variables have their rows, to be divided; the first by default. With another one an
+        array of shape ``shape_0 + (n,) + shape_1`` is divided into those of ``shape_0 + (end_r - begin_r,) + shape_1``.
 
     Raises
     ------
@@ -76,12 +79,13 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
     session = variables.session
     with session.lock:
         variables.check_rows("use broadcast or set_value")
-        staged = variables.stage(values, batch)
+        axes = variables.axes(axis) if axis else [0] * len(variables.names)
+        staged = variables.stage(values, batch, axes)
         divisions: List[Parts] = []
         for i, value in enumerate(staged):
             rows: Any = value.rows  # not None, because the variable has rows
             bounds = split_rows(len(rows), session.size, session.root)
-            for rank, (begin, end) in enumerate(bounds):
+            for rank, (begin, end) in enumerate([] if axes[i] else bounds):
                 variables.check_count(i, end - begin, f"the part of rank {rank} of the values for")
             divisions.append((value.handle, rows, bounds))
-        session.run(Scatter(variables.numbers, divisions))
+        session.run(Scatter(variables.numbers, divisions, axes))

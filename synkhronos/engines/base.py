@@ -42,6 +42,20 @@ class ArrayType(NamedTuple):
         """
         return f"{self.dtype} {('scalar', 'vector', 'matrix')[self.ndim] if self.ndim < 3 else f'tensor{self.ndim}'}"
 
+    def axis_of_rows(self, axis: int, label: str) -> int:
+        """Return an axis, from 0, along which an array of this type can have any number of rows.
+
+        Raises
+        ------
+        ArgumentValueError
+            If the type has no such axis, or a length of 1 along it.
+        """
+        if not -self.ndim <= axis < self.ndim:
+            raise ArgumentValueError("axis", f"one that {label} has, a {self.words}", str(axis))
+        if self.broadcastable[axis]:
+            raise ArgumentValueError("axis", f"one along which {label} may have any length", f"{axis}, broadcastable")
+        return axis % self.ndim
+
 
 class Input(NamedTuple):
     """An input of a compiled function, as its caller sees it."""

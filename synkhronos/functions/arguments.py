@@ -9,8 +9,9 @@ import cloudpickle
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError
+from ..memory.handles import with_axis_first
 from ..memory.pool import Pool
-from ..selection import Indices, Rows, Selection, parse
+from ..selection import Indices, Rows, Selection, moved, parse
 from ..shared_data import Data
 from .batches import Table, table_of, written
 from .plan import Argument
@@ -41,20 +42,28 @@ class Arguments:
     engine : Engine
     inputs : list of Input
         The function's, in order.
-    n_scattered : int
-        How many of them, from the first on, are divided by rows (if they have rows).
+    axes : sequence of int
+        Of the first of them, which are divided by rows (if they have rows), along which axis these lie.
     """
 
-    def __init__(self, engine: Any, inputs: Sequence[Any], n_scattered: int) -> None:
+    def __init__(self, engine: Any, inputs: Sequence[Any], axes: Sequence[int]) -> None:
         self.engine, self.inputs = engine, inputs
         self.labels = [_label(i, given) for i, given in enumerate(inputs)]
-        self._scattered = [i < n_scattered and _has_rows(given) for i, given in enumerate(inputs)]
+        self._scattered = [i < len(axes) and _has_rows(given, axes[i]) for i, given in enumerate(inputs)]
+        self._axes = [
+            given.type.axis_of_rows(axes[i], self.labels[i]) if scattered else 0
+            for i, (given, scattered) in enumerate(zip(inputs, self._scattered))
+        ]
         self._taken: Dict[int, Taken] = {}  # by input
         self._staging: Dict[Any, Staged] = {}  # by input (negative: lists of indices; by name: tables of steps)
 
-    def scattered(self) -> List[Any]:
-        """Return the variables of the inputs that are divided by rows."""
-        return [given.variable for given, scattered in zip(self.inputs, self._scattered) if scattered]
+    def scattered(self) -> Dict[Any, int]:
+        """Return the variables of the inputs that are divided by rows, and along which axis."""
+        return {
+            given.variable: axis
+            for given, axis, scattered in zip(self.inputs, self._axes, self._scattered)
+            if scattered
+        }
 
     def prepare(
         self, pool: Pool, values: Sequence[Any], batch: Any
@@ -92,7 +101,7 @@ class Arguments:
             elif self.inputs[i].type is None:
                 argument = Argument("value", _pickled(array, self.labels[i]), mutable)
             elif self._scattered[i]:
-                argument = Argument("batch", self.stage(pool, i, array, chosen), mutable)
+                argument = Argument("batch", self.stage(pool, i, array, chosen), mutable, self._axes[i])
             else:
                 argument = Argument("whole", self.stage(pool, i, array), mutable)
             arguments.append(argument)
@@ -147,7 +156,8 @@ class Arguments:
             elif self.inputs[i].type is None:
                 argument = Argument("value", _pickled(array, self.labels[i]), mutable)
             else:
-                argument = Argument("selected" if self._scattered[i] else "whole", self.stage(pool, i, array), mutable)
+                kind = "selected" if self._scattered[i] else "whole"
+                argument = Argument(kind, self.stage(pool, i, array), mutable, self._axes[i])
             arguments.append(argument)
         return tuple(arguments), table, n_rows
 
@@ -162,10 +172,11 @@ class Arguments:
                 if taken is None or taken.handle is not handle or taken.minibatch is not minibatch:
                     self._take(i, value, handle)
                 if self._scattered[i]:
-                    lengths.append(handle.shape[0])
+                    lengths.append(handle.shape[self._axes[i]])
             else:
                 value = self.engine.convert(self.inputs[i], value, self.labels[i])
                 if self._scattered[i]:
+                    value = moved(value, self._axes[i], 0) if self._axes[i] else value
                     lengths.append(len(value))
             arrays.append(value)
         return arrays, lengths
@@ -177,7 +188,9 @@ class Arguments:
             raise ArgumentTypeError(self.labels[i], f"what {given.variable} takes", "a Data, which is a dense array")
         self.engine.check(given, data.dtype, data.shape, self.labels[i])
         kind = "whole" if not self._scattered[i] else "batch" if data.minibatch else "selected"
-        self._taken[i] = Taken(handle, data.minibatch, Argument(kind, handle, given.mutable))
+        axis = self._axes[i]
+        argument = Argument(kind, with_axis_first(handle, axis) if axis else handle, given.mutable, axis)
+        self._taken[i] = Taken(handle, data.minibatch, argument)
 
     def pack(self, pool: Pool, rank: int, chosen: Selection) -> Any:
         """Return a rank's selection as it travels: if it is a list of indices, the handle of these."""
@@ -246,8 +259,11 @@ def _label(position: int, given: Any) -> str:
     return f"input {given.name!r} (argument {position})" if given.name else f"input {position}"
 
 
-def _has_rows(given: Any) -> bool:
-    """Return whether an input is divided by rows: not one of 0 dimensions, nor one whose rows are broadcastable."""
+def _has_rows(given: Any, axis: int) -> bool:
+    """Return whether an input is divided by rows: not one of 0 dimensions, nor one whose rows are broadcastable.
+
+    One for which another axis than the first was chosen is meant to be.
+    """
     if given.type is None:
         raise ArgumentTypeError(
             "inputs",
@@ -255,7 +271,7 @@ def _has_rows(given: Any) -> bool:
             f"{given.name or given.variable}, which is not a dense array",
             "pass it in bcast_inputs",
         )
-    return given.type.ndim > 0 and not given.type.broadcastable[0]
+    return axis != 0 or given.type.ndim > 0 and not given.type.broadcastable[0]
 
 
 def _pickled(value: Any, label: str) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from . import signature
 from .arguments import Arguments
 from .default_ops import output_op
 from .function import Function
+from .sharded import Sharded, unwrapped
 from .variants import Variants
 
 
@@ -35,7 +36,8 @@ def function(
     ----------
     inputs : list of variables (or ``theano.In``)
         Their values, of shape ``(n_rows,) + shape``, are scattered: rank r is given its ``n_r`` rows, an array of shape
-        ``(n_r,) + shape``. Those of 0 dimensions, or with broadcastable rows, go whole to every rank.
+        ``(n_r,) + shape``. Those of 0 dimensions, or with broadcastable rows, go whole to every rank. With rows along
+        another axis: `synkhronos.sharded` (x, axis).
     outputs : variable, list or dict, optional
         Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (weighted by
         rows), ``sum``, ``prod``, ``min``, ``max``, ``gather`` (concatenated in rank order: ``(n_0 + ... + n_{n-1},) +
@@ -50,7 +52,7 @@ def function(
         slices.
     sliceable_shareds : list of shared variables, optional
         Data that lives in shared variables, of at least 1 dimension: calls select rows of them with ``batch_s``, and
-        ``num_slices`` slices them, on every rank.
+        ``num_slices`` slices them, on every rank. With rows along another axis: ``synk.sharded(s, axis)``.
     exact : bool, optional
         Whether updates are those of the serial function, too: the ranks' parts of a gradient, of a mean or of a sum are
         put together inside the graph, as `synkhronos.ops.all_reduce` does, where an operation needs the whole. All
@@ -101,7 +103,12 @@ def function(
     >>> g(batch_s=[-1])                         # the last row of each rank
     [array(4.5), array([2., 7.])]
     """
-    inputs, bcast_inputs = _as_list(inputs, "inputs"), _as_list(bcast_inputs, "bcast_inputs")
+    along = unwrapped(_as_list(inputs, "inputs"))
+    inputs, bcast_inputs = [each.variable for each in along], _as_list(bcast_inputs, "bcast_inputs")
+    for each in bcast_inputs:
+        if isinstance(each, Sharded):
+            got = f"{each.variable} as sharded along axis {each.axis}"
+            raise ArgumentTypeError("bcast_inputs", "variables that go whole to every rank", got, "list it in inputs")
     if not isinstance(kwargs.get("name"), (str, type(None))):  # it travels with every call
         got = f"{kwargs['name']!r} of type {type(kwargs['name']).__name__}"
         raise ArgumentTypeError("name", "a str", got)
@@ -135,10 +142,11 @@ def function(
         (shared, _update_op(op, _update(i, shared, engine), engine.shared_type(shared)))
         for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
     ]
+    axes = [each.axis for each in along]
+    scattered = Arguments(engine, engine.inputs(compiled), axes).scattered()
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
-    scattered = Arguments(engine, engine.inputs(compiled), len(inputs)).scattered()
-    shards = dict.fromkeys([*scattered, *sliceable], Shard(0))
+    shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable}.items()}
     if exact:
         snapshot, sharding = engine.completed(snapshot, shards)
         placements = sharding.outputs
@@ -158,30 +166,31 @@ def function(
         if variants.collectives is None:
             compiled, compile_own = compile_own(), None
     return Function(
-        PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, len(inputs), variants, chosen, compile_own
+        PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, axes, variants, chosen, compile_own
     )
 
 
-def _sliceable(shareds: Any, engine: Any, compiled: Any) -> List[Any]:
-    """Check the shared variables of which calls may select rows."""
+def _sliceable(shareds: Any, engine: Any, compiled: Any) -> Dict[Any, int]:
+    """Check the shared variables of which calls may select rows; return them with the axes of these."""
     used = engine.shareds(compiled)
-    found = list(_as_list(shareds, "sliceable_shareds"))
-    for i, shared in enumerate(found):
+    found: Dict[Any, int] = {}
+    for i, (shared, axis) in enumerate(unwrapped(_as_list(shareds, "sliceable_shareds"))):
         if not engine.is_shared(shared):
             raise ArgumentTypeError("sliceable_shareds", "shared variables", repr(shared))
         label, type_ = engine.label(shared, f"sliceable_shareds[{i}]"), engine.shared_type(shared)
         if type_ is None or engine.is_random(shared):
             got = f"{label}, which is not a dense array of data"
             raise ArgumentTypeError("sliceable_shareds", "shared variables with rows to select", got)
-        if type_.ndim == 0 or type_.broadcastable[0]:
+        if axis == 0 and (type_.ndim == 0 or type_.broadcastable[0]):
             got = f"{label} with {'0 dimensions' if type_.ndim == 0 else 'broadcastable rows'}"
             raise ArgumentValueError("sliceable_shareds", "shared variables with rows to select", got)
         if not any(shared is other for other in used):  # (a clone with the same storage would not be replaced)
             got = f"{label}, which it does not use"
             raise ArgumentValueError("sliceable_shareds", "shared variables that the function uses", got)
-        if any(shared is other for other in found[:i]):
+        if shared in found:
             got = f"{label}, which is listed twice"
             raise ArgumentValueError("sliceable_shareds", "different shared variables", got)
+        found[shared] = type_.axis_of_rows(axis, label)
     return found
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from ..reductions import reduce_outputs
 from ..runtime.command import Command
 from ..runtime.context import RankContext
-from ..selection import Rows
+from ..selection import Rows, moved
 from .calling import call
 from .plan import Plan, Prepared
 
@@ -117,7 +117,12 @@ def reduced(plan: Plan, context: RankContext, outputs: List[Any]) -> Optional[Li
 
 
 def presented(plan: Plan, context: RankContext, outputs: List[Any]) -> List[Any]:
-    """Return the outputs as the engine's own function returns them: on the host, or on the device."""
+    """Return the outputs as the engine's own function returns them: their axes, and on the host or on the device."""
+    if any(op.axis for op in plan.ops):
+        outputs = [
+            moved(output, 0, op.axis) if op.axis and output is not None else output
+            for op, output in zip(plan.ops, outputs)
+        ]
     if not plan.on_device:
         return outputs
     entry = context.functions[plan.number]

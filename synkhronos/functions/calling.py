@@ -10,6 +10,7 @@ import numpy as np
 from .. import in_graph
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
+from ..selection import moved
 from .plan import Plan, Prepared
 from .slicing import LAST, in_slices
 
@@ -51,7 +52,7 @@ def call(
     Returns
     -------
     outputs : list
-        None for each if the rank has no rows.
+        None for each if the rank has no rows. What is gathered has these first.
     change : Change
         Updates that the graph leaves to us; the others have been made.
     """
@@ -65,10 +66,13 @@ def call(
         arguments = prepared.slice(i, values, rows, shared_rows, context)
         try:
             with _collectives(prepared, i, context):
-                return engine.call(compiled, arguments, plan.wanted)
+                results = engine.call(compiled, arguments, plan.wanted)
         except Exception as error:
             _explain(error, plan, engine, context)
             raise
+        for k, axis in prepared.moved:
+            results[k] = moved(results[k], axis, 0)
+        return results
 
     if plan.second_half is not None:
         return _in_halves(call_slice, prepared, values, rows, shared_rows, context)

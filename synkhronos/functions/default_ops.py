@@ -3,7 +3,7 @@
 ========================  ==========================================================================
 placement of the output   op, if none was given
 ========================  ==========================================================================
-`Shard` (0)               ``gather``
+`Shard` (axis)            ``gather``, along that axis
 `Partial`                 that which makes the whole of the parts: ``avg``, ``sum``, ``min``, ...
 `Size`                    ``sum``: rows are counted
 `Replicate`               ``avg`` for floats (of equal values it is that value), else None
@@ -17,7 +17,7 @@ import logging
 from typing import Any, Optional
 
 from ..errors import ArgumentTypeError
-from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
+from ..reductions import MISSING, ReduceOp, check_dtype
 from ..sharding import Partial, Placement, Replicate, Shard, Size, Unknown
 
 logger = logging.getLogger("synkhronos")
@@ -55,7 +55,7 @@ def output_op(op: Any, output: Any, placement: Optional[Placement], name: str, i
         return none
     if op is not MISSING:
         check_dtype(op, output.type.dtype, output.label)
-        why = None if placement is None or op.name not in COMBINING else _contradiction(op.name, placement)
+        why = None if placement is None or op.name is None else _contradiction(op.name, placement)
         if why is not None:
             logger.warning("function %s: %s has op '%s', but %s", name, output.label, op, why)
         return ReduceOp.for_output(op, output.type.dtype, output.label)
@@ -96,7 +96,7 @@ def _by_placement(output: Any, placement: Placement) -> Any:
         return "it depends on how many rows each rank has"
     if isinstance(placement, Shard):
         if placement.is_gathered:
-            return ReduceOp("gather") if placement.axis == 0 else f"its rows lie along axis {placement.axis}"
+            return ReduceOp("gather", axis=placement.axis)
         if not placement.layout.in_order:
             return "its rows are in another order than in the serial program, because axes were merged"
     return "it depends on how many rows each rank has"
@@ -104,6 +104,12 @@ def _by_placement(output: Any, placement: Placement) -> Any:
 
 def _contradiction(op: str, placement: Placement) -> Optional[str]:
     """Return what a given op makes of an output, if that is not what the serial function returns."""
+    if op == "gather":
+        if isinstance(placement, Shard) and placement.is_gathered and placement.axis:
+            return f"it has its rows along axis {placement.axis}: leave out the op, and it is gathered along that axis"
+        if isinstance(placement, Shard) and not placement.layout.in_order:
+            return "its rows are in another order than in the serial program, because axes were merged"
+        return None  # (of anything else: the value of each rank)
     if isinstance(placement, Partial) and placement.reduction not in (None, op):
         expected = placement.reduction
         if {op, expected} == {"avg", "sum"}:

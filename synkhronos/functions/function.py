@@ -58,7 +58,7 @@ class Function:
         form: signature.Form,
         output_ops: List[ReduceOp],
         updates: List[Tuple[Any, Any]],
-        n_scattered: int,
+        axes: Sequence[int],
         variants: Variants,
         exact: Optional[bool],
         compile_own: Optional[Callable[[], Any]] = None,
@@ -67,8 +67,8 @@ class Function:
         self._compiled, self._compile_own = compiled, compile_own
         #: Whether the function was asked to be exact; None if it was left to `fork`, after which it was built.
         self.exact = PROGRAM.exact or None if exact is None else exact
-        self._form, self._output_ops, self._updates, self._n_scattered = form, output_ops, updates, n_scattered
-        self._arguments = Arguments(engine, engine.inputs(compiled), n_scattered)
+        self._form, self._output_ops, self._updates, self._axes = form, output_ops, updates, axes
+        self._arguments = Arguments(engine, engine.inputs(compiled), axes)
         self._shareds = engine.shareds(compiled)
         self._variants = variants
         self._planner = Planner(engine, compiled, output_ops, updates, self._arguments, variants)
@@ -234,7 +234,7 @@ class Function:
             self._form,
             self._output_ops,
             self._updates,
-            self._n_scattered,
+            self._axes,
             self._variants.snapshot,
             self._variants.sliceable,
             self.exact,
@@ -294,7 +294,7 @@ class Function:
         )
         new = {id(old): new for old, new in dict(swap or {}).items()}
         updates = [] if delete_updates else [(new.get(id(shared), shared), op) for shared, op in self._updates]
-        sliceable = [new.get(id(shared), shared) for shared in self._variants.sliceable]
+        sliceable = {new.get(id(shared), shared): axis for shared, axis in self._variants.sliceable.items()}
         return Function(
             self.program,
             self.engine,
@@ -302,7 +302,7 @@ class Function:
             self._form,
             self._output_ops,
             updates,
-            self._n_scattered,
+            self._axes,
             Variants(self.engine, snapshot, sliceable, self._arguments.scattered()),
             self.exact,
         )
@@ -621,13 +621,13 @@ def _restore(
     form: Any,
     output_ops: Any,
     updates: Any,
-    n_scattered: int,
+    axes: Sequence[int],
     snapshot: Any,
     sliceable: Any,
     exact: Any,
 ) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
-    scattered = Arguments(found, found.inputs(compiled), n_scattered).scattered()
+    scattered = Arguments(found, found.inputs(compiled), axes).scattered()
     variants = Variants(found, snapshot, sliceable, scattered)
-    return Function(PROGRAM, found, compiled, form, output_ops, updates, n_scattered, variants, exact)
+    return Function(PROGRAM, found, compiled, form, output_ops, updates, axes, variants, exact)

@@ -43,7 +43,7 @@ from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..runtime.registry import SharedEntry
 from ..runtime.session import Session
-from ..selection import Indices, Rows
+from ..selection import Indices, Rows, moved
 from .division import Division
 
 #: Plans that the master keeps of one function: the batches of an epoch, and the shorter one at its end. Ranks keep up
@@ -61,6 +61,7 @@ class Argument(NamedTuple):
     kind: str
     value: Any  # the handle of the array, or the pickle
     mutable: bool = False  # the function may destroy it, so a rank needs its own copy
+    axis: int = 0  # where the function has the rows, which are first in what is sent
 
 
 class SecondHalf(NamedTuple):
@@ -111,8 +112,8 @@ class Plan(NamedTuple):
         Theirs, if all outputs are of 0 dimensions and travel with the ranks' answers, which saves a barrier.
     on_device : bool
         Whether outputs may have to be brought to where the engine's own function returns them.
-    sliceable : list of int
-        The shared variables whose rows are further inputs.
+    sliceable : list of (int, int)
+        The shared variables whose rows are further inputs, and the axes along which they have these.
     updates : list of (int, ReduceOp or None)
         The shared variables whose new values are further outputs of the graph, in slices or with collectives, and how
         slices are combined.
@@ -133,7 +134,7 @@ class Plan(NamedTuple):
     labels: Sequence[str]
     dtypes: Optional[Sequence[Any]]
     on_device: bool = False
-    sliceable: Sequence[int] = ()
+    sliceable: Sequence[Tuple[int, int]] = ()
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()
     common: Optional[Sequence[bool]] = None
     second_half: Optional[SecondHalf] = None
@@ -232,6 +233,8 @@ class Prepared:
         if plan.common is not None:
             self.weights = [plan.division.slice_weights(i, context.root) for i in range(len(self.pieces))]
             self.rows = [plan.division.rows_of_slice(context.rank, piece) for piece in self.pieces]
+        #: Outputs with rows along another axis than the first, where they are gathered.
+        self.moved = [(i, op.axis) for i, op in enumerate(plan.ops) if op.axis]
         self._values: List[Any] = []
         self._indices: Optional[Indices] = None
         self._shared_rows: Any = None
@@ -248,7 +251,7 @@ class Prepared:
         """Return the whole value of every argument, for one call."""
         values = list(self._values)
         for i in self._passing:
-            kind, value, _ = self.plan.arguments[i]
+            kind, value, _, _ = self.plan.arguments[i]
             values[i] = cloudpickle.loads(value) if kind == "value" else context.pools.attach(value)
         return values
 
@@ -269,7 +272,7 @@ class Prepared:
         _, (begin, end), shared_part = self.pieces[i]
         part: Any = self._parts[i] if rows is None else rows.part(begin, end)
         taken = []
-        for j, ((kind, sent, mutable), value) in enumerate(zip(self.plan.arguments, values)):
+        for j, ((kind, sent, mutable, axis), value) in enumerate(zip(self.plan.arguments, values)):
             if kind == "selected" and part is not None:
                 buffer = None if part.is_view else self._row_buffer(context, j, end - begin, value)
                 given = part.take(value, buffer)
@@ -281,13 +284,15 @@ class Prepared:
                 given = cloudpickle.loads(sent)  # another one for every slice
             elif mutable and np.may_share_memory(given, value):
                 given = given.copy()
-            taken.append(given)
+            taken.append(moved(given, 0, axis) if axis else given)
         shared_rows = self._shared_rows if shared_rows is None else shared_rows
         if shared_rows is not None:
             of_slice = shared_rows.part(*shared_part)
-            for number in self.plan.sliceable:
+            for number, axis in self.plan.sliceable:
                 entry = context.shareds[number]
-                taken.append(entry.engine.take(entry.cell[0], of_slice))
+                value = moved(entry.cell[0], axis, 0) if axis else entry.cell[0]
+                given = entry.engine.take(value, of_slice)
+                taken.append(moved(given, 0, axis) if axis else given)
         return taken
 
     def _row_buffer(

@@ -62,9 +62,13 @@ class Planner:
         """Return, for every rank, the length of each of its sliceable shared variables; None if there are none."""
         if not self.variants.sliceable:
             return None
-        numbers = [replicator_of(session).find(self.engine, shared) for shared in self.variants.sliceable]
-        lengths: List[List[int]] = session.run(SharedLengths(numbers))
+        lengths: List[List[int]] = session.run(SharedLengths(self._sliceable(replicator_of(session))))
         return lengths
+
+    def _sliceable(self, replicator: Replicator) -> List[Tuple[int, int]]:
+        """Return the numbers of the sliceable shared variables, and along which axes they have rows."""
+        variables = self.variants.sliceable
+        return [(replicator.find(self.engine, shared), axis) for shared, axis in variables.items()]  # type: ignore[misc]
 
     def steps(
         self,
@@ -168,11 +172,11 @@ class Planner:
         return replicator.number(graph)
 
     def _changing_lengths(self, replicator: Replicator, lengths: Sequence[Sequence[int]]) -> List[Any]:
-        """Return the number, and every rank's length, of each sliceable variable that the function itself updates."""
+        """Return number, axis and every rank's length of each sliceable variable that the function itself updates."""
         updated = {self.engine.identity(shared) for shared in self.engine.updated_in(self.variants.snapshot)}
         return [
-            (replicator.find(self.engine, shared), [of_rank[i] for of_rank in lengths])
-            for i, shared in enumerate(self.variants.sliceable)
+            (replicator.find(self.engine, shared), axis, [of_rank[i] for of_rank in lengths])
+            for i, (shared, axis) in enumerate(self.variants.sliceable.items())
             if self.engine.identity(shared) in updated
         ]
 
@@ -298,8 +302,7 @@ class Planner:
             return replicator.number(function), [], updates
         graph = self.variants.get(sliced)
         replicator.ensure([graph])
-        sliceable = [replicator.find(self.engine, shared) for shared in self.variants.sliceable]
-        return replicator.number(graph), sliceable, updates
+        return replicator.number(graph), self._sliceable(replicator), updates
 
 
 @contextmanager

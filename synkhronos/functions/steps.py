@@ -27,7 +27,7 @@ from ..engines.base import ArrayType
 from ..reductions import ReduceOp
 from ..runtime.command import Command
 from ..runtime.context import RankContext
-from ..selection import Selection
+from ..selection import Selection, moved
 from ..sync.control_block import STOP_REQUESTED
 from .batches import selection
 from .call import presented, reduced
@@ -63,8 +63,8 @@ class Steps(NamedTuple):
         Of the wanted outputs; the type is None for one that is not an array.
     shapes : int, optional
         The number of the function that computes the shapes of all outputs, if they are not all known.
-    lengths : sequence of (int, sequence of int)
-        Sliceable shared variables that the function updates, by number, and their length on each rank.
+    lengths : sequence of (int, int, sequence of int)
+        Sliceable shared variables that the function updates, by number: the axis of rows, and how many each rank has.
     total : bool
         Whether outputs are accumulated over all steps.
     asks : bool
@@ -81,7 +81,7 @@ class Steps(NamedTuple):
     ops: Sequence[ReduceOp]
     types: Sequence[Optional[ArrayType]]
     shapes: Optional[int] = None
-    lengths: Sequence[Tuple[int, Sequence[int]]] = ()
+    lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()
     total: bool = False
     asks: bool = False
 
@@ -235,12 +235,15 @@ class RunSteps(Command):
         outputs: List[Any] = []
         try:
             for i, op in enumerate(steps.ops):
-                if totals is None:
-                    outputs.append(combiner.combined(i))
-                elif op.name == "gather":
-                    outputs.append(np.concatenate(combiner.combined(i)))
-                else:
+                if totals is not None and op.name != "gather":
                     outputs.append(totals[i])
+                    continue
+                found = combiner.combined(i)
+                if totals is not None:
+                    found = np.concatenate(found)
+                if op.axis:
+                    found = [moved(each, 0, op.axis) for each in found] if totals is None else moved(found, 0, op.axis)
+                outputs.append(found)
         except ValueError:
             self.failed_step = combiner.failed_step
             raise
@@ -320,6 +323,8 @@ def _shapes(
             ]
         shapes: List[Optional[Tuple[int, ...]]] = []
         for i, (stored, op) in enumerate(zip(stores, steps.ops)):
+            if op.axis:
+                of_pieces = [[*piece[:i], _with_first(piece[i], op.axis), *piece[i + 1 :]] for piece in of_pieces]
             shape = of_pieces[0][i]
             if op.name == "gather" and each.plan.division.num_slices > 1:  # pieces are concatenated
                 shape = (sum([(of_piece[i] or (1,))[0] for of_piece in of_pieces]), *shape[1:])
@@ -328,14 +333,20 @@ def _shapes(
     return found
 
 
-def _check_lengths(lengths: Sequence[Tuple[int, Sequence[int]]], context: RankContext) -> None:
+def _with_first(shape: Tuple[int, ...], axis: int) -> Tuple[int, ...]:
+    """Return a shape with one axis before all others."""
+    return (*shape[axis : axis + 1], *shape[:axis], *shape[axis + 1 :])
+
+
+def _check_lengths(lengths: Sequence[Tuple[int, int, Sequence[int]]], context: RankContext) -> None:
     """Refuse to go on if the function has changed the length of data from which later steps take rows."""
-    for number, of_ranks in lengths:
+    for number, axis, of_ranks in lengths:
         entry = context.shareds[number]
-        if len(entry.cell[0]) != of_ranks[context.rank]:
+        length = entry.cell[0].shape[axis]
+        if length != of_ranks[context.rank]:
             raise ValueError(
                 f"{entry.label()} is one of the sliceable_shareds, and the function has changed its length from "
-                f"{of_ranks[context.rank]} to {len(entry.cell[0])}: the rows of later steps were chosen before"
+                f"{of_ranks[context.rank]} to {length}: the rows of later steps were chosen before"
             )
 
 

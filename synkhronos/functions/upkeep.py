@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import Any, List, Sequence, Tuple
 
 from ..runtime.command import Command
 from ..runtime.context import RankContext
@@ -13,11 +13,11 @@ class SharedLengths(Command):
 
     title = "lengths of sliceable shared variables"
 
-    def __init__(self, numbers: Sequence[Any]) -> None:
-        self.numbers = numbers
+    def __init__(self, variables: Sequence[Tuple[int, int]]) -> None:
+        self.variables = variables  # numbers, and axes
 
     def run(self, context: RankContext) -> List[int]:
-        return [len(context.shareds[number].cell[0]) for number in self.numbers]
+        return [context.shareds[number].cell[0].shape[axis] for number, axis in self.variables]
 
 
 class FreeFunction(Command):

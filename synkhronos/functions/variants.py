@@ -20,7 +20,7 @@ place, so a second collective that fails would find the first one's made. We mak
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ..engines.base import Collectives
 
@@ -45,10 +45,10 @@ class Variants:
     engine : Engine
     snapshot
         The function's graph; see `Engine.snapshot`.
-    sliceable : sequence of shared variables
-        What calls may select rows of.
-    scattered : sequence of variables
-        The inputs that are divided by rows.
+    sliceable : dict from shared variables to int
+        What calls may select rows of, and along which axis.
+    scattered : dict from variables to int
+        The inputs that are divided by rows, likewise.
 
     Attributes
     ----------
@@ -56,8 +56,8 @@ class Variants:
         What there is to know of the function's collectives; None if it has none.
     """
 
-    def __init__(self, engine: Any, snapshot: Any, sliceable: Sequence[Any], scattered: Sequence[Any]) -> None:
-        self.engine, self.snapshot, self.sliceable = engine, snapshot, list(sliceable)
+    def __init__(self, engine: Any, snapshot: Any, sliceable: Dict[Any, int], scattered: Dict[Any, int]) -> None:
+        self.engine, self.snapshot, self.sliceable = engine, snapshot, sliceable
         self.collectives: Optional[Collectives] = engine.collectives(snapshot, [*scattered, *sliceable])
         self._graphs: Dict[Tuple[str, bool], Graph] = {}
         self._labels: Dict[bool, List[str]] = {}
@@ -74,7 +74,7 @@ class Variants:
         """Return the graph for calls in slices, or for calls that only select rows; compile it at its first use."""
         graph = self._graphs.get(("variant", sliced))
         if graph is None:
-            graph = Graph(self.engine, self.engine.variant(self.snapshot, sliced, self.sliceable))
+            graph = Graph(self.engine, self.engine.variant(self.snapshot, sliced, list(self.sliceable)))
             self._graphs["variant", sliced] = graph
         return graph
 
@@ -82,7 +82,7 @@ class Variants:
         """Return the graph of what a call of an exact function in slices computes once; compile it likewise."""
         graph = self._graphs.get(("second half", True))
         if graph is None:
-            graph = Graph(self.engine, self.engine.second_half(self.snapshot, self.sliceable))
+            graph = Graph(self.engine, self.engine.second_half(self.snapshot, list(self.sliceable)))
             self._graphs["second half", True] = graph
         return graph
 
@@ -90,7 +90,7 @@ class Variants:
         """Return the graph of the outputs' shapes, with sliceable variables as inputs or not; compile it likewise."""
         graph = self._graphs.get(("shapes", selects))
         if graph is None:
-            graph = Graph(self.engine, self.engine.shapes(self.snapshot, self.sliceable if selects else []))
+            graph = Graph(self.engine, self.engine.shapes(self.snapshot, list(self.sliceable) if selects else []))
             self._graphs["shapes", selects] = graph
         return graph
 

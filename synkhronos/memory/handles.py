@@ -30,6 +30,24 @@ class Handle(NamedTuple):
     dtype: np.dtype[Any]
 
 
+def with_axis_first(handle: Any, axis: int) -> Any:
+    """Return the handle, of any kind, of a view with one axis before all others.
+
+    Examples
+    --------
+    >>> with_axis_first(Handle(0, 0, (2, 3), None, np.dtype("f8")), 1)
+    Handle(pool=0, offset=0, shape=(3, 2), strides=(8, 24), dtype=dtype('float64'))
+    """
+    shape, strides = list(handle.shape), handle.strides
+    if strides is None:
+        steps = [handle.dtype.itemsize]
+        for length in shape[:0:-1]:
+            steps.insert(0, steps[0] * length)
+        strides = steps
+    order = [axis, *(other for other in range(len(shape)) if other != axis)]
+    return handle._replace(shape=tuple(shape[i] for i in order), strides=tuple(strides[i] for i in order))
+
+
 class FileHandle(NamedTuple):
     """Where an array lies in a file.
 

@@ -41,13 +41,17 @@ class ReduceOp:
         or None: the master's own value.
     on_host : bool
         Whether the CPU transport is asked for (the prefix ``c_``).
+    axis : int
+        That of the rows, if an output of a function is gathered along it; users write no other than the first.
     """
 
     name: Optional[str]
     on_host: bool = False
+    axis: int = 0
 
     def __reduce__(self) -> Any:
-        return _made, (self.name, self.on_host)  # ops travel with every command, and a dataclass by itself is slow
+        # Ops travel with every command, and a dataclass by itself is slow.
+        return _made, (self.name, self.on_host, self.axis)
 
     def __str__(self) -> str:
         """Return the op as users write it."""
@@ -81,7 +85,7 @@ class ReduceOp:
         Examples
         --------
         >>> ReduceOp.parse("c_sum")
-        ReduceOp(name='sum', on_host=True)
+        ReduceOp(name='sum', on_host=True, axis=0)
         """
         if op is None:
             parsed = cls(None)
@@ -130,8 +134,8 @@ class ReduceOp:
 
 
 @lru_cache(maxsize=32)
-def _made(name: Optional[str], on_host: bool) -> ReduceOp:
-    return ReduceOp(name, on_host)
+def _made(name: Optional[str], on_host: bool, axis: int) -> ReduceOp:
+    return ReduceOp(name, on_host, axis)
 
 
 AVG = ReduceOp("avg")

@@ -173,7 +173,7 @@ def test_another_shape_is_staged_elsewhere(doubled, travelled):
 
 def test_another_dtype_is_staged_elsewhere(two):
     """An engine may give arrays of several dtypes for one input."""
-    arguments = Arguments(engines.get("numpy"), [], 0)
+    arguments = Arguments(engines.get("numpy"), [], [])
     for dtype in ("float64", "int64", "float64"):
         value = np.arange(6).astype(dtype)
         handle = arguments.stage(two.session.pool, 0, value)
@@ -183,7 +183,7 @@ def test_another_dtype_is_staged_elsewhere(two):
 
 
 def test_another_pool_is_staged_in_that_one():
-    arguments = Arguments(engines.get("numpy"), [], 0)
+    arguments = Arguments(engines.get("numpy"), [], [])
     pools = [Pool(0), Pool(1)]
     handles = [arguments.stage(pool, 0, np.arange(4.0)) for pool in (*pools, pools[0])]
     assert [handle.pool for handle in handles] == [0, 1, 0]

@@ -1,0 +1,66 @@
+"""`synkhronos.sharded`: an input, or data in a shared variable, whose rows lie along another axis than the first.
+
+What travels, and what is divided, selected and sliced, has its rows first: a view of the user's array with the axes in
+another order. Every rank gives its rows to the function, and its outputs to the master, in the order of the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Sequence
+
+import numpy as np
+
+from ..errors import ArgumentTypeError
+
+
+class Sharded(NamedTuple):
+    """A variable, and the axis along which it has rows; made by `sharded`."""
+
+    variable: Any
+    axis: int
+
+
+def sharded(x: Any, axis: int = 0) -> Sharded:
+    """Say, in the ``inputs`` or ``sliceable_shareds`` of `function`, along which axis a variable has its rows.
+
+    Lengths, ``batch``, ``batch_s``, slices and weights count along that axis. `scatter` and `gather` take ``axis``,
+    too.
+
+    Parameters
+    ----------
+    x : variable (or ``theano.In``), or shared variable
+        Of more than ``axis`` dimensions; `function` checks it.
+    axis : int
+        From 0; or below 0, from the last.
+
+    Returns
+    -------
+    Sharded
+
+    Raises
+    ------
+    TypeError
+        If ``axis`` is not an int.
+
+    Examples
+    --------
+    Sequences for a recurrent network, time first: each rank is given all times of its own sequences.
+
+    >>> import synkhronos as synk
+    >>> import theano.tensor as T
+    >>> synk.fork(2)
+    2
+    >>> x = T.dmatrix("x")                      # of shape (n_times, n_sequences)
+    >>> f = synk.function([synk.sharded(x, axis=1)], [x.sum(axis=0), x.cumsum(axis=0)])
+    >>> f([[1., 2., 3.], [4., 5., 6.]])
+    [array([5., 7., 9.]), array([[1., 2., 3.],
+           [5., 7., 9.]])]
+    """
+    if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
+        raise ArgumentTypeError("axis", "an int", f"{axis!r} of type {type(axis).__name__}")
+    return Sharded(x, int(axis))
+
+
+def unwrapped(variables: Sequence[Any]) -> List[Sharded]:
+    """Return variables of which some may be wrapped, with their axes."""
+    return [each if isinstance(each, Sharded) else Sharded(each, 0) for each in variables]
