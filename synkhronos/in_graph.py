@@ -48,9 +48,27 @@ class Call(ABC):
             This rank's, on the host or on its device.
         """
 
-    def rows(self) -> Optional[Tuple[int, int]]:
-        """Return how many rows this rank computes with, and all ranks in the whole call; None if none are divided."""
+    def rows(self) -> Optional[Tuple[int, int, int]]:
+        """Return the rows that this rank computes with, begin and end, and how many all ranks have in the whole call.
+
+        None if none are divided.
+        """
         return None
+
+    def share(self, length: int) -> Tuple[int, int]:
+        """Return the rows, begin and end, that this rank takes of an array that all ranks have.
+
+        Parameters
+        ----------
+        length : int
+            How many it has.
+
+        Raises
+        ------
+        ValueError
+            If the call is about another number of rows.
+        """
+        return 0, length
 
     def __enter__(self) -> Call:
         self._outer, _thread.call = current(), self
@@ -93,6 +111,29 @@ def whole_length(length: int) -> int:
     """Return, of a length that is proportional to the rows of this rank, what it is with the rows of all ranks."""
     call = current()
     rows = None if call is None else call.rows()
-    if rows is None or not rows[0]:
+    if rows is None or rows[0] == rows[1]:
         return length
-    return length // rows[0] * rows[1]
+    begin, end, n_all = rows
+    return length // (end - begin) * n_all
+
+
+def inverse_share() -> float:
+    """Return how many times as many rows all ranks have in the call as this one; 1 if none are divided."""
+    call = current()
+    rows = None if call is None else call.rows()
+    if rows is None or rows[0] == rows[1]:
+        return 1.0
+    begin, end, n_all = rows
+    return n_all / (end - begin)
+
+
+def share(length: int) -> Tuple[int, int]:
+    """Return this rank's rows, begin and end, of as many as all ranks have; outside of a call all of them."""
+    call = current()
+    if call is None:
+        return 0, length
+    try:
+        return call.share(length)
+    except BaseException as error:
+        call.error = error
+        raise

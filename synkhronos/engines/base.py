@@ -127,6 +127,8 @@ class Collectives(NamedTuple):
         The same of every output, in the order of `Engine.outputs`.
     cut : Cut, optional
         Of an exact function. Degrees do not matter for it.
+    divides : bool
+        Whether rows are divided inside (`synkhronos.ops.shard`), so that weights may be known only then.
     """
 
     ops: List[ReduceOp]
@@ -134,6 +136,7 @@ class Collectives(NamedTuple):
     updates: List[Degree]
     outputs: List[Degree]
     cut: Optional[Cut] = None
+    divides: bool = False
 
 
 class Step(NamedTuple):
@@ -477,16 +480,28 @@ class Engine(ABC):
         """
         raise TypeError(f"all_reduce: the engine {self.name!r} has no collectives inside functions")
 
-    def collectives(self, snapshot: Any, scattered: Sequence[Any]) -> Optional[Collectives]:
+    def shard(self, variable: Any, axis: int) -> Any:
+        """Return, for an expression of the graph, one of the rank's rows of it; it calls `in_graph.share`.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            If the variable is not a dense array, or has no such axis.
+        """
+        raise TypeError(f"shard: the engine {self.name!r} cannot divide rows inside functions")
+
+    def collectives(self, snapshot: Any, scattered: Mapping[Any, int]) -> Optional[Collectives]:
         """Return what there is to know of the collectives inside a function; None if it has none.
+
+        None also if it is only that rows are divided inside (`shard`), or the number of all is asked for.
 
         Parameters
         ----------
         snapshot
             From `snapshot`. If it has collectives, `variant` returns the new values of all variables in `updated_in`,
             random states too, whether sliced or not, and the collectives are numbered and ordered.
-        scattered : sequence of variables
-            The inputs and shared variables whose values differ between ranks.
+        scattered : dict from variables to int
+            The inputs and shared variables whose rows differ between ranks, and along which axis these lie.
 
         Raises
         ------

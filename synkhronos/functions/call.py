@@ -27,6 +27,7 @@ from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..selection import Rows, moved
 from .calling import call
+from .division import Division
 from .plan import Plan, Prepared
 
 
@@ -45,6 +46,9 @@ class CallFunction(Command):
         The rows of the whole data set that the call is about, before they are divided.
     """
 
+    #: After the call, on this rank: how rows were divided.
+    division: Optional[Division] = None
+
     def __init__(self, name: str, place: Optional[Tuple[int, int]], plan: Optional[Plan], rows: Optional[Rows]) -> None:
         self.name, self.plan, self.rows = name, plan, rows
         self.place: Any = place
@@ -60,9 +64,10 @@ class CallFunction(Command):
     def run(self, context: RankContext) -> Any:
         prepared = self._prepared(context) if self.plan is not None else context.plans[self.place]
         plan: Plan = prepared.plan
-        outputs, change = call(prepared, prepared.values(context), self.rows, None, context)
+        outputs, change, division = call(prepared, prepared.values(context), self.rows, None, context)
+        self.division = division
         if plan.dtypes is None:
-            results = reduced(plan, context, outputs)
+            results = reduced(plan, context, outputs, division)
         else:
             results = outputs if context.rank == context.root else _in_bytes(plan, outputs)
         if plan.common is not None:
@@ -99,15 +104,15 @@ class CallFunction(Command):
         return prepared
 
 
-def reduced(plan: Plan, context: RankContext, outputs: List[Any]) -> Optional[List[Any]]:
-    """Reduce the outputs over the ranks; on the master, return all of them."""
+def reduced(plan: Plan, context: RankContext, outputs: List[Any], division: Division) -> Optional[List[Any]]:
+    """Reduce the outputs over the ranks, by the weights of the division; on the master, return all of them."""
     moving = [i for i, op in enumerate(plan.ops) if op.name is not None]
     if moving:
         reduced = context.transport.reduce(
             [("function", plan.number, i if plan.subset is None else plan.subset[i]) for i in moving],
             [outputs[i] for i in moving],
             [plan.ops[i] for i in moving],
-            plan.division.weights,
+            division.weights,
             lambda i: f"{plan.labels[moving[i]]} of function {plan.name}",
             keep_dtype=False,
         )

@@ -8,9 +8,12 @@ from typing import Any, Callable, ContextManager, List, Optional, Sequence, Tupl
 import numpy as np
 
 from .. import in_graph
+from ..errors import ArgumentValueError
+from ..partition import split_rows
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
 from ..selection import moved
+from .division import Division
 from .plan import Plan, Prepared
 from .slicing import LAST, in_slices
 
@@ -38,8 +41,8 @@ NOTHING = Change([], [])
 
 def call(
     prepared: Prepared, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext
-) -> Tuple[List[Any], Change]:
-    """Call the function on this rank's rows; return its outputs, and what is left to be changed.
+) -> Tuple[List[Any], Change, Division]:
+    """Call the function on this rank's rows; return its outputs, what is left to be changed, and how rows were divided.
 
     Parameters
     ----------
@@ -55,18 +58,23 @@ def call(
         None for each if the rank has no rows. What is gathered has these first.
     change : Change
         Updates that the graph leaves to us; the others have been made.
+    division : Division
+        That of the plan; if the graph itself has divided rows (`synkhronos.ops.shard`), with their weights.
     """
-    plan, n_outputs = prepared.plan, len(prepared.plan.ops)
+    plan, n_outputs, division = prepared.plan, len(prepared.plan.ops), prepared.plan.division
     if not prepared.pieces:
-        return [None] * n_outputs, NOTHING
+        return [None] * n_outputs, NOTHING, division
     entry = context.functions[plan.number]
     engine, compiled = entry.engine, entry.reference()
 
     def call_slice(i: int) -> Any:
+        nonlocal division
         arguments = prepared.slice(i, values, rows, shared_rows, context)
         try:
-            with _collectives(prepared, i, context):
+            with _collectives(prepared, i, context) as collectives:
                 results = engine.call(compiled, arguments, plan.wanted)
+            if division.weights is None and collectives is not None and collectives.weights is not None:
+                division = division._replace(weights=collectives.weights)
         except Exception as error:
             _explain(error, plan, engine, context)
             raise
@@ -75,16 +83,16 @@ def call(
         return results
 
     if plan.second_half is not None:
-        return _in_halves(call_slice, prepared, values, rows, shared_rows, context)
-    if plan.division.num_slices > 1:
-        return _in_slices(call_slice, prepared, context)
+        return (*_in_halves(call_slice, prepared, values, rows, shared_rows, context), division)
+    if division.num_slices > 1:
+        return (*_in_slices(call_slice, prepared, context), division)
     results = call_slice(0)
     if plan.common is None:
-        return results, NOTHING
-    counts = plan.division.takes_part(context.rank)
+        return results, NOTHING, division
+    counts = division.takes_part(context.rank)
     outputs = results[:n_outputs] if counts else [None] * n_outputs
     chosen = [i for i, is_common in enumerate(plan.common) if counts or is_common]
-    return outputs, _change(plan, chosen, results[n_outputs:], context)
+    return outputs, _change(plan, chosen, results[n_outputs:], context), division
 
 
 def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: RankContext) -> Tuple[List[Any], Change]:
@@ -205,8 +213,8 @@ class CollectivesOfCall(in_graph.Call):
     plan : Plan
     weights : list of int, optional
         What every rank weighs in them.
-    rows : (int, int), optional
-        See `rows`.
+    rows : (int, int, int), optional
+        See `rows`; None as long as they are not known.
     context : RankContext
     """
 
@@ -214,13 +222,28 @@ class CollectivesOfCall(in_graph.Call):
         self,
         plan: Plan,
         weights: Optional[Sequence[float]],
-        rows: Optional[Tuple[int, int]],
+        rows: Optional[Tuple[int, int, int]],
         context: RankContext,
     ) -> None:
         self.plan, self.weights, self._rows, self.context = plan, weights, rows, context
 
-    def rows(self) -> Optional[Tuple[int, int]]:
+    def rows(self) -> Optional[Tuple[int, int, int]]:
         return self._rows
+
+    def share(self, length: int) -> Tuple[int, int]:
+        if self._rows is None:  # nothing was scattered: these are the rows of the call
+            bounds = split_rows(length, self.context.size, self.context.root)
+            self.weights = [end - begin for begin, end in bounds]
+            begin, end = bounds[self.context.rank]
+            self._rows = (begin, end, length) if begin < end else (0, min(1, length), length)  # a row that counts not
+        begin, end, n_all = self._rows
+        if length != n_all:
+            raise ArgumentValueError(
+                f"synkhronos.ops.shard in function {self.plan.name}",
+                f"an array of {n_all} rows, as many as the others that the call divides over the ranks",
+                f"{length} rows",
+            )
+        return begin, end
 
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         def label() -> str:

@@ -90,16 +90,16 @@ class Division(NamedTuple):
 
     def rows_of_slice(
         self, rank: int, piece: Tuple[int, Tuple[int, int], Tuple[int, int]]
-    ) -> Optional[Tuple[int, int]]:
-        """Return how many rows a rank computes with in a slice, and all ranks in the call; None if there are none."""
+    ) -> Optional[Tuple[int, int, int]]:
+        """Return the rows of a rank's slice, begin and end, and how many all ranks have; None if there are none."""
         if self.weights is None:
             return None
-        _, (begin, end), (shared_begin, shared_end) = piece
-        if self.bounds is not None:
-            own = end - begin
-        else:
-            own = self.weights[rank] if self.shared_rows is None else shared_end - shared_begin
-        return own, sum(self.weights)
+        _, (begin, end), shared_part = piece
+        if self.bounds is None:
+            begin, end = (0, self.weights[rank]) if self.shared_rows is None else shared_part
+            before = 0 if piece == self._uncounted else sum(self.weights[:rank])
+            begin, end = before + begin, before + end
+        return begin, end, sum(self.weights)
 
     def slice_weights(self, i: int, root: int) -> Optional[List[int]]:
         """Return what every rank's i-th slice weighs in the collectives of a joint call; None: all the same."""

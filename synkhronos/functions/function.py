@@ -5,6 +5,7 @@ Longer than other modules because the public methods, most of it their documenta
 
 from __future__ import annotations
 
+import logging
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -30,6 +31,8 @@ from .planning import Planner
 from .steps import OnStep, RunSteps
 from .upkeep import FreeFunction, Profile
 from .variants import Variants
+
+logger = logging.getLogger("synkhronos")
 
 
 class Function:
@@ -77,6 +80,7 @@ class Function:
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # reference to the session of the last call
         self._plans: Optional[Plans] = None  # of that session
+        self._told = False
         program.add(self)
 
     def __repr__(self) -> str:
@@ -451,14 +455,14 @@ class Function:
                 )
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
                 kept = plans.add(key, plan, self._variants.updated_in_graph(division.num_slices > 1))
-            command = kept.command
+            command: Any = kept.command
             if command is None or rows is not None:
                 command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
             outputs = self._run(session, command, timeout, kept.updates)
             if kept.command is None and kept.place is not None:
                 kept.known, kept.command = True, CallFunction(kept.plan.name, kept.place, None, None)
                 kept.command.freeze()
-            weights = kept.plan.division.weights
+            weights = command.division.weights
             self.last_rows = [1] * session.size if weights is None else list(weights)
             self._called_in = plans.session
         if self._form.keys is not None:
@@ -579,7 +583,21 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             plans = self._plans = Plans(session, watched(session, self.engine, self._shareds))
+            if session.size > 1 and self._axes and not self._told:
+                self._tell_if_nothing_is_divided()
         return plans
+
+    def _tell_if_nothing_is_divided(self) -> None:
+        """Say, once, that every rank does the same work, if it does although there are inputs to divide."""
+        variants, self._told = self._variants, True
+        divides = variants.collectives is not None and variants.collectives.divides
+        if not (self._arguments.scattered() or variants.sliceable or divides):
+            logger.warning(
+                "function %s has inputs, but none of them has rows to divide, so every rank computes the same. If it "
+                "takes its rows from a shared variable, divide them: givens={x: synkhronos.ops.shard(s[i * b:(i + 1) * "
+                "b])}; if it is meant to, pass the inputs in bcast_inputs",
+                self.name or "without a name",
+            )
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
         """Have every rank run a command that calls the function; tell first what the master alone has changed."""

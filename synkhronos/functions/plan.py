@@ -229,7 +229,7 @@ class Prepared:
         self.plan = plan
         self.pieces = plan.division.pieces(context.rank)
         self.weights: List[Optional[Sequence[float]]] = []
-        self.rows: List[Optional[Tuple[int, int]]] = []
+        self.rows: List[Optional[Tuple[int, int, int]]] = []
         if plan.common is not None:
             self.weights = [plan.division.slice_weights(i, context.root) for i in range(len(self.pieces))]
             self.rows = [plan.division.rows_of_slice(context.rank, piece) for piece in self.pieces]

@@ -206,8 +206,11 @@ class Planner:
         if subset is not None and n_more:
             wanted = [*subset, *range(len(outputs), len(outputs) + n_more)]
         # In slices, what is gathered grows, and updates are applied at a barrier anyway.
-        in_answers = division.num_slices == 1 and all(
-            op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types)
+        divides = collectives is not None and collectives.divides
+        in_answers = (
+            division.num_slices == 1
+            and not divides
+            and all(op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types))
         )
         return Plan(
             number,

@@ -216,7 +216,10 @@ class Combiner:
         plan, steps = self.plans[division], self._steps[division]
         op, weights = plan.ops[i], plan.division.weights
         parts = [
-            None if of_rank[division][i] is None else of_rank[division][i][: len(steps)] for of_rank in self._blocks
+            of_rank[division][i][: len(steps)]
+            if of_rank[division][i] is not None and plan.division.takes_part(rank)
+            else None
+            for rank, of_rank in enumerate(self._blocks)
         ]
         shapes = [
             (part.shape[2:] if op.name == "gather" else part.shape, part.ndim) for part in parts if part is not None

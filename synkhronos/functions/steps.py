@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engines.base import ArrayType
+from ..errors import ArgumentValueError
 from ..reductions import ReduceOp
 from ..runtime.command import Command
 from ..runtime.context import RankContext
@@ -32,6 +33,7 @@ from ..sync.control_block import STOP_REQUESTED
 from .batches import selection
 from .call import presented, reduced
 from .calling import Change, call
+from .division import Division
 from .plan import Plan, Prepared
 from .step_outputs import Combiner, Store, Stored
 
@@ -121,11 +123,14 @@ class Made(NamedTuple):
         Where the outputs of each step lie.
     totals : list, optional
         On the master: the outputs that were accumulated; None for the others.
+    plans : sequence of Plan, optional
+        On the master: those of `Steps`, with what the graph itself has divided.
     """
 
     n_steps: int
     stored: Stored
     totals: Optional[List[Any]]
+    plans: Optional[Sequence[Plan]]
 
 
 class RunSteps(Command):
@@ -169,19 +174,22 @@ class RunSteps(Command):
         is_root = context.rank == context.root
         store = context.results = Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=is_root)
         context.barrier.wait()  # all ranks have memory for all outputs, so none begins if one has not
-        totals = _Totals(steps, context) if steps.total else None
-        n_steps = self._make(prepared, values, store, totals, context)
-        return Made(n_steps, store.stored(), None if totals is None else totals.finish(n_steps))
+        plans = list(steps.plans)
+        totals = _Totals(steps, plans, context) if steps.total else None
+        n_steps = self._make(prepared, plans, values, store, totals, context)
+        found = None if totals is None else totals.finish(n_steps)
+        return Made(n_steps, store.stored(), found, plans if is_root else None)
 
     def _make(
         self,
         prepared: Sequence[Prepared],
+        plans: List[Plan],
         values: Sequence[Any],
         store: Store,
         totals: Optional[_Totals],
         context: RankContext,
     ) -> int:
-        """Make the steps, one after the other; return how many were made."""
+        """Make the steps, one after the other; return how many were made. Plans are told what graphs have divided."""
         steps, barrier, rank = self.steps, context.barrier, context.rank
         made, words = barrier.block.steps, barrier.block.words
         collective, on_device = steps.plans[0].common is not None, steps.plans[0].on_device
@@ -198,7 +206,10 @@ class RunSteps(Command):
             if steps.lengths:
                 _check_lengths(steps.lengths, context)
             each = prepared[division]
-            outputs, change = call(each, values, rows, shared_rows, context)
+            outputs, change, divided = call(each, values, rows, shared_rows, context)
+            if divided is not plans[division].division:
+                plans[division] = _with_division(plans[division], divided)
+                counts[division] = divided.takes_part(rank)
             if collective:
                 context.try_out(functools.partial(_undo, i, change, context), change, label=end_of_step)
             else:
@@ -226,11 +237,12 @@ class RunSteps(Command):
 
     def finish(self, results: List[Made], context: RankContext) -> Tuple[List[Any], Optional[List[int]], int]:
         """Return the outputs; the rows that every rank has taken in all steps together; and the number of steps."""
-        steps, (n_steps, _, totals) = self.steps, results[context.root]
+        steps, (n_steps, _, totals, plans) = self.steps, results[context.root]
+        assert plans is not None
         divisions = context.pools.attach(steps.table)[:n_steps, 0]
         stored = [made.stored for made in results]
         combiner = Combiner(
-            steps.plans, steps.ops, steps.dtypes, divisions, steps.counts, stored, context.root, context.pools
+            plans, steps.ops, steps.dtypes, divisions, steps.counts, stored, context.root, context.pools
         )
         outputs: List[Any] = []
         try:
@@ -249,7 +261,20 @@ class RunSteps(Command):
             raise
         finally:
             context.results = None
-        return outputs, rows_taken(steps.plans, divisions), n_steps
+        return outputs, rows_taken(plans, divisions), n_steps
+
+
+def _with_division(plan: Plan, division: Division) -> Plan:
+    """Return the plan with what its graph has divided in a step; that must be the same in all steps."""
+    before = plan.division.weights
+    if before is not None and before != division.weights:
+        raise ArgumentValueError(
+            f"synkhronos.ops.shard in function {plan.name}",
+            f"an array of as many rows in every step: {sum(before)}",
+            str(sum(division.weights or ())),
+            "call the function for each of them",
+        )
+    return plan._replace(division=division)
 
 
 def _undo(step: int, change: Change, context: RankContext) -> None:
@@ -271,14 +296,14 @@ def rows_taken(plans: Sequence[Plan], divisions: NDArray[Any]) -> Optional[List[
 class _Totals:
     """Accumulates the outputs of this rank's steps, and reduces them over the ranks at the end."""
 
-    def __init__(self, steps: Steps, context: RankContext) -> None:
-        self._steps, self._context = steps, context
+    def __init__(self, steps: Steps, plans: Sequence[Plan], context: RankContext) -> None:
+        self._steps, self._plans, self._context = steps, plans, context
         engine = context.functions[steps.plans[0].number].engine
         self._accumulators = [None if op.name == "gather" else engine.accumulator(op) for op in steps.ops]
 
     def add(self, division: int, outputs: Sequence[Any]) -> None:
         """Add the outputs of a step that this rank has made."""
-        of_step, rank = self._steps.plans[division].division, self._context.rank
+        of_step, rank = self._plans[division].division, self._context.rank
         if of_step.is_empty and rank != self._context.root:
             return  # every rank makes a call without rows, but the master's alone counts
         for accumulator, output in zip(self._accumulators, outputs):
@@ -288,12 +313,12 @@ class _Totals:
     def finish(self, n_steps: int) -> Optional[List[Any]]:
         """Reduce over the ranks; return the results on the master, None in the place of what is gathered."""
         steps, context = self._steps, self._context
-        weights = rows_taken(steps.plans, context.pools.attach(steps.table)[:n_steps, 0])
+        weights = rows_taken(self._plans, context.pools.attach(steps.table)[:n_steps, 0])
         ops = [ReduceOp(None) if op.name == "gather" else op for op in steps.ops]
-        plan = steps.plans[0]
-        plan = plan._replace(ops=ops, division=plan.division._replace(weights=weights))
+        plan = self._plans[0]
+        plan = plan._replace(ops=ops)
         values = [None if each is None else each.finish()[0] for each in self._accumulators]
-        results = reduced(plan, context, values)
+        results = reduced(plan, context, values, plan.division._replace(weights=weights))
         return None if results is None else presented(plan, context, results)
 
 

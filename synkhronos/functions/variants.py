@@ -58,7 +58,7 @@ class Variants:
 
     def __init__(self, engine: Any, snapshot: Any, sliceable: Dict[Any, int], scattered: Dict[Any, int]) -> None:
         self.engine, self.snapshot, self.sliceable = engine, snapshot, sliceable
-        self.collectives: Optional[Collectives] = engine.collectives(snapshot, [*scattered, *sliceable])
+        self.collectives: Optional[Collectives] = engine.collectives(snapshot, {**scattered, **sliceable})
         self._graphs: Dict[Tuple[str, bool], Graph] = {}
         self._labels: Dict[bool, List[str]] = {}
 

@@ -4,8 +4,12 @@
 
     synk.all_reduce(w, "avg")            a command of the program: the values of shared variables, between calls
     y = synk.ops.all_reduce(x, "avg")    an expression: whenever a function of it is called, inside the call
+
+    synk.scatter(s, x)                   likewise, a command: every rank is given its rows
+    y = synk.ops.shard(x)                an expression: every rank takes its rows
 """
 
 from .all_reduce import all_reduce
+from .shard import shard
 
-__all__ = ["all_reduce"]
+__all__ = ["all_reduce", "shard"]

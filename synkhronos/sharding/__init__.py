@@ -13,7 +13,7 @@
 
 ``placements``   what there is: replicated, rows, parts
 ``layout``       how rows lie in an axis
-``rule``         what a rule says of an operation; kinds: ``axes``, ``shapes``, ``subscripts``, ``nested``
+``rule``         what a rule says of an operation; kinds: ``axes``, ``shapes``, ``subscripts``, ``shares``, ``nested``
 ``propagate``    through a whole graph
 
 Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.
@@ -27,6 +27,7 @@ from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, S
 from .propagate import Propagated, propagate
 from .rule import Node, Opaque, Placed, Rule
 from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
+from .shares import Put, Taken
 from .subscripts import Subscript
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "Product",
     "product",
     "Propagated",
+    "Put",
     "Reduction",
     "Replicate",
     "Reshaped",
@@ -71,6 +73,7 @@ __all__ = [
     "Size",
     "State",
     "Subscript",
+    "Taken",
     "Together",
     "Unknown",
     "along",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence
 
-from .placements import REPLICATE, Placement, Unknown
+from .placements import REPLICATE, Partial, Placement, Unknown
 from .rule import Node, Placed
 
 
@@ -27,7 +27,9 @@ class Propagated(NamedTuple):
         return self.placements.get(variable, REPLICATE)
 
 
-def propagate(nodes: Sequence[Node], known: Mapping[Any, Placement], exact: bool) -> Propagated:
+def propagate(
+    nodes: Sequence[Node], known: Mapping[Any, Placement], exact: bool, completed: Optional[Propagated] = None
+) -> Propagated:
     """Propagate placements through a graph.
 
     Parameters
@@ -38,10 +40,17 @@ def propagate(nodes: Sequence[Node], known: Mapping[Any, Placement], exact: bool
         Those of the graph's inputs and constants; replicated if not listed.
     exact : bool
         Whether whole values can be asked for; see `Rule.place`.
+    completed : Propagated, optional
+        What is known of the exact graph: parts that are made whole there are so here. With ``exact`` False this says of
+        the completed graph, if numbers of rows were the rank's own, which parts are averages over rows.
     """
     found, whole = Propagated(dict(known), []), []
-    for node in nodes:
+    for k, node in enumerate(nodes):
         inputs = [found.of(variable) for variable in node.inputs]
+        if completed is not None:
+            for i in completed.whole[k]:
+                if isinstance(completed.of(node.inputs[i]), Partial):
+                    inputs[i] = REPLICATE
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
         placed = Placed([unknown] * len(node.outputs)) if unknown is not None else node.rule.place(inputs, exact)
         for variable, one in zip(node.outputs, placed.outputs):

@@ -72,7 +72,7 @@ def test_order_is_that_of_outputs_and_then_updates(language):
             (3, "min", [(2,)]),
         ]
         equal([w.get_value(), v.get_value()], [[1, 1], [1, 1]])
-    found = language.engine.collectives(kept, [x, y])
+    found = language.engine.collectives(kept, {x: 0, y: 0})
     assert found.ops == [SUM, MAX, AVG, MIN]
 
 
@@ -179,7 +179,7 @@ def test_collectives_travel(language, master):
 
 def test_no_collectives(language):
     x, w = language.variable("x", "float64", 2), language.shared(np.ones(2), "w")
-    assert language.engine.collectives(snapshot(language, [x], [x * 2], [(w, w + x[0])]), [x]) is None
+    assert language.engine.collectives(snapshot(language, [x], [x * 2], [(w, w + x[0])]), {x: 0}) is None
 
 
 def updates_of_every_kind(language, x, w, y, draw):
@@ -214,12 +214,12 @@ def test_common_and_degree(language):
     kinds = updates_of_every_kind(language, x, w, y, draw)
     targets = [language.shared(np.ones(3), f"w{i}") for i in range(len(kinds))]
     kept = snapshot(language, [x], [], list(zip(targets, [new for new, _, _ in kinds])))
-    found = language.engine.collectives(kept, [x])
+    found = language.engine.collectives(kept, {x: 0})
     assert language.engine.updated_in(kept)[: len(targets)] == targets
     assert found.common == [common for _, common, _ in kinds] + [False]  # and the random state
     assert found.updates == [Degree.OTHER if degree is None else degree for _, _, degree in kinds] + [Degree.NONE]
     as_outputs = snapshot(language, [x], [new for new, _, _ in kinds], [])
-    found = language.engine.collectives(as_outputs, [x])
+    found = language.engine.collectives(as_outputs, {x: 0})
     assert found.outputs == [Degree.AFFINE if degree is None else degree for _, _, degree in kinds]
 
 

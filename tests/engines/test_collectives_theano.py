@@ -114,7 +114,7 @@ def test_the_same_numbers_again():
         all_reduce(x.max()),
     ]
     kept = snapshot([x, i], outputs)
-    ops = ENGINE.collectives(kept, [x]).ops
+    ops = ENGINE.collectives(kept, {x: 0}).ops
     _, recorder = record(ENGINE, ENGINE.variant(kept, False, []), X, 1)
     assert {number: op for number, op, _ in recorder.seen} == {i: str(op) for i, op in enumerate(ops)}
     assert sorted(str(op) for op in ops) == ["avg", "max", "min", "sum"]
@@ -276,7 +276,7 @@ def test_conditions_that_differ_between_ranks_are_refused():
 
     def found(condition, scattered, updates=()):
         y = ifelse(condition, all_reduce(x[0]), x[1])
-        return ENGINE.collectives(snapshot([x, i], y, updates), scattered)
+        return ENGINE.collectives(snapshot([x, i], y, updates), dict.fromkeys(scattered, 0))
 
     for condition in alike:
         assert len(found(condition, [x]).ops) >= 1
@@ -293,7 +293,7 @@ def test_conditions_that_differ_between_ranks_are_refused():
     assert found(T.gt(local, 0), [x], [(local, local + reduced)]) is not None
     # What has no collective in its branches may depend on anything; so may one that is computed anyway.
     for y in (ifelse(x.sum() > 0, x[0], x[1]) + all_reduce(x[0]), ifelse(x.sum() > 0, reduced, x.sum()) + reduced):
-        assert ENGINE.collectives(snapshot([x], y), [x]) is not None
+        assert ENGINE.collectives(snapshot([x], y), {x: 0}) is not None
 
 
 # -- loops -----------------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def test_numbers_of_steps_that_differ_between_ranks_are_refused():
 
     def found(sequences=(), n_steps=None, step=lambda row, *rest: all_reduce(row.sum(), "max"), outputs_info=None):
         loop, _ = theano.scan(step, sequences=list(sequences), n_steps=n_steps, outputs_info=outputs_info)
-        return ENGINE.collectives(snapshot([x, y, n], loop), [x, y])
+        return ENGINE.collectives(snapshot([x, y, n], loop), {x: 0, y: 0})
 
     over_time = x.dimshuffle(1, 0, 2)
     for sequences, n_steps in (([T.arange(3)], None), ([w], n), ([over_time], None), ([T.dot(over_time, w)], None)):
@@ -391,15 +391,15 @@ def test_graphs_inside_other_operations_are_refused():
     x, y = T.dmatrix("x"), T.dmatrix("y")
     inside = OpFromGraph([x], [all_reduce(x)])
     with refuses(ArgumentValueError, argument="all_reduce", got="OpFromGraph"):
-        ENGINE.collectives(snapshot([y], inside(y)), [y])
+        ENGINE.collectives(snapshot([y], inside(y)), {y: 0})
 
 
 def test_debug_mode_is_refused():
     x = T.dmatrix("x")
     kept = snapshot([x], all_reduce(x), mode=DebugMode(check_c_code=False))
     with refuses(ArgumentValueError, argument="mode", got="DebugMode"):
-        ENGINE.collectives(kept, [x])
-    assert ENGINE.collectives(snapshot([x], x * 2, mode=DebugMode(check_c_code=False)), [x]) is None
+        ENGINE.collectives(kept, {x: 0})
+    assert ENGINE.collectives(snapshot([x], x * 2, mode=DebugMode(check_c_code=False)), {x: 0}) is None
 
 
 # -- what depends on what --------------------------------------------------------------------------------------------
@@ -418,14 +418,14 @@ def test_affine_update_rules():
         (rules.adam, Degree.OTHER),
     ):
         updates = rule([gradient], [w], 0.1)
-        found = ENGINE.collectives(snapshot([x], [], updates.items()), [x])
+        found = ENGINE.collectives(snapshot([x], [], updates.items()), {x: 0})
         changed = dict(zip(updates, found.updates))
         assert changed[w] == degree, rule
         assert any(found.common)
     decayed = rules.sgd([gradient + 0.01 * w], [w], 0.1)
-    assert ENGINE.collectives(snapshot([x], [], decayed.items()), [x]).updates == [Degree.AFFINE]
+    assert ENGINE.collectives(snapshot([x], [], decayed.items()), {x: 0}).updates == [Degree.AFFINE]
     constrained = rules.sgd(rules.total_norm_constraint([gradient], 1.0), [w], 0.1)
-    assert ENGINE.collectives(snapshot([x], [], constrained.items()), [x]).updates == [Degree.OTHER]
+    assert ENGINE.collectives(snapshot([x], [], constrained.items()), {x: 0}).updates == [Degree.OTHER]
 
 
 def test_affine_operations():
@@ -455,12 +455,12 @@ def test_affine_operations():
     for variables, truth in ((affine, Degree.AFFINE), (others, Degree.OTHER)):
         for variable in variables:
             target = theano.shared(np.zeros((1,) * variable.ndim, variable.dtype))
-            found = ENGINE.collectives(snapshot([x, i], variable, [(target, variable)]), [x])
+            found = ENGINE.collectives(snapshot([x, i], variable, [(target, variable)]), {x: 0})
             assert (found.common, found.outputs) == ([True], [truth]), theano.pp(variable)
             is_mixed = x in ancestors([variable], blockers=[y])  # of rows that slices weigh in another way
             assert found.updates == [Degree.OTHER if is_mixed else truth], theano.pp(variable)
     shape = theano.shared(np.zeros(2, "int64"))
-    found = ENGINE.collectives(snapshot([x], y, [(shape, y.shape * 2)]), [x])
+    found = ENGINE.collectives(snapshot([x], y, [(shape, y.shape * 2)]), {x: 0})
     assert (found.updates, found.outputs) == ([Degree.NONE], [Degree.AFFINE])
 
 
@@ -559,7 +559,7 @@ def test_gradient_through_scan():
     for value, gradient in call_shards(data, lambda: on_ranks([x, weight], outputs), w):
         np.testing.assert_allclose(value, serial(w), 1e-12)
         np.testing.assert_allclose(gradient, truth, 1e-7)
-    assert ENGINE.collectives(snapshot([x, weight], [loss, theano.grad(loss, weight)]), [x]).ops
+    assert ENGINE.collectives(snapshot([x, weight], [loss, theano.grad(loss, weight)]), {x: 0}).ops
 
 
 def test_gradients_of_one_op_are_one_collective():

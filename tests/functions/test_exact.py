@@ -146,7 +146,7 @@ def test_outputs_beside_updates(world):
         return [loss, T.exp(loss)]
 
     twins = Twins(regression(descent, outputs=outputs), exact=True, **FAST)
-    assert twins.f.output_modes == ["sum", "avg"]
+    assert twins.f.output_modes == ["avg", "avg"]
     for i, n in enumerate(ROWS):
         twins.call(*rows(n, i))
 
@@ -274,7 +274,7 @@ def test_outputs_in_slices(world):
     g = theano.function(
         plain["inputs"], [one[0] if isinstance(one, tuple) else one for one in plain["outputs"]], **FAST
     )
-    assert f.output_modes == ["avg", "gather", "sum", "max", "avg", "avg"]
+    assert f.output_modes == ["avg", "gather", "avg", "max", "avg", "avg"]
     g0 = theano.function(plain["inputs"], [], updates=plain["updates"], on_unused_input="ignore", **FAST)
     for n, num_slices, subset in [
         (7, 2, None),
@@ -367,3 +367,29 @@ def test_all_functions_after_fork():
         assert synk.gather(w, nd_up=1).tolist() == [[3] * 3, [2] * 3]
     finally:
         synk.close()
+
+
+def test_averages_of_steps_and_slices_are_over_rows(world):
+    """A mean is one in an exact function, too: the average of steps is that over all their rows; a sum is a sum."""
+
+    def build():
+        x, w = T.dmatrix("x"), theano.shared(np.array([0.4, -1.0, 0.3]), "w")
+        z = T.dot(x, w)
+        normal = (z - z.mean()) / T.sqrt(z.var() + 0.1)  # by all rows
+        losses = [T.sqr(z).mean(), T.sqr(normal - 1).mean(), T.sqr(z).sum(), T.cast(x.shape[0], "float64")]
+        g = T.grad(losses[1] + losses[0], w)
+        return w, x, losses, [(w, w - 0.1 * g / T.sqrt(T.sqr(g).sum()))]
+
+    (w, x, outputs, updates), (other, z, plain, plain_updates) = build(), build()
+    f, g = synk.function([x], outputs, updates=updates, exact=True), theano.function([z], plain, updates=plain_updates)
+    assert f.output_modes == ["avg", "avg", "sum", "sum"]
+    value = np.random.RandomState(7).randn(11, 3)
+    batches = [slice(0, 5), slice(5, 9), slice(9, 11)]
+    found = f.steps(value, batches=batches, total=True)
+    expected = list(zip(*[g(value[batch]) for batch in batches]))
+    sizes = np.array([5.0, 4.0, 2.0]) / 11
+    for i, of_steps in enumerate(expected):
+        of_steps = np.array(of_steps)
+        total = of_steps.sum(axis=0) if f.output_modes[i] == "sum" else np.tensordot(sizes, of_steps, 1)
+        np.testing.assert_allclose(found[i], total, rtol=1e-8)
+    np.testing.assert_allclose(synk.gather(w), [other.get_value()] * world.n, rtol=1e-8)

@@ -44,7 +44,7 @@ def test_one_variable_gives_one_and_a_list_gives_a_list(words):
 @pytest.mark.parametrize("op", ["avg", "sum", "min", "max", "c_avg", "c_sum", "c_min", "c_max"])
 def test_ops(words, op):
     x = words.variable("x", 2)
-    (ops,) = synk.engines.find([x]).collectives(_snapshot(words, [x], [synk.ops.all_reduce(x, op)]), [x])[:1]
+    (ops,) = synk.engines.find([x]).collectives(_snapshot(words, [x], [synk.ops.all_reduce(x, op)]), {x: 0})[:1]
     assert [str(one) for one in ops] == [op]
 
 

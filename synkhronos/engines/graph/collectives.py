@@ -31,10 +31,18 @@ def ops_in(library: Library, outputs: Sequence[Any]) -> List[ReduceOp]:
 
 
 def needs_call(library: Library, outputs: Sequence[Any]) -> bool:
-    """Return whether a graph has operations that ask the call on this rank: collectives, and numbers of all rows."""
+    """Return whether a graph has operations that ask the call on this rank: collectives, all rows, or its own."""
     return any(
-        isinstance(node.op, (library.AllReduce, library.WholeLength))
+        isinstance(node.op, (library.AllReduce, library.WholeLength, library.InverseShare, library.Share))
         or needs_call(library, library.inner_outputs(node.op))
+        for node in library.io_toposort([], outputs)
+    )
+
+
+def divides(library: Library, outputs: Sequence[Any]) -> bool:
+    """Return whether a graph divides rows over the ranks."""
+    return any(
+        isinstance(node.op, library.Share) or divides(library, library.inner_outputs(node.op))
         for node in library.io_toposort([], outputs)
     )
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from ...errors import ArgumentValueError
 from ..base import Collectives, Cut, Degree
-from .collectives import needs_call, ops_in, unconditional
+from .collectives import divides, needs_call, ops_in, unconditional
 from .library import Library
 from .snapshot import Snapshot
 
@@ -26,6 +26,7 @@ class Dependence(NamedTuple):
 
     differs: bool = False
     degree: Degree = Degree.NONE
+    axis: int = 0  # of what is scattered: along which the rows lie
 
 
 FIXED = Dependence()
@@ -33,7 +34,7 @@ OF_A_RANK = Dependence(differs=True)
 
 
 def survey(
-    library: Library, snapshot: Snapshot, scattered: Sequence[Any], is_random: Callable[[Any], bool]
+    library: Library, snapshot: Snapshot, scattered: Mapping[Any, int], is_random: Callable[[Any], bool]
 ) -> Optional[Collectives]:
     """Return what there is to know of the collectives of a function; see `Engine.collectives`."""
     roots = snapshot.expressions()
@@ -47,9 +48,10 @@ def survey(
             "DebugMode, which computes them several times",
             "use another mode",
         )
-    of_ranks = {getattr(given, "variable", given) for given in scattered}
-    of_ranks.update(shared for shared in library.graph_inputs(roots) if _is_state(library, shared, is_random))
-    known = dependences(library, roots, dict.fromkeys(of_ranks, OF_A_RANK))
+    of_ranks = {getattr(given, "variable", given): OF_A_RANK._replace(axis=axis) for given, axis in scattered.items()}
+    states = [shared for shared in library.graph_inputs(roots) if _is_state(library, shared, is_random)]
+    of_ranks.update(dict.fromkeys(states, OF_A_RANK))
+    known = dependences(library, roots, of_ranks)
     of_updates = [known.get(new, FIXED) for _, new in snapshot.updates]
     degrees = [of_update.degree.of_update(of_update.differs) for of_update in of_updates]
     of_outputs = [known.get(output.variable, FIXED).degree for output in snapshot.outputs]
@@ -60,21 +62,21 @@ def survey(
     common = [degree != Degree.NONE or not differs for degree, differs in zip(degrees, differ)]
     halves = snapshot.halves
     cut = None if halves is None else Cut(halves.ops, halves.late, halves.why_not)
-    return Collectives(ops, common, degrees, of_outputs, cut)
+    return Collectives(ops, common, degrees, of_outputs, cut, divides(library, roots))
 
 
 def _is_state(library: Library, variable: Any, is_random: Callable[[Any], bool]) -> bool:
     return isinstance(variable, library.SharedVariable) and is_random(variable)
 
 
-def _with_updates(library: Library, snapshot: Snapshot, of_ranks: Any) -> Dict[Any, Dependence]:
+def _with_updates(library: Library, snapshot: Snapshot, of_ranks: Mapping[Any, Dependence]) -> Dict[Any, Dependence]:
     """Return the dependences once ranks have updated shared variables each by itself: these differ, too, then."""
     while True:
-        known = dependences(library, snapshot.expressions(), dict.fromkeys(of_ranks, OF_A_RANK))
-        more = {target for target, new in snapshot.updates if known.get(new, FIXED).differs} - of_ranks
+        known = dependences(library, snapshot.expressions(), of_ranks)
+        more = [one for one, new in snapshot.updates if known.get(new, FIXED).differs and one not in of_ranks]
         if not more:
             return known
-        of_ranks = of_ranks | more
+        of_ranks = {**of_ranks, **dict.fromkeys(more, OF_A_RANK)}
 
 
 def dependences(library: Library, outputs: Sequence[Any], given: Mapping[Any, Dependence]) -> Dict[Any, Dependence]:
@@ -93,10 +95,13 @@ def _of_node(library: Library, node: Any, inputs: List[Dependence]) -> Dependenc
         return Dependence(False, max(degree, Degree.AFFINE) if node.op.op.name == "avg" else Degree.OTHER)
     if isinstance(node.op, library.WholeLength):
         return FIXED
-    if ops_in(library, library.inner_outputs(node.op)):
-        return Dependence(differs, Degree.OTHER)
-    if isinstance(node.op, library.Shape_i) and node.op.i > 0 and node.inputs[0].owner is None:
-        return FIXED  # of what is scattered only the rows are, which are the first axis
+    if isinstance(node.op, (library.Share, library.InverseShare)):
+        return Dependence(True, degree)
+    inner = library.inner_outputs(node.op)
+    if ops_in(library, inner) or divides(library, inner):
+        return Dependence(True if divides(library, inner) else differs, Degree.OTHER)
+    if isinstance(node.op, library.Shape_i) and node.op.i != inputs[0].axis and node.inputs[0].owner is None:
+        return FIXED  # what is scattered differs in the number of rows
     if isinstance(node.op, (library.Shape, library.Shape_i)):
         return Dependence(differs, Degree.OTHER if degree == Degree.OTHER else Degree.NONE)
     if degree == Degree.AFFINE and not any(

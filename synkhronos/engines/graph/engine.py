@@ -323,7 +323,14 @@ class GraphEngine(Engine):
         results: List[Any] = self.library.AllReduce(op, len(variables))(*variables, return_list=True)
         return results
 
-    def collectives(self, snapshot: Snapshot, scattered: Sequence[Any]) -> Optional[Collectives]:
+    def shard(self, variable: Any, axis: int) -> Any:
+        argument = f"v ({self.label(variable)})"
+        type_ = self.array_type(variable.type) if isinstance(variable, self.library.Variable) else None
+        if type_ is None:
+            raise ArgumentTypeError(argument, f"a dense array of {self.name}", str(getattr(variable, "type", variable)))
+        return self.library.take_share(variable, type_.axis_of_rows(axis, argument))
+
+    def collectives(self, snapshot: Snapshot, scattered: Mapping[Any, int]) -> Optional[Collectives]:
         return survey(self.library, snapshot, scattered, self.is_random)
 
     def placed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:

@@ -24,6 +24,8 @@ from ..base import Sharding, Step
 from .library import Library
 from .snapshot import Halves, Snapshot
 
+AVERAGE = Partial("sum", -1)
+
 
 def placed(
     library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], exact: bool = False
@@ -64,7 +66,18 @@ def completed(
             fixed.append(new)
     with library.change_flags(compute_test_value="off"):
         after = complete(graph.nodes, found, wanted, _builder(library))
-    outputs = [library.Out(after.own.get(one.variable, one.variable), one.borrow) for one in snapshot.outputs]
+        averages = _averages(graph, shards, found)
+        outputs, placements = [], []
+        for one in snapshot.outputs:
+            variable, placement = after.own.get(one.variable, one.variable), found.of(one.variable)
+            # (What slices compute once, at the end, would need the rows of all of them.)
+            is_after = one.variable in after.late and after.waiting_rows is None
+            is_part = placement == Partial() and not is_after and variable.dtype[0] in "fc"
+            if is_part and averages.of(one.variable) == AVERAGE:
+                # As in any function: so steps can be averaged, too.
+                variable, placement = library.as_average(variable), AVERAGE
+            outputs.append(library.Out(variable, one.borrow))
+            placements.append(placement)
     whole = {**after.own, **after.whole}
     updates = [
         (target, whole.get(new, new) if new in wanted else after.own.get(new, new)) for target, new in snapshot.updates
@@ -77,9 +90,13 @@ def completed(
     if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
         why_not = "it updates rows"
     halves = Halves([after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, why_not)
-    placements = [found.of(one.variable) for one in snapshot.outputs]
     steps = [Step(one.op, [label(variable) for variable in one.variables]) for one in after.collectives]
     return snapshot._replace(outputs=outputs, updates=updates, halves=halves), Sharding(placements, steps)
+
+
+def _averages(graph: Graph, shards: Mapping[Any, Shard], found: Propagated) -> Propagated:
+    """Return what is known of the completed graph if every rank counted its own rows."""
+    return propagate(graph.nodes, {**graph.known, **shards}, False, found)
 
 
 def _op(placement: Placement) -> Optional[str]:

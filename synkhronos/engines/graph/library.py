@@ -43,6 +43,13 @@ class Library(NamedTuple):
     #: The operation that makes lengths those of all ranks; and from an expression and a position to one of its results.
     WholeLength: Type[Any]
     whole_length: Callable[..., Any]
+    #: The operation that gives the factor from the rows of a rank to those of all; and from parts of a sum to numbers
+    #: whose average over the rows of all ranks is that sum.
+    InverseShare: Type[Any]
+    as_average: Callable[..., Any]
+    #: What the operations of `synkhronos.ops.shard` have in common; and from a variable and an axis to the rank's rows.
+    Share: Type[Any]
+    take_share: Callable[..., Any]
     #: From expressions to the `sharding.Graph` that computes them.
     graph_of: Callable[..., Any]
     #: From a node to groups of positions: it is affine in the inputs of each group, if the others are fixed.

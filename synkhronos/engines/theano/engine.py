@@ -31,7 +31,8 @@ from .affine import affine_inputs
 from .all_reduce import AllReduce, all_reduce
 from .placing import graph_of
 from .shapes import by_shapes_of_inputs, shapes_of
-from .whole_length import WholeLength, whole_length
+from .share import Share, take_share
+from .whole_length import InverseShare, WholeLength, as_average, whole_length
 
 
 class TheanoEngine(GraphEngine):
@@ -69,6 +70,10 @@ class TheanoEngine(GraphEngine):
         all_reduce=all_reduce,
         WholeLength=WholeLength,
         whole_length=whole_length,
+        InverseShare=InverseShare,
+        as_average=as_average,
+        Share=Share,
+        take_share=take_share,
         graph_of=lambda outputs: graph_of([], outputs),
         affine_inputs=affine_inputs,
         by_shapes_of_inputs=by_shapes_of_inputs,

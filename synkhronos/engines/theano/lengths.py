@@ -21,6 +21,7 @@ from theano.tensor.sort import ArgSortOp, SortOp
 
 from ...sharding import Product, product
 from .indices import constant_index, how_many_less
+from .share import PutShare, Share
 
 #: Operations whose outputs have the shape of their first input.
 _SAME = (
@@ -164,6 +165,8 @@ def _before(node: Any, axis: int, output: Any) -> Any:
         return (node.inputs[axis], 0)
     if isinstance(op, subtensor.AdvancedSubtensor1):
         return (node.inputs[1], 0) if axis == 0 else (first, axis)
+    if isinstance(op, Share):
+        return (first, axis) if axis != op.axis or isinstance(op, PutShare) else None
     if isinstance(op, Scan):
         k, n_buffers = node.outputs.index(output), op.n_mit_mot + op.n_mit_sot + op.n_sit_sot
         if k < n_buffers:

@@ -44,17 +44,20 @@ from ...sharding import (
     Opaque,
     Positions,
     Product,
+    Put,
     Reduction,
     Reshaped,
     Rule,
     ShapeOf,
     State,
     Subscript,
+    Taken,
     Together,
 )
 from .all_reduce import AllReduce
 from .indices import constant_index, is_all
 from .lengths import axis_length, constant, elements, ndim, value
+from .share import PutShare, TakeShare
 
 #: The operation is not known: it has no rule.
 UNKNOWN_WHY = "has no rule for rows that are divided over ranks"
@@ -492,6 +495,14 @@ def _completed(node: Any) -> Rule:
     return Completed(node.op.n, node.op.op.name)
 
 
+def _taken_share(node: Any) -> Rule:
+    return Taken(node.op.axis)
+
+
+def _put_share(node: Any) -> Rule:
+    return Put(node.op.axis)
+
+
 RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     Elemwise: _elementwise,
     CAReduce: _reduction,
@@ -545,6 +556,8 @@ RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     OpFromGraph: _inner,
     IfElse: _choice,
     AllReduce: _completed,
+    TakeShare: _taken_share,
+    PutShare: _put_share,
 }
 for _cls in (
     printing.Print,

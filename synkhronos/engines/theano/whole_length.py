@@ -1,6 +1,6 @@
-"""The operation that makes of a shape with the rank's own rows that with the rows of all ranks.
+"""Operations about the share of all rows that a rank has: lengths with the rows of all ranks, and the factor itself.
 
-It needs no collective: the call knows how many rows there are. Outside a call it is the identity.
+They need no collective: the call knows how many rows there are. Outside a call a rank has all rows.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any, List, Sequence
 
 import numpy as np
+from theano import tensor
 from theano.gof import Apply, Op, Variable
 
 from ... import in_graph
 
 
 class WholeLength(Op):  # type: ignore[misc]  # Theano has no types
-    """Multiply a length, or one element of a vector of lengths, by the share of the rows that is the rank's.
+    """Divide a length, or one element of a vector of lengths, by the share of the rows that is the rank's.
 
     Parameters
     ----------
@@ -43,6 +44,26 @@ class WholeLength(Op):  # type: ignore[misc]  # Theano has no types
         outputs[0][0] = lengths
 
 
+class InverseShare(Op):  # type: ignore[misc]
+    """How many times as many rows all ranks have as this one: a float64 of 0 dimensions."""
+
+    __props__ = ()
+
+    def make_node(self) -> Apply:
+        return Apply(self, [], [tensor.dscalar()])
+
+    def do_constant_folding(self, node: Apply) -> bool:
+        return False
+
+    def perform(self, node: Apply, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
+        outputs[0][0] = np.array(in_graph.inverse_share())
+
+
 def whole_length(lengths: Variable, position: int) -> Variable:
     """Return the lengths with that of all ranks at the position."""
     return WholeLength(position)(lengths)
+
+
+def as_average(part: Variable) -> Variable:
+    """Return, of parts whose sum is a value, numbers whose average over ranks, weighted by rows, is that value."""
+    return part * tensor.cast(InverseShare()(), part.dtype)

@@ -74,7 +74,7 @@ class NumpyEngine(Engine):
     def variant(self, snapshot: Graph, sliced: bool, as_inputs: Sequence[Any]) -> Function:
         replaced = [(shared, Variable(shared.type, shared.name)) for shared in as_inputs]
         outputs, updates = snapshot.outputs, snapshot.updates
-        if self.collectives(snapshot, ()) is not None:
+        if self.collectives(snapshot, {}) is not None:
             outputs, updates = collectives.numbered(outputs + [new for _, new in updates]), []
         elif sliced:
             outputs = outputs + [new for target, new in updates if not self.is_random(target)]
@@ -100,8 +100,8 @@ class NumpyEngine(Engine):
             check_dtype(op, type_.dtype, argument, IN_GRAPH)
         return all_reduce(variables, op)
 
-    def collectives(self, snapshot: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
-        return collectives.survey(snapshot, scattered)
+    def collectives(self, snapshot: Graph, scattered: Mapping[Any, int]) -> Optional[Collectives]:
+        return collectives.survey(snapshot, list(scattered))
 
     def shapes(self, snapshot: Graph, as_inputs: Sequence[Any]) -> Function:
         replaced = [(shared, Variable(shared.type, shared.name)) for shared in as_inputs]
