@@ -15,6 +15,7 @@ from ...sharding import Placement, Shard
 from ...trace import point
 from .. import pickling
 from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
+from ..exact import placed
 from . import exact
 from . import snapshot as snapshots
 from .dependence import survey
@@ -327,8 +328,8 @@ class GraphEngine(Engine):
         return survey(self.library, snapshot, scattered, self.is_random)
 
     def placed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:
-        _, found = exact.placed(self.library, snapshot, shards)
-        return [found.of(output.variable) for output in snapshot.outputs]
+        graph = self.library.graph_of(snapshot.expressions())
+        return placed(graph, [output.variable for output in snapshot.outputs], shards)
 
     def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, Sharding]:
         return exact.completed(self.library, snapshot, shards, self.label, self.is_random)
