@@ -230,6 +230,10 @@ class Engine(ABC):
         value = self.get(shared)
         return np.array(value) if self.is_on_device(value) else copy.deepcopy(value)
 
+    def default_update(self, shared: Any) -> Any:
+        """Return the new value that functions give the variable which use it and have no other; None if there is none."""
+        return shared.default_update
+
     @abstractmethod
     def blueprint(self, shared: Any) -> Any:
         """Return a picklable description of the shared variable without its value."""

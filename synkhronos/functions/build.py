@@ -153,8 +153,12 @@ def function(
     variants = Variants(engine, snapshot, sliceable, scattered)
     compile_own = None
     if exact:
-        settings = dict(kwargs, name=engine.function_name(compiled))
-        compile_own = functools.partial(engine.compile, variables, parsed.variables, pairs, givens, **settings)
+        # The default updates as they are now, whenever it is compiled.
+        given_targets = [shared for shared, _ in pairs]
+        more = [one for one in engine.updated_in(snapshot) if not any(one is shared for shared in given_targets)]
+        all_pairs = pairs + [(shared, engine.default_update(shared)) for shared in more]
+        settings = dict(kwargs, name=engine.function_name(compiled), no_default_updates=True)
+        compile_own = functools.partial(engine.compile, variables, parsed.variables, all_pairs, givens, **settings)
         if variants.collectives is None:
             compiled, compile_own = compile_own(), None
     return Function(

@@ -174,7 +174,7 @@ class Model:
         if weights and any(weights) and not weights[self.root] and None in ops:
             raise Refused("op None, and the master makes no call")
         updates = self._updates(recipe)
-        averaging = "avg" in ops or num_slices > 1 and any(op == "avg" for _, op in updates)
+        averaging = "avg" in ops or num_slices > 1 and not recipe.exact and any(op == "avg" for _, op in updates)
         if (averaging or "avg" in recipe.collectives) and None not in counts and counts[0] != counts[1]:
             raise Refused("no weights")
         of_call = [1] * self.n if weights is None else weights
