@@ -21,7 +21,7 @@ from synkhronos.functions.variants import Variants
 from synkhronos.kernels import reduce as kernel
 from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, single_numbers
 from synkhronos.selection import Indices, Rows
-from synkhronos.sharding import Axes, Partial, completion, rule
+from synkhronos.sharding import Axes, Elementwise, Partial, Placed, completion, rule
 from synkhronos.testing.numpy_engine import Function, NumpyEngine, Shared, _substituted, operations
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 from synkhronos.transports.value_buffers import Region, ValueBuffers
@@ -651,13 +651,15 @@ def no_collectives_before_operations(plant):
 
 
 def collective_too_late(plant):
-    """The square, or the root, of a part is taken for a part of the square, or the root."""
-    right = Axes._keeps
+    """A function of a part is taken for a part of the function's value."""
+    right = Elementwise.place
 
-    def wrong(self, partial, inputs):
-        return right(self, partial, inputs) or {inputs[i].op for i in partial} == {"sum"}
+    def wrong(self, inputs, exact):
+        if [type(one) for one in inputs] == [Partial] and not self.linear:
+            return Placed([inputs[0]])
+        return right(self, inputs, exact)
 
-    plant.replace(Axes, "_keeps", wrong)
+    plant.replace(Elementwise, "place", wrong)
 
 
 def collective_too_early(plant):

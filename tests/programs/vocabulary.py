@@ -109,6 +109,8 @@ class Arrays:
             self.rounding = max(self.rounding, precision(x))
             if word == "mean" and not np.size(x):
                 raise ValueError("the mean of nothing")
+            if word == "divide" and not np.all(args[0]):
+                raise ValueError("a division by 0")
             return function(x, *args)
 
         return rounding
