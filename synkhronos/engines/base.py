@@ -231,7 +231,7 @@ class Engine(ABC):
         return np.array(value) if self.is_on_device(value) else copy.deepcopy(value)
 
     def default_update(self, shared: Any) -> Any:
-        """Return the new value that functions give the variable which use it and have no other; None if there is none."""
+        """Return the new value that functions which use the variable give it by default; None if there is none."""
         return shared.default_update
 
     @abstractmethod

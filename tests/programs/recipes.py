@@ -961,9 +961,7 @@ RECIPES = [
             Update("statistics", lambda v, statistics, g: v.abs(statistics) * 0.5 + g * g * 0.5),
             Update(
                 "w",
-                lambda v, w, g, statistics: (
-                    w * 0.5 - v.divide(g, v.sqrt(v.abs(statistics) * 0.5 + g * g * 0.5) + 0.5)
-                ),
+                lambda v, w, g, statistics: w * 0.5 - v.divide(g, v.sqrt(v.abs(statistics) * 0.5 + g * g * 0.5) + 0.5),
             ),
             Update("seen", lambda v, seen: seen + 1),
         ],

@@ -6,13 +6,14 @@ from typing import Any, Callable, Hashable, Iterator, List, Mapping, Optional, S
 
 import numpy as np
 
-from ...engines import exact, pickling, random_states
+from ...engines import pickling, random_states
 from ...engines.base import ArrayType, Collectives, Engine, Input, Output, Sharding
+from ...engines.exact import placed
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...sharding import Placement, Shard
 from ...trace import point
-from . import collectives, placing
+from . import collectives, exact, placing
 from .function import Function, Graph, given_pairs, graph_of
 from .graph import Apply, In, Shared, Variable, apply, check, convert, substituted
 from .operations import all_reduce
@@ -107,10 +108,10 @@ class NumpyEngine(Engine):
         return collectives.survey(snapshot, scattered)
 
     def placed(self, snapshot: Graph, shards: Mapping[Any, Shard]) -> List[Placement]:
-        return exact.placed(placing.graph_of(snapshot.expressions()), snapshot.outputs, shards)
+        return placed(placing.graph_of(snapshot.expressions()), snapshot.outputs, shards)
 
     def completed(self, snapshot: Graph, shards: Mapping[Any, Shard]) -> Tuple[Graph, Sharding]:
-        return placing.completed(snapshot, shards, self.label, self.is_random)
+        return exact.completed(snapshot, shards, self.label, self.is_random)
 
     def shapes(self, snapshot: Graph, as_inputs: Sequence[Any]) -> Function:
         outputs = [apply(_shape, output, dtype="int64", ndim=1) for output in snapshot.outputs]

@@ -1,4 +1,4 @@
-"""The rule of `synkhronos.sharding` for each operation of the NumPy engine, and how collectives are put into its graphs.
+"""The rule of `synkhronos.sharding` for each operation of the NumPy engine.
 
 Of a function that is not in the table nothing is known; an ufunc that is not, is elementwise.
 """
@@ -6,22 +6,20 @@ Of a function that is not in the table nothing is known; an ufunc that is not, i
 from __future__ import annotations
 
 import operator
+from collections.abc import Hashable
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ...engines import exact
-from ...engines.base import Sharding
-from ...reductions import ReduceOp
 from ...sharding import (
     MIXED,
     ONE,
     ZERO,
     Axes,
-    Builder,
     Completed,
     Drawn,
     Elementwise,
+    Graph,
     Moved,
     Node,
     Opaque,
@@ -30,27 +28,26 @@ from ...sharding import (
     Placement,
     Reduction,
     Rule,
-    Shard,
     ShapeOf,
+    Shard,
     Subscript,
     Unknown,
 )
-from ...sharding import Graph as Placeable
-from .function import Graph
 from .graph import Apply, Variable, ordered
-from .operations import AllReduce, all_reduce, cast, draw, length, whole_length
+from .operations import AllReduce, cast, draw, length
 
 
-def graph_of(roots: Sequence[Any]) -> Placeable:
+def graph_of(roots: Sequence[Any]) -> Graph:
     """Return a graph as the rules see it."""
     order = [node for node in ordered(roots) if isinstance(node, Apply)]
     elements: Dict[Any, Dict[int, Any]] = {}
     for node in order:
-        if _is_element(node):
+        if is_element(node):
             elements.setdefault(node.args[0], {})[_index(node)] = node
-    nodes, known = [], {}
+    nodes: List[Node] = []
+    known: Dict[Any, Placement] = {}
     for node in order:
-        if _is_element(node):
+        if is_element(node):
             continue
         rule, n_inputs, n_outputs = _described(node)
         inputs = [arg if isinstance(arg, Variable) else _Constant() for arg in node.args[:n_inputs]]
@@ -58,21 +55,21 @@ def graph_of(roots: Sequence[Any]) -> Placeable:
         found = elements.get(node, {})
         outputs = [found.get(i, _Constant()) for i in range(n_outputs)] if found else [node]
         nodes.append(Node(rule, tuple(inputs), tuple(outputs), _label(node)))
-    return Placeable(nodes, [], list(roots), known)
+    return Graph(nodes, [], list(roots), known)
 
 
 class _Constant:
     """Stands for an argument that is not a variable, or for an element of a result that nobody uses."""
 
 
-def _is_element(node: Apply) -> bool:
+def is_element(node: Apply) -> bool:
     """Return whether a node is an element of what a function with several results returns."""
     return isinstance(node.function, operator.itemgetter)
 
 
 def _index(node: Apply) -> int:
-    index: int = node.function.__reduce__()[1][0]
-    return index
+    index: Any = node.function.__reduce__()[1][0]
+    return int(index)
 
 
 def _is_zero(arg: Any) -> bool:
@@ -96,7 +93,7 @@ class Description(NamedTuple):
 
 
 def _described(node: Apply) -> Description:
-    make = RULES.get(node.function) if isinstance(node.function, _HASHABLE) else None
+    make = RULES.get(node.function) if isinstance(node.function, Hashable) else None
     if isinstance(node.function, AllReduce):
         n = len(node.args)
         return Description(Completed(n, node.function.op.name or ""), n, n)
@@ -109,9 +106,6 @@ def _described(node: Apply) -> Description:
         rule = _OfObjects(n_outputs) if takes_objects else Opaque(n_outputs)
         return Description(rule, len(node.args), n_outputs)
     return found
-
-
-_HASHABLE = (np.ufunc, type(len), type(_described))
 
 
 class _OfObjects(Rule):
@@ -148,10 +142,10 @@ class _Mean(Reduction):
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         placed, (one,) = super().place(inputs, exact), inputs
-        if not (isinstance(one, Shard) and one.axis in self.axes):
-            return placed
-        outputs = [found._replace(power=found.power - 1) if isinstance(found, Partial) else found for found in placed[0]]
-        return Placed(outputs, placed.whole)
+        (found,) = placed.outputs
+        if isinstance(one, Shard) and one.axis in self.axes and isinstance(found, Partial):
+            found = found._replace(power=found.power - 1)
+        return Placed([found], placed.whole)
 
 
 def _ones(arg: Any) -> Tuple[bool, ...]:
@@ -175,7 +169,7 @@ Maker = Callable[[Apply], Optional[Description]]
 def _elementwise(linear: Sequence[Sequence[int]] = (), n_inputs: Optional[int] = None, **kwargs: Any) -> Maker:
     def make(node: Apply) -> Description:
         args = node.args[:n_inputs]
-        groups = () if _dtype(node) == bool else linear
+        groups = () if _dtype(node).kind == "b" else linear
         return Description(_Aligned([_ones(arg) for arg in args], linear=groups, **kwargs), len(args))
 
     return make
@@ -200,7 +194,7 @@ def _axes(node: Apply) -> Sequence[int]:
 
 def _reduction(op: Optional[str], only_bools: bool = False) -> Maker:
     def make(node: Apply) -> Description:
-        known = op if not only_bools or _dtype(node.args[0]) == bool else None
+        known = op if not only_bools or _dtype(node.args[0]).kind == "b" else None
         return Description(Reduction(_ndim(node), _axes(node), known), 1)
 
     return make
@@ -262,41 +256,3 @@ RULES: Mapping[Any, Maker] = {
     operator.getitem: _subscript,
     draw: lambda node: Description(Drawn([()], node.args[2], [1]), 2, 2),
 }
-
-
-# -- collectives -------------------------------------------------------------------------------------------------------
-
-
-def completed(
-    graph: Graph, shards: Mapping[Any, Shard], label: Callable[[Any], str], is_random: Callable[[Any], bool]
-) -> Tuple[Graph, Sharding]:
-    """Return the graph with collectives, and what there is to say of it; see `Engine.completed`."""
-    roots = graph.expressions()
-    found = exact.completed(graph_of(roots), graph.outputs, graph.updates, shards, BUILDER, label, is_random)
-    updates = [(target, new) for (target, _), new in zip(graph.updates, found.news)]
-    return graph._replace(outputs=found.outputs, updates=updates, halves=found.halves), found.sharding
-
-
-def _apply(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Return the results of the same operation on other inputs."""
-    one = next(output for output in node.outputs if isinstance(output, Apply))
-    before = one.args[0] if _is_element(one) else one
-    args = [new if isinstance(new, Variable) else arg for new, arg in zip(inputs, before.args)]
-    new = Apply(before.function, (*args, *before.args[len(args) :]), before.type, before.name)
-    if before is one:
-        return [new]
-    return [
-        Apply(output.function, (new,), output.type, output.name) if isinstance(output, Apply) else output
-        for output in node.outputs
-    ]
-
-
-def _all_reduce(variables: Sequence[Any], op: str) -> Sequence[Any]:
-    return all_reduce(variables, ReduceOp(op))
-
-
-def _whole_length(lengths: Any, position: int) -> Any:
-    return Apply(whole_length, (lengths, position), lengths.type)
-
-
-BUILDER = Builder(_apply, _all_reduce, _whole_length)
