@@ -139,34 +139,6 @@ class Collectives(NamedTuple):
     divides: bool = False
 
 
-class Step(NamedTuple):
-    """A collective that was put into a graph.
-
-    Attributes
-    ----------
-    op : str
-    variables : list of str
-        What it reduces, as messages call it.
-    """
-
-    op: str
-    variables: List[str]
-
-
-class Sharding(NamedTuple):
-    """How a function that is exact lies over the ranks.
-
-    Attributes
-    ----------
-    outputs : list of Placement
-    collectives : list of Step
-        In the order in which they are computed.
-    """
-
-    outputs: List[Placement]
-    collectives: List[Step]
-
-
 class Engine(ABC):
     """Compiles functions and keeps shared variables; one object per process, without state of a session.
 
@@ -246,6 +218,10 @@ class Engine(ABC):
         """Return a copy of the variable's value on the host, as its own ``get_value`` does."""
         value = self.get(shared)
         return np.array(value) if self.is_on_device(value) else copy.deepcopy(value)
+
+    def default_update(self, shared: Any) -> Any:
+        """Return the new value that functions which use the variable give it by default; None if there is none."""
+        return shared.default_update
 
     @abstractmethod
     def blueprint(self, shared: Any) -> Any:
@@ -525,8 +501,10 @@ class Engine(ABC):
         """
         return None
 
-    def completed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Tuple[Any, Sharding]:
+    def completed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Tuple[Any, List[Placement]]:
         """Return the snapshot of a function that computes what the serial one does, with collectives where it must.
+
+        And the placements of its outputs.
 
         Parameters
         ----------

@@ -148,8 +148,7 @@ def function(
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable}.items()}
     if exact:
-        snapshot, sharding = engine.completed(snapshot, shards)
-        placements = sharding.outputs
+        snapshot, placements = engine.completed(snapshot, shards)
     else:
         placements = engine.placed(snapshot, shards)
     outputs_of = engine.outputs(compiled)
@@ -161,8 +160,12 @@ def function(
     variants = Variants(engine, snapshot, sliceable, scattered)
     compile_own = None
     if exact:
-        settings = dict(kwargs, name=engine.function_name(compiled))
-        compile_own = functools.partial(engine.compile, variables, parsed.variables, pairs, givens, **settings)
+        # The default updates as they are now, whenever it is compiled.
+        given_targets = [shared for shared, _ in pairs]
+        more = [one for one in engine.updated_in(snapshot) if not any(one is shared for shared in given_targets)]
+        all_pairs = pairs + [(shared, engine.default_update(shared)) for shared in more]
+        settings = dict(kwargs, name=engine.function_name(compiled), no_default_updates=True)
+        compile_own = functools.partial(engine.compile, variables, parsed.variables, all_pairs, givens, **settings)
         if variants.collectives is None:
             compiled, compile_own = compile_own(), None
     return Function(

@@ -37,11 +37,14 @@ class Builder(NamedTuple):
         From variables and the name of an op to results.
     whole_length : callable
         From the output of a `ShapeOf`, and the position in it of the number of rows, to that with the rows of all.
+    as_average : callable
+        From parts of a sum to numbers whose average over the rows of all ranks is that sum; None if they have none.
     """
 
     apply: Callable[[Node, Sequence[Any]], Sequence[Any]]
     all_reduce: Callable[[Sequence[Any], str], Sequence[Any]]
     whole_length: Callable[[Any, int], Any]
+    as_average: Callable[[Any], Any]
 
 
 class Collective(NamedTuple):

@@ -190,6 +190,15 @@ def test_a_collective_of_the_programs_own_says_where_the_whole_is_wanted(threads
         check(regression(functools.partial(updates, op=op)), 1)
 
 
+def test_alone_on_the_master_it_makes_the_default_updates_of_when_it_was_built():
+    x, seen, total = T.dvector("x"), theano.shared(np.int64(1), "seen"), theano.shared(0.0, "total")
+    seen.default_update = seen + 1
+    f = synk.function([x], updates=[(total, T.sqr(x.sum() * seen))], exact=True, **FAST)
+    del seen.default_update
+    f.as_theano([1.0, 2.0])
+    assert total.get_value() == 9 and seen.get_value() == 2
+
+
 def test_before_fork_and_on_the_master_alone():
     twins = Twins(regression(by_signs), exact=True, **FAST)
     np.testing.assert_allclose(twins.f.as_theano(*rows(7)), twins.g(*rows(7)))

@@ -521,7 +521,7 @@ def test_other_commands_have_no_steps(two, numpy_words):
 def test_no_memory_for_the_outputs(ranks, numpy_words):
     x, count = numpy_words.variable("x"), numpy_words.shared(np.array(0), name="count")
     big = engine.apply(np.resize, x, 1 << 22)
-    f = synk.function([x], big, updates=[(count, count + 1)])
+    f = synk.function([x], (big, "avg"), updates=[(count, count + 1)])
     with pytest.raises((SharedMemoryError, WorkerError), match="[GT]iB") as caught:
         f.steps(Y, n_steps=1 << 16)
     assert caught.value.steps == [0] * ranks.n

@@ -12,15 +12,17 @@ import sys
 import numpy as np
 
 import synkhronos.functions.function  # noqa: F401, what is first imported while a bug is planted would keep it
+from synkhronos import in_graph
 from synkhronos.collectives import scatter as scatter_module
 from synkhronos.collectives.broadcast import Broadcast
-from synkhronos.functions import arguments, batches, calling, division, planning, slicing, step_outputs
+from synkhronos.functions import arguments, batches, calling, default_ops, division, planning, slicing, step_outputs
 from synkhronos.functions.plan import Plans
 from synkhronos.functions.variants import Variants
 from synkhronos.kernels import reduce as kernel
-from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, op, single_numbers
+from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, single_numbers
 from synkhronos.selection import Indices, Rows
-from synkhronos.testing.numpy_engine import Function, NumpyEngine, Shared, _substituted
+from synkhronos.sharding import Axes, Elementwise, Partial, Placed, completion, rule
+from synkhronos.testing.numpy_engine import Function, NumpyEngine, Shared, _substituted, operations
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 from synkhronos.transports.value_buffers import Region, ValueBuffers
 
@@ -189,11 +191,6 @@ def weight_0_counts(plant):
     plant.replace(mean, "counting", wrong)
 
 
-def default_op_is_sum(plant):
-    """Outputs of floats without an op are added up."""
-    plant.replace_constant(op, "AVG", ReduceOp("sum"))
-
-
 # -- rows: who takes which -----------------------------------------------------------------------------------------------
 
 
@@ -348,7 +345,7 @@ def update_per_slice(plant):
 
     def wrong(self, snapshot, sliced, as_inputs):
         compiled = right(self, snapshot, sliced, as_inputs)
-        if sliced:
+        if sliced and snapshot.halves is None:
             at_once = right(self, snapshot, False, as_inputs)
             compiled = Function(
                 snapshot._replace(
@@ -596,6 +593,172 @@ def not_linear_in_slices(plant):
     plant.replace(planning, "_check_degree", lambda division, label, degree, op, hint: None)
 
 
+# -- outputs without ops -------------------------------------------------------------------------------------------------
+
+
+def other_op_than_found(plant, wrong_ops):
+    right = default_ops._by_placement
+
+    def wrong(output, placement):
+        found = right(output, placement)
+        return ReduceOp(wrong_ops.get(found.name, found.name)) if isinstance(found, ReduceOp) else found
+
+    plant.replace(default_ops, "_by_placement", wrong)
+
+
+def default_op_is_sum(plant):
+    """Means without an op are added up."""
+    other_op_than_found(plant, {"avg": "sum"})
+
+
+def default_op_is_avg(plant):
+    """As before there were placements: sums without an op are averaged."""
+    other_op_than_found(plant, {"sum": "avg"})
+
+
+def rows_of_the_master_alone(plant):
+    """Rows without an op are not gathered."""
+    other_op_than_found(plant, {"gather": None})
+
+
+def least_for_largest(plant):
+    """Maxima without an op are put together by the minimum."""
+    other_op_than_found(plant, {"max": "min"})
+
+
+# -- exact functions -----------------------------------------------------------------------------------------------------
+
+
+def collective_left_out(plant):
+    """The first update of a part is made of the rank's own."""
+    right = completion.complete
+
+    def wrong(nodes, found, roots, builder):
+        return right(nodes, found, list(roots)[1:], builder)
+
+    plant.replace(completion, "complete", wrong)
+
+
+def no_collectives_before_operations(plant):
+    """An operation that needs the whole of a part takes the rank's own for it."""
+    right = rule.taken_whole
+
+    def wrong(inputs, positions, exact):
+        whole, after = right(inputs, positions, exact)
+        return frozenset(i for i in whole if not isinstance(inputs[i], Partial)), after
+
+    plant.replace(rule, "taken_whole", wrong)
+
+
+def collective_too_late(plant):
+    """A function of a part is taken for a part of the function's value."""
+    right = Elementwise.place
+
+    def wrong(self, inputs, exact):
+        if [type(one) for one in inputs] == [Partial] and not self.linear:
+            return Placed([inputs[0]])
+        return right(self, inputs, exact)
+
+    plant.replace(Elementwise, "place", wrong)
+
+
+def collective_too_early(plant):
+    """What is computed once, with collectives, is computed of the first slice alone."""
+    right = slicing.in_slices
+
+    def wrong(call, weights, outputs, updates, accumulator=Accumulator):
+        if updates and updates[0][0].startswith("part"):
+            later = [[*of_slice[: len(outputs)], *[None] * len(updates)] for of_slice in weights[1:]]
+            weights = [weights[0], *later]
+        return right(call, weights, outputs, updates, accumulator)
+
+    plant.replace(slicing, "in_slices", wrong)
+
+
+def other_op_inside(plant, right_op, wrong_op):
+    right = operations.all_reduce
+
+    def wrong(variables, op):
+        return right(variables, ReduceOp(wrong_op) if op.name == right_op else op)
+
+    plant.replace(operations, "all_reduce", wrong)
+
+
+def sum_for_avg(plant):
+    """Parts of means are added up."""
+    other_op_inside(plant, "avg", "sum")
+
+
+def max_for_min(plant):
+    """Of the ranks' minima the largest is taken."""
+    other_op_inside(plant, "min", "max")
+
+
+def power_of_rows_forgotten(plant):
+    """After the next operation a mean is taken for a sum."""
+    right = Axes._power
+
+    def wrong(self, inputs):
+        return right(self, inputs) and 0
+
+    plant.replace(Axes, "_power", wrong)
+
+
+def parts_of_slices_averaged(plant):
+    """Of sums over slices, the mean is taken."""
+    other_op_of_slices(plant, {"sum": "avg"})
+
+
+def parts_of_slices_added(plant):
+    """Means over slices are added up."""
+    other_op_of_slices(plant, {"avg": "sum"})
+
+
+def other_op_of_slices(plant, wrong_ops):
+    right = planning.Planner._second_half
+
+    def wrong(self, cut, replicator, wanted, num_slices):
+        half = right(self, cut, replicator, wanted, num_slices)
+        return half._replace(ops=[op and ReduceOp(wrong_ops.get(op.name, op.name)) for op in half.ops])
+
+    plant.replace(planning.Planner, "_second_half", wrong)
+
+
+def equal_weights_after_slices(plant):
+    """The ranks' parts of all slices are averaged with equal weights."""
+    right = calling.CollectivesOfCall.__init__
+
+    def wrong(self, plan, weights, rows, context):
+        if plan.second_half is not None and weights is plan.division.weights:
+            weights = [int(weight > 0) for weight in weights]
+        right(self, plan, weights, rows, context)
+
+    plant.replace(calling.CollectivesOfCall, "__init__", wrong)
+
+
+def length_of_the_rank(plant):
+    """Where the number of all rows is wanted, it is that of the rank's."""
+    plant.replace(in_graph, "whole_length", lambda length: length)
+
+
+#: Bugs of outputs without ops.
+WITHOUT_OPS = [default_op_is_sum, default_op_is_avg, rows_of_the_master_alone, least_for_largest]
+
+#: Bugs of exact functions.
+EXACT = [
+    collective_left_out,
+    no_collectives_before_operations,
+    collective_too_late,
+    collective_too_early,
+    sum_for_avg,
+    max_for_min,
+    power_of_rows_forgotten,
+    parts_of_slices_averaged,
+    parts_of_slices_added,
+    equal_weights_after_slices,
+    length_of_the_rank,
+]
+
 #: Bugs of collectives inside functions.
 INSIDE = [
     equal_weights_inside,
@@ -618,7 +781,6 @@ BUGS = [
     weights_of_the_first_steps,
     indices_of_steps_from_the_first_on,
     weight_0_counts,
-    default_op_is_sum,
     off_by_one_partition,
     inputs_lose_the_remainder,
     scatter_loses_the_remainder,
@@ -642,5 +804,7 @@ BUGS = [
     subset_in_order,
     plan_of_the_call_before,
     slot_one_collective_old,
+    *WITHOUT_OPS,
+    *EXACT,
     *INSIDE,
 ]

@@ -56,7 +56,7 @@ class Library:
             values[name] = words.variable(name, SHARED[of][0], len(SHARED[of][1]))
         givens = {values[name]: evaluate(formula, words, values) for name, formula in recipe.givens.items()}
         outputs = [
-            (output.value(words, values),) + (() if output.op == "default" else (output.op,))
+            (output.value(words, values),) + ((output.op,) if output.given and output.op != "default" else ())
             for output in recipe.outputs
         ]
         outputs = [output if len(output) == 2 else output[0] for output in outputs]
@@ -81,6 +81,7 @@ class Library:
                 updates,
                 givens,
                 [values[name] for name in recipe.sliceable.split()],
+                exact=recipe.exact,
                 **options,
             )
         finally:

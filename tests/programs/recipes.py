@@ -81,6 +81,7 @@ def evaluate(formula, words, values):
 class Output:
     """An output: ``outer(formula)``, and its op.
 
+    ``given`` says whether the function is told the op; if not, it is that which makes the output the serial one's.
     ``serial`` says that over divided rows it is, by its op, what one rank would compute of all rows; ``linear`` that the
     mean of its values over slices is its value on all rows, as far as its collectives go.
     """
@@ -90,6 +91,7 @@ class Output:
     outer: str = ""
     serial: bool = False
     linear: bool = True
+    given: bool = True
 
     def value(self, words, values):
         inner = evaluate(self.formula, words, values)
@@ -128,6 +130,11 @@ def own(formula):
 def common(formula, op="max"):
     """What collectives give, which is what they give of all rows."""
     return Output(formula, op, "", True)
+
+
+def plain(formula, op):
+    """An output without an op, and the op that it needs."""
+    return Output(formula, op, "", True, given=False)
 
 
 @dataclass(frozen=True)
@@ -173,6 +180,10 @@ class Recipe:
         Whether the NumPy engine updates in place.
     aligned : bool
         Whether inputs and data are computed with row by row, so that there must be as many rows of all.
+    exact : bool
+        Whether it is built with ``exact=True``.
+    in_slices : bool
+        If so, whether it can be called in slices: no row depends on what all rows have in common.
     """
 
     name: str
@@ -188,6 +199,8 @@ class Recipe:
     mutable: bool = False
     inplace: bool = False
     aligned: bool = False
+    exact: bool = False
+    in_slices: bool = True
 
     @property
     def inputs(self):
@@ -209,6 +222,11 @@ class Recipe:
         ):
             used += parameters(formula)
         return [name for name in SHARED if name in used]
+
+    @property
+    def in_common(self):
+        """The names of the shared variables that an exact function takes to be the same on all ranks."""
+        return [name for name in self.shareds if name not in self.sliceable.split()]
 
     # -- collectives inside ----------------------------------------------------------------------------------------
 
@@ -239,6 +257,15 @@ class Recipe:
         """Return whether a formula, without collectives, uses what is of one rank alone."""
         names = {name for each in self.behind(formula) for name in parameters(each)}
         return not self.meets(formula) and bool(names & of_ranks)
+
+
+def gradient(v, x, y, w):
+    """Of the mean squared error of a linear model."""
+    return v.mean(v.transposed(x) * (v.dot(x, w) - y), 1) * 0.0625
+
+
+def norm(v, g):
+    return v.sqrt(v.sum(g * g))
 
 
 RECIPES = [
@@ -824,6 +851,295 @@ RECIPES = [
         ],
         updates=[Update("w", lambda v, w, stream: w * 0.5 + v.all_avg(v.draw(stream)))],
         default_updates=[Update("stream", lambda v, stream: v.advanced(stream))],
+    ),
+    # without ops
+    Recipe(
+        "plain rows",
+        "x y",
+        [
+            plain(lambda v, x, w: v.dot(x, w), "gather"),
+            plain(lambda v, x, y: v.sum(x, 1) * y, "gather"),
+            plain(lambda v, x: v.argmax(x, 1), "gather"),
+            plain(lambda v, y: v.greater(y, 0), "gather"),
+        ],
+    ),
+    Recipe(
+        "plain sums",
+        "x y",
+        [
+            plain(lambda v, x: v.sum(x, 0), "sum"),
+            plain(lambda v, x, y: v.dot(y, x), "sum"),
+            plain(lambda v, x, y, q: v.sum(x) * q - v.sum(y), "sum"),
+            plain(lambda v, y: v.prod(y), "prod"),
+            plain(lambda v, x: v.length(x), "sum"),
+        ],
+        whole="q",
+        form="dict",
+    ),
+    Recipe(
+        "plain means",
+        "x y",
+        [
+            plain(lambda v, x: v.mean(x, 0), "avg"),
+            plain(lambda v, x, w: v.mean(x * w, 0) + w, "avg"),
+            plain(lambda v, x, y: v.divide(v.dot(y, x), v.length(y)), "avg"),
+            plain(lambda v, y: v.mean(y), "avg"),
+        ],
+    ),
+    Recipe("plain matrix of rows", "t", [plain(lambda v, t: v.sum(t, 2) * 2, "gather")], form="single"),
+    Recipe(
+        "plain extremes",
+        "x b j",
+        [
+            plain(lambda v, x: v.max(x, 0), "max"),
+            plain(lambda v, x: v.min(x), "min"),
+            plain(lambda v, b: v.any(b), "max"),
+            plain(lambda v, b: v.all(b), "min"),
+            plain(lambda v, j: v.max(j, 0), "max"),
+        ],
+    ),
+    Recipe(
+        "plain integers", "i j", [plain(lambda v, i: v.sum(i), "sum"), plain(lambda v, j: j * j, "gather")], form="dict"
+    ),
+    Recipe("plain float32", "z", [plain(lambda v, z: v.sum(z, 0), "sum"), plain(lambda v, z: v.mean(z, 1), "gather")]),
+    Recipe(
+        "plain values of all",
+        "",
+        [plain(lambda v, w, p: w * p, "avg"), plain(lambda v, m: v.sum(m, 0), "avg"), plain(lambda v, h: h, "avg")],
+        whole="p",
+    ),
+    Recipe(
+        "plain integers of all",
+        "y",
+        [plain(lambda v, count: count, None), plain(lambda v, c: c * 2, None), plain(lambda v, y: v.sum(y), "sum")],
+        whole="c",
+    ),
+    Recipe(
+        "plain and updated",
+        "x",
+        [plain(lambda v, x, w: x * w, "gather"), plain(lambda v, x, w: v.max(v.dot(x, w)), "max")],
+        updates=[Update("w", lambda v, x, w: w * 0.5 + v.mean(x, 0) * 0.25)],
+    ),
+    Recipe(
+        "plain data",
+        "",
+        [
+            plain(lambda v, table: v.sum(table, 0), "sum"),
+            plain(lambda v, column: column * 2, "gather"),
+            plain(lambda v, column: v.max(column), "max"),
+        ],
+        sliceable="table column",
+    ),
+    Recipe(
+        "plain with collectives",
+        "x",
+        [
+            plain(lambda v, x: x - v.all_avg(v.mean(x, 0)), "gather"),
+            plain(lambda v, x: v.all_avg(v.mean(x, 0)) * 2, "avg"),
+        ],
+    ),
+    # exact
+    Recipe(
+        "exact momentum",
+        "x y",
+        [mean(lambda v, x, y, w: (v.dot(x, w) - y) * (v.dot(x, w) - y)), plain(lambda v, g: norm(v, g), "avg")],
+        like={"g": "w"},
+        givens={"g": gradient},
+        updates=[
+            Update("u", lambda v, u, g: u * 0.5 - g),
+            Update("w", lambda v, w, u, g: w * 0.5 + u * 0.25 - g * 0.5),
+        ],
+        exact=True,
+    ),
+    Recipe(
+        "exact adam",
+        "x y",
+        [plain(lambda v, x, w: v.dot(x, w), "gather"), mean(lambda v, x: x)],
+        like={"g": "w"},
+        givens={"g": gradient},
+        updates=[
+            Update("statistics", lambda v, statistics, g: v.abs(statistics) * 0.5 + g * g * 0.5),
+            Update(
+                "w",
+                lambda v, w, g, statistics: w * 0.5 - v.divide(g, v.sqrt(v.abs(statistics) * 0.5 + g * g * 0.5) + 0.5),
+            ),
+            Update("seen", lambda v, seen: seen + 1),
+        ],
+        exact=True,
+    ),
+    Recipe(
+        "exact norm of gradients",
+        "x",
+        [plain(lambda v, g: norm(v, g) * 2, "avg"), plain(lambda v, x: v.sum(x, 0), "sum")],
+        like={"g": "w"},
+        givens={"g": lambda v, x: v.mean(x, 0)},
+        updates=[
+            Update("u", lambda v, u, g: u * 0.5 - v.divide(g, norm(v, g) + 0.5)),
+            Update("scale", lambda v, g: norm(v, g)),
+        ],
+        exact=True,
+        inplace=True,
+    ),
+    Recipe(
+        "exact logarithm",
+        "y",
+        [plain(lambda v, y: v.log(v.sum(y * y) + 1), "avg"), plain(lambda v, y: v.sum(y), "sum")],
+        updates=[
+            Update("scale", lambda v, y: v.log(v.sum(y * y) + 1)),
+            Update("running", lambda v, y, running: v.tanh(running * 0.5 + v.mean(y))),
+        ],
+        exact=True,
+        form="dict",
+    ),
+    Recipe(
+        "exact sums",
+        "x y",
+        [total(lambda v, x: x), plain(lambda v, x, y: v.dot(y, x), "sum"), each(lambda v, x: x + 1)],
+        updates=[
+            Update("w", lambda v, x, y: v.larger(v.dot(y, x) * 0.125, -1)),
+            Update("u", lambda v, x: v.tanh(v.sum(x, 0))),
+            Update("scale", lambda v, x: v.sum(x) * 0.125),
+            Update("running", lambda v, y: v.sum(y) * v.mean(y) * 0.0625),
+        ],
+        exact=True,
+    ),
+    Recipe(
+        "exact means of means",
+        "x",
+        [plain(lambda v, x, w: v.mean(v.mean(x, 0) * w), "avg")],
+        updates=[
+            Update("w", lambda v, x, w: v.mean(x, 0) * 0.5 + w * 0.25),
+            Update("scale", lambda v, x: v.mean(v.abs(v.mean(x, 0)))),
+        ],
+        exact=True,
+        form="single",
+    ),
+    Recipe(
+        "exact counts",
+        "x i",
+        [plain(lambda v, x: v.length(x), "sum"), plain(lambda v, i: v.sum(i), "sum")],
+        updates=[
+            Update("count", lambda v, x: v.length(x) * 2 - 1),
+            Update("seen", lambda v, i: v.larger(v.sum(i), 2)),
+            Update("scale", lambda v, x: v.divide(v.sum(x), v.length(x))),
+            Update("running", lambda v, x: v.tanh(v.divide(v.sum(x), v.length(x)) - 1)),
+        ],
+        exact=True,
+    ),
+    Recipe(
+        "exact extremes",
+        "x j b",
+        [
+            plain(lambda v, x: v.max(x, 0), "max"),
+            plain(lambda v, x: v.max(x) * v.min(x), "avg"),
+            plain(lambda v, b: v.any(b), "max"),
+        ],
+        updates=[
+            Update("u", lambda v, x: v.max(x, 0) * v.min(x, 0)),
+            Update("k", lambda v, j: v.max(j, 0)),
+            Update("flags", lambda v, x, b: v.and_(v.greater(v.max(x, 0), 1), v.any(b))),
+            Update("scale", lambda v, x: v.min(x)),
+        ],
+        exact=True,
+    ),
+    Recipe(
+        "exact normalised rows",
+        "x",
+        [
+            plain(lambda v, x: x - v.mean(x, 0), "gather"),
+            plain(lambda v, x: v.mean((x - v.mean(x, 0)) * (x - v.mean(x, 0)), 0), "avg"),
+            plain(lambda v, x: v.sum(x, 0), "sum"),
+        ],
+        updates=[Update("statistics", lambda v, x: v.sqrt(v.mean((x - v.mean(x, 0)) * (x - v.mean(x, 0)), 0) + 1))],
+        exact=True,
+        in_slices=False,
+    ),
+    Recipe(
+        "exact matrix",
+        "x",
+        [plain(lambda v, x, e: v.dot(x, v.transposed(e)), "gather"), mean(lambda v, x: x)],
+        whole="e",
+        updates=[
+            Update(
+                "m",
+                lambda v, x, e, m: v.tanh(v.dot(v.transposed(v.dot(x, v.transposed(e))), x) * 0.0625 + m * 0.5),
+            )
+        ],
+        exact=True,
+    ),
+    Recipe(
+        "exact values of all",
+        "",
+        [plain(lambda v, w, p: w * p, "avg"), plain(lambda v, count: count, None)],
+        whole="p",
+        updates=[
+            Update("u", lambda v, u, p: v.sqrt(u * u * 0.25 + p * p + 1)),
+            Update("w", lambda v, u: u),
+            Update("count", lambda v, count: count + 1),
+        ],
+        exact=True,
+    ),
+    Recipe(
+        "exact default updates",
+        "x",
+        [mean(lambda v, x, running, seen: x - running + seen)],
+        updates=[Update("w", lambda v, x, w, statistics: w * 0.5 + v.tanh(v.mean(x * statistics, 0)))],
+        default_updates=[
+            Update("statistics", lambda v, x, statistics: statistics * 0.5 + v.mean(x, 0) * v.mean(x, 0) * 0.25),
+            Update("running", lambda v, x, running: running * 0.5 + v.mean(x) * 0.5),
+            Update("seen", lambda v, seen: seen + 1),
+        ],
+        exact=True,
+    ),
+    Recipe(
+        "exact float32",
+        "z",
+        [plain(lambda v, z: z * z, "gather"), plain(lambda v, z: v.mean(z), "avg")],
+        updates=[Update("h", lambda v, z, h: v.tanh(h + v.mean(z)))],
+        exact=True,
+    ),
+    Recipe(
+        "exact big",
+        "y",
+        [plain(lambda v, y: v.tanh(v.sum(y)), "avg"), mean(lambda v, y: y)],
+        updates=[Update("big", lambda v, y, big: v.larger(big * 0.5 + v.mean(y), -1))],
+        exact=True,
+        inplace=True,
+    ),
+    Recipe(
+        "exact with collectives",
+        "x",
+        [plain(lambda v, x: v.all_avg(v.mean(x, 0)) * 2, "avg")],
+        updates=[
+            Update("w", lambda v, x, w: w * 0.5 + v.tanh(v.all_sum(v.mean(x, 0)))),
+            Update("scale", lambda v, x: v.log(v.all_avg(v.sum(x * x)) + 1)),
+        ],
+        exact=True,
+    ),
+    Recipe(
+        "exact data",
+        "",
+        [mean(lambda v, table, w, column: v.dot(table, w) - column), plain(lambda v, table: table * 2, "gather")],
+        updates=[
+            Update("w", lambda v, w, table: w * 0.5 - v.divide(v.mean(table, 0), norm(v, v.mean(table, 0)) + 0.5)),
+            Update("running", lambda v, column: v.log(v.sum(column * column) + 1)),
+            Update("count", lambda v, labels: v.sum(labels)),
+        ],
+        sliceable="table column labels",
+        aligned=True,
+        exact=True,
+    ),
+    Recipe(
+        "exact inputs and data",
+        "y",
+        [plain(lambda v, y, column: y + column, "gather"), plain(lambda v, y, column: v.dot(y, column), "sum")],
+        updates=[
+            Update("scale", lambda v, y, column: v.tanh(v.mean(y * column))),
+            Update("seen", lambda v, y: v.length(y)),
+        ],
+        sliceable="column",
+        aligned=True,
+        exact=True,
     ),
 ]
 

@@ -177,7 +177,7 @@ class Draw:
 
     def __init__(self, random, names):
         self.random, self.names = random, list(names)
-        self._last = None
+        self._last, self._next = None, None
 
     def chance(self, percent):
         return self.random.randrange(100) < percent
@@ -195,7 +195,22 @@ class Draw:
         return Given(array, "array" if form == "list" and not array.size else form)
 
     def step(self, model):
-        """Return a step that may have no meaning; then another one is to be drawn."""
+        """Return a step that may have no meaning; then another one is to be drawn.
+
+        Before a call that needs what all ranks have in common comes a broadcast of what differs.
+        """
+        if self._next is not None:
+            step, self._next = self._next, None
+            return step
+        step = self._step(model)
+        recipe = BY_NAME[step.recipe] if isinstance(step, Call) and step.how != "as_theano" else None
+        differing = model.differing(recipe.in_common) if recipe is not None and recipe.exact else []
+        if not differing:
+            return step
+        self._next = step
+        return Collective("broadcast", [differing])
+
+    def _step(self, model):
         kind = self.random.randrange(100)
         if kind < 52:
             return self.call(model)

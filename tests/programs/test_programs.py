@@ -56,8 +56,13 @@ def features(step):
         found = [step.how, "function " + step.recipe]
         for option, value in step.options.items():
             found += [option, f"{option} of {type(value).__name__}"]
-        if BY_NAME[step.recipe].collectives:
-            found += [f"collectives inside, with {used}" for used in [step.how, *step.options]]
+        recipe, used = BY_NAME[step.recipe], [step.how, *step.options]
+        if recipe.collectives:
+            found += [f"collectives inside, with {option}" for option in used]
+        if recipe.exact:
+            found += [f"exact, with {option}" for option in used]
+        if not all(output.given for output in recipe.outputs):
+            found += [f"without ops, with {option}" for option in used]
         return found + [value.form for value in step.given.values()]
     if isinstance(step, Collective):
         return [step.name] + [
@@ -96,7 +101,8 @@ def test_threads(library):
     wanted += ["batch_s of list", "batch_s of slice", "num_slices", "output_subset"]
     wanted += ["steps", "batches", "batches_s", "n_steps"]
     wanted += [
-        "collectives inside, with " + used
+        f"{what}, with {used}"
+        for what in ("collectives inside", "exact", "without ops")
         for used in ("call", "steps", "as_theano", "batch", "batch_s", "num_slices", "output_subset")
     ]
     wanted += ["array", "list", "view", "data", "minibatch"]
@@ -166,11 +172,21 @@ def plant(monkeypatch):
     plant.pull_out()
 
 
+def concerns(bug, recipe):
+    """Return whether a function is of the kind that a bug is about."""
+    if bug in bugs.INSIDE:
+        return recipe.collectives
+    if bug in bugs.EXACT:
+        return recipe.exact
+    is_plain = not all(output.given for output in recipe.outputs)
+    return is_plain if bug in bugs.WITHOUT_OPS else not (is_plain or recipe.exact)
+
+
 @pytest.mark.parametrize("bug", bugs.BUGS, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_found(plant, bug):
     """Within 2,000 draws, by a wrong value; the program that shows it is short, and without the bug it is right."""
     bug(plant)
-    recipes = [recipe for recipe in RECIPES if recipe.collectives or bug not in bugs.INSIDE]
+    recipes = [recipe for recipe in RECIPES if concerns(bug, recipe)]
     found = found_by_a_value(Library("numpy", recipes))
     assert found is not None, "no value was wrong in 2,000 draws"
     program, wrong = found

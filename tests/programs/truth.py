@@ -174,9 +174,18 @@ class Model:
         if weights and any(weights) and not weights[self.root] and None in ops:
             raise Refused("op None, and the master makes no call")
         updates = self._updates(recipe)
-        averaging = "avg" in ops or num_slices > 1 and any(op == "avg" for _, op in updates)
+        averaging = "avg" in ops or num_slices > 1 and not recipe.exact and any(op == "avg" for _, op in updates)
         if (averaging or "avg" in recipe.collectives) and None not in counts and counts[0] != counts[1]:
             raise Refused("no weights")
+        of_call = [1] * self.n if weights is None else weights
+        if recipe.exact:
+            if num_slices > 1 and not recipe.in_slices:
+                raise Refused("rows that depend on all rows, in slices")
+            by_rows = batch_s is not None or num_slices > 1
+            given = {**whole, **{name: given[name].array for name in scattered}}
+            found = self._exact(recipe, outputs, ops, updates, given, parts, shared_rows if by_rows else None)
+            self.last_rows[recipe.name] = of_call
+            return found
         for made, op in [*zip(outputs, ops), *updates] if num_slices > 1 else []:
             if recipe.meets(made.formula) and not (made.linear and op in ("avg", None)):
                 raise Refused("slices of what is not linear in collectives")
@@ -206,8 +215,33 @@ class Model:
             results.append(self._output(recipe, output, None if empty else op, slices, size))
         self._check_serial(recipe, outputs, ops, results, given, scattered, parts, whole)
         after = self._updated(recipe, updates, slices, num_slices, size)
-        self.last_rows[recipe.name] = [1] * self.n if weights is None else weights
+        self.last_rows[recipe.name] = of_call
         return results, after
+
+    def _exact(self, recipe, outputs, ops, updates, given, parts, shared_rows):
+        """Return what one rank alone computes of all ranks' rows; after that, all ranks hold the same."""
+        if self.differing(recipe.in_common):
+            raise NoAnswer("ranks differ in what an exact function takes to be the same")
+        of_ranks = [
+            self._values(recipe, rank, given, parts and parts[rank], shared_rows and shared_rows[rank])
+            for rank in range(self.n)
+        ]
+        values = of_ranks[self.root]
+        for name in recipe.sliceable.split() + [name for name in recipe.scattered.split() if name in INPUTS]:
+            values[name] = np.concatenate([each[name] for each in of_ranks])
+        alone = Slice(self.root, 0, 1, True, values)
+        size = self._size([alone]) ** 2  # its rules are products of products
+
+        def serial(made, op):
+            ((value, rounding),) = self._evaluate(recipe, made.value, [alone])
+            return Expected(value, max(rounding, rounding_of(op, value)), size)
+
+        after = {update.target: [serial(update, None)] * self.n for update, _ in updates}
+        return [serial(output, op) for output, op in zip(outputs, ops)], after
+
+    def differing(self, names):
+        """Return which of these shared variables are not the same on all ranks."""
+        return [name for name in names if len({value.tobytes() for value in self.values[name]}) > 1]
 
     def steps(self, recipe, given, batches=None, batches_s=None, n_steps=None, **options):
         """Return what as many calls return, by output; and what the ranks hold after the last."""
@@ -347,10 +381,9 @@ class Model:
         """The formulas over all rows at once must give the same where the ranks' variables are the same."""
         if parts is None or recipe.sliceable or not sum(map(len, parts)):
             return
-        shareds = {name: self.values[name] for name in recipe.shareds}
-        if any(value.tobytes() != of_ranks[0].tobytes() for of_ranks in shareds.values() for value in of_ranks):
+        if self.differing(recipe.shareds):
             return
-        values = {name: of_ranks[0] for name, of_ranks in shareds.items()}
+        values = {name: self.values[name][0] for name in recipe.shareds}
         values.update(whole)
         values.update((name, given[name].array[np.concatenate(parts)]) for name in scattered)
         for output, op, result in zip(outputs, ops, results):

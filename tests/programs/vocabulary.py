@@ -4,13 +4,13 @@ A formula is a function of the words and of values, arrays or variables: ``lambd
 these words it uses ``+ - *``, comparisons by name, and indexing by constants; all constants are exact in binary.
 """
 
-import copy
 import operator
 
 import numpy as np
 
 import synkhronos as synk
 from synkhronos.testing import numpy_engine as numpy_engine
+from synkhronos.testing.numpy_engine import operations
 
 FUNCTIONS = {
     "sum": np.sum,
@@ -29,17 +29,13 @@ FUNCTIONS = {
     "and_": np.logical_and,
     "transposed": np.transpose,
     "at": operator.getitem,
+    "divide": np.true_divide,
+    "sqrt": np.sqrt,
+    "log": np.log,
+    "tanh": np.tanh,
+    "length": operations.length,
+    "cast": operations.cast,
 }
-
-
-def length(x):
-    """The number of rows, int64."""
-    return np.int64(len(x))
-
-
-def cast(x, dtype):
-    """The values in another type."""
-    return np.asarray(x).astype(dtype)
 
 
 def precision(x):
@@ -105,14 +101,16 @@ class Arrays:
     def __getattr__(self, word):
         if word.startswith("all_"):
             return lambda x: self._all(word[len("all_") :], x)
-        function = {"length": length, "cast": cast, **FUNCTIONS}[word]
-        if word not in ("sum", "mean", "prod", "dot"):
+        function = FUNCTIONS[word]
+        if word not in ("sum", "mean", "prod", "dot", "divide", "sqrt", "log", "tanh"):
             return function
 
         def rounding(x, *args):
             self.rounding = max(self.rounding, precision(x))
             if word == "mean" and not np.size(x):
                 raise ValueError("the mean of nothing")
+            if word == "divide" and not np.all(args[0]):
+                raise ValueError("a division by 0")
             return function(x, *args)
 
         return rounding
@@ -136,16 +134,6 @@ class Collectives:
     all_max = staticmethod(lambda x: synk.ops.all_reduce(x, "c_max"))
 
 
-def _draw(generator):
-    return copy.deepcopy(generator).random_sample(3)
-
-
-def _after_draw(generator):
-    after = copy.deepcopy(generator)
-    after.random_sample(3)
-    return after
-
-
 class NumpyEngine(Collectives):
     """The words as expressions of the NumPy engine."""
 
@@ -158,14 +146,14 @@ class NumpyEngine(Collectives):
 
     @staticmethod
     def draw(stream):
-        return numpy_engine.apply(_draw, stream, dtype="float64", ndim=1)
+        return operations.drawn(stream, (3,))[1]
 
     @staticmethod
     def advanced(stream):
-        return numpy_engine.Apply(_after_draw, (stream,), None)
+        return operations.drawn(stream, (3,))[0]
 
     def __getattr__(self, word):
-        function = {"length": length, "cast": cast, **FUNCTIONS}[word]
+        function = FUNCTIONS[word]
         return lambda *args: numpy_engine.apply(function, *args)
 
 
@@ -188,6 +176,7 @@ class Theano(Collectives):
             "larger": T.maximum,
             "transposed": lambda x: x.T,
             "at": operator.getitem,
+            "divide": T.true_div,
             "length": lambda x: x.shape[0],
         }
 

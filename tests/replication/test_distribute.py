@@ -368,7 +368,8 @@ def _receive():
 def test_a_function_that_one_rank_cannot_load(make_world, numpy_words):
     world = make_world("threads", 3)
     x, w = numpy_words.variable("x"), numpy_words.shared(np.ones(100000), "w")
-    bad = synk.function([x], numpy_words.apply(Picky(), x, dtype="float64", ndim=1) * numpy_words.sum(w))
+    picky = numpy_words.apply(Picky(), x, dtype="float64", ndim=1)
+    bad = synk.function([x], (picky * numpy_words.sum(w), "avg"))
     for _ in range(2):
         with pytest.raises(synk.WorkerError, match="rank [12] raised OSError: not here in distribute"):
             bad(ROWS)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...errors import ArgumentValueError
-from ..base import Collectives, Cut, Degree
+from ..base import Collectives, Degree
 from .collectives import divides, needs_call, ops_in, unconditional
 from .library import Library
 from .snapshot import Snapshot
@@ -60,8 +60,7 @@ def survey(
     # A count of steps is the same on all ranks, as long as those without rows count, too.
     differ = [later.get(new, FIXED).differs for _, new in snapshot.updates]
     common = [degree != Degree.NONE or not differs for degree, differs in zip(degrees, differ)]
-    halves = snapshot.halves
-    cut = None if halves is None else Cut(halves.ops, halves.late, halves.why_not)
+    cut = None if snapshot.halves is None else snapshot.halves.cut
     return Collectives(ops, common, degrees, of_outputs, cut, divides(library, roots))
 
 

@@ -14,7 +14,8 @@ from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...sharding import Placement, Shard
 from ...trace import point
 from .. import pickling
-from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
+from ..base import ArrayType, Collectives, Engine, Input, Output
+from ..exact import placed
 from . import exact
 from . import snapshot as snapshots
 from .dependence import survey
@@ -334,10 +335,10 @@ class GraphEngine(Engine):
         return survey(self.library, snapshot, scattered, self.is_random)
 
     def placed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:
-        _, found = exact.placed(self.library, snapshot, shards)
-        return [found.of(output.variable) for output in snapshot.outputs]
+        graph = self.library.graph_of(snapshot.expressions())
+        return placed(graph, [output.variable for output in snapshot.outputs], shards)
 
-    def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, Sharding]:
+    def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, List[Placement]]:
         return exact.completed(self.library, snapshot, shards, self.label, self.is_random)
 
     def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:

@@ -1,38 +1,13 @@
-"""A function's graph with placements, and with the collectives that make it compute what the serial program does."""
+"""A function's graph with the collectives that make it compute what the serial program does."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Sequence, Tuple
 
-from ...errors import ArgumentValueError
-from ...reductions import IN_GRAPH
-from ...sharding import (
-    Builder,
-    Graph,
-    Partial,
-    Placement,
-    Propagated,
-    Replicate,
-    Shard,
-    Size,
-    Unknown,
-    complete,
-    parts_of_rows,
-    propagate,
-)
-from ..base import Sharding, Step
+from ...sharding import Builder, Placement, Shard
+from .. import exact
 from .library import Library
-from .snapshot import Halves, Snapshot
-
-AVERAGE = Partial("sum", -1)
-
-
-def placed(
-    library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], exact: bool = False
-) -> Tuple[Graph, Propagated]:
-    """Return the graph of a function, and the placements of its variables."""
-    graph: Graph = library.graph_of(snapshot.expressions())
-    return graph, propagate(graph.nodes, {**graph.known, **shards}, exact)
+from .snapshot import Snapshot
 
 
 def completed(
@@ -41,67 +16,17 @@ def completed(
     shards: Mapping[Any, Shard],
     label: Callable[[Any], str],
     is_random: Callable[[Any], bool],
-) -> Tuple[Snapshot, Sharding]:
-    """Return the snapshot with collectives, and what there is to say of it; see `Engine.completed`."""
-    graph, found = placed(library, snapshot, shards, exact=True)
-    wanted, fixed = [], []
-    for target, new in snapshot.updates:
-        placement = found.of(new)
-        argument = f"the update of {label(target)}"
-        if isinstance(placement, Unknown):
-            raise ArgumentValueError(argument, "a value that ranks can compute exactly", f"one that {placement.why}")
-        if isinstance(placement, Partial) and placement.reduction not in IN_GRAPH:
-            got = f"a product of parts of all ranks ({placement})"
-            raise ArgumentValueError(argument, "a value that ranks can compute exactly", got)
-        if isinstance(placement, (Replicate, Shard)) and placement.power != 0:
-            got = "one that depends on how many rows each rank has, from inside a loop"
-            raise ArgumentValueError(argument, "a value that ranks can compute exactly", got)
-        if isinstance(placement, Shard) and target not in shards:
-            expected = "a value that all ranks have in common"
-            got = "one with rows, of which every rank has its own"
-            raise ArgumentValueError(argument, expected, got, "name the variable in sliceable_shareds if it has rows")
-        if isinstance(placement, (Partial, Size)):
-            wanted.append(new)
-        elif not is_random(target):
-            fixed.append(new)
+) -> Tuple[Snapshot, List[Placement]]:
+    """Return the snapshot with collectives, and the placements of its outputs; see `Engine.completed`."""
+    graph, outputs = library.graph_of(snapshot.expressions()), [one.variable for one in snapshot.outputs]
     with library.change_flags(compute_test_value="off"):
-        after = complete(graph.nodes, found, wanted, _builder(library))
-        averages = _averages(graph, shards, found)
-        outputs, placements = [], []
-        for one in snapshot.outputs:
-            variable, placement = after.own.get(one.variable, one.variable), found.of(one.variable)
-            # (What slices compute once, at the end, would need the rows of all of them.)
-            is_after = one.variable in after.late and after.waiting_rows is None
-            is_part = placement == Partial() and not is_after and variable.dtype[0] in "fc"
-            if is_part and averages.of(one.variable) == AVERAGE:
-                # As in any function: so steps can be averaged, too.
-                variable, placement = library.as_average(variable), AVERAGE
-            outputs.append(library.Out(variable, one.borrow))
-            placements.append(placement)
-    whole = {**after.own, **after.whole}
-    updates = [
-        (target, whole.get(new, new) if new in wanted else after.own.get(new, new)) for target, new in snapshot.updates
-    ]
-    late = [i for i, one in enumerate(snapshot.outputs) if one.variable in after.late]
-    parts = parts_of_rows(graph.nodes, found, [*wanted, *(snapshot.outputs[i].variable for i in late)] + fixed)
-    why_not = ""
-    if after.waiting_rows is not None:
-        why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
-    if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
-        why_not = "it updates rows"
-    halves = Halves([after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, why_not)
-    steps = [Step(one.op, [label(variable) for variable in one.variables]) for one in after.collectives]
-    return snapshot._replace(outputs=outputs, updates=updates, halves=halves), Sharding(placements, steps)
-
-
-def _averages(graph: Graph, shards: Mapping[Any, Shard], found: Propagated) -> Propagated:
-    """Return what is known of the completed graph if every rank counted its own rows."""
-    return propagate(graph.nodes, {**graph.known, **shards}, False, found)
-
-
-def _op(placement: Placement) -> Optional[str]:
-    """Return by what the parts of slices are put together; None for what is the same in all of them."""
-    return placement.reduction if isinstance(placement, Partial) else None
+        found = exact.completed(graph, outputs, snapshot.updates, shards, _builder(library), label, is_random)
+    after = snapshot._replace(
+        outputs=[library.Out(new, one.borrow) for new, one in zip(found.outputs, snapshot.outputs)],
+        updates=[(target, new) for (target, _), new in zip(snapshot.updates, found.news)],
+        halves=found.halves,
+    )
+    return after, found.placements
 
 
 def _builder(library: Library) -> Builder:
@@ -115,4 +40,4 @@ def _builder(library: Library) -> Builder:
         results: Sequence[Any] = library.all_reduce(variables, op)
         return results
 
-    return Builder(apply, all_reduce, library.whole_length)
+    return Builder(apply, all_reduce, library.whole_length, library.as_average)

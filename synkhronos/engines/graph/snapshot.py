@@ -5,29 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from ..exact import Halves
 from . import collectives
 from .library import Library
-
-
-class Halves(NamedTuple):
-    """Where the graph of an exact function can be cut: before, slice by slice; after, once.
-
-    Attributes
-    ----------
-    parts : list of variables
-        Computed from rows before the cut, and all that is needed of them after it.
-    ops : list of (str or None)
-        By what those of slices are put together; None for what is the same in all slices.
-    late : list of int
-        The outputs that are computed after the cut.
-    why_not : str
-        Why the graph cannot be cut; "" if it can.
-    """
-
-    parts: List[Any]
-    ops: List[Optional[str]]
-    late: List[int]
-    why_not: str = ""
 
 
 class Snapshot(NamedTuple):

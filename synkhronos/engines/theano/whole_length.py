@@ -5,7 +5,7 @@ They need no collective: the call knows how many rows there are. Outside a call 
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 from theano import tensor
@@ -64,6 +64,11 @@ def whole_length(lengths: Variable, position: int) -> Variable:
     return WholeLength(position)(lengths)
 
 
-def as_average(part: Variable) -> Variable:
-    """Return, of parts whose sum is a value, numbers whose average over ranks, weighted by rows, is that value."""
+def as_average(part: Variable) -> Optional[Variable]:
+    """Return, of parts whose sum is a value, numbers whose average over ranks, weighted by rows, is that value.
+
+    None of integers, which have no average.
+    """
+    if part.dtype in tensor.discrete_dtypes:
+        return None
     return part * tensor.cast(InverseShare()(), part.dtype)

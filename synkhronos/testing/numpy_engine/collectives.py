@@ -10,7 +10,7 @@ import numpy as np
 from ...engines.base import Collectives, Degree
 from .function import Graph
 from .graph import Apply, Shared, Variable, ordered
-from .operations import AllReduce
+from .operations import AllReduce, whole_length
 
 FIXED = (False, Degree.NONE)
 
@@ -34,12 +34,18 @@ def numbered(roots: Sequence[Any]) -> List[Any]:
     return [new.get(id(root), root) for root in roots]
 
 
+def needs_call(graph: Graph) -> bool:
+    """Return whether a graph has operations that ask the call on this rank: collectives, and numbers of all rows."""
+    functions = [node.function for node in ordered(graph.expressions()) if isinstance(node, Apply)]
+    return any(function is whole_length or isinstance(function, AllReduce) for function in functions)
+
+
 def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
     """Return what there is to know of the collectives of a function; see `Engine.collectives`."""
-    order = ordered(graph.outputs + [new for _, new in graph.updates])
-    ops = [node.function.op for node in order if isinstance(node, Apply) and isinstance(node.function, AllReduce)]
-    if not ops:
+    if not needs_call(graph):
         return None
+    order = ordered(graph.expressions())
+    ops = [node.function.op for node in order if isinstance(node, Apply) and isinstance(node.function, AllReduce)]
     of_ranks = {id(getattr(given, "variable", given)) for given in scattered}
     of_ranks.update(
         id(node) for node in order if isinstance(node, Shared) and isinstance(node.storage[0], np.random.RandomState)
@@ -57,7 +63,8 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
         known = _dependences(order, of_ranks)
     found = [known.get(new, FIXED) for _, new in news]
     common = [degree != Degree.NONE or not differs for differs, degree in found]
-    return Collectives(ops, common, degrees, of_outputs)
+    cut = None if graph.halves is None else graph.halves.cut
+    return Collectives(ops, common, degrees, of_outputs, cut)
 
 
 def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bool, Degree]]:
@@ -69,6 +76,8 @@ def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bo
         differs = id(node) in of_ranks or any(one for one, _ in args)
         if isinstance(node, Apply) and isinstance(node.function, AllReduce):
             differs, degree = False, max(degree, Degree.AFFINE) if node.function.op.name == "avg" else Degree.OTHER
+        elif isinstance(node, Apply) and node.function is whole_length:
+            differs = False
         elif degree == Degree.AFFINE and not _is_affine(node, known):
             degree = Degree.OTHER
         known[id(node)] = differs, degree

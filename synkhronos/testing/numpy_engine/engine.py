@@ -8,10 +8,12 @@ import numpy as np
 
 from ...engines import pickling, random_states
 from ...engines.base import ArrayType, Collectives, Engine, Input, Output
+from ...engines.exact import placed
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
+from ...sharding import Placement, Shard
 from ...trace import point
-from . import collectives
+from . import collectives, exact, placing
 from .function import Function, Graph, given_pairs, graph_of
 from .graph import Apply, In, Shared, Variable, apply, check, convert, substituted
 from .operations import all_reduce
@@ -72,24 +74,26 @@ class NumpyEngine(Engine):
         return [target for target, _ in snapshot.updates]
 
     def variant(self, snapshot: Graph, sliced: bool, as_inputs: Sequence[Any]) -> Function:
-        replaced = [(shared, Variable(shared.type, shared.name)) for shared in as_inputs]
         outputs, updates = snapshot.outputs, snapshot.updates
-        if self.collectives(snapshot, {}) is not None:
-            outputs, updates = collectives.numbered(outputs + [new for _, new in updates]), []
+        if sliced and snapshot.halves is not None:
+            nothing = apply(np.array, 0)
+            states = [new for target, new in updates if self.is_random(target)]
+            outputs = [nothing if i in snapshot.halves.late else output for i, output in enumerate(outputs)]
+            outputs, updates = [*outputs, *snapshot.halves.parts, *states], []
+        elif collectives.needs_call(snapshot):
+            outputs, updates = collectives.numbered(snapshot.expressions()), []
         elif sliced:
             outputs = outputs + [new for target, new in updates if not self.is_random(target)]
             updates = [(target, new) for target, new in updates if self.is_random(target)]
-        new_values = substituted([new for _, new in updates], replaced)
-        # Nameless, because a function's inputs cannot have one name twice.
-        return Function(
-            snapshot._replace(
-                inputs=snapshot.inputs + [In(variable) for _, variable in replaced],
-                outputs=substituted(outputs, replaced),
-                updates=[(target, new) for (target, _), new in zip(updates, new_values)],
-                keys=None,
-                single=False,
-            )
-        )
+        return Function(_with_inputs(snapshot, outputs, updates, _new_inputs(as_inputs)))
+
+    def second_half(self, snapshot: Graph, as_inputs: Sequence[Any]) -> Function:
+        assert snapshot.halves is not None
+        news = [new for target, new in snapshot.updates if not self.is_random(target)]
+        replaced = _new_inputs([*as_inputs, *snapshot.halves.parts])
+        outputs = [snapshot.outputs[i] for i in snapshot.halves.late] + news
+        after = _with_inputs(snapshot, outputs, [], replaced)
+        return Function(after._replace(outputs=collectives.numbered(after.outputs)))
 
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
         for index, variable in enumerate(variables):
@@ -103,18 +107,16 @@ class NumpyEngine(Engine):
     def collectives(self, snapshot: Graph, scattered: Mapping[Any, int]) -> Optional[Collectives]:
         return collectives.survey(snapshot, list(scattered))
 
+    def placed(self, snapshot: Graph, shards: Mapping[Any, Shard]) -> List[Placement]:
+        return placed(placing.graph_of(snapshot.expressions()), snapshot.outputs, shards)
+
+    def completed(self, snapshot: Graph, shards: Mapping[Any, Shard]) -> Tuple[Graph, List[Placement]]:
+        return exact.completed(snapshot, shards, self.label, self.is_random)
+
     def shapes(self, snapshot: Graph, as_inputs: Sequence[Any]) -> Function:
-        replaced = [(shared, Variable(shared.type, shared.name)) for shared in as_inputs]
-        outputs = substituted(snapshot.outputs, replaced)
-        return Function(
-            snapshot._replace(
-                inputs=[given._replace(mutable=False) for given in snapshot.inputs] + [In(new) for _, new in replaced],
-                outputs=[apply(_shape, output, dtype="int64", ndim=1) for output in outputs],
-                updates=[],
-                keys=None,
-                single=False,
-            )
-        )
+        outputs = [apply(_shape, output, dtype="int64", ndim=1) for output in snapshot.outputs]
+        inputs = [given._replace(mutable=False) for given in snapshot.inputs]
+        return Function(_with_inputs(snapshot._replace(inputs=inputs), outputs, [], _new_inputs(as_inputs)))
 
     def is_random(self, shared: Any) -> bool:
         return isinstance(shared.storage[0], np.random.RandomState)
@@ -184,6 +186,26 @@ class NumpyEngine(Engine):
         return pickling.loads(
             data, lambda kind, number: replicas[number] if kind == "variable" else replicas[number].storage
         )
+
+
+def _new_inputs(variables: Sequence[Any]) -> List[Tuple[Any, Variable]]:
+    """Return inputs to be given in place of variables."""
+    return [(variable, Variable(variable.type, variable.name)) for variable in variables]
+
+
+def _with_inputs(
+    graph: Graph, outputs: Sequence[Any], updates: Sequence[Tuple[Any, Any]], replaced: Sequence[Tuple[Any, Variable]]
+) -> Graph:
+    """Return the graph of other outputs and updates, with more inputs, which take the place of variables."""
+    new_values = substituted([new for _, new in updates], replaced)
+    return graph._replace(
+        # Nameless, because a function's inputs cannot have one name twice.
+        inputs=graph.inputs + [In(variable) for _, variable in replaced],
+        outputs=substituted(outputs, replaced),
+        updates=[(target, new) for (target, _), new in zip(updates, new_values)],
+        keys=None,
+        single=False,
+    )
 
 
 def _shape(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ...engines.exact import Halves
 from ...errors import ArgumentTypeError, ArgumentValueError
 from .graph import Apply, In, Shared, Variable, apply, convert, describe, ordered, shared, substituted
 
@@ -21,6 +22,11 @@ class Graph(NamedTuple):
     single: bool
     name: Optional[str]
     inplace: bool
+    halves: Optional[Halves] = None  # of an exact function
+
+    def expressions(self) -> List[Any]:
+        """Return the outputs and then the new values: the order in which collectives are numbered."""
+        return self.outputs + [new for _, new in self.updates]
 
 
 def given_pairs(givens: Any) -> List[Tuple[Any, Any]]:
@@ -97,13 +103,13 @@ class Function:
     """A compiled function; call it as one of Theano's."""
 
     def __init__(self, graph: Graph) -> None:
-        order = ordered(graph.outputs + [new for _, new in graph.updates])
+        order = ordered(graph.expressions())
         order += [target for target, _ in graph.updates if not any(target is node for node in order)]
         for node in order:
             if type(node) is Variable and not any(node is given.variable for given in graph.inputs):
                 raise ArgumentValueError("inputs", "every variable of the graph", f"inputs without {node!r}")
         self.order = order  # pickled first, so that pickling does not go deep
-        self.inputs, self.outputs, self.updates, self.keys, self.single, self.name, self.inplace = graph
+        self.inputs, self.outputs, self.updates, self.keys, self.single, self.name, self.inplace = graph[:7]
 
     def __call__(self, *args: Any, output_subset: Optional[Sequence[Any]] = None, **kwargs: Any) -> Any:
         parameters = [

@@ -1,4 +1,4 @@
-"""Operations on variables of the NumPy engine: a few means and sums, and random numbers."""
+"""Operations on variables of the NumPy engine: a few means and sums, lengths, random numbers, and collectives."""
 
 from __future__ import annotations
 
@@ -33,6 +33,29 @@ def dot(x: Any, y: Any) -> Apply:
     return apply(np.dot, x, y)
 
 
+def length(x: Any) -> Any:
+    """Return the number of rows of an array: a function for `apply`."""
+    return np.int64(len(x))
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """Return the values of an array in another type: a function for `apply`."""
+    return np.asarray(x).astype(dtype)
+
+
+def whole_length(lengths: Any, position: int) -> Any:
+    """Return lengths with that of all ranks at a position; a number is a vector of one. A function for `apply`."""
+    found = np.array(lengths)
+    flat = found.reshape(-1)
+    flat[position] = in_graph.whole_length(int(flat[position]))
+    return found
+
+
+def scaled(part: Any) -> Any:
+    """Return a part of a sum times the inverse of the rank's share of rows. A function for `apply`."""
+    return np.asarray(part * np.asarray(in_graph.inverse_share(), part.dtype))
+
+
 def random_stream(seed: int, name: Optional[str] = None) -> Shared:
     """Return a shared variable that holds the state of a random number generator; see `uniform`."""
     return shared(np.random.RandomState(seed), name)
@@ -49,14 +72,22 @@ def uniform(stream: Shared, shape: Any, ndim: Optional[int] = None) -> Apply:
         A tuple, or an expression for an array of integers; then with ``ndim``.
     """
     before = stream if stream.default_update is None else stream.default_update
-    drawn = Apply(_draw, (before, shape), None)
-    stream.default_update = Apply(operator.itemgetter(1), (drawn,), None)
-    return apply(operator.itemgetter(0), drawn, dtype="float64", ndim=len(shape) if ndim is None else ndim)
+    stream.default_update, numbers = drawn(before, shape, ndim)
+    return numbers
 
 
-def _draw(state: np.random.RandomState, shape: Any) -> Tuple[np.ndarray[Any, Any], np.random.RandomState]:
+def drawn(state: Variable, shape: Any, ndim: Optional[int] = None) -> Tuple[Apply, Apply]:
+    """Return the state after the draw, and the numbers; `uniform` without the default update."""
+    ndim = len(shape) if ndim is None else ndim
+    both = Apply(draw, (state, shape, ndim), None)
+    numbers = apply(operator.itemgetter(1), both, dtype="float64", ndim=ndim)
+    return Apply(operator.itemgetter(0), (both,), None), numbers
+
+
+def draw(state: np.random.RandomState, shape: Any, ndim: int) -> Tuple[np.random.RandomState, np.ndarray[Any, Any]]:
+    """Return the state after a draw of numbers of that shape, and them."""
     after = copy.deepcopy(state)
-    return np.asarray(after.random_sample(tuple(shape))), after
+    return after, np.asarray(after.random_sample(tuple(shape)))
 
 
 class AllReduce:

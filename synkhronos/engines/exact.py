@@ -1,0 +1,146 @@
+"""From a function's graph to one that computes what the serial program does: the part that all engines have in common.
+
+An engine describes its graph by the rules of `synkhronos.sharding`, and says how it makes nodes (`Builder`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ..errors import ArgumentValueError
+from ..reductions import IN_GRAPH
+from ..sharding import (
+    Builder,
+    Graph,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    Size,
+    Unknown,
+    complete,
+    parts_of_rows,
+    propagate,
+)
+from .base import Cut
+
+#: A part of a sum, but for the share of the rows.
+AVERAGE = Partial("sum", -1)
+
+
+class Halves(NamedTuple):
+    """Where the graph of an exact function can be cut: before, slice by slice; after, once.
+
+    Attributes
+    ----------
+    parts : list of variables
+        Computed from rows before the cut, and all that is needed of them after it.
+    ops : list of (str or None)
+        By what those of slices are put together; None for what is the same in all slices.
+    late : list of int
+        The outputs that are computed after the cut.
+    why_not : str
+        Why the graph cannot be cut; "" if it can.
+    """
+
+    parts: List[Any]
+    ops: List[Optional[str]]
+    late: List[int]
+    why_not: str = ""
+
+    @property
+    def cut(self) -> Cut:
+        """What calls have to know of it."""
+        return Cut(self.ops, self.late, self.why_not)
+
+
+class Exact(NamedTuple):
+    """A function with collectives.
+
+    Attributes
+    ----------
+    outputs : list of variables
+    news : list of variables
+        The new values of the updates.
+    halves : Halves
+    placements : list of Placement
+        Of the outputs.
+    """
+
+    outputs: List[Any]
+    news: List[Any]
+    halves: Halves
+    placements: List[Placement]
+
+
+def placed(graph: Graph, outputs: Sequence[Any], shards: Mapping[Any, Shard]) -> List[Placement]:
+    """Return the placements of a function's outputs; see `Engine.placed`."""
+    found = propagate(graph.nodes, {**graph.known, **shards}, False)
+    return [found.of(output) for output in outputs]
+
+
+def completed(
+    graph: Graph,
+    outputs: Sequence[Any],
+    updates: Sequence[Tuple[Any, Any]],
+    shards: Mapping[Any, Shard],
+    builder: Builder,
+    label: Callable[[Any], str],
+    is_random: Callable[[Any], bool],
+) -> Exact:
+    """Return the function with collectives; see `Engine.completed`."""
+    found = propagate(graph.nodes, {**graph.known, **shards}, True)
+    wanted, fixed = [], []
+    for target, new in updates:
+        placement = found.of(new)
+        _check_update(placement, target, shards, f"the update of {label(target)}")
+        if isinstance(placement, (Partial, Size)):
+            wanted.append(new)
+        elif not is_random(target):
+            fixed.append(new)
+    after = complete(graph.nodes, found, wanted, builder)
+    whole = {**after.own, **after.whole}
+    late = [i for i, output in enumerate(outputs) if output in after.late]
+    parts = parts_of_rows(graph.nodes, found, [*wanted, *(outputs[i] for i in late), *fixed])
+    why_not = ""
+    if after.waiting_rows is not None:
+        why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
+    if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
+        why_not = "it updates rows"
+    own, placements = [after.own.get(output, output) for output in outputs], [found.of(output) for output in outputs]
+    averages = propagate(graph.nodes, {**graph.known, **shards}, False, found)
+    for i, output in enumerate(outputs):
+        # A mean over rows is an average here, too, for steps are averaged by rows. (What slices compute once, at the
+        # end, would need the rows of all of them.)
+        once = output in after.late and after.waiting_rows is None
+        if placements[i] == Partial() and averages.of(output) == AVERAGE and not once:
+            average = builder.as_average(own[i])
+            if average is not None:
+                own[i], placements[i] = average, AVERAGE
+    return Exact(
+        own,
+        [(whole if new in wanted else after.own).get(new, new) for _, new in updates],
+        Halves([after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, why_not),
+        placements,
+    )
+
+
+def _check_update(placement: Placement, target: Any, shards: Mapping[Any, Shard], argument: str) -> None:
+    """Refuse an update that ranks cannot compute exactly."""
+    expected = "a value that ranks can compute exactly"
+    if isinstance(placement, Unknown):
+        raise ArgumentValueError(argument, expected, f"one that {placement.why}")
+    if isinstance(placement, Partial) and placement.reduction not in IN_GRAPH:
+        raise ArgumentValueError(argument, expected, f"a product of parts of all ranks ({placement})")
+    if isinstance(placement, (Replicate, Shard)) and placement.power != 0:
+        got = "one that depends on how many rows each rank has, from inside a loop"
+        raise ArgumentValueError(argument, expected, got)
+    if isinstance(placement, Shard) and target not in shards:
+        expected = "a value that all ranks have in common"
+        got = "one with rows, of which every rank has its own"
+        raise ArgumentValueError(argument, expected, got, "name the variable in sliceable_shareds if it has rows")
+
+
+def _op(placement: Placement) -> Optional[str]:
+    """Return by what the parts of slices are put together; None for what is the same in all of them."""
+    return placement.reduction if isinstance(placement, Partial) else None

@@ -1,0 +1,53 @@
+"""A graph of the NumPy engine with the collectives that make it compute what the serial program does."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Mapping, Sequence, Tuple
+
+from ...engines import exact
+from ...reductions import ReduceOp
+from ...sharding import Builder, Node, Placement, Shard
+from .function import Graph
+from .graph import Apply, Variable
+from .operations import all_reduce, scaled, whole_length
+from .placing import graph_of, is_element
+
+
+def completed(
+    graph: Graph, shards: Mapping[Any, Shard], label: Callable[[Any], str], is_random: Callable[[Any], bool]
+) -> Tuple[Graph, List[Placement]]:
+    """Return the graph with collectives, and the placements of its outputs; see `Engine.completed`."""
+    found = exact.completed(
+        graph_of(graph.expressions()), graph.outputs, graph.updates, shards, BUILDER, label, is_random
+    )
+    updates = [(target, new) for (target, _), new in zip(graph.updates, found.news)]
+    return graph._replace(outputs=found.outputs, updates=updates, halves=found.halves), found.placements
+
+
+def _apply(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Return the results of the same operation on other inputs."""
+    one = next(output for output in node.outputs if isinstance(output, Apply))
+    before = one.args[0] if is_element(one) else one
+    args = [new if isinstance(new, Variable) else arg for new, arg in zip(inputs, before.args)]
+    new = Apply(before.function, (*args, *before.args[len(args) :]), before.type, before.name)
+    if before is one:
+        return [new]
+    return [
+        Apply(output.function, (new,), output.type, output.name) if isinstance(output, Apply) else output
+        for output in node.outputs
+    ]
+
+
+def _all_reduce(variables: Sequence[Any], op: str) -> Sequence[Any]:
+    return all_reduce(variables, ReduceOp(op))
+
+
+def _whole_length(lengths: Any, position: int) -> Any:
+    return Apply(whole_length, (lengths, position), lengths.type)
+
+
+def _as_average(part: Any) -> Any:
+    return None if part.type.dtype.kind in "biu" else Apply(scaled, (part,), part.type)
+
+
+BUILDER = Builder(_apply, _all_reduce, _whole_length, _as_average)

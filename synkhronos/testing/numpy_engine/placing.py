@@ -1,0 +1,258 @@
+"""The rule of `synkhronos.sharding` for each operation of the NumPy engine.
+
+Of a function that is not in the table nothing is known; an ufunc that is not, is elementwise.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ...sharding import (
+    MIXED,
+    ONE,
+    ZERO,
+    Axes,
+    Completed,
+    Drawn,
+    Elementwise,
+    Graph,
+    Moved,
+    Node,
+    Opaque,
+    Partial,
+    Placed,
+    Placement,
+    Reduction,
+    Rule,
+    ShapeOf,
+    Shard,
+    Subscript,
+    Unknown,
+)
+from .graph import Apply, Variable, ordered
+from .operations import AllReduce, cast, draw, length
+
+
+def graph_of(roots: Sequence[Any]) -> Graph:
+    """Return a graph as the rules see it."""
+    order = [node for node in ordered(roots) if isinstance(node, Apply)]
+    elements: Dict[Any, Dict[int, Any]] = {}
+    for node in order:
+        if is_element(node):
+            elements.setdefault(node.args[0], {})[_index(node)] = node
+    nodes: List[Node] = []
+    known: Dict[Any, Placement] = {}
+    for node in order:
+        if is_element(node):
+            continue
+        rule, n_inputs, n_outputs = _described(node)
+        inputs = [arg if isinstance(arg, Variable) else _Constant() for arg in node.args[:n_inputs]]
+        known.update((one, ZERO) for one, arg in zip(inputs, node.args) if _is_zero(arg))
+        found = elements.get(node, {})
+        outputs = [found.get(i, _Constant()) for i in range(n_outputs)] if found else [node]
+        nodes.append(Node(rule, tuple(inputs), tuple(outputs), _label(node)))
+    return Graph(nodes, [], list(roots), known)
+
+
+class _Constant:
+    """Stands for an argument that is not a variable, or for an element of a result that nobody uses."""
+
+
+def is_element(node: Apply) -> bool:
+    """Return whether a node is an element of what a function with several results returns."""
+    return isinstance(node.function, operator.itemgetter)
+
+
+def _index(node: Apply) -> int:
+    index: Any = node.function.__reduce__()[1][0]
+    return int(index)
+
+
+def _is_zero(arg: Any) -> bool:
+    return isinstance(arg, (int, float, np.ndarray, np.generic)) and not np.any(arg)
+
+
+def _label(node: Apply) -> str:
+    name = getattr(node.function, "__name__", type(node.function).__name__)
+    return f"{name} ({node.name})" if node.name else name
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+class Description(NamedTuple):
+    """The rule of a node, of how many of its first arguments it speaks, and how many results there are."""
+
+    rule: Rule
+    n_inputs: int
+    n_outputs: int = 1
+
+
+def _described(node: Apply) -> Description:
+    make = RULES.get(node.function) if isinstance(node.function, Hashable) else None
+    if isinstance(node.function, AllReduce):
+        n = len(node.args)
+        return Description(Completed(n, node.function.op.name or ""), n, n)
+    if make is None and isinstance(node.function, np.ufunc) and node.function.nout == 1 and not node.function.signature:
+        make = _elementwise()
+    found = None if make is None else make(node)
+    if found is None or any(isinstance(arg, Variable) for arg in node.args[found.n_inputs :]):
+        n_outputs = 2 if node.type is None else 1
+        takes_objects = any(isinstance(arg, Variable) and arg.type is None for arg in node.args)
+        rule = _OfObjects(n_outputs) if takes_objects else Opaque(n_outputs)
+        return Description(rule, len(node.args), n_outputs)
+    return found
+
+
+class _OfObjects(Rule):
+    """An operation on objects, which may be states of random number generators."""
+
+    def __init__(self, n_outputs: int) -> None:
+        self.n_outputs = n_outputs
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        return Placed([Unknown("computes with an object that is not an array")] * self.n_outputs)
+
+
+class _Aligned(Elementwise):
+    """An elementwise operation on inputs with different numbers of dimensions, as NumPy aligns them: by the last."""
+
+    def __init__(self, broadcastable: Sequence[Sequence[bool]], **kwargs: Any) -> None:
+        ndim = max(map(len, broadcastable))
+        self.missing = [ndim - len(pattern) for pattern in broadcastable]
+        super().__init__([[True] * n + list(pattern) for n, pattern in zip(self.missing, broadcastable)], **kwargs)
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        shifted = [
+            one._replace(axis=one.axis + n) if isinstance(one, Shard) else one for one, n in zip(inputs, self.missing)
+        ]
+        return super().place(shifted, exact)
+
+
+class _Mean(Reduction):
+    """A mean: a sum, divided by the rank's own number of rows if these are among what is averaged."""
+
+    def __init__(self, ndim: int, axes: Sequence[int]) -> None:
+        super().__init__(ndim, axes, "sum")
+        self.axes = axes
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        placed, (one,) = super().place(inputs, exact), inputs
+        (found,) = placed.outputs
+        if isinstance(one, Shard) and one.axis in self.axes and isinstance(found, Partial):
+            found = found._replace(power=found.power - 1)
+        return Placed([found], placed.whole)
+
+
+def _ones(arg: Any) -> Tuple[bool, ...]:
+    """Return along which axes an argument is known to be of length 1."""
+    if isinstance(arg, Variable):
+        return () if arg.type is None else arg.type.broadcastable
+    return tuple(length == 1 for length in np.shape(arg))
+
+
+def _ndim(node: Apply) -> int:
+    return len(_ones(node.args[0]))
+
+
+def _dtype(arg: Any) -> Any:
+    return arg.type.dtype if isinstance(arg, Variable) and arg.type else np.asarray(arg).dtype
+
+
+Maker = Callable[[Apply], Optional[Description]]
+
+
+def _elementwise(linear: Sequence[Sequence[int]] = (), n_inputs: Optional[int] = None, **kwargs: Any) -> Maker:
+    def make(node: Apply) -> Description:
+        args = node.args[:n_inputs]
+        groups = () if _dtype(node).kind == "b" else linear
+        return Description(_Aligned([_ones(arg) for arg in args], linear=groups, **kwargs), len(args))
+
+    return make
+
+
+def _power(node: Apply) -> Description:
+    exponent = node.args[1]
+    powers = {0: exponent} if isinstance(exponent, int) else {}
+    return Description(_Aligned([_ones(arg) for arg in node.args], powers=powers), 2)
+
+
+def _cast(node: Apply) -> Description:
+    before, after = _dtype(node.args[0]).kind, _dtype(node).kind
+    is_linear = after == "f" or before in "iub" and after in "iu"
+    return Description(_Aligned([_ones(node.args[0])], linear=[[0]] if is_linear else []), 1)
+
+
+def _axes(node: Apply) -> Sequence[int]:
+    axis, ndim = node.args[1] if len(node.args) > 1 else None, _ndim(node)
+    return range(ndim) if axis is None else [one % ndim for one in np.atleast_1d(axis).tolist()]
+
+
+def _reduction(op: Optional[str], only_bools: bool = False) -> Maker:
+    def make(node: Apply) -> Description:
+        known = op if not only_bools or _dtype(node.args[0]).kind == "b" else None
+        return Description(Reduction(_ndim(node), _axes(node), known), 1)
+
+    return make
+
+
+def _dot(node: Apply) -> Optional[Description]:
+    one, other = map(_ones, node.args)
+    if not (1 <= len(one) <= 2 and 1 <= len(other) <= 2):
+        return None
+    left, right = ["i", "k"][2 - len(one) :], ["k", "j"][: len(other)]
+    names = [_labels(one, left), _labels(other, right)]
+    output = [name if name in names[0] + names[1] else ONE for name in left + right if name != "k"]
+    return Description(Axes(names, [output], [[0], [1]]), 2)
+
+
+def _labels(ones: Sequence[bool], names: Sequence[Any]) -> List[Any]:
+    return [ONE if one else name for one, name in zip(ones, names)]
+
+
+def _subscript(node: Apply) -> Optional[Description]:
+    index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    if not all(type(entry) in (int, slice) for entry in index):
+        return None
+    entries = [*index, *[slice(None)] * (_ndim(node) - len(index))]
+    before = [axis if entry == slice(None) else MIXED for axis, entry in enumerate(entries)]
+    after = [name for name, entry in zip(before, entries) if isinstance(entry, slice)]
+    return Description(Subscript([before], [after], [[0]]), 1)
+
+
+RULES: Mapping[Any, Maker] = {
+    np.add: _elementwise([[0, 1]]),
+    np.subtract: _elementwise([[0, 1]]),
+    np.negative: _elementwise([[0]], negates=True),
+    np.multiply: _elementwise([[0], [1]]),
+    np.true_divide: _elementwise([[0]], powers={1: -1}),
+    np.where: _elementwise([[1, 2]]),
+    np.absolute: _elementwise(powers={0: 1}),
+    np.sqrt: _elementwise(powers={0: 0.5}),
+    np.square: _elementwise(powers={0: 2}),
+    np.sign: _elementwise(powers={0: 0}),
+    np.power: _power,
+    np.greater: _elementwise(degree=0),
+    np.less: _elementwise(degree=0),
+    np.maximum: _elementwise(degree=1),
+    np.minimum: _elementwise(degree=1),
+    cast: _cast,
+    np.sum: _reduction("sum"),
+    np.prod: _reduction("prod"),
+    np.max: _reduction("max"),
+    np.min: _reduction("min"),
+    np.any: _reduction("max", only_bools=True),
+    np.all: _reduction("min", only_bools=True),
+    np.argmax: _reduction(None),
+    np.mean: lambda node: Description(_Mean(_ndim(node), _axes(node)), 1),
+    np.dot: _dot,
+    np.transpose: lambda node: Description(Moved(_ndim(node), range(_ndim(node))[::-1]), 1),
+    np.shape: lambda node: Description(ShapeOf(_ndim(node)), 1),
+    length: lambda node: Description(ShapeOf(_ndim(node), 0), 1),
+    operator.getitem: _subscript,
+    draw: lambda node: Description(Drawn([()], node.args[2], [1]), 2, 2),
+}
