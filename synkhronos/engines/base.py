@@ -139,6 +139,40 @@ class Collectives(NamedTuple):
     divides: bool = False
 
 
+class Inside(NamedTuple):
+    """A collective inside a function.
+
+    Attributes
+    ----------
+    op : str
+    variables : list of str
+        What it reduces, as messages call it, and of which type.
+    updates : list of str
+        The shared variables whose updates wait for it, as messages call them.
+    """
+
+    op: str
+    variables: List[str]
+    updates: List[str]
+
+
+class Sharding(NamedTuple):
+    """How a function lies over the ranks.
+
+    Attributes
+    ----------
+    inputs, outputs, updates : list of Placement
+        In the order of `Engine.inputs`, `outputs` and `updated_in`; of an update, that of the new value.
+    collectives : list of Inside
+        Those inside the function, by number.
+    """
+
+    inputs: List[Placement]
+    outputs: List[Placement]
+    updates: List[Placement]
+    collectives: List[Inside]
+
+
 class Engine(ABC):
     """Compiles functions and keeps shared variables; one object per process, without state of a session.
 
@@ -499,6 +533,10 @@ class Engine(ABC):
         shards : mapping from variable to Shard
             The inputs and shared variables of which every rank has its own rows; all others are the same on all ranks.
         """
+        return None
+
+    def sharding(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[Sharding]:
+        """Return how a function lies over the ranks, its collectives with it; parameters as those of `placed`."""
         return None
 
     def completed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Tuple[Any, List[Placement]]:

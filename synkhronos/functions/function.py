@@ -19,6 +19,7 @@ from ..replication.replicator import replicator_of
 from ..runtime.command import Command
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
+from ..sharding import Shard
 from ..shared_data import Data
 from . import signature
 from .arguments import Arguments
@@ -29,6 +30,7 @@ from .division import divide
 from .plan import Plans
 from .planning import Planner
 from .steps import OnStep, RunSteps
+from .table import Row, Table
 from .upkeep import FreeFunction, Profile
 from .variants import Variants
 
@@ -118,6 +120,71 @@ class Function:
             What collectives take.
         """
         return list(self._shareds)
+
+    def sharding(self) -> Any:
+        """Return how the function's values lie over the ranks, and the collectives inside it, as a table to print.
+
+        An input is ``Shard(axis)`` if every rank has its own rows, else ``Replicate``: all have the same value. An
+        output is, on every rank, rows (``Shard``), a part of the value (``Partial(op)``), the value itself
+        (``Replicate``), or ``Unknown``, with the operation that made it so. `docs/exact.rst` explains the words.
+
+        Returns
+        -------
+        Table
+            Named: ``inputs``, ``outputs``, ``updates``, ``collectives``, ``nbytes``; ``str`` of it is the table.
+
+        Raises
+        ------
+        TypeError
+            If the engine does not know how values lie over the ranks.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import numpy as np, theano, theano.tensor as T
+        >>> synk.fork(2)
+        2
+        >>> x, w = T.dmatrix("x"), theano.shared(np.ones(2), "w")
+        >>> scores = T.dot(x, w)
+        >>> g = theano.grad(T.sqr(scores).mean(), w)
+        >>> g.name = "g"
+        >>> f = synk.function([x], scores, updates=[(w, w - 0.1 * g / abs(g).max())], name="f", exact=True)
+        >>> f([[1., 2.], [3., 4.], [5., 6.]])
+        array([ 3.,  7., 11.])
+        >>> f.sharding()
+        function f
+        inputs
+          x                              Shard(0)
+        outputs
+          output                         Shard(0)       gather
+        updates
+          w                              Replicate
+        collectives
+          0: sum of 1, 16 bytes, then the updates of w
+               g (float64 vector)
+        """
+        engine, variants = self.engine, self._variants
+        shards = {variable: Shard(axis) for variable, axis in variants.shards.items()}
+        found = engine.sharding(variants.snapshot, shards)
+        if found is None:
+            raise TypeError(f"sharding: the engine {engine.name!r} does not know how values lie over the ranks")
+        outputs, session = engine.outputs(self._compiled), self.program.session
+        given = [label.split(" (argument")[0].replace("input ", "").strip("'") for label in self._arguments.labels]
+        nbytes: List[Optional[int]] = [None] * len(found.collectives)
+        if session is not None and not session.closed and self in replicator_of(session):
+            number = replicator_of(session).number(self)
+            nbytes = [session.context.bytes_inside.get((number, i)) for i in range(len(nbytes))]
+        return Table(
+            self.name or "without a name",
+            [Row(label, placement) for label, placement in zip(given, found.inputs)],
+            [Row(one.label, *each) for one, *each in zip(outputs, found.outputs, map(str, self._output_ops))],
+            [
+                Row(engine.label(shared, f"updates[{i}]"), placement)
+                for i, (shared, placement) in enumerate(zip(engine.updated_in(variants.snapshot), found.updates))
+            ],
+            found.collectives,
+            nbytes,
+        )
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function on the master only, as plain Theano would.

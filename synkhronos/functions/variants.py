@@ -52,13 +52,16 @@ class Variants:
 
     Attributes
     ----------
+    shards : dict from variables to int
+        All that is divided by rows, and along which axes.
     collectives : Collectives, optional
         What there is to know of the function's collectives; None if it has none.
     """
 
     def __init__(self, engine: Any, snapshot: Any, sliceable: Dict[Any, int], scattered: Dict[Any, int]) -> None:
         self.engine, self.snapshot, self.sliceable = engine, snapshot, sliceable
-        self.collectives: Optional[Collectives] = engine.collectives(snapshot, {**scattered, **sliceable})
+        self.shards = {**scattered, **sliceable}
+        self.collectives: Optional[Collectives] = engine.collectives(snapshot, self.shards)
         self._graphs: Dict[Tuple[str, bool], Graph] = {}
         self._labels: Dict[bool, List[str]] = {}
 

@@ -45,6 +45,8 @@ class RankContext:
         Makes the entries of the registry: on the master from what the program has, elsewhere from what was sent.
     plans : dict of (int, int) to object
         What calls of functions have in common, by the function's number and the plan's.
+    bytes_inside : dict of (int, int) to int
+        What each collective inside a function has reduced, the last time: by the function's number and its own.
     row_buffers : dict of (int, int) to array
         Reusable buffers for the rows of a batch, by the function's number and the argument's.
     results : object
@@ -62,6 +64,7 @@ class RankContext:
         self.replicas: Optional[Replicas] = None
         self.plans: Dict[Tuple[int, int], Any] = {}
         self.row_buffers: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
+        self.bytes_inside: Dict[Tuple[int, int], int] = {}
         self.results: Any = None
         self.stopped = False
         self._changes: Sequence[Callable[[], object]] = ()
@@ -256,7 +259,7 @@ class RankContext:
         for thing in things:
             kind, number = thing
             if kind == "function":
-                for table in (self.plans, self.row_buffers):
+                for table in (self.plans, self.row_buffers, self.bytes_inside):
                     for place in [place for place in table if place[0] == number]:
                         del table[place]
             self.registry.forget(thing)

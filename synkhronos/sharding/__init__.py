@@ -25,7 +25,7 @@ from .layout import Layout, Product, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
 from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Unknown
 from .propagate import Propagated, propagate
-from .rule import Node, Opaque, Placed, Rule
+from .rule import Common, Node, Opaque, Placed, Rule
 from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
 from .shares import Put, Taken
 from .subscripts import Subscript
@@ -42,6 +42,7 @@ __all__ = [
     "complete",
     "parts_of_rows",
     "Choice",
+    "Common",
     "Completed",
     "Drawn",
     "Element",

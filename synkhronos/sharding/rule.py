@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple
 
 from ..reductions import IN_GRAPH
-from .placements import REPLICATE, Partial, Placement, Replicate, Size, Unknown
+from .placements import REPLICATE, Partial, Placement, Power, Replicate, Size, Unknown
 
 
 class Placed(NamedTuple):
@@ -68,6 +68,16 @@ class Opaque(Rule):
             return Placed([REPLICATE] * self.n_outputs, whole)
         unknown = next((one for one in inputs if isinstance(one, Unknown)), Unknown(self.why))
         return Placed([unknown] * self.n_outputs, whole)
+
+
+class Common(Rule):
+    """What the call knows, whatever the inputs are: the same on all ranks, but for a power of the rank's share."""
+
+    def __init__(self, power: Power = 0) -> None:
+        self.power = power
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        return Placed([Replicate(self.power)])
 
 
 def taken_whole(

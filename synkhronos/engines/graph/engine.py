@@ -14,9 +14,9 @@ from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...sharding import Placement, Shard
 from ...trace import point
 from .. import pickling
-from ..base import ArrayType, Collectives, Engine, Input, Output
+from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
 from ..exact import placed
-from . import exact
+from . import exact, table
 from . import snapshot as snapshots
 from .dependence import survey
 from .library import Library
@@ -340,6 +340,9 @@ class GraphEngine(Engine):
 
     def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, List[Placement]]:
         return exact.completed(self.library, snapshot, shards, self.label, self.is_random)
+
+    def sharding(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Sharding:
+        return table.sharding(self.library, snapshot, shards, self.label, self.array_type)
 
     def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_shapes(self.library, snapshot, as_inputs)

@@ -30,6 +30,7 @@ from ...sharding import (
     Axes,
     Checked,
     Choice,
+    Common,
     Completed,
     Drawn,
     Element,
@@ -58,6 +59,7 @@ from .all_reduce import AllReduce
 from .indices import constant_index, is_all
 from .lengths import axis_length, constant, elements, ndim, value
 from .share import PutShare, TakeShare
+from .whole_length import InverseShare, WholeLength
 
 #: The operation is not known: it has no rule.
 UNKNOWN_WHY = "has no rule for rows that are divided over ranks"
@@ -556,6 +558,8 @@ RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     OpFromGraph: _inner,
     IfElse: _choice,
     AllReduce: _completed,
+    WholeLength: lambda node: Common(),
+    InverseShare: lambda node: Common(power=-1),
     TakeShare: _taken_share,
     PutShare: _put_share,
 }

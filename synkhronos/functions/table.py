@@ -1,0 +1,62 @@
+"""What `Function.sharding` returns: how a function lies over the ranks, as a table to print."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..engines.base import Inside
+from ..sharding import Placement, Unknown
+
+
+class Row(NamedTuple):
+    """An input, output or update."""
+
+    label: str
+    placement: Placement
+    op: Optional[str] = None  # of an output
+
+    def __str__(self) -> str:
+        why = f": {self.placement.why}" if isinstance(self.placement, Unknown) else ""
+        return f"  {self.label:<30} {str(self.placement) + why:<14}{'' if self.op is None else ' ' + self.op}".rstrip()
+
+
+class Table(NamedTuple):
+    """How a function lies over the ranks; printing it shows it.
+
+    Attributes
+    ----------
+    name : str
+    inputs, outputs, updates : list of Row
+        Of updates the placement is that of the new value.
+    collectives : list of Inside
+        Inside the function, in the order in which they are computed.
+    nbytes : list of (int or None)
+        What each of these reduced in the last call, on every rank; None if there was none.
+    """
+
+    name: str
+    inputs: List[Row]
+    outputs: List[Row]
+    updates: List[Row]
+    collectives: List[Inside]
+    nbytes: Sequence[Optional[int]]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _lines(self) -> Iterator[str]:
+        yield f"function {self.name}"
+        parts: List[Tuple[str, Sequence[Any]]] = [("inputs", self.inputs), ("outputs", self.outputs)]
+        for title, rows in [*parts, ("updates", self.updates)]:
+            if rows:
+                yield title
+                yield from map(str, rows)
+        yield "collectives" if self.collectives else "no collectives inside"
+        for i, (each, nbytes) in enumerate(zip(self.collectives, self.nbytes)):
+            size = "bytes are known after a call" if nbytes is None else f"{nbytes:,} bytes"
+            waits = f", then the updates of {', '.join(each.updates)}" if each.updates else ""
+            yield f"  {i}: {each.op} of {len(each.variables)}, {size}{waits}"
+            yield from [f"       {variable}" for variable in each.variables]
