@@ -496,6 +496,10 @@ class Engine(ABC):
         """
         return None
 
+    def placed_updates(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[List[Placement]]:
+        """Return the same of the new value of every variable in `updated_in`."""
+        return None
+
     def completed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Tuple[Any, Sharding]:
         """Return the snapshot of a function that computes what the serial one does, with collectives where it must.
 

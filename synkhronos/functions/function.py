@@ -24,6 +24,8 @@ from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
 from .changes import tell, watched
+from .checks import FirstCalls
+from .comparison import Comparison, Given, SerialError, Subject, compare, explained
 from .division import divide
 from .plan import Plans
 from .planning import Planner
@@ -77,6 +79,7 @@ class Function:
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # reference to the session of the last call
         self._plans: Optional[Plans] = None  # of that session
+        self._first_calls = FirstCalls()
         program.add(self)
 
     def __repr__(self) -> str:
@@ -425,6 +428,9 @@ class Function:
         >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 calls twice: it has two rows
         [array(3.), array([1., 1., 2.])]
         """
+        if self.program.check and self._first_calls.left:
+            options = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
+            return self._checked(args, dict(kwargs, **options, timeout=timeout))
         if timeout is not None:
             check_timeout(timeout)
         subset = None if output_subset is None else self._positions(output_subset)
@@ -464,6 +470,75 @@ class Function:
         if self._form.keys is not None:
             return self._form.wrap(outputs, subset)
         return outputs[0] if self._form.single and subset is None else outputs
+
+    def compare(
+        self,
+        *args: Any,
+        output_subset: Any = None,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        timeout: Optional[float] = None,
+        **kwargs: Any,
+    ) -> Comparison:
+        """Make a call, and compare it with the serial function: what `as_theano` calls, given all rows.
+
+        The serial function is called first, with copies of the master's shared variables; those of
+        ``sliceable_shareds`` have the rows that the call is about, of all ranks in rank order. Then the call is made as
+        always: the shared variables of all ranks are what they are after one call. Compared are
+
+        * before the call, the shared variables of all ranks with the master's (but ``sliceable_shareds``);
+        * the outputs, but for those of op None, which are the master's own;
+        * after the call, the updated variables of every rank with the serial function's; of ``sliceable_shareds`` the
+          rows of all ranks together, unless ``batch_s`` selects some.
+
+        Floats differ if they are further apart than ``sqrt(eps)`` times the largest magnitude of the array (of an
+        updated variable: the largest change) and 16 ``eps``; ``eps`` is that of the coarsest type in the function.
+        Integers differ if they are not equal. A function that draws random numbers is not called serially, because every
+        rank draws its own; of it only the variables before the call are compared.
+
+        It takes the time of a call on one rank in addition, and memory on the master: for all ranks' values of the
+        function's variables, and for the serial function on all rows.
+
+        Parameters
+        ----------
+        *args, output_subset, batch, batch_s, num_slices, timeout, **kwargs
+            As in a call.
+
+        Returns
+        -------
+        Comparison
+            True if everything was compared and nothing differs. It has what the call has returned in ``results``, and
+            what differs in ``differences``, each with both numbers and what it may come from.
+
+        Raises
+        ------
+        Exception
+            What a call raises; what is raised for the arguments is raised before anything has changed. Also what the
+            serial function raises, with a note that says so: the call is not made then, and nothing has changed.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> synk.fork(2)
+        2
+        >>> x = T.dvector("x")
+        >>> f = synk.function([x], [x.sum(), (x.max(), "avg")])
+        >>> found = f.compare([1., 2., 6.])         # and a warning in the log, when f is built
+        >>> bool(found), found.results
+        (False, [array(9.), array(3.33333333)])
+        >>> found
+        outputs[1] is 3.3333333, 6 in the serial program: it has op 'avg', but it is a part by 'max', which is what gives the serial function's value
+        """
+        try:
+            return self._compared(
+                args,
+                kwargs,
+                dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout),
+            )
+        except SerialError as error:
+            raise explained(error.__cause__ or error) from None
 
     def steps(
         self,
@@ -572,6 +647,53 @@ class Function:
             outputs, rows, n_made = self._run(session, command, timeout, self._variants.updated_in_graph(False))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
         return self._form.wrap(outputs, subset)
+
+    def _compared(self, args: Sequence[Any], kwargs: Dict[str, Any], options: Dict[str, Any]) -> Comparison:
+        """Return what `compare` does; options are the keywords that a call keeps for itself."""
+        subset = None if options["output_subset"] is None else self._positions(options["output_subset"])
+        if options["timeout"] is not None:
+            check_timeout(options["timeout"])
+        values = signature.bind(self._arguments.inputs, self._arguments.labels, self.name, tuple(args), kwargs)
+        session = self.program.current()
+        with session.lock:
+            session.check()
+            self._plans_in(session)
+            arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
+            self._planner.division(session, n_rows, options["batch_s"], options["num_slices"])  # which may refuse it
+            scattered = self._arguments.scattered()
+            subject = Subject(
+                self.engine,
+                lambda: self.compiled,
+                self._shareds,
+                self._output_ops,
+                self._variants,
+                scattered,
+                bool(self.exact),
+            )
+            given = Given(arguments, chosen, n_rows, options["batch_s"], subset)
+            left, self._first_calls.left = self._first_calls.left, 0
+            try:
+                return compare(
+                    subject,
+                    session,
+                    given,
+                    lambda: self(*args, **kwargs, **options),
+                    lambda results: self._form.flat(results, subset),
+                )
+            finally:
+                self._first_calls.left = max(0, left - 1)
+
+    def _checked(self, args: Sequence[Any], given: Dict[str, Any]) -> Any:
+        """Make a call that is compared with the serial function because the program was asked to check."""
+        kwargs = {key: value for key, value in given.items() if key not in signature.RESERVED}
+        options = {key: given[key] for key in signature.RESERVED}
+        try:
+            found = self._compared(args, kwargs, options)
+        except SerialError as error:
+            self._first_calls.give_up(self, error.__cause__ or error, self.program.checked)
+            return self(*args, **given)
+        self._first_calls.tell(self, found, self.program.checked)
+        return found.results
 
     def _plans_in(self, session: Session) -> Plans:
         """Return the plans of the session, whose ranks have the function from then on."""

@@ -330,6 +330,10 @@ class GraphEngine(Engine):
         _, found = exact.placed(self.library, snapshot, shards)
         return [found.of(output.variable) for output in snapshot.outputs]
 
+    def placed_updates(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:
+        _, found = exact.placed(self.library, snapshot, shards)
+        return [found.of(new) for _, new in snapshot.updates]
+
     def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, Sharding]:
         return exact.completed(self.library, snapshot, shards, self.label, self.is_random)
 
