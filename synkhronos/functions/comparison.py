@@ -32,6 +32,10 @@ from .rounding import Deviation, coarsest, deviation, pair
 from .variants import Variants
 
 
+#: Why a function with random draws is not compared.
+DRAWS = "it draws random numbers, and every rank draws its own"
+
+
 class Difference(NamedTuple):
     """One value that differs from the serial function's.
 
@@ -170,8 +174,7 @@ def compare(
     differences = _between_ranks(session, variables, before, eps)
     apart = [each.name for each in differences]
     if any(map(engine.is_random, subject.shareds)):
-        why = "it draws random numbers, and every rank draws its own"
-        return Comparison(call(), differences, why)
+        return Comparison(call(), differences, DRAWS)
     joined = {id(each.shared): _rows(each, before[each.number], given.batch_s) for each in variables if each.sliceable}
     try:
         outputs, after = _serially(subject, compiled, session, given, joined)

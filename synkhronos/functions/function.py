@@ -25,8 +25,9 @@ from .batches import read_all
 from .call import CallFunction
 from .changes import tell, watched
 from .checks import FirstCalls
-from .comparison import Comparison, Given, SerialError, Subject, compare, explained
+from .comparison import DRAWS, Comparison, Given, SerialError, Subject, compare, explained
 from .division import divide
+from .held import put_back
 from .plan import Plans
 from .planning import Planner
 from .steps import OnStep, RunSteps
@@ -641,6 +642,8 @@ class Function:
         with session.lock:
             session.check()
             self._plans_in(session)
+            if self.program.check and self._first_calls.left:
+                self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None)
             command = RunSteps(steps.plans[0].name, steps, None if on_step is None else self._reports(on_step, subset))
@@ -695,6 +698,46 @@ class Function:
         self._first_calls.tell(self, found, self.program.checked)
         return found.results
 
+    def _check_steps(
+        self,
+        session: Session,
+        values: Sequence[Any],
+        batches: Any,
+        batches_s: Any,
+        n_steps: Any,
+        output_subset: Any,
+        num_slices: Any,
+    ) -> None:
+        """Make the first steps as calls that are compared with the serial function, and put back what they change."""
+        updated = self.engine.updated_in(self._variants.snapshot)
+        given = batches if batches is not None else batches_s
+        n_steps, not_compared = (n_steps or 1) if given is None else len(given), ""
+        if any(map(self.engine.is_random, self._shareds)):
+            not_compared = DRAWS
+        elif any(self.engine.shared_type(shared) is None for shared in updated):
+            not_compared = "it updates what is not a dense array, and is called in steps"
+        if not_compared:
+            self._first_calls.tell(self, Comparison(None, [], not_compared), self.program.checked)
+            return
+        numbers = dict.fromkeys(replicator_of(session).find(self.engine, shared) for shared in updated)
+        with put_back(session, list(numbers)):
+            for i in range(min(n_steps, self._first_calls.left)):
+                options: Dict[str, Any] = dict.fromkeys(signature.RESERVED)
+                options.update(
+                    output_subset=output_subset,
+                    num_slices=num_slices,
+                    batch=None if batches is None else batches[i],
+                    batch_s=None if batches_s is None else batches_s[i],
+                )
+                try:
+                    self._checked(values, options)
+                except Exception:
+                    if session.closed:
+                        raise
+                    break  # the steps will raise it, and say where
+                if not self._first_calls.left:
+                    break
+
     def _plans_in(self, session: Session) -> Plans:
         """Return the plans of the session, whose ranks have the function from then on."""
         plans = self._plans
@@ -707,7 +750,7 @@ class Function:
         """Have every rank run a command that calls the function; tell first what the master alone has changed."""
         plans: Any = self._plans
         if not plans.are_known():
-            tell(self, plans.watched)
+            tell(self, session, plans.watched)
         if command.has_steps:
             plans.release()
         try:

@@ -155,6 +155,8 @@ class RankContext:
                 entry = self.shareds[number]
                 if entry.known is value:  # moved, not changed
                     entry.known = array
+                elif entry.known is array:  # the program's value has come to where the known one was
+                    entry.known = None
                 entry.cell[0] = array
         return keys, bound
 
