@@ -8,29 +8,25 @@
     rows of all of them         all rows of its inputs        on every rank: the serial
                                                               function's?
 
-The serial function is the one that `Function.as_theano` calls. It finds copies in the shared variables, and the variables
-hold the same objects as before when it has returned, or raised.
+How the serial function is called is in `serial`, what counts as rounding in `rounding`, and the words in `reasons`.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-import cloudpickle
 import numpy as np
 
-from ..reductions import MISSING, ReduceOp
+from ..reductions import ReduceOp
 from ..replication.replicator import replicator_of
 from ..runtime.failures import add_note
 from ..runtime.session import Session
-from ..selection import Selection, parse_per_rank
 from ..sharding import Placement, Shard
 from . import reasons
 from .held import held
-from .plan import Argument
 from .rounding import Deviation, coarsest, deviation, pair
+from .serial import Given, call_serially, rows_of_all
 from .variants import Variants
-
 
 #: Why a function with random draws is not compared.
 DRAWS = "it draws random numbers, and every rank draws its own"
@@ -123,16 +119,6 @@ class Subject(NamedTuple):
         return dict.fromkeys([*self.scattered, *self.variants.sliceable], Shard(0))
 
 
-class Given(NamedTuple):
-    """The arguments of the call, as `Arguments.prepare` returns them, and its ``batch_s``."""
-
-    arguments: Sequence[Argument]
-    chosen: Optional[Selection]
-    n_rows: Optional[int]
-    batch_s: Any
-    subset: Optional[Sequence[int]]
-
-
 class Variable(NamedTuple):
     """A dense shared variable of the function, no random state."""
 
@@ -175,9 +161,9 @@ def compare(
     apart = [each.name for each in differences]
     if any(map(engine.is_random, subject.shareds)):
         return Comparison(call(), differences, DRAWS)
-    joined = {id(each.shared): _rows(each, before[each.number], given.batch_s) for each in variables if each.sliceable}
+    joined = {id(each.shared): rows_of_all(before[each.number], given.batch_s) for each in variables if each.sliceable}
     try:
-        outputs, after = _serially(subject, compiled, session, given, joined)
+        outputs, after = call_serially(engine, compiled, subject.shareds, session, given, joined)
     except Exception as error:
         raise SerialError from error
     results = call()
@@ -198,7 +184,9 @@ def compare(
         mean_agrees = not each.sliceable and _mean_agrees(parts, old[session.root], serial, eps)
         reason = reasons.of_update(each.short, placement, subject.is_exact, mean_agrees, apart)
         where = "on the ranks together" if rank is None else f"on rank {rank}"
-        differences.append(_difference(each.label, f"{where} after the call", deviates, "in the serial program", reason))
+        differences.append(
+            _difference(each.label, f"{where} after the call", deviates, "in the serial program", reason)
+        )
     return Comparison(results, differences)
 
 
@@ -234,52 +222,6 @@ def _between_ranks(session: Session, variables: Sequence[Variable], before: Any,
     return differences
 
 
-def _rows(variable: Variable, parts: Sequence[Any], batch_s: Any) -> Any:
-    """Return the rows that the call is about of what the ranks have, in rank order."""
-    if batch_s is not None:
-        selections = parse_per_rank(batch_s, [len(part) for part in parts])
-        parts = [selection.take(part) for selection, part in zip(selections, parts)]
-    return np.concatenate(list(parts))
-
-
-def _serially(
-    subject: Subject, compiled: Any, session: Session, given: Given, joined: Dict[int, Any]
-) -> Tuple[List[Any], Dict[Any, Any]]:
-    """Call the serial function with all rows, on copies; return its outputs, and by storage what variables hold then."""
-    engine = subject.engine
-    arguments = [_whole(one, given.chosen, given.n_rows, session.context.pools) for one in given.arguments]
-    cells: Dict[Any, Tuple[Any, List[Any]]] = {}
-    for shared in subject.shareds:
-        if engine.identity(shared) not in cells or id(shared) in joined:
-            cells[engine.identity(shared)] = shared, engine.storage(shared)
-    kept = [(cell, cell[0]) for _, cell in cells.values()]
-    copies = [
-        engine.to_device(shared, joined[id(shared)] if id(shared) in joined else engine.export(shared))
-        for shared, _ in cells.values()
-    ]
-    try:
-        for (cell, _), copy in zip(kept, copies):
-            cell[0] = copy
-        outputs = engine.call(compiled, arguments, given.subset)
-        after = {identity: engine.to_host(cell[0]) for identity, (_, cell) in cells.items()}
-    finally:
-        for cell, value in kept:
-            cell[0] = value
-    return [engine.to_host(output) for output in outputs], after
-
-
-def _whole(argument: Argument, chosen: Optional[Selection], n_rows: Optional[int], pools: Any) -> Any:
-    """Return all rows of an argument that the call is about, as an array of their own."""
-    if argument.kind == "value":
-        return cloudpickle.loads(argument.value)
-    array = pools.attach(argument.value)
-    if argument.kind == "selected" and chosen is not None:
-        array = chosen.take(array)
-    elif argument.kind == "batch":
-        array = array[:n_rows]
-    return np.array(array)
-
-
 def _of_outputs(
     subject: Subject,
     compiled: Any,
@@ -295,7 +237,7 @@ def _of_outputs(
     described = engine.outputs(compiled)
     for i, result, serial in zip(range(len(described)) if subset is None else subset, results, expected):
         op = subject.output_ops[i]
-        if op is MISSING or op.name is None or described[i].type is None:
+        if op.name is None or described[i].type is None:
             continue
         deviates = deviation(engine.to_host(result), serial, eps)
         if deviates is None:

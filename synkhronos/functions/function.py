@@ -25,11 +25,12 @@ from .batches import read_all
 from .call import CallFunction
 from .changes import tell, watched
 from .checks import FirstCalls
-from .comparison import DRAWS, Comparison, Given, SerialError, Subject, compare, explained
+from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
 from .held import put_back
 from .plan import Plans
 from .planning import Planner
+from .serial import Given
 from .steps import OnStep, RunSteps
 from .upkeep import FreeFunction, Profile
 from .variants import Variants
@@ -495,8 +496,8 @@ class Function:
 
         Floats differ if they are further apart than ``sqrt(eps)`` times the largest magnitude of the array (of an
         updated variable: the largest change) and 16 ``eps``; ``eps`` is that of the coarsest type in the function.
-        Integers differ if they are not equal. A function that draws random numbers is not called serially, because every
-        rank draws its own; of it only the variables before the call are compared.
+        Integers differ if they are not equal. A function that draws random numbers is not called serially, because
+        every rank draws its own; of it only the variables before the call are compared.
 
         It takes the time of a call on one rank in addition, and memory on the master: for all ranks' values of the
         function's variables, and for the serial function on all rows.
@@ -525,12 +526,12 @@ class Function:
         >>> synk.fork(2)
         2
         >>> x = T.dvector("x")
-        >>> f = synk.function([x], [x.sum(), (x.max(), "avg")])
-        >>> found = f.compare([1., 2., 6.])         # and a warning in the log, when f is built
+        >>> f = synk.function([x], [x.sum(), (x.sum() ** 2, "avg")])
+        >>> found = f.compare([1., 2., 6.])
         >>> bool(found), found.results
-        (False, [array(9.), array(3.33333333)])
-        >>> found
-        outputs[1] is 3.3333333, 6 in the serial program: it has op 'avg', but it is a part by 'max', which is what gives the serial function's value
+        (False, [array(9.), array(18.)])
+        >>> print(found.differences[0].reason)
+        it has op 'avg', but Elemwise{pow,no_inplace} needs the whole of a value of which every rank has a part
         """
         try:
             return self._compared(
@@ -719,7 +720,8 @@ class Function:
         if not_compared:
             self._first_calls.tell(self, Comparison(None, [], not_compared), self.program.checked)
             return
-        numbers = dict.fromkeys(replicator_of(session).find(self.engine, shared) for shared in updated)
+        replicator = replicator_of(session)
+        numbers: Dict[Any, None] = dict.fromkeys(replicator.find(self.engine, shared) for shared in updated)
         with put_back(session, list(numbers)):
             for i in range(min(n_steps, self._first_calls.left)):
                 options: Dict[str, Any] = dict.fromkeys(signature.RESERVED)

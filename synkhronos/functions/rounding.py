@@ -1,10 +1,10 @@
 """Where two values of one thing differ by more than rounding. Pure.
 
-Sums over the rows of all ranks are added in another order than in the serial program. Half of the digits may be lost to
-that: two arrays differ if some elements are further apart than ``sqrt(eps)`` times the largest magnitude of the array,
-and 16 ``eps`` (times that magnitude, if it is larger than 1). ``eps`` is that of the coarsest type in the function: 3e-4
-and 2e-6 in a function of float32, 1.5e-8 and 4e-15 in one of float64. Integers and booleans differ if they are not equal;
-NaN is equal to NaN.
+Sums over the rows of all ranks are added in another order than in the serial program. Half of the digits may be lost
+to that: two arrays differ if some elements are further apart than ``sqrt(eps)`` times the largest magnitude of the
+array, and 16 ``eps`` (times that magnitude, if it is larger than 1). ``eps`` is that of the coarsest type in the
+function: 3e-4 and 2e-6 in a function of float32, 1.5e-8 and 4e-15 in one of float64. Integers and booleans differ if
+they are not equal; NaN is equal to NaN.
 """
 
 from __future__ import annotations
