@@ -54,8 +54,9 @@ def function(
     exact : bool, optional
         Whether updates are those of the serial function, too: the ranks' parts of a gradient, of a mean or of a sum are
         put together inside the graph, as `synkhronos.ops.all_reduce` does, where an operation needs the whole. All
-        ranks make the same updates then. Random numbers are still drawn by each rank for its own rows. By default what
-        `fork` was told, else False.
+        ranks make the same updates then. Random numbers are still drawn by each rank for its own rows. A call is
+        refused if a collective has given the ranks different values of a shared variable, but for
+        ``sliceable_shareds``. By default what `fork` was told, else False.
     givens, **kwargs
         Passed to the engine's own ``function``.
 

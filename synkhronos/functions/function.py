@@ -16,6 +16,7 @@ from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import replicator_of
 from ..runtime.command import Command
+from ..runtime.registry import SharedEntry
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
 from ..shared_data import Data
@@ -28,6 +29,7 @@ from .checks import FirstCalls
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
 from .held import put_back
+from .parted import refuse_parted
 from .plan import Plans
 from .planning import Planner
 from .serial import Given
@@ -745,12 +747,20 @@ class Function:
         plans = self._plans
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
-            plans = self._plans = Plans(session, watched(session, self.engine, self._shareds))
+            entries = watched(session, self.engine, self._shareds)
+            plans = self._plans = Plans(session, entries, self._common(entries))
         return plans
+
+    def _common(self, entries: Sequence[SharedEntry]) -> List[SharedEntry]:
+        """Return the variables of an exact function that must be the same on all ranks: not those with rows."""
+        cells = [self.engine.storage(shared) for shared in self._variants.sliceable]
+        return [entry for entry in entries if self.exact and not any(entry.cell is cell for cell in cells)]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
         """Have every rank run a command that calls the function; tell first what the master alone has changed."""
         plans: Any = self._plans
+        if plans.may_be_parted():
+            refuse_parted(self, session, plans.common)
         if not plans.are_known():
             tell(self, session, plans.watched)
         if command.has_steps:
