@@ -95,7 +95,9 @@ class Subject(NamedTuple):
     ----------
     engine : Engine
     compiled : callable
-        Returns the serial function.
+        Returns the serial function, which may be compiled for it.
+    types : list of (ArrayType or None)
+        Of its inputs and outputs.
     shareds : list of shared variables
     output_ops : list of ReduceOp
     variants : Variants
@@ -107,6 +109,7 @@ class Subject(NamedTuple):
 
     engine: Any
     compiled: Callable[[], Any]
+    types: Sequence[Any]
     shareds: Sequence[Any]
     output_ops: Sequence[ReduceOp]
     variants: Variants
@@ -153,16 +156,15 @@ def compare(
     engine = subject.engine
     variables = _variables(subject, session)
     before = dict(zip((each.number for each in variables), held(session, [each.number for each in variables])))
-    types = [engine.shared_type(each.shared) for each in variables]
-    compiled = subject.compiled()
-    types += [each.type for each in [*engine.inputs(compiled), *engine.outputs(compiled)] if each.type is not None]
-    eps = coarsest(type_.dtype for type_ in types)
+    types = [*subject.types, *(engine.shared_type(each.shared) for each in variables)]
+    eps = coarsest(type_.dtype for type_ in types if type_ is not None)
     differences = _between_ranks(session, variables, before, eps)
     apart = [each.name for each in differences]
     if any(map(engine.is_random, subject.shareds)):
         return Comparison(call(), differences, DRAWS)
     joined = {id(each.shared): rows_of_all(before[each.number], given.batch_s) for each in variables if each.sliceable}
     try:
+        compiled = subject.compiled()
         outputs, after = call_serially(engine, compiled, subject.shareds, session, given, joined)
     except Exception as error:
         raise SerialError from error

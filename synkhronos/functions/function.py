@@ -670,6 +670,7 @@ class Function:
             subject = Subject(
                 self.engine,
                 lambda: self.compiled,
+                [each.type for each in [*self._arguments.inputs, *self.engine.outputs(self._compiled)]],
                 self._shareds,
                 self._output_ops,
                 self._variants,
