@@ -75,7 +75,7 @@ def function(
     Examples
     --------
     >>> import synkhronos as synk
-    >>> import theano.tensor as T
+    >>> import theano, theano.tensor as T
     >>> synk.fork(2)
     2
     >>> x = T.dvector("x")
@@ -95,7 +95,7 @@ def function(
 
     Data that lives in a shared variable:
 
-    >>> import numpy as np, theano
+    >>> import numpy as np
     >>> s = theano.shared(np.zeros(0))
     >>> g = synk.function([], [s.mean(), (s, "gather")], sliceable_shareds=[s])
     >>> synk.scatter(s, [1., 2., 6., 7.])
