@@ -6,6 +6,7 @@ runs unchanged: its arguments, its ``__main__`` module, its exit status and its 
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import io
 import os
@@ -19,12 +20,15 @@ from typing import Any, Callable, Dict, List, Optional, Type
 from synkhronos.engines.theano.import_fixes import prepare
 
 USAGE = """\
-usage: python -m synkhronos PROGRAM.py [ARGUMENT ...]
-       python -m synkhronos -m PACKAGE.MODULE [ARGUMENT ...]
+usage: python -m synkhronos [--check] PROGRAM.py [ARGUMENT ...]
+       python -m synkhronos [--check] -m PACKAGE.MODULE [ARGUMENT ...]
        python -m synkhronos doctor
 
 Run a program unchanged with Theano prepared (Python 3.11 and Lasagne 0.1 need that before Theano is imported), or
 report what the library can use on this machine and what is missing ('./doctor' is a program of that name).
+
+--check: compare the first calls of every function with the serial one, as fork(check=True) does; what differs is a
+warning of the log, and a line at the end says how many were compared.
 """
 
 
@@ -44,15 +48,21 @@ def main(arguments: List[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
+    check = arguments[:1] == ["--check"]
+    if check:
+        arguments = arguments[1:]
     if not arguments or (arguments[0].startswith("-") and arguments[0] != "-m") or arguments == ["-m"]:
         print(USAGE, end="", file=sys.stderr)
         return 2
-    if arguments == ["doctor"]:
+    if arguments == ["doctor"] and not check:
         # Imported only here: a program that is run starts with as few modules as possible.
         from synkhronos.cli import doctor
 
         return doctor.main()
     prepare()
+    if check:
+        os.environ["SYNK_CHECK"] = "1"  # not through the library's own modules, which import NumPy
+        atexit.register(_tell_what_was_checked, os.getpid())
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.argv[0] = "-m"  # as Python has it until the module is found
@@ -61,6 +71,17 @@ def main(arguments: List[str]) -> int:
         sys.argv = arguments
         _show_only_the_program(_run_path, arguments[0])
     return 0
+
+
+def _tell_what_was_checked(pid: int) -> None:
+    """Print a line about all comparisons of this process; not in others that the program has forked."""
+    if os.getpid() != pid:
+        return
+    program, checks = (sys.modules.get(f"synkhronos.{name}") for name in ("program.program", "functions.checks"))
+    line = "no function of synkhronos was called after fork"
+    if program is not None and checks is not None and program.PROGRAM.checked:
+        line = checks.summary(program.PROGRAM.checked)
+    print(f"synkhronos: {line}", file=sys.stderr)
 
 
 def _run_path(program: str) -> None:

@@ -27,7 +27,7 @@ class AllReduce(CollectiveCommand):
     def run(self, context: RankContext) -> None:
         keys, arrays = context.bind(self.numbers)
         results = context.transport.all_reduce(keys, arrays, self.op, self.weights, context.name_of(self.numbers))
-        context.commit_values(self.numbers, results)
+        context.commit_values(self.numbers, results, same=True)
 
     def finish(self, results: List[Any], context: RankContext) -> None:
         """Return nothing: the results are where they belong."""

@@ -43,11 +43,13 @@ class SetValue(CollectiveCommand):
             pending = taken(context, dense, values, [self.selections[i] for i in chosen])
             states = [(context.shareds[self.numbers[i]].cell, state) for i, state in self.states.items()]
 
-        def put_states() -> None:
+        def change() -> None:
             for cell, state in states:
                 cell[0] = state
+            for number in self.numbers:
+                context.shareds[number].parted = True
 
-        context.commit_values(dense, pending, put_states)
+        context.commit_values(dense, pending, change)
 
 
 def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> None:

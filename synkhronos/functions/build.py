@@ -56,8 +56,9 @@ def function(
     exact : bool, optional
         Whether updates are those of the serial function, too: the ranks' parts of a gradient, of a mean or of a sum are
         put together inside the graph, as `synkhronos.ops.all_reduce` does, where an operation needs the whole. All
-        ranks make the same updates then. Random numbers are still drawn by each rank for its own rows. By default what
-        `fork` was told, else False.
+        ranks make the same updates then. Random numbers are still drawn by each rank for its own rows. A call is
+        refused if a collective has given the ranks different values of a shared variable, but for
+        ``sliceable_shareds``. By default what `fork` was told, else False.
     givens, **kwargs
         Passed to the engine's own ``function``.
 
@@ -76,7 +77,7 @@ def function(
     Examples
     --------
     >>> import synkhronos as synk
-    >>> import theano.tensor as T
+    >>> import theano, theano.tensor as T
     >>> synk.fork(2)
     2
     >>> x = T.dvector("x")
@@ -96,7 +97,7 @@ def function(
 
     Data that lives in a shared variable:
 
-    >>> import numpy as np, theano
+    >>> import numpy as np
     >>> s = theano.shared(np.zeros(0))
     >>> g = synk.function([], [s.mean(), (s, "gather")], sliceable_shareds=[s])
     >>> synk.scatter(s, [1., 2., 6., 7.])

@@ -14,6 +14,8 @@ from typing import Any, Dict, List, Sequence
 from ..replication.replicator import replicator_of
 from ..runtime.registry import SharedEntry
 from ..runtime.session import Session
+from .held import held
+from .rounding import coarsest, deviation, pair
 
 logger = logging.getLogger("synkhronos")
 
@@ -27,17 +29,22 @@ def watched(session: Session, engine: Any, shareds: Sequence[Any]) -> List[Share
     return [session.context.shareds[number] for number in numbers]
 
 
-def tell(function: Any, entries: Sequence[SharedEntry]) -> None:
-    """Log which variables of the function the program has changed on the master alone, each once."""
+def tell(function: Any, session: Session, entries: Sequence[SharedEntry]) -> None:
+    """Log which variables of the function the program has changed on the master alone, each once.
+
+    If the program is to be checked, what ranks hold is brought together to say it with both values.
+    """
     places = {id(function.engine.storage(shared)): i for i, shared in enumerate(function.get_shared())}
     names, lines = [], []
-    for entry in entries:
-        if entry.cell[0] is not entry.known and not entry.told:
-            entry.told = True
-            place = f"f.get_shared()[{places[id(entry.cell)]}]"
-            shared = entry.reference()
-            names.append(entry.engine.label(shared, place))
-            lines.append(shared.name or place)
+    news = [entry for entry in entries if entry.cell[0] is not entry.known and not entry.told]
+    values = held(session, [entry.number for entry in news]) if function.program.check else None
+    for i, entry in enumerate(news):
+        entry.told = True
+        place = f"f.get_shared()[{places[id(entry.cell)]}]"
+        shared = entry.reference()
+        both = "" if values is None else _both(values[i], session.root)
+        names.append(entry.engine.label(shared, place) + both)
+        lines.append(shared.name or place)
     if names:
         logger.warning(
             "function %s: %s %s changed on the master alone since the last command, by set_value or as_theano, so the "
@@ -46,3 +53,14 @@ def tell(function: Any, entries: Sequence[SharedEntry]) -> None:
             ", ".join(names),
             *("was", "", lines[0], "") if len(names) == 1 else ("were", "s", f"[{', '.join(lines)}]", "s"),
         )
+
+
+def _both(parts: Sequence[Any], root: int) -> str:
+    """Return the master's value and the other ranks', where they differ most."""
+    eps = coarsest([parts[root].dtype])
+    for rank, part in enumerate(parts):
+        found = deviation(parts[root], part, eps)
+        if found is not None:
+            value, other = pair(found)
+            return f" ({value} on the master, {other} on rank {rank}{found.place.replace(' at', ',')})"
+    return " (by no more than rounding)"

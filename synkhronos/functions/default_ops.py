@@ -55,7 +55,7 @@ def output_op(op: Any, output: Any, placement: Optional[Placement], name: str, i
         return none
     if op is not MISSING:
         check_dtype(op, output.type.dtype, output.label)
-        why = None if placement is None or op.name is None else _contradiction(op.name, placement)
+        why = None if placement is None or op.name is None else contradiction(op.name, placement)
         if why is not None:
             logger.warning("function %s: %s has op '%s', but %s", name, output.label, op, why)
         return ReduceOp.for_output(op, output.type.dtype, output.label)
@@ -102,7 +102,7 @@ def _by_placement(output: Any, placement: Placement) -> Any:
     return "it depends on how many rows each rank has"
 
 
-def _contradiction(op: str, placement: Placement) -> Optional[str]:
+def contradiction(op: str, placement: Placement) -> Optional[str]:
     """Return what a given op makes of an output, if that is not what the serial function returns."""
     if op == "gather":
         if isinstance(placement, Shard) and placement.is_gathered and placement.axis:

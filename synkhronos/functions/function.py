@@ -17,6 +17,7 @@ from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import replicator_of
 from ..runtime.command import Command
+from ..runtime.registry import SharedEntry
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
 from ..sharding import Shard
@@ -26,9 +27,14 @@ from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
 from .changes import tell, watched
+from .checks import FirstCalls
+from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
+from .held import put_back
+from .parted import refuse_parted
 from .plan import Plans
 from .planning import Planner
+from .serial import Given
 from .steps import OnStep, RunSteps
 from .table import Row, Table
 from .upkeep import FreeFunction, Profile
@@ -83,6 +89,7 @@ class Function:
         self._called_in: Any = None  # reference to the session of the last call
         self._plans: Optional[Plans] = None  # of that session
         self._told = False
+        self._first_calls = FirstCalls()
         program.add(self)
 
     def __repr__(self) -> str:
@@ -496,6 +503,9 @@ class Function:
         >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 calls twice: it has two rows
         [array(3.), array([1., 1., 2.])]
         """
+        if self.program.check and self._first_calls.left:
+            options = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
+            return self._checked(args, dict(kwargs, **options, timeout=timeout))
         if timeout is not None:
             check_timeout(timeout)
         subset = None if output_subset is None else self._positions(output_subset)
@@ -535,6 +545,75 @@ class Function:
         if self._form.keys is not None:
             return self._form.wrap(outputs, subset)
         return outputs[0] if self._form.single and subset is None else outputs
+
+    def compare(
+        self,
+        *args: Any,
+        output_subset: Any = None,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        timeout: Optional[float] = None,
+        **kwargs: Any,
+    ) -> Comparison:
+        """Make a call, and compare it with the serial function: what `as_theano` calls, given all rows.
+
+        The serial function is called first, with copies of the master's shared variables; those of
+        ``sliceable_shareds`` have the rows that the call is about, of all ranks in rank order. Then the call is made as
+        always: the shared variables of all ranks are what they are after one call. Compared are
+
+        * before the call, the shared variables of all ranks with the master's (but ``sliceable_shareds``);
+        * the outputs, but for those of op None, which are the master's own;
+        * after the call, the updated variables of every rank with the serial function's; of ``sliceable_shareds`` the
+          rows of all ranks together, unless ``batch_s`` selects some.
+
+        Floats differ if they are further apart than ``sqrt(eps)`` times the largest magnitude of the array (of an
+        updated variable: the largest change) and 16 ``eps``; ``eps`` is that of the coarsest type in the function.
+        Integers differ if they are not equal. A function that draws random numbers is not called serially, because
+        every rank draws its own; of it only the variables before the call are compared.
+
+        It takes the time of a call on one rank in addition, and memory on the master: for all ranks' values of the
+        function's variables, and for the serial function on all rows.
+
+        Parameters
+        ----------
+        *args, output_subset, batch, batch_s, num_slices, timeout, **kwargs
+            As in a call.
+
+        Returns
+        -------
+        Comparison
+            True if everything was compared and nothing differs. It has what the call has returned in ``results``, and
+            what differs in ``differences``, each with both numbers and what it may come from.
+
+        Raises
+        ------
+        Exception
+            What a call raises; what is raised for the arguments is raised before anything has changed. Also what the
+            serial function raises, with a note that says so: the call is not made then, and nothing has changed.
+
+        Examples
+        --------
+        >>> import synkhronos as synk
+        >>> import theano.tensor as T
+        >>> synk.fork(2)
+        2
+        >>> x = T.dvector("x")
+        >>> f = synk.function([x], [x.sum(), (x.sum() ** 2, "avg")])
+        >>> found = f.compare([1., 2., 6.])
+        >>> bool(found), found.results
+        (False, [array(9.), array(18.)])
+        >>> print(found.differences[0].reason)
+        it has op 'avg', but Elemwise{pow,no_inplace} needs the whole of a value of which every rank has a part
+        """
+        try:
+            return self._compared(
+                args,
+                kwargs,
+                dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout),
+            )
+        except SerialError as error:
+            raise explained(error.__cause__ or error) from None
 
     def steps(
         self,
@@ -637,6 +716,8 @@ class Function:
         with session.lock:
             session.check()
             self._plans_in(session)
+            if self.program.check and self._first_calls.left:
+                self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None)
             command = RunSteps(steps.plans[0].name, steps, None if on_step is None else self._reports(on_step, subset))
@@ -644,12 +725,100 @@ class Function:
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
         return self._form.wrap(outputs, subset)
 
+    def _compared(self, args: Sequence[Any], kwargs: Dict[str, Any], options: Dict[str, Any]) -> Comparison:
+        """Return what `compare` does; options are the keywords that a call keeps for itself."""
+        subset = None if options["output_subset"] is None else self._positions(options["output_subset"])
+        if options["timeout"] is not None:
+            check_timeout(options["timeout"])
+        values = signature.bind(self._arguments.inputs, self._arguments.labels, self.name, tuple(args), kwargs)
+        session = self.program.current()
+        with session.lock:
+            session.check()
+            self._plans_in(session)
+            arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
+            self._planner.division(session, n_rows, options["batch_s"], options["num_slices"])  # which may refuse it
+            subject = Subject(
+                self.engine,
+                lambda: self.compiled,
+                [each.type for each in [*self._arguments.inputs, *self.engine.outputs(self._compiled)]],
+                self._shareds,
+                self._output_ops,
+                self._variants,
+                bool(self.exact),
+            )
+            given = Given(arguments, chosen, n_rows, options["batch_s"], subset)
+            left, self._first_calls.left = self._first_calls.left, 0
+            try:
+                return compare(
+                    subject,
+                    session,
+                    given,
+                    lambda: self(*args, **kwargs, **options),
+                    lambda results: self._form.flat(results, subset),
+                )
+            finally:
+                self._first_calls.left = max(0, left - 1)
+
+    def _checked(self, args: Sequence[Any], given: Dict[str, Any]) -> Any:
+        """Make a call that is compared with the serial function because the program was asked to check."""
+        kwargs = {key: value for key, value in given.items() if key not in signature.RESERVED}
+        options = {key: given[key] for key in signature.RESERVED}
+        try:
+            found = self._compared(args, kwargs, options)
+        except SerialError as error:
+            self._first_calls.give_up(self, error.__cause__ or error, self.program.checked)
+            return self(*args, **given)
+        self._first_calls.tell(self, found, self.program.checked)
+        return found.results
+
+    def _check_steps(
+        self,
+        session: Session,
+        values: Sequence[Any],
+        batches: Any,
+        batches_s: Any,
+        n_steps: Any,
+        output_subset: Any,
+        num_slices: Any,
+    ) -> None:
+        """Make the first steps as calls that are compared with the serial function, and put back what they change."""
+        updated = self.engine.updated_in(self._variants.snapshot)
+        given = batches if batches is not None else batches_s
+        n_steps, not_compared = (n_steps or 1) if given is None else len(given), ""
+        if any(map(self.engine.is_random, self._shareds)):
+            not_compared = DRAWS
+        elif any(self.engine.shared_type(shared) is None for shared in updated):
+            not_compared = "it updates what is not a dense array, and is called in steps"
+        if not_compared:
+            self._first_calls.tell(self, Comparison(None, [], not_compared), self.program.checked)
+            return
+        replicator = replicator_of(session)
+        numbers: Dict[Any, None] = dict.fromkeys(replicator.find(self.engine, shared) for shared in updated)
+        with put_back(session, list(numbers)):
+            for i in range(min(n_steps, self._first_calls.left)):
+                options: Dict[str, Any] = dict.fromkeys(signature.RESERVED)
+                options.update(
+                    output_subset=output_subset,
+                    num_slices=num_slices,
+                    batch=None if batches is None else batches[i],
+                    batch_s=None if batches_s is None else batches_s[i],
+                )
+                try:
+                    self._checked(values, options)
+                except Exception:
+                    if session.closed:
+                        raise
+                    break  # the steps will raise it, and say where
+                if not self._first_calls.left:
+                    break
+
     def _plans_in(self, session: Session) -> Plans:
         """Return the plans of the session, whose ranks have the function from then on."""
         plans = self._plans
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
-            plans = self._plans = Plans(session, watched(session, self.engine, self._shareds))
+            entries = watched(session, self.engine, self._shareds)
+            plans = self._plans = Plans(session, entries, self._common(entries))
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()
         return plans
@@ -666,11 +835,18 @@ class Function:
                 self.name or "without a name",
             )
 
+    def _common(self, entries: Sequence[SharedEntry]) -> List[SharedEntry]:
+        """Return the variables of an exact function that must be the same on all ranks: not those with rows."""
+        cells = [self.engine.storage(shared) for shared in self._variants.sliceable]
+        return [entry for entry in entries if self.exact and not any(entry.cell is cell for cell in cells)]
+
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
         """Have every rank run a command that calls the function; tell first what the master alone has changed."""
         plans: Any = self._plans
+        if plans.may_be_parted():
+            refuse_parted(self, session, plans.common)
         if not plans.are_known():
-            tell(self, plans.watched)
+            tell(self, session, plans.watched)
         if command.has_steps:
             plans.release()
         try:

@@ -172,10 +172,14 @@ class Plans:
     session : Session
     watched : sequence of SharedEntry
         The variables that the program should not change on the master alone: the function uses them.
+    common : sequence of SharedEntry
+        Those that must be the same on all ranks, because the function is exact.
     """
 
-    def __init__(self, session: Session, watched: Sequence[SharedEntry] = ()) -> None:
-        self.session, self.watched = weakref.ref(session), watched
+    def __init__(
+        self, session: Session, watched: Sequence[SharedEntry] = (), common: Sequence[SharedEntry] = ()
+    ) -> None:
+        self.session, self.watched, self.common = weakref.ref(session), watched, common
         self._kept: Dict[Any, Kept] = {}
         self._next = 0
 
@@ -199,6 +203,13 @@ class Plans:
             if entry.cell[0] is not entry.known:
                 return False
         return True
+
+    def may_be_parted(self) -> bool:
+        """Return whether a collective may have given ranks different values of what they must have in common."""
+        for entry in self.common:
+            if entry.parted:
+                return True
+        return False
 
     def release(self) -> None:
         """Let go of what the variables held before a long command, in which functions may put new values beside it."""

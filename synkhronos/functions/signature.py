@@ -25,6 +25,12 @@ class Form(NamedTuple):
             return dict(zip(self.keys if subset is None else [self.keys[i] for i in subset], results))
         return results[0] if self.single and subset is None else results
 
+    def flat(self, wrapped: Any, subset: Optional[Sequence[int]]) -> List[Any]:
+        """Return as a list what `wrap` has put into that form."""
+        if self.keys is not None:
+            return list(wrapped.values())
+        return [wrapped] if self.single and subset is None else list(wrapped)
+
 
 class Outputs(NamedTuple):
     """The outputs without their ops, and the ops, flat."""

@@ -38,6 +38,7 @@ def fork(
     threads: Optional[int] = None,
     keep_heap: bool = True,
     exact: bool = False,
+    check: bool = False,
 ) -> int:
     """Start the other ranks: one process per GPU, or per CPU core.
 
@@ -79,10 +80,12 @@ def fork(
         Whether the C library's heap keeps up to 512 MB of the memory that is freed, on every rank, this process
         included: a rank whose heap gives it back to the kernel after every call may lose a quarter of its time. The
         setting (``mallopt``) holds until the process ends, also after `close`; with False it is never made.
-
     exact : bool
         Whether all functions that are built from now on compute what the serial ones do, updates included, unless they
         say otherwise: see `function`.
+    check : bool
+        Whether the first three calls of every function are compared with the serial one, as by `Function.compare`. What
+        differs is a warning of the log, once for every function and output or variable.
 
     Returns
     -------
@@ -108,7 +111,8 @@ def fork(
     2
     >>> synk.close()
     """
-    flags = {"use_gpu": use_gpu, "profile_workers": profile_workers, "pin": pin, "keep_heap": keep_heap, "exact": exact}
+    flags = {"use_gpu": use_gpu, "profile_workers": profile_workers, "pin": pin, "keep_heap": keep_heap}
+    flags.update(exact=exact, check=check)
     for argument, value in flags.items():
         if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
             expected = "True, False or None" if argument == "use_gpu" else "True or False"
@@ -146,6 +150,7 @@ def fork(
         random=random,
         keep_heap=bool(keep_heap),
         exact=bool(exact),
+        check=bool(check),
     )
     if names and use_gpu is None and devices is None:
         try:

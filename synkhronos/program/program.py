@@ -35,6 +35,9 @@ from .devices import OpenDevices
 #: How the other ranks run, by the name that `Program.open` is given.
 LAUNCHERS: Dict[str, Type[Launcher]] = {"fork": ProcessLauncher, "threads": LocalLauncher}
 
+#: The environment variable by which ``python -m synkhronos --check`` has every session check.
+CHECK = "SYNK_CHECK"
+
 #: Seconds in which the ranks must be ready.
 START_TIMEOUT_S = 60.0
 
@@ -53,6 +56,24 @@ class SessionOptions(NamedTuple):
     random: str = "split"
     keep_heap: bool = True
     exact: bool = False
+    check: bool = False
+
+
+class Checked(NamedTuple):
+    """A call that was compared with the serial function, because `fork` or the environment says so.
+
+    Attributes
+    ----------
+    name : str
+        The function's.
+    n_differences : int
+    not_compared : str
+        Why it was not; "" if it was.
+    """
+
+    name: str
+    n_differences: int
+    not_compared: str = ""
 
 
 class Program:
@@ -63,6 +84,9 @@ class Program:
         self.inside_rank = False
         #: Whether functions are exact if they do not say it themselves: as the last session was started.
         self.exact = False
+        #: Whether the first calls of functions are compared with the serial ones; likewise.
+        self.check = False
+        self.checked: List[Checked] = []
         self._functions: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
         self._built = itertools.count()
         self._pool: Optional[Pool] = None
@@ -162,6 +186,7 @@ class Program:
                     session.close("it could not be started")
                 raise
             self.session, self.exact = session, bool(options.get("exact"))
+            self.check = bool(options.get("check")) or os.environ.get(CHECK) == "1"
             return session
 
     def _check_exact(self, exact: bool) -> None:

@@ -104,7 +104,7 @@ class Distribute(Command):
                 entry.cell[0] = value
             context.registry.add([held[item.number] for item in self.shareds], functions)
 
-        context.commit_entries(dense, arrays, change)
+        context.commit_entries(dense, arrays, change, same=True)
 
 
 class Builder(Replicas):

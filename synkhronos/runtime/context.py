@@ -158,6 +158,8 @@ class RankContext:
                 entry = self.shareds[number]
                 if entry.known is value:  # moved, not changed
                     entry.known = array
+                elif entry.known is array:  # the program's value has come to where the known one was
+                    entry.known = None
                 entry.cell[0] = array
         return keys, bound
 
@@ -167,14 +169,19 @@ class RankContext:
 
     # -- commits -------------------------------------------------------------------------------------------------
 
-    def commit_values(self, numbers: Sequence[int], results: Pending, *changes: Callable[[], object]) -> None:
+    def commit_values(
+        self, numbers: Sequence[int], results: Pending, *changes: Callable[[], object], same: bool = False
+    ) -> None:
         """Make the results of a collective the values of variables, on all ranks or on none: a command's last call.
 
-        A result that is None leaves this rank's value as it is. For ``changes`` see `commit`.
+        A result that is None leaves this rank's value as it is. For ``changes`` see `commit`; ``same`` says that all
+        ranks have the same results.
         """
-        self.commit_entries([self.shareds[number] for number in numbers], results, *changes)
+        self.commit_entries([self.shareds[number] for number in numbers], results, *changes, same=same)
 
-    def commit_entries(self, entries: Sequence[SharedEntry], results: Pending, *changes: Callable[[], object]) -> None:
+    def commit_entries(
+        self, entries: Sequence[SharedEntry], results: Pending, *changes: Callable[[], object], same: bool = False
+    ) -> None:
         """Do the same for variables that need not be in the registry yet."""
         for i, entry in enumerate(entries):
             if entry.on_device:
@@ -182,6 +189,7 @@ class RankContext:
 
         def change() -> None:
             for entry, result in zip(entries, results.release()):
+                entry.parted = not same
                 if result is not None:
                     self.transport.swap_in(entry.key, result)
                     entry.cell[0] = entry.known = result

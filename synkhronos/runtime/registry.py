@@ -35,9 +35,11 @@ class SharedEntry:
         On the master: the object that the last command left in the cell. Another one there is the program's.
     told : bool
         Whether the program was told that it has put one there.
+    parted : bool
+        On the master: whether the last collective may have given ranks different values.
     """
 
-    __slots__ = ("number", "engine", "reference", "cell", "on_device", "key", "known", "told", "_base")
+    __slots__ = ("number", "engine", "reference", "cell", "on_device", "key", "known", "told", "parted", "_base")
 
     def __init__(
         self, number: int, engine: Any, reference: Reference, cell: List[Any], on_device: bool, base: Any = None
@@ -46,7 +48,7 @@ class SharedEntry:
         self.on_device, self._base = on_device, base
         #: What transports know its value by.
         self.key = ("shared", number)
-        self.known, self.told = cell[0], False
+        self.known, self.told, self.parted = cell[0], False, False
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over engine and variable, as in ``engine, variable = context.shareds[number]``."""

@@ -212,3 +212,16 @@ def test_what_cannot_be(threads):
         with refuses(TypeError, "axis", "an int", "'a'"):
             collective("a")
     np.testing.assert_allclose(f(np.ones((2, 3)), np.ones(3)), 6)
+
+
+def test_compared_with_the_serial_function(threads):
+    x, s = T.dmatrix("x"), theano.shared(np.zeros((3, 2)), "s")
+    f = synk.function([synk.sharded(x, 1)], [x.mean(), x * 2])
+    g = synk.function([], [s * 2, s.mean()], sliceable_shareds=[synk.sharded(s, 1)])
+    wrong = synk.function([synk.sharded(x, 1)], (x.mean(), "sum"))
+    synk.scatter(s, random.randn(3, 6), axis=1)
+    for options in [{}, dict(batch=[5, 0, 1]), dict(batch=slice(6), num_slices=2)]:
+        assert f.compare(random.randn(2, 6), **options)
+    for options in [{}, dict(batch_s=[1, 0]), dict(num_slices=3)]:
+        assert g.compare(**options)
+    assert len(wrong.compare(random.randn(2, 6)).differences) == 1

@@ -1,0 +1,45 @@
+"""Shared variables of which ranks hold different values by a collective, which an exact function refuses.
+
+In its graph they count as the same on all ranks. After `scatter`, ``reduce(in_place=True)`` or `set_value` of one rank
+the master knows that they may not be, so the next call of an exact function that uses one looks. What else parts the
+ranks (a function that is not exact, ``w.set_value`` on the master) is found by `Function.compare`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from ..errors import ArgumentValueError
+from ..runtime.registry import SharedEntry
+from ..runtime.session import Session
+from .held import held
+from .rounding import coarsest, deviation, pair
+
+
+def refuse_parted(function: Any, session: Session, entries: Sequence[SharedEntry]) -> None:
+    """Raise if ranks hold different values of a variable that may be parted; note it if they do not.
+
+    Raises
+    ------
+    ArgumentValueError
+        Names the first such variable, with both values.
+    """
+    places = {id(function.engine.storage(shared)): i for i, shared in enumerate(function.get_shared())}
+    for entry in entries:
+        if not entry.parted:
+            continue
+        (parts,) = held(session, [entry.number])
+        for rank, part in enumerate(parts):
+            found = deviation(part, parts[session.root], coarsest([part.dtype]))
+            if found is not None:
+                value, other = pair(found)
+                place = f"f.get_shared()[{places[id(entry.cell)]}]"
+                name = entry.reference().name or place
+                raise ArgumentValueError(
+                    f"shared variable {entry.label(place)}",
+                    f"the same value on all ranks, because function {function.name} is exact",
+                    f"{value} on rank {rank}, {other} on the master{found.place}",
+                    f"synk.broadcast({name}) gives all ranks the master's; if every rank has its own rows of it, name "
+                    "it in sliceable_shareds",
+                )
+        entry.parted = False

@@ -1,0 +1,511 @@
+"""`Function.compare`, ``fork(check=True)`` and ``--check``: right programs agree, wrong ones are told with both numbers.
+
+Truth is NumPy, or plain Theano with variables of its own.
+"""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from refusals import refuses
+from test_exact import by_signs, descent, regression, rows
+from twins import Twins
+from worlds import needs_lasagne
+
+import synkhronos as synk
+from synkhronos.program.program import PROGRAM, Checked
+
+pytestmark = pytest.mark.theano
+theano = pytest.importorskip("theano")
+T = theano.tensor
+
+ROOT = str(Path(__file__).parents[2])
+FAST = dict(mode="FAST_COMPILE")
+
+
+@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
+def world(request, make_world):
+    return make_world(*request.param, engine="theano")
+
+
+@pytest.fixture
+def threads(make_world):
+    return make_world("threads", 3, 1, engine="theano")
+
+
+@pytest.fixture
+def told(caplog):
+    """Return what was told since it was called last."""
+    caplog.set_level(logging.WARNING, "synkhronos")
+
+    def since():
+        texts = [record.getMessage() for record in caplog.records if record.name == "synkhronos"]
+        caplog.clear()
+        return texts
+
+    return since
+
+
+def everywhere(shareds):
+    """Return copies of what all ranks hold of the variables."""
+    return [synk.get_value(rank, list(shareds)) for rank in range(synk.size())]
+
+
+def reasons(found):
+    return {each.name: each.reason for each in found.differences}
+
+
+# -- right programs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [by_signs, descent], ids=["signs", "descent"])
+@pytest.mark.parametrize("num_slices", [1, 2])
+def test_an_exact_function_agrees(world, rule, num_slices):
+    twins = Twins(regression(rule), exact=True, **FAST)
+    for i, n in enumerate([6, 7, 4, 5]):
+        found = twins.f.compare(*rows(n, i), num_slices=num_slices)
+        assert found and repr(found) == "as the serial function", found
+        np.testing.assert_allclose(found.results, twins.g(*rows(n, i)), rtol=1e-10)
+        twins.compare()  # the state is that after one call
+
+
+@needs_lasagne
+def test_adam_of_lasagne(world):
+    import lasagne
+
+    twins = Twins(regression(lambda loss, params: lasagne.updates.adam(loss, params, 0.01)), exact=True, **FAST)
+    for i in range(3):
+        assert twins.f.compare(*rows(7, i))
+        twins.g(*rows(7, i))
+    twins.compare()
+
+
+def test_outputs_of_every_form(world):
+    x, w = T.dmatrix("x"), theano.shared(np.ones((3, 2)), "w")
+    outputs = {
+        "rows": T.dot(x, w),
+        "mean": x.mean(),
+        "sum": x.sum(axis=0),
+        "largest": x.max(),
+        "count": x.shape[0],
+        "own": (x.sum(), None),  # the master's own, as the user wants it
+        "whole": w.sum(),
+        "any": T.any(x > 2, axis=0),
+    }
+    f = synk.function([x], outputs, **FAST)
+    value = rows(7)[0]
+    found = f.compare(value)
+    assert found, found
+    np.testing.assert_allclose(found.results["sum"], value.sum(axis=0))
+    found = f.compare(value, batch=[5, 1, 1, 3], output_subset=["mean", "count"])
+    assert found and found.results["count"] == 4 and set(found.results) == {"mean", "count"}
+    single = synk.function([x], x.mean(), **FAST)
+    assert single.compare(value, output_subset=[0]) and single.compare(x=value, batch=slice(1, 4))
+    assert single.compare(value).results == pytest.approx(value.mean())
+    nothing = synk.function([x], updates=[(w, w * 2)], on_unused_input="ignore", **FAST)
+    assert nothing.compare(value).results == [] and (w.get_value() == 2).all()
+
+
+def test_arguments_of_every_form(world):
+    x, y, k = T.dvector("x"), theano.In(T.dvector("y"), mutable=True), T.dscalar("k")
+    f = synk.function(
+        [x, y], [(x * y.variable * k).sum(), y.variable * 2], bcast_inputs=[theano.In(k, value=3.0)], **FAST
+    )
+    a, b = np.arange(6.0), np.arange(1.0, 7.0)
+    data = f.build_inputs(a, b, 2.0)
+    for given in ([a, b], [a, b, 5.0], list(data)):
+        for batch in (None, 4, [0, 5, 2], slice(1, 6, 2)):
+            assert f.compare(*given, batch=batch)
+    assert (a == np.arange(6)).all() and (b == np.arange(1, 7)).all()
+
+
+def test_float32_is_compared_as_such(threads):
+    x, w = T.fmatrix("x"), theano.shared(np.ones(4, "float32"), "w")
+    loss = T.sqr(T.dot(x, w)).mean()
+    f = synk.function(
+        [x], [loss, T.cast(loss, "float64")], updates=[(w, w - np.float32(0.01) * T.grad(loss, w))], exact=True, **FAST
+    )
+    value = np.random.RandomState(0).randn(3001, 4).astype("float32")
+    for _ in range(3):
+        assert f.compare(value)
+
+
+def test_rows_of_sliceable_variables(world):
+    s, t = theano.shared(np.zeros(0), "s"), theano.shared(np.zeros(0), "t")
+    f = synk.function([], [s.mean(), s * 2], updates=[(t, t + s)], sliceable_shareds=[s, t], **FAST)
+    synk.distribute()
+    values = np.arange(10.0) ** 2
+    synk.scatter([s, t], [values, values])
+    found = f.compare()
+    assert found, found
+    np.testing.assert_array_equal(found.results[1], values * 2)
+    np.testing.assert_array_equal(synk.gather(t, nd_up=0), values * 2)
+    g = synk.function([], [s.mean(), s * 2], sliceable_shareds=[s], **FAST)
+    assert g.compare(batch_s=[0, 2]) and g.compare(batch_s=[[1]] * synk.size()) and g.compare(num_slices=2)
+
+
+def test_nan_and_infinity_agree_with_themselves(threads):
+    x = T.dvector("x")
+    f = synk.function([x], [x * 1, x.sum(), (x * 1).max()], **FAST)
+    assert f.compare([1.0, np.nan, np.inf, -np.inf, 0.0, 3.0])
+    assert f.compare([1.0, np.inf, 2.0])
+
+
+# -- wrong programs ----------------------------------------------------------------------------------------------------
+
+
+@needs_lasagne
+def test_adam_that_is_not_exact(threads, told):
+    import lasagne
+
+    def build(loss, params):
+        return lasagne.updates.adam(loss, params, 0.1)
+
+    twins = Twins(regression(build), exact=False, **FAST)
+    twins.g(*rows(7))
+    found = twins.f.compare(*rows(7))
+    assert not found
+    by_name = {each.name: each for each in found.differences}
+    w = by_name["w"]
+    assert w.where.startswith("on rank ") and "exact=True" in w.reason and "own rows alone" in w.reason
+    assert w.expected in twins.others[0].get_value() and w.value in synk.get_value(
+        int(w.where.split()[2]), twins.params[0]
+    )
+    assert f"{w.value:.8g}" in str(w) and f"{w.expected:.8g}" in str(w)
+    assert "t_prev" not in repr(found) and not [name for name in by_name if "scalar" in name]  # which counts the steps
+
+
+def test_what_an_all_reduce_after_the_call_makes_right_is_told_as_such(threads):
+    twins = Twins(regression(descent), exact=False, **FAST)
+    found = twins.f.compare(*rows(6))  # equally many on all ranks
+    assert set(reasons(found)) == {"w", "b"}
+    assert all("the mean over the ranks agrees, so synk.all_reduce" in reason for reason in reasons(found).values())
+    synk.all_reduce(twins.params)
+    twins.g(*rows(6))
+    twins.compare()
+    again = twins.f.compare(*rows(6, 1))
+    assert {each.where.split(" the ")[0][-5:] for each in again.differences} == {"after"}  # not before the call
+
+
+def test_ops_that_make_something_else(threads):
+    x = T.dvector("x")
+    f = synk.function([x], [(x.sum(), "avg"), (x.max(), "sum"), (x, "sum"), (x.mean() ** 2, "avg")], **FAST)
+    value = np.array([1.0, 2, 3, 4, 5, 60])
+    found = f.compare(value)
+    total, largest, summed, squares = found.differences
+    assert (total.value, total.expected) == (25, 75) and "op 'avg', but it is a part by 'sum'" in str(total)
+    assert (largest.value, largest.expected) == (66, 60) and "is 66, 60 in the serial" in str(largest)
+    assert (summed.value, summed.expected) == ((2,), (6,)) and "has shape (2,), shape (6,)" in str(summed)
+    assert squares.expected == value.mean() ** 2 and "it has op 'avg', but" in str(squares)
+    assert [each.name[:10] for each in found.differences] == [f"outputs[{i}]" for i in range(4)]
+
+
+def test_the_place_of_the_largest_difference(threads):
+    x = T.dmatrix("x")
+    f = synk.function([x], (x.max(axis=0), "avg"), **FAST)
+    (found,) = f.compare([[0.0, 0, 0], [0, 3, 9], [0, 3, 0]]).differences
+    assert (found.value, found.expected) == (3, 9) and " at index (2,) is 3, 9 in the serial program" in str(found)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_variable_that_is_set_on_the_master_alone(threads, again):
+    x, w = T.dvector("x"), theano.shared(2.0, "w")
+    f = synk.function([x], (x * w).sum(), exact=True, **FAST)
+    f([1.0, 2, 3])
+    if again:
+        synk.gather(w)  # from here on it is in memory of its own
+    w.set_value(5.0)
+    if again:
+        synk.in_sync(w)
+    found = f.compare([1.0, 2, 3])
+    first, output = found.differences
+    assert str(first).startswith(
+        "w is 2 on rank 0 before the call, 5 on the master: it was changed on the master alone"
+    )
+    assert "synk.broadcast(w)" in first.reason
+    assert (output.value, output.expected) == (2 + 5 * 2 + 2 * 3, 30) and "follow from w" in output.reason
+    synk.broadcast(w)
+    assert f.compare([1.0, 2, 3])
+
+
+def test_a_variable_that_ranks_hold_differently(world):
+    x, w, s = T.dvector("x"), theano.shared(np.zeros(2), "w"), theano.shared(np.zeros(2))
+    f = synk.function([x], x.sum() + w.sum() + s.sum(), **FAST)
+    f(np.ones(3))
+    other = (world.root + 1) % world.n
+    synk.set_value(other, w, [0.0, 7.0])
+    synk.scatter(s, np.arange(world.n * 2.0 + 1))
+    found = f.compare(np.ones(3))
+    if world.n == 1:
+        assert found
+        return
+    first, second, output = found.differences
+    assert str(first).startswith(
+        f"w at index (1,) is 7 on rank {other} before the call, 0 on the master: scatter, set_value"
+    )
+    assert "shape" in str(second) and "f.get_shared()[1] (float64 vector) has shape" in str(second)
+    assert "sliceable_shareds=[f.get_shared()[1]]" in str(second)
+    assert output.name == "output"
+
+
+def test_a_rule_without_a_reason_in_the_graph(threads):
+    """An operation that rounds differently on fewer rows; no placement is wrong."""
+    from theano.compile.ops import as_op
+
+    @as_op(itypes=[T.dvector], otypes=[T.dvector], infer_shape=lambda node, shapes: shapes)
+    def odd(x):
+        return x * len(x)
+
+    x = T.dvector("x")
+    f = synk.function([x], (odd(x), "gather"), **FAST)
+    (found,) = f.compare(np.ones(6)).differences
+    assert (found.value, found.expected) == (2, 6)
+
+
+def test_other_engines_are_compared_too(make_world, numpy_words):
+    make_world("threads", 2)
+    x, w = numpy_words.variable("x"), numpy_words.shared(np.zeros(()), "w")
+    f = synk.function([x], [(numpy_words.sum(x), "avg"), numpy_words.mean(x)], updates=[(w, w + numpy_words.max(x))])
+    found = f.compare(np.array([1.0, 2, 3, 5]))
+    output, update = found.differences
+    assert (output.value, output.expected) == (5.5, 11) and "it is a part by 'sum'" in output.reason
+    assert (update.value, update.expected) == (2, 5) and "exact=True" in update.reason
+
+
+# -- what is not compared ----------------------------------------------------------------------------------------------
+
+
+def test_functions_with_random_draws_are_not_compared(world, told):
+    x, w = T.dvector("x"), theano.shared(np.zeros(2), "w")
+    stream = T.shared_randomstreams.RandomStreams(3)
+    f = synk.function([x], x * stream.uniform(x.shape) + w.sum(), **FAST)
+    found = f.compare(np.ones(4))
+    assert not found and not found.differences and "random" in found.not_compared
+    assert repr(found).startswith("not compared: it draws random numbers") and len(found.results) == 4
+    if world.n > 1:
+        synk.set_value(world.n - 1 if world.root == 0 else 0, w, np.ones(2))
+        assert [each.name for each in f.compare(np.ones(4)).differences] == ["w"]  # of which it is seen all the same
+
+
+# -- nothing is disturbed ----------------------------------------------------------------------------------------------
+
+
+def test_the_state_is_that_after_one_call(world):
+    """Of two equal programs one compares, the other calls: all values on all ranks are the same, bit by bit."""
+
+    def build():
+        x, y = T.dmatrix("x"), T.dmatrix("y")
+        random = np.random.RandomState(5)
+        w, b, n = theano.shared(random.randn(3, 2), "w"), theano.shared(np.zeros(2), "b"), theano.shared(0, "n")
+        loss = T.sqr(T.dot(x, w) + b - y).mean()
+        updates = [(w, w - 0.1 * T.sgn(theano.grad(loss, w))), (b, b - theano.grad(loss, b)), (n, n + 1)]
+        return synk.function([x, y], [loss, T.dot(x, w)], updates=updates, **FAST), [w, b, n]
+
+    (f, ours), (g, theirs) = build(), build()
+    for i in range(3):
+        results, expected = f.compare(*rows(7, i)).results, g(*rows(7, i))
+        for result, one in zip(results, expected):
+            np.testing.assert_array_equal(result, one)
+        for values, others in zip(everywhere(ours), everywhere(theirs)):
+            for value, other in zip(values, others):
+                np.testing.assert_array_equal(value, other)
+        assert f.last_rows == g.last_rows
+
+
+def test_what_the_master_holds_is_the_same_object(threads):
+    x, w = T.dvector("x"), theano.shared(np.zeros(2), "w")
+    f = synk.function([x], x.sum() + w.sum(), **FAST)
+    f([1.0]), synk.gather(w)
+    before = w.get_value(borrow=True, return_internal_type=True)
+    f.compare([1.0, 2.0])
+    assert w.get_value(borrow=True, return_internal_type=True) is before
+
+
+def test_wrong_arguments_are_refused_as_in_a_call(threads):
+    x, w = T.dvector("x"), theano.shared(0.0, "w")
+    f = synk.function([x], [x.sum(), (x.sum(), None)], updates=[(w, w + 1)], **FAST)
+    f([1.0, 2.0, 3.0])
+    bad = [
+        ((), {}),
+        (([1.0], [2.0]), {}),
+        ((["a"],), {}),
+        (([1.0, 2.0],), dict(batch=[5])),
+        (([1.0, 2.0],), dict(batch=1.5)),
+        (([1.0, 2.0],), dict(batch_s=[0])),
+        (([1.0, 2.0],), dict(num_slices=3)),
+        (([1.0, 2.0],), dict(num_slices=2)),
+        (([1.0, 2.0],), dict(output_subset=[2])),
+        (([1.0, 2.0],), dict(timeout=-1)),
+        (([1.0, 2.0],), dict(z=3)),
+    ]
+    for args, kwargs in bad:
+        with pytest.raises((TypeError, ValueError)) as of_call:
+            f(*args, **kwargs)
+        with pytest.raises(type(of_call.value)) as caught:
+            f.compare(*args, **kwargs)
+        assert str(caught.value) == str(of_call.value)
+        assert synk.gather(w, nd_up=1).tolist() == [1.0] * 3, kwargs
+    synk.close()
+    with pytest.raises(synk.StateError):
+        f.compare([1.0])
+
+
+def test_what_the_serial_function_raises(make_world, numpy_words, told):
+    """A function that refuses more than 4 rows: the ranks have fewer, the serial one has all."""
+    make_world("threads", 2, check=True)
+    x, w = numpy_words.variable("x"), numpy_words.shared(np.zeros(()), "w")
+    y = numpy_words.apply(few, x, dtype="float64", ndim=1)
+    f = synk.function([x], (y, "gather"), updates=[(w, w + 1)], name="few")
+    with pytest.raises(ValueError, match="too many rows") as caught:
+        f.compare(np.ones(6))
+    assert "raised by the serial function" in " ".join(caught.value.__notes__)
+    assert synk.gather(w, nd_up=1).tolist() == [0, 0] and f.last_rows is None
+    assert f(np.ones(6)).tolist() == [1] * 6  # a check that cannot be made does not stop the program
+    (text,) = told()
+    assert "function few is not compared with the serial one: that one raised ValueError: too many rows" in text
+    assert f(np.ones(6)).tolist() == [1] * 6 and told() == [] and synk.gather(w, nd_up=1).tolist() == [2, 2]
+
+
+def few(array):
+    if len(array) > 4:
+        raise ValueError("too many rows")
+    return array
+
+
+# -- fork(check=True) --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checking(make_world):
+    PROGRAM.checked.clear()
+    yield make_world("threads", 3, 1, engine="theano", check=True)
+    PROGRAM.checked.clear()
+
+
+def test_the_first_calls_are_compared(checking, told):
+    x, w = T.dvector("x"), theano.shared(0.0, "w")
+    wrong = synk.function([x], x.sum(), updates=[(w, w + x.sum())], name="wrong", **FAST)
+    right = synk.function([x], [x.sum(), x.mean()], name="right", **FAST)
+    told()
+    value = np.arange(6.0)
+    for i in range(5):
+        assert wrong(value) == 15 and right(value)[0] == 15
+        texts = told()
+        assert len(texts) == (1 if i == 0 else 0), texts
+        if texts:
+            assert texts[0].startswith(
+                "function wrong differs from the serial one: w is 1 on rank 0 after the call, 15 in"
+            )
+    assert synk.gather(w, nd_up=1).tolist() == [5.0, 25.0, 45.0]
+    assert [each for each in PROGRAM.checked if each.name == "right"] == [Checked("right", 0)] * 3
+    assert [each.n_differences for each in PROGRAM.checked if each.name == "wrong"] == [1, 2, 2]  # before, too
+
+
+def test_without_check_nothing_is_compared(threads, told):
+    x, w = T.dvector("x"), theano.shared(0.0, "w")
+    f = synk.function([x], x.sum(), updates=[(w, w + x.sum())], **FAST)
+    f(np.ones(3))
+    assert not [text for text in told() if "differs" in text] and PROGRAM.checked == []
+
+
+def test_random_functions_are_said_not_to_be_compared(checking, caplog):
+    caplog.set_level(logging.INFO, "synkhronos")
+    x, stream = T.dvector("x"), T.shared_randomstreams.RandomStreams(3)
+    f = synk.function([x], x * stream.uniform(x.shape), name="noise", **FAST)
+    f(np.ones(3)), f(np.ones(3)), f.steps(np.ones(3), n_steps=2)
+    texts = [record.getMessage() for record in caplog.records if "compared" in record.getMessage()]
+    assert texts == [
+        "function noise is not compared with the serial one: it draws random numbers, and every rank draws its own"
+    ]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_first_steps_are_tried_out_and_put_back(checking, told, exact):
+    params, ours = regression(by_signs)()
+    others, plain = regression(by_signs)()
+    f, g = synk.function(**ours, exact=exact, name="train", **FAST), theano.function(**plain, **FAST)
+    x, y = rows(20)
+    batches = [list(range(7)), [8, 9, 7], [10, 11, 12, 13], [14, 15], [16]]
+    found = f.steps(x, y, batches=batches)
+    expected = [g(x[batch], y[batch]) for batch in batches]
+    texts = told()
+    if exact:
+        assert texts == [] and [each.n_differences for each in PROGRAM.checked] == [0, 0, 0]
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+        for ours, other in zip(params, others):
+            for value in synk.gather(ours, nd_up=1):
+                np.testing.assert_allclose(value, other.get_value(), rtol=1e-10)
+        return
+    assert texts and all("function train differs" in text for text in texts)
+    synk.close()
+    PROGRAM.open(3, 1, launcher="threads")  # without check the same comes out
+    _, ours = regression(by_signs)()
+    np.testing.assert_array_equal(synk.function(**ours, exact=exact, **FAST).steps(x, y, batches=batches), found)
+
+
+def test_wrong_steps_are_refused_as_always(checking):
+    x, w = T.dvector("x"), theano.shared(0.0, "w")
+    f = synk.function([x], x.sum(), updates=[(w, w + x.sum())], **FAST)
+    with refuses(ValueError, argument="batches[1]"):
+        f.steps(np.ones(4), batches=[[0, 1], [9]])
+    assert synk.gather(w, nd_up=1).tolist() == [0, 0, 0]
+
+
+def test_changed_on_the_master_alone_is_told_with_both_values(checking, told):
+    x, w, v = T.dvector("x"), theano.shared(1.0, "w"), theano.shared(np.zeros((2, 2)), "v")
+    f = synk.function([x], x * (w + v.sum()), name="scaled", **FAST)
+    for _ in range(3):
+        f(np.ones(3))
+    told()
+    w.set_value(7.0)
+    v.set_value(np.array([[0.0, 0.5], [2.0, 0.0]]))
+    np.testing.assert_array_equal(f(np.ones(3)), [1.0, 9.5, 1.0])
+    (text,) = told()
+    assert "w (7 on the master, 1 on rank 0)" in text and "v (2 on the master, 0 on rank 0, index (1, 0))" in text
+    assert "were changed on the master alone" in text and "synk.broadcast([w, v])" in text
+    f(np.ones(3))
+    assert told() == []
+
+
+@pytest.mark.parametrize("check", ["yes", 1, None])
+def test_check_is_true_or_false(check):
+    with refuses(TypeError, argument="check"):
+        synk.fork(2, check=check)
+
+
+# -- python -m synkhronos --check --------------------------------------------------------------------------------------
+
+PROGRAM_TEXT = """
+import sys
+import theano, theano.tensor as T
+import synkhronos as synk
+synk.fork(2)
+x, w = T.dvector("x"), theano.shared(0.0, "w")
+f = synk.function([x], (x.sum(), {op!r}), name="total", mode="FAST_COMPILE")
+print([float(f([1., 2., 6.])) for _ in range(4)], sys.argv[1:])
+"""
+
+
+def run(folder, op, *options):
+    (folder / "program.py").write_text(PROGRAM_TEXT.format(op=op))
+    command = [sys.executable, "-m", "synkhronos", *options, str(folder / "program.py"), "--check", "a"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr.strip().splitlines()
+
+
+def test_the_command_line(tmp_path):
+    out, lines = run(tmp_path, "sum", "--check")
+    assert out == "[9.0, 9.0, 9.0, 9.0] ['--check', 'a']"
+    assert lines == ["synkhronos: 3 calls of 1 function compared with the serial one: all agree"]
+    out, lines = run(tmp_path, "max", "--check")
+    assert out == "[6.0, 6.0, 6.0, 6.0] ['--check', 'a']"
+    assert (
+        "function total differs from the serial one: output is 6, 9 in the serial program: it has op 'max', but"
+        in lines[-2]
+    )
+    assert lines[-1] == "synkhronos: 3 calls of 1 function compared with the serial one: total differs"
+    assert run(tmp_path, "sum") == ("[9.0, 9.0, 9.0, 9.0] ['--check', 'a']", [])
