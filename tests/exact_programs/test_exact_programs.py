@@ -39,9 +39,7 @@ PROGRAMS = [*dense.PROGRAMS, *convolutional.PROGRAMS, *recurrent.PROGRAMS, *gene
 FAULTS = {
     "spatial_transformer": "T.repeat of positions of rows is an Alloc, which is said to compute with them",
     "skip_gram": "adding rows to rows of a shared variable (inc_subtensor) is not completed",
-    "concatenated": "rows that were joined are not divided again by a slice up to the number of one's rows",
     "theanos_batch_norm": "AbstractBatchNormTrain has no rule",
-    "time_major_text": "T.arange of the length of a flattened time-major axis is not known to be all of it",
     "words_that_are_there": "Nonzero has no rule",
 }
 #: Also as processes, and with all of Theano's optimizations and C code: one of each kind is enough.

@@ -17,6 +17,14 @@ CASES = [
     Case("basic, along rows", " ".join([U] * 6), lambda p: [[x[0], x[-1], x[:2], x[1:], x[::-1], x[::2]] for x in [p.rows(p.f)]][0], empty=False),
     Case("basic, of parts", "Partial(sum) Partial(avg)", lambda p: [p.rows(p.f).sum(0)[1:], p.rows(p.f).mean(0)[0]], "Partial(sum) Partial(sum)"),
     Case("up to the number of rows", U, lambda p: [p.all(9, p.f)[: x.shape[0]] for x in [p.rows(p.f)]]),
+    Case("up to the number of rows, of rows", "Shard(0) Shard(0) Shard(0) Shard(0)", lambda p: [[x[: x.shape[0]], x[0 : x.shape[0], 1], x[: y.shape[0], :2], (x.T[:, : x.shape[0]]).T] for x in [p.rows(3)] for y in [p.rows()]][0]),
+    Case("up to another number of rows", " ".join([U] * 6), lambda p: [[x[: x.shape[0] - 1], x[1 : x.shape[0]], x[x.shape[0] :], x[: x.shape[0] // 2], x[: 2 * x.shape[0]], x[: x.shape[0] : 2]] for x in [p.rows(3)]][0], empty=False),
+    Case("joined and divided", " ".join([S] * 8), lambda p: _joined_and_divided(p)),
+    Case("divided elsewhere", " ".join([U] * 4), lambda p: [[z[n // 2 :], z[: T.maximum(n, 2)], z[1 : n], z[: z.shape[0] // 4]] for x in [p.rows(3)] for n in [x.shape[0]] for z in [T.concatenate([x, x])]][0], empty=False),
+    Case("added to a piece", "Shard(0) Shard(0) Shard(0) Unknown", lambda p: [[T.inc_subtensor(z[:n], p.rows(3)), T.set_subtensor(z[n:], 0.0), T.set_subtensor(T.zeros_like(z)[n:, 1], p.rows()), T.inc_subtensor(z[:n], p.all(ALL_ROWS, 3))] for x in [p.rows(3)] for n in [x.shape[0]] for z in [T.concatenate([x, x * 2])]][0]),
+    Case("gradient of pieces", "Shard(0) Shard(0) Partial(sum)", lambda p: [T.grad(T.sqr(T.dot(z[:n], w)).sum() + T.exp(T.dot(z[n:], w)).sum(), [x, y, w]) for x in [p.rows(3)] for y in [p.rows(3)] for w in [p.all(3, p.f)] for n in [x.shape[0]] for z in [T.concatenate([x, y])]][0]),
+    Case("gradient of time and rows", "Partial(avg)", lambda p: [T.grad(T.log(q)[T.arange(y.shape[0]), y].mean(), w) for w in [p.all(3, 4)] for y in [p.rows(5, dtype="int64", high=4).T.flatten()] for x in [p.rows(5, 3).dimshuffle(1, 0, 2)] for q in [T.nnet.softmax(T.dot(x.reshape((-1, x.shape[2])), w))]], P),
+    Case("sets the first of two pieces by positions", S, lambda p: [T.set_subtensor(z[T.arange(n), 0], 0.0) for x in [p.rows(3)] for n in [x.shape[0]] for z in [T.concatenate([x, x * 2])]]),
     Case("the last row", U, lambda p: [x[x.shape[0] - 1] for x in [p.rows(p.f)]], empty=False),
     Case("roll of rows", U, lambda p: T.roll(p.rows(p.f), 1, axis=0), empty=False),
     Case("roll along another axis", S, lambda p: T.roll(p.rows(p.f), 1, axis=1)),
@@ -29,7 +37,7 @@ CASES = [
     Case("taken along an axis", "Shard(0) Unknown", lambda p: [T.take(p.rows(3), [0, 2], axis=1), T.take(p.rows(3), [0, 1], axis=0)]),
     Case("a label's probability", "Shard(0) Shard(0)", lambda p: [x[T.arange(x.shape[0]), labels(p, 3)] for x in [p.rows(3)]] + [x[T.arange(y.shape[0]), y] for x in [p.rows(3)] for y in [labels(p, 3)]]),
     Case("log likelihood", "Partial(avg) Partial(avg)", lambda p: [[loss, T.grad(loss, w)] for x in [p.rows(p.f)] for y in [labels(p, 3)] for w in [p.all(p.f, 3)] for loss in [-T.mean(T.log(T.nnet.softmax(T.dot(x, w)))[T.arange(y.shape[0]), y])]][0], "Partial(sum) Partial(sum)"),
-    Case("log likelihood of time and rows", "Shard(0) Unknown", lambda p: _of_time_and_rows(p)),
+    Case("log likelihood of time and rows", "Shard(0) Shard(0)", lambda p: _of_time_and_rows(p)),
     Case("own rows at positions of rows", S, lambda p: [x[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
     Case("shifted positions", " ".join([U] * 5), lambda p: [[x[i + 1 - 1], x[i * 0], x[n - 1 - i], x[i // 2], x[-i]] for x in [p.rows(p.f)] for n in [x.shape[0]] for i in [T.arange(n)]][0]),
     Case("positions of half the rows", U, lambda p: [x[T.arange(x.shape[0] // 2)] for x in [p.rows(p.f)]]),
@@ -38,7 +46,7 @@ CASES = [
     Case("positions in flat rows", "Shard(0) Shard(0)", lambda p: [[flat[i * x.shape[1] + y], flat[T.arange(flat.shape[0])]] for x in [p.rows(3)] for y in [labels(p, 3)] for flat in [x.flatten()] for i in [T.arange(x.shape[0])]][0]),
     Case("positions in flat rows, of another size", " ".join([U] * 5), lambda p: [[flat[i + y], flat[i], flat[i * 0], flat[i * 2 + y], flat[i * x.shape[1] * 0]] for x in [p.rows(6)] for y in [labels(p, 2)] for flat in [x.flatten()] for i in [T.arange(x.shape[0])]][0]),
     Case("positions in merged rows", U, lambda p: [T.repeat(x, 2, axis=0)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
-    Case("positions in rows, twice", U, lambda p: [T.concatenate([x, x], axis=0)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
+    Case("positions in rows, twice", S, lambda p: [T.concatenate([x, x], axis=0)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
     Case("more positions than rows", U, lambda p: [x[T.arange(2 * x.shape[0]) - x.shape[0]] for x in [p.rows(p.f)]]),
     Case("positions, repeated", S, lambda p: [x[T.repeat(T.arange(x.shape[0]), 2)] for x in [p.rows(p.f)]]),
     Case("positions as a column", S, lambda p: [x[T.arange(x.shape[0]).dimshuffle(0, "x"), p.all(2, dtype="int64", high=3).dimshuffle("x", 0)] for x in [p.rows(3)]]),
@@ -68,6 +76,13 @@ CASES = [
     Case("rows where they are positive", U, lambda p: [x[(x > 0).nonzero()] for x in [p.rows()]]),
     Case("all that is not zero", U, lambda p: p.rows().nonzero()[0]),
 ]  # fmt: skip
+
+
+def _joined_and_divided(p):
+    x, y = p.rows(3), p.rows(3)
+    n, both, three = x.shape[0], T.concatenate([x, y]), T.concatenate([x, y, x * y])
+    again = T.concatenate([both, x])
+    return [both[:n], both[n:], three[n:], both[: y.shape[0], 1], three[n:][n:], again[both.shape[0] :], three[n : both.shape[0]], T.split(three, [n, both.shape[0]], 2)[1]]
 
 
 def _of_time_and_rows(p):

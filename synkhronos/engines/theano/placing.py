@@ -31,6 +31,7 @@ from ...sharding import (
     Checked,
     Choice,
     Completed,
+    Divided,
     Drawn,
     Element,
     Elementwise,
@@ -48,6 +49,7 @@ from ...sharding import (
     Reshaped,
     Rule,
     ShapeOf,
+    Slice,
     State,
     Subscript,
     Together,
@@ -220,8 +222,7 @@ def _split(node: Any) -> Rule:
     axis, n = constant(node.inputs[1]), ndim(node.inputs[0])
     if axis is None:
         return Opaque(len(node.outputs))
-    names: List[Any] = [MIXED if i == int(axis) % n else i for i in range(n)]
-    return Axes([names, [], [MIXED]], [names] * len(node.outputs), [[0]])
+    return Divided(len(node.outputs), n, int(axis) % n)
 
 
 def _counting(node: Any) -> Rule:
@@ -348,33 +349,60 @@ def _normalized(node: Any) -> Rule:
 # -- indices -----------------------------------------------------------------------------------------------------------
 
 
-def _basic_index(node: Any, first: int) -> Tuple[List[Any], List[Any]]:
-    """Return the labels of the array that a basic index is put into, and of what it takes."""
+def _basic_index(node: Any, first: int, as_it_is: Optional[int] = None) -> Tuple[List[Any], List[Any]]:
+    """Return the labels of the array that a basic index is put into, and of what it takes.
+
+    One axis may be given that is treated as if the index took it as it is.
+    """
     array = node.inputs[0]
     entries = subtensor.get_idx_list(node.inputs[first - 1 :], node.op.idx_list)
     before = list(range(ndim(array)))
     for axis, entry in enumerate(entries):
-        if not is_all(entry):
+        if axis != as_it_is and not is_all(entry):
             before[axis] = MIXED  # type: ignore[call-overload]
     after = [name for axis, name in enumerate(before) if axis >= len(entries) or isinstance(entries[axis], slice)]
     return before, after
 
 
+def _slices(node: Any, first: int, rule_if: Callable[[int], Axes]) -> Dict[int, Slice]:
+    """Return the slices of a basic index that have ends in the graph, by axis."""
+    found: Dict[int, Slice] = {}
+    entries = subtensor.get_idx_list([None, *range(first, len(node.inputs))], node.op.idx_list)
+    for axis, entry in enumerate(entries):
+        if isinstance(entry, slice) and entry.step is None and not (entry.start is None and entry.stop is None):
+            start = None if entry.start is not None and _is_start(node, entry.start) else entry.start
+            found[axis] = Slice(start, entry.stop, rule_if(axis))
+    return found
+
+
+def _is_start(node: Any, i: int) -> bool:
+    value = constant(node.inputs[i])
+    return value is not None and not value.any()
+
+
 def _subtensor(node: Any) -> Rule:
-    before, after = _basic_index(node, 1)
     ends = range(1, len(node.inputs))
+
+    def rule_if(as_it_is: Optional[int]) -> Any:
+        before, after = _basic_index(node, 1, as_it_is)
+        return [before, *[[]] * len(ends)], [after], [[0]]
+
     is_vector = ndim(node.inputs[0]) == 1 and ndim(node.outputs[0]) == 1
-    rule = Subscript([before, *[[]] * len(ends)], [after], [[0]], ends, is_vector=is_vector)
+    slices = _slices(node, 1, lambda axis: Axes(*rule_if(axis)))
+    rule = Subscript(*rule_if(None), ends, is_vector=is_vector, slices=slices)
     index = constant_index(node) if ndim(node.inputs[0]) == 1 else None
     return rule if index is None else Element(index, rule)
 
 
 def _inc_subtensor(node: Any) -> Rule:
-    before, taken = _basic_index(node, 2)
-    ends = range(2, len(node.inputs))
-    value = node.inputs[1]
-    of_value = labels(value, taken[len(taken) - ndim(value) :])
-    return Subscript([before, of_value, *[[]] * len(ends)], [before], [[0, 1]], ends, sets=node.op.set_instead_of_inc)
+    ends, value = range(2, len(node.inputs)), node.inputs[1]
+
+    def rule_if(as_it_is: Optional[int]) -> Any:
+        before, taken = _basic_index(node, 2, as_it_is)
+        return [before, labels(value, taken[len(taken) - ndim(value) :]), *[[]] * len(ends)], [before], [[0, 1]]
+
+    slices = _slices(node, 2, lambda axis: Axes(*rule_if(axis)))
+    return Subscript(*rule_if(None), ends, sets=node.op.set_instead_of_inc, slices=slices)
 
 
 def _rows_at(node: Any) -> Rule:
