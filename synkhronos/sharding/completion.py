@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from .layout import Product
 from .nested import Completed
 from .placements import Partial, Shard, Size
 from .propagate import Propagated
@@ -37,11 +38,14 @@ class Builder(NamedTuple):
         From variables and the name of an op to results.
     whole_length : callable
         From the output of a `ShapeOf`, and the position in it of the number of rows, to that with the rows of all.
+    checked : callable
+        From variables, and pairs of lengths, to the same variables, of which it is checked that the lengths are equal.
     """
 
     apply: Callable[[Node, Sequence[Any]], Sequence[Any]]
     all_reduce: Callable[[Sequence[Any], str], Sequence[Any]]
     whole_length: Callable[[Any, int], Any]
+    checked: Callable[[Sequence[Any], Sequence[Tuple[Product, Product]]], Sequence[Any]]
 
 
 class Collective(NamedTuple):
@@ -116,6 +120,9 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
                 ]
                 if any(new is not one for new, one in zip(inputs, node.inputs)):
                     own.update(zip(node.outputs, builder.apply(node, inputs)))
+                if found.equal[k]:
+                    outputs = [image(one, False) for one in node.outputs]
+                    own.update(zip(node.outputs, builder.checked(outputs, found.equal[k])))
             elif isinstance(node.rule, ShapeOf):
                 (shape,) = node.outputs
                 powers = [length.power for length in found.of(shape).lengths]  # type: ignore[union-attr]

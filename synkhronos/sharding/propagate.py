@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Sequence, Tuple
 
+from .layout import Product
 from .placements import REPLICATE, Placement, Unknown
 from .rule import Node, Placed
 
@@ -17,10 +18,13 @@ class Propagated(NamedTuple):
         By variable.
     whole : list of set of int
         For each node, the inputs of which it is given the whole value.
+    equal : list of sequence of (Product, Product)
+        For each node, the lengths that have to be equal.
     """
 
     placements: Dict[Any, Placement]
     whole: List[FrozenSet[int]]
+    equal: List[Sequence[Tuple[Product, Product]]]
 
     def of(self, variable: Any) -> Placement:
         """Return the placement of a variable; constants, and inputs of which nothing was said, are replicated."""
@@ -39,7 +43,7 @@ def propagate(nodes: Sequence[Node], known: Mapping[Any, Placement], exact: bool
     exact : bool
         Whether whole values can be asked for; see `Rule.place`.
     """
-    found, whole = Propagated(dict(known), []), []
+    found = Propagated(dict(known), [], [])
     for node in nodes:
         inputs = [found.of(variable) for variable in node.inputs]
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
@@ -48,5 +52,6 @@ def propagate(nodes: Sequence[Node], known: Mapping[Any, Placement], exact: bool
             if isinstance(one, Unknown) and unknown is None:
                 one = Unknown(f"{node.label} {one.why}")
             found.placements[variable] = one
-        whole.append(placed.whole)
-    return Propagated(found.placements, whole)
+        found.whole.append(placed.whole)
+        found.equal.append(placed.equal)
+    return found

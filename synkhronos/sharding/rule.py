@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple
 
 from ..reductions import IN_GRAPH
+from .layout import Product
 from .placements import REPLICATE, Partial, Placement, Replicate, Size, Unknown
 
 
@@ -21,10 +22,13 @@ class Placed(NamedTuple):
     outputs : list of Placement
     whole : set of int
         The inputs, by position, of which the operation needs the whole value: a collective, if they are partial.
+    equal : sequence of (Product, Product)
+        Lengths that the rule takes for equal, which is checked in every call.
     """
 
     outputs: List[Placement]
     whole: FrozenSet[int] = frozenset()
+    equal: Sequence[Tuple[Product, Product]] = ()
 
 
 class Rule(ABC):

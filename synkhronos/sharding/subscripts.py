@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .axes import Axes
-from .layout import MERGED, ROWS, Layout
+from .layout import MERGED, ONE_ELEMENT, ROWS, Layout, Product
 from .pieces import between
 from .placements import REPLICATE, Index, Length, Placement, Shard, Size, Unknown
 from .rule import Placed
@@ -88,10 +88,12 @@ class Subscript(Axes):
                 continue
             if not isinstance(first, Shard) or first.axis != axis:
                 return Placed([Unknown("takes positions of rows, which every rank counts from 0, of another axis")])
-            if not _is_of(array, first):
+            equal = _sizes(array, first) if exact else ()
+            if not equal and not _is_of(array, first):
                 return Placed([Unknown("takes rows at computed positions, which may be those of another rank")])
             inputs[i] = array._replace(positions=Index.NO)
-            return self._along(self._at(axis, self.inputs[i][array.axis]), first, array.layout, inputs, exact)
+            rule = self._at(axis, self.inputs[i][array.axis])
+            return self._along(rule, first, array.layout, inputs, exact)._replace(equal=equal)
         return super().place(inputs, exact)
 
     def _along(self, rule: Axes, first: Shard, layout: Layout, inputs: Sequence[Placement], exact: bool) -> Placed:
@@ -121,6 +123,16 @@ def _is_of(array: Shard, first: Shard) -> bool:
         return True
     # With an offset, they are positions in a row, or else it would be a bad program: rows have several elements.
     return array.of == first.layout and array.of.in_order and array.of != ROWS
+
+
+def _sizes(array: Shard, first: Shard) -> Sequence[Tuple[Product, Product]]:
+    """Return the sizes of a row by which positions were computed, and of one of the array, if they may be equal."""
+    computed, found = array.of.inner, first.layout.inner
+    if array.positions != Index.COMPUTED or not (array.of.in_order and first.layout.in_order):
+        return ()
+    if computed is None or found is None or ONE_ELEMENT in (computed, found) or computed == found:
+        return ()
+    return [(computed, found)] if computed.factors or found.factors else ()
 
 
 def _only(end: Placement) -> Length:

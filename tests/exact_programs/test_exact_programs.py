@@ -37,9 +37,6 @@ TOLERANCE = 1e-5
 PROGRAMS = [*dense.PROGRAMS, *convolutional.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS]
 #: What does not work yet, and why.
 FAULTS = {
-    "spatial_transformer": "T.repeat of positions of rows is an Alloc, which is said to compute with them",
-    "skip_gram": "adding rows to rows of a shared variable (inc_subtensor) is not completed",
-    "theanos_batch_norm": "AbstractBatchNormTrain has no rule",
     "words_that_are_there": "Nonzero has no rule",
 }
 #: Also as processes, and with all of Theano's optimizations and C code: one of each kind is enough.

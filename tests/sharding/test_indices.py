@@ -1,5 +1,6 @@
 """Indices, basic and advanced, what sets and adds to elements, and gradients."""
 
+import pytest
 import theano.tensor as T
 from simulated import ALL_ROWS, Case, parametrize
 from theano.tensor.extra_ops import to_one_hot
@@ -44,7 +45,8 @@ CASES = [
     Case("positions in what all have", U, lambda p: [p.all(ALL_ROWS)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
     Case("positions along another axis", U, lambda p: [x[:, T.arange(y.shape[0])] for x in [p.rows(9)] for y in [p.rows()]]),
     Case("positions in flat rows", "Shard(0) Shard(0)", lambda p: [[flat[i * x.shape[1] + y], flat[T.arange(flat.shape[0])]] for x in [p.rows(3)] for y in [labels(p, 3)] for flat in [x.flatten()] for i in [T.arange(x.shape[0])]][0]),
-    Case("positions in flat rows, of another size", " ".join([U] * 5), lambda p: [[flat[i + y], flat[i], flat[i * 0], flat[i * 2 + y], flat[i * x.shape[1] * 0]] for x in [p.rows(6)] for y in [labels(p, 2)] for flat in [x.flatten()] for i in [T.arange(x.shape[0])]][0]),
+    Case("positions in flat rows, of another size", " ".join([U] * 4), lambda p: [[flat[i + y], flat[i], flat[i * 0], flat[i * x.shape[1] * 0]] for x in [p.rows(6)] for y in [labels(p, 2)] for flat in [x.flatten()] for i in [T.arange(x.shape[0])]][0]),
+    Case("positions in flat rows, of a given size", "Unknown Unknown", lambda p: [T.sqr(flat)[i * 6 + y] for flat in [p.rows(6).flatten(), p.rows(3, 2).flatten()] for y in [labels(p, 2)] for i in [T.arange(y.shape[0])]], "Shard(0) Shard(0)"),
     Case("positions in merged rows", U, lambda p: [T.repeat(x, 2, axis=0)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
     Case("positions in rows, twice", S, lambda p: [T.concatenate([x, x], axis=0)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
     Case("more positions than rows", U, lambda p: [x[T.arange(2 * x.shape[0]) - x.shape[0]] for x in [p.rows(p.f)]]),
@@ -60,10 +62,13 @@ CASES = [
     Case("sets parts", "Partial(sum) Unknown Unknown Partial(sum)", lambda p: [T.set_subtensor(T.zeros((4,))[1:3], p.rows(2).sum(0)), T.set_subtensor(p.all(4)[1:3], p.rows(2).sum(0)), T.inc_subtensor(p.rows(4).sum(0)[1:3], p.all(2)), T.inc_subtensor(p.rows(4).sum(0)[1:3], p.rows(2).sum(0))], "Partial(sum) Replicate Replicate Partial(sum)"),
     Case("sets at rows' positions", U, lambda p: T.set_subtensor(p.all(5)[labels(p, 5)], p.rows())),
     Case("sets zeros at rows' positions", U, lambda p: T.set_subtensor(T.zeros((5,))[labels(p, 5)], 1.0)),
-    Case("adds at rows' positions", "Partial(sum) Unknown", lambda p: [T.inc_subtensor(T.zeros((5, 2))[labels(p, 5)], p.rows(2)), T.inc_subtensor(p.all(5)[labels(p, 5)], p.rows())]),
+    Case("adds at rows' positions", "Partial(sum) Unknown", lambda p: [T.inc_subtensor(T.zeros((5, 2))[labels(p, 5)], p.rows(2)), T.inc_subtensor(p.all(5)[labels(p, 5)], p.rows())], "Partial(sum) Replicate"),
     Case("adds one at rows' positions", P, lambda p: T.inc_subtensor(T.zeros((5,))[labels(p, 5)], 1.0)),
-    Case("adds one at rows' positions of what all have", "Unknown Unknown", lambda p: [T.inc_subtensor(p.all(5)[labels(p, 5)], 1.0), T.inc_subtensor(p.all(5, 3)[labels(p, 5)], p.all(3))]),
-    Case("adds parts at rows' positions", U, lambda p: T.inc_subtensor(p.rows(5).sum(0)[labels(p, 5)], p.rows())),
+    Case("adds one at rows' positions of what all have", "Unknown Unknown", lambda p: [T.inc_subtensor(p.all(5)[labels(p, 5)], 1.0), T.inc_subtensor(p.all(5, 3)[labels(p, 5)], p.all(3))], "Replicate Replicate"),
+    Case("counts in whole numbers", U, lambda p: T.inc_subtensor(p.all(5, dtype="int64", high=9)[labels(p, 5)], 1), R),
+    Case("adds at rows' positions, one after another", U, lambda p: [T.inc_subtensor(T.inc_subtensor(w[labels(p, 5)], p.rows(2))[p.rows(3, dtype="int64", high=5)], p.rows(3, 2)) for w in [p.all(5, 2)]], R),
+    Case("adds to an element, and at rows' positions", U, lambda p: T.sqrt(T.inc_subtensor(T.inc_subtensor(p.all(5, positive=True)[1:3], p.rows(positive=True).sum())[labels(p, 5)], p.rows(positive=True))), R),
+    Case("adds parts at rows' positions", U, lambda p: T.inc_subtensor(p.rows(5).sum(0)[labels(p, 5)], p.rows()), P),
     Case("adds at positions of other axes", "Shard(0) Shard(0)", lambda p: [T.inc_subtensor(p.rows(3)[:, [0, 2]], 1.0), T.set_subtensor(p.rows(3)[:, [0, 2]], p.rows(2))]),
     Case("one hot", S, lambda p: to_one_hot(labels(p, 4), 4)),
     Case("one hot by hand", "Shard(0) Shard(0)", lambda p: [T.eq(labels(p, 4).dimshuffle(0, "x"), T.arange(4))] + [T.set_subtensor(T.zeros((y.shape[0], 4))[T.arange(y.shape[0]), y], 1) for y in [labels(p, 4)]]),
@@ -106,3 +111,9 @@ def _interpolated(p):
 @parametrize(CASES)
 def test_placements_are_those_of_the_serial_program(case, exact):
     case.verify(exact)
+
+
+def test_positions_in_rows_are_checked_to_be_of_rows_of_that_size():
+    case = Case("", U, lambda p: [x.flatten()[T.arange(x.shape[0]) * 2] for x in [p.rows(3)]], S)
+    with pytest.raises(AssertionError, match="lengths are not equal"):
+        case.verify(exact=True)

@@ -41,7 +41,7 @@ def completed(
     is_random: Callable[[Any], bool],
 ) -> Tuple[Snapshot, Sharding]:
     """Return the snapshot with collectives, and what there is to say of it; see `Engine.completed`."""
-    graph, found = placed(library, snapshot, shards, exact=True)
+    snapshot, graph, found = _placed_with_formulas(library, snapshot, shards)
     wanted, fixed = [], []
     for target, new in snapshot.updates:
         placement = found.of(new)
@@ -82,6 +82,22 @@ def completed(
     return snapshot._replace(outputs=outputs, updates=updates, halves=halves), Sharding(placements, steps)
 
 
+def _placed_with_formulas(
+    library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
+) -> Tuple[Snapshot, Graph, Propagated]:
+    """Return the snapshot with formulas in place of operations without a rule, its graph, and the placements."""
+    graph, found = placed(library, snapshot, shards, exact=True)
+    before = snapshot.expressions()
+    with library.change_flags(compute_test_value="off"):
+        after = library.with_formulas(before, found.of)
+    if all(new is old for new, old in zip(after, before)):
+        return snapshot, graph, found
+    outputs = [library.Out(new, one.borrow) for new, one in zip(after, snapshot.outputs)]
+    updates = [(target, new) for (target, _), new in zip(snapshot.updates, after[len(outputs) :])]
+    snapshot = snapshot._replace(outputs=outputs, updates=updates)
+    return (snapshot, *placed(library, snapshot, shards, exact=True))
+
+
 def _op(placement: Placement) -> Optional[str]:
     """Return by what the parts of slices are put together; None for what is the same in all of them."""
     return placement.reduction if isinstance(placement, Partial) else None
@@ -98,4 +114,4 @@ def _builder(library: Library) -> Builder:
         results: Sequence[Any] = library.all_reduce(variables, op)
         return results
 
-    return Builder(apply, all_reduce, library.whole_length)
+    return Builder(apply, all_reduce, library.whole_length, library.checked)

@@ -43,8 +43,12 @@ class Library(NamedTuple):
     #: The operation that makes lengths those of all ranks; and from an expression and a position to one of its results.
     WholeLength: Type[Any]
     whole_length: Callable[..., Any]
+    #: From variables, and pairs of products of lengths, to variables that are checked; see `sharding.Builder`.
+    checked: Callable[..., Any]
     #: From expressions to the `sharding.Graph` that computes them.
     graph_of: Callable[..., Any]
+    #: From expressions, and what gives placements, to equal expressions of which more is known.
+    with_formulas: Callable[..., Any]
     #: From a node to groups of positions: it is affine in the inputs of each group, if the others are fixed.
     affine_inputs: Callable[..., Any]
     #: From an expression to an equal one in which all shapes are those of the graph's inputs.

@@ -29,6 +29,8 @@ from ..graph.library import Library
 from . import gpu, pickling_repairs, profiles, scans
 from .affine import affine_inputs
 from .all_reduce import AllReduce, all_reduce
+from .formulas import with_formulas
+from .lengths import checked
 from .placing import graph_of
 from .shapes import by_shapes_of_inputs, shapes_of
 from .whole_length import WholeLength, whole_length
@@ -69,7 +71,9 @@ class TheanoEngine(GraphEngine):
         all_reduce=all_reduce,
         WholeLength=WholeLength,
         whole_length=whole_length,
+        checked=checked,
         graph_of=lambda outputs: graph_of([], outputs),
+        with_formulas=with_formulas,
         affine_inputs=affine_inputs,
         by_shapes_of_inputs=by_shapes_of_inputs,
         inner_outputs=scans.inner_outputs,
