@@ -20,6 +20,7 @@ Engines describe their graphs with these rules. All of it is pure: nothing here 
 """
 
 from .axes import MIXED, ONE, Axes, Checked, Elementwise, Moved, Reduction, along
+from .chosen import Coordinate, Masked, Where
 from .completion import Builder, Collective, complete, parts_of_rows
 from .layout import Layout, Product, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
@@ -32,6 +33,7 @@ from .subscripts import Slice, Subscript
 
 __all__ = [
     "MIXED",
+    "Masked",
     "ONE",
     "REPLICATE",
     "ZERO",
@@ -43,6 +45,7 @@ __all__ = [
     "parts_of_rows",
     "Choice",
     "Completed",
+    "Coordinate",
     "Divided",
     "Drawn",
     "Element",
@@ -76,6 +79,7 @@ __all__ = [
     "Subscript",
     "Together",
     "Unknown",
+    "Where",
     "along",
     "propagate",
 ]

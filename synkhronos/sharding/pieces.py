@@ -61,7 +61,7 @@ class Divided(Axes):
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         one, _, lengths = inputs
         if isinstance(one, Shard) and one.axis == self.axis and isinstance(lengths, Size) and not one.loose:
-            layouts = [length.layout for length in lengths.lengths if length.power == 1]
+            layouts = [length.layout for length in lengths.lengths if length.power == 1 or length.is_counted]
             known = [layout for layout in layouts if layout is not None]
             together = _together(known)
             if len(known) == len(self.outputs) and one.positions == Index.NO and together == one.layout:
@@ -84,7 +84,7 @@ def between(layout: Layout, start: Optional[Length], stop: Optional[Length]) -> 
     for end, default in ((start, 0), (stop, whole)):
         if end is None:
             ends.append(default)
-        elif end.power != 1 or end.layout is None or end.layout.inner is None or end.layout.inner != layout.inner:
+        elif end.power != 1 and not end.is_counted or end.layout is None or end.layout.inner is None or end.layout.inner != layout.inner:
             return None
         elif end is stop and end.layout == layout and start is None:
             return layout

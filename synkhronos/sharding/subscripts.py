@@ -130,6 +130,8 @@ def _sizes(array: Shard, first: Shard) -> Sequence[Tuple[Product, Product]]:
     computed, found = array.of.inner, first.layout.inner
     if array.positions != Index.COMPUTED or not (array.of.in_order and first.layout.in_order):
         return ()
+    if not (array.of.is_even and first.layout.is_even):
+        return ()
     if computed is None or found is None or ONE_ELEMENT in (computed, found) or computed == found:
         return ()
     return [(computed, found)] if computed.factors or found.factors else ()

@@ -37,7 +37,6 @@ TOLERANCE = 1e-5
 PROGRAMS = [*dense.PROGRAMS, *convolutional.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS]
 #: What does not work yet, and why.
 FAULTS = {
-    "words_that_are_there": "Nonzero has no rule",
 }
 #: Also as processes, and with all of Theano's optimizations and C code: one of each kind is enough.
 ON_PROCESSES = [dense.mlp, dense.multi_task, recurrent.scanned, generative.variational_autoencoder]

@@ -78,9 +78,29 @@ CASES = [
     Case("gradient of an element in rows", "Shard(0) Partial(avg)", lambda p: [T.grad(T.sqr((x * w)[:, [0, 2, 2]]).mean(), [x, w]) for x in [p.rows(3)] for w in [p.all(3)]][0], "Shard(0) Partial(sum)"),
     Case("gradient of a label's probability", "Shard(0)", lambda p: [T.grad(x[T.arange(x.shape[0]), labels(p, 3)].mean(), x) for x in [p.rows(3)]]),
     Case("gradient of gates", A, lambda p: [T.grad((T.nnet.sigmoid(g[:, : p.h]) * T.tanh(g[:, p.h :])).mean(), w) for w in [p.all(p.f, 2 * p.h)] for g in [T.dot(p.rows(p.f), w)]], P),
-    Case("rows where they are positive", U, lambda p: [x[(x > 0).nonzero()] for x in [p.rows()]]),
-    Case("all that is not zero", U, lambda p: p.rows().nonzero()[0]),
+    # -- what a mask chooses -------------------------------------------------------------------------------------------
+    Case("rows where they are positive", "Shard(0) Shard(0) Shard(0)", lambda p: [[x[i], y[i], T.exp(x[i]) * y[i]] for x, y in [(p.rows(), p.rows())] for i in [(x > 0).nonzero()]][0]),
+    Case("words where a mask is not 0", "Shard(0) Shard(0)", lambda p: [[x[there], T.dot(y[there], p.all(2, 3))] for x, y, mask in [(p.rows(4), p.rows(4, 2), p.rows(4, high=2))] for there in [mask.nonzero()]][0]),
+    Case("how many there are", "Size Size", lambda p: [[x.shape[0], T.sqrt(x.shape[0]) + 1.0 * x.shape[0]] for x in [_positive(p)]][0]),
+    Case("sums and means of what a mask chooses", "Partial(sum) Unknown", lambda p: [[x.sum(), x.mean()] for x in [_positive(p)]][0], "Partial(sum) Partial(sum)"),
+    Case("gradient of what a mask chooses", "Shard(0) Unknown Partial(sum)", lambda p: [[T.grad(T.sqr(y).sum(), x), T.grad(y.mean(), w), T.grad(T.sqr(y).sum(), w)] for x, w in [(p.rows(3, 4), p.all(4, 2))] for y in [T.dot(x[p.rows(3, high=2).nonzero()], w)]][0], "Shard(0) Partial(sum) Partial(sum)"),
+    Case("a boolean mask", "Shard(0) Shard(0) Unknown", lambda p: [[x[m], x[T.gt(p.rows(), 0)], x[m] * x[T.gt(x, 0)]] for x in [p.rows(3)] for m in [T.gt(x, 0)]][0]),
+    Case("gradient of a boolean mask", "Shard(0) Shard(0)", lambda p: [T.grad(T.sqr(x[m]).sum(), x) for x in [p.rows(3)] for m in [T.gt(x, 0), T.gt(p.rows(), 0)]]),
+    Case("sets where a boolean mask is", "Shard(0) Unknown", lambda p: [[T.set_subtensor(x[m], 0.0), T.set_subtensor(p.all(ALL_ROWS, 3)[m], 0.0)] for x in [p.rows(3)] for m in [T.gt(x, 0)]][0]),
+    Case("masks of other rows", "Unknown Unknown Unknown", lambda p: [x[(x > 0).nonzero()] * x[(x > 0).nonzero()] for x in [p.rows()]] + [p.all(ALL_ROWS)[p.rows(high=2).nonzero()], p.rows(3)[p.all(ALL_ROWS, 3, high=2).nonzero()]], empty=False),
+    Case("as many, by another mask", "Unknown Unknown", lambda p: [x[(x > 0).nonzero()] * one for x in [p.rows()] for one in [x[(x > 0).nonzero()], p.rows(2).flatten()[(x > 0).nonzero()]]]),
+    Case("masks along another axis", "Unknown Unknown", lambda p: [p.rows(3, axis=1)[p.rows(3, axis=1, high=2).nonzero()], p.rows(3, axis=1)[T.gt(p.rows(3, axis=1), 0)]]),
+    Case("a mask of columns", "Replicate Shard(0)", lambda p: [p.all(3)[T.gt(p.all(3), 0)], p.rows(3)[:, T.gt(p.all(3), 0).nonzero()[0]]]),
+    Case("a label of each that is there", "Shard(0) Shard(0)", lambda p: [[q[T.arange(y.shape[0]), y], T.nnet.categorical_crossentropy(q, y)] for q, y, i in [(p.rows(3), p.rows(dtype="int64", high=3), p.rows(high=2).nonzero())] for q, y in [(T.nnet.softmax(q[i]), y[i])]][0]),
+    Case("filled as many", "Shard(0) Unknown", lambda p: [[x * T.zeros((x.shape[0],)), T.zeros((x.shape[0] + 1,))] for x in [_positive(p)]][0]),
+    Case("joined and divided by numbers of those there", S, lambda p: [T.concatenate([x, T.exp(x)])[x.shape[0] :] for x in [_positive(p)]]),
+    Case("all that is not zero", U, lambda p: p.rows().nonzero()[0].sum()),
 ]  # fmt: skip
+
+
+def _positive(p):
+    x = p.rows()
+    return x[T.gt(x, 0).nonzero()]
 
 
 def _joined_and_divided(p):

@@ -76,6 +76,8 @@ def completed(
         why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
     if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
         why_not = "it updates rows"
+    if any(isinstance(found.of(one), Size) for collective in after.collectives for one in collective.variables):
+        why_not = "it counts the elements of rows that a mask chooses"
     halves = Halves([after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, why_not)
     placements = [found.of(one.variable) for one in snapshot.outputs]
     steps = [Step(one.op, [label(variable) for variable in one.variables]) for one in after.collectives]
@@ -114,4 +116,4 @@ def _builder(library: Library) -> Builder:
         results: Sequence[Any] = library.all_reduce(variables, op)
         return results
 
-    return Builder(apply, all_reduce, library.whole_length, library.checked)
+    return Builder(apply, all_reduce, library.whole_length, library.counted, library.checked)

@@ -43,6 +43,8 @@ class Library(NamedTuple):
     #: The operation that makes lengths those of all ranks; and from an expression and a position to one of its results.
     WholeLength: Type[Any]
     whole_length: Callable[..., Any]
+    #: From a vector of lengths, another, and a position, to the one with the element of the other there.
+    counted: Callable[..., Any]
     #: From variables, and pairs of products of lengths, to variables that are checked; see `sharding.Builder`.
     checked: Callable[..., Any]
     #: From expressions to the `sharding.Graph` that computes them.

@@ -30,7 +30,7 @@ from . import gpu, pickling_repairs, profiles, scans
 from .affine import affine_inputs
 from .all_reduce import AllReduce, all_reduce
 from .formulas import with_formulas
-from .lengths import checked
+from .lengths import checked, counted
 from .placing import graph_of
 from .shapes import by_shapes_of_inputs, shapes_of
 from .whole_length import WholeLength, whole_length
@@ -71,6 +71,7 @@ class TheanoEngine(GraphEngine):
         all_reduce=all_reduce,
         WholeLength=WholeLength,
         whole_length=whole_length,
+        counted=counted,
         checked=checked,
         graph_of=lambda outputs: graph_of([], outputs),
         with_formulas=with_formulas,

@@ -208,6 +208,11 @@ def checked(variables: Sequence[Any], equal: Sequence[Tuple[Product, Product]]) 
     return results
 
 
+def counted(lengths: Any, sums: Any, position: int) -> Any:
+    """Return a vector of lengths with one that was summed over ranks; or the sum if it is a number."""
+    return tensor.set_subtensor(lengths[position], sums[position]) if ndim(lengths) else sums
+
+
 def _expression(lengths: Product) -> Any:
     found = tensor.constant(lengths.number, dtype="int64")
     for symbol, exponent in lengths.factors:

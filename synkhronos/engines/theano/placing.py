@@ -31,6 +31,7 @@ from ...sharding import (
     Checked,
     Choice,
     Completed,
+    Coordinate,
     Divided,
     Drawn,
     Element,
@@ -40,6 +41,7 @@ from ...sharding import (
     Inner,
     Joined,
     Loop,
+    Masked,
     Moved,
     Node,
     Opaque,
@@ -53,6 +55,7 @@ from ...sharding import (
     State,
     Subscript,
     Together,
+    Where,
 )
 from .all_reduce import AllReduce
 from .indices import constant_index, is_all
@@ -381,6 +384,11 @@ def _is_start(node: Any, i: int) -> bool:
 
 
 def _subtensor(node: Any) -> Rule:
+    array = node.inputs[0]
+    if array.owner is not None and isinstance(array.owner.op, basic.Nonzero) and ndim(node.outputs[0]) == 1:
+        (entry,) = subtensor.get_idx_list(node.inputs, node.op.idx_list)
+        if not isinstance(entry, slice) and constant(entry) is not None:
+            return Coordinate(int(constant(entry)))
     ends = range(1, len(node.inputs))
 
     def rule_if(as_it_is: Optional[int]) -> Any:
@@ -478,6 +486,17 @@ def _advanced_inc_subtensor(node: Any) -> Optional[Rule]:
     return Subscript([before, value, *of_inputs], [before], [[0, 1]], arrays=arrays, sets=sets)
 
 
+def _masked(first: int) -> Callable[[Any], Optional[Rule]]:
+    def rule(node: Any) -> Optional[Rule]:
+        array, mask = node.inputs[0], node.inputs[-1]
+        if len(node.inputs) != first + 1 or getattr(mask, "dtype", "") != "bool" or ndim(mask) == 0:
+            return None
+        of_value = ones(node.inputs[1]) if first == 2 else None
+        return Masked(ndim(array), ndim(mask), mask, of_value, getattr(node.op, "set_instead_of_inc", False))
+
+    return rule
+
+
 # -- nested ------------------------------------------------------------------------------------------------------------
 
 
@@ -545,6 +564,9 @@ RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     subtensor.AdvancedIncSubtensor1: _inc_rows_at,
     subtensor.AdvancedSubtensor: _advanced_subtensor,
     subtensor.AdvancedIncSubtensor: _advanced_inc_subtensor,
+    subtensor.AdvancedBooleanSubtensor: _masked(1),
+    subtensor.AdvancedBooleanIncSubtensor: _masked(2),
+    basic.Nonzero: lambda node: Where(ndim(node.inputs[0]), node.inputs[0]),
     abstract_conv.BaseAbstractConv: _convolution,
     conv.ConvOp: _convolution,
     pool.Pool: _pooling(),
