@@ -35,9 +35,8 @@ STEPS = 20
 TOLERANCE = 1e-5
 
 PROGRAMS = [*dense.PROGRAMS, *convolutional.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS]
-#: What does not work yet, and why.
-FAULTS = {
-}
+#: What does not work yet, and why: programs by name.
+FAULTS: dict = {}
 #: Also as processes, and with all of Theano's optimizations and C code: one of each kind is enough.
 ON_PROCESSES = [dense.mlp, dense.multi_task, recurrent.scanned, generative.variational_autoencoder]
 
@@ -170,3 +169,26 @@ def test_programs_that_need_all_rows_in_one_place_are_refused(make_world, new, w
     x, w = T.dmatrix("x"), theano.shared(np.ones((3, 2)), "w")
     with refuses(ArgumentValueError, argument="the update of w", got=why):
         synk.function([x], [], updates=[(w, new(x, w))], exact=True, mode="FAST_COMPILE")
+
+
+def test_the_size_of_a_row_is_checked_if_it_was_given_as_a_number(make_world):
+    make_world("threads", 2, 0, engine="theano")
+    x, w = T.dmatrix("x"), theano.shared(1.0, "w")
+    chosen = x.flatten()[T.arange(x.shape[0]) * 6 + 1]
+    step = synk.function([x], [], updates=[(w, w - (w * chosen).mean())], exact=True, mode="FAST_COMPILE")
+    X = np.random.RandomState(0).randn(7, 6)
+    step(X)
+    np.testing.assert_allclose(w.get_value(), 1 - X[:, 1].mean())
+    with pytest.raises(Exception, match="another size of a row"):
+        step(X[:, :4])
+
+
+def test_what_a_mask_chooses_is_not_computed_in_slices(make_world):
+    make_world("threads", 2, 0, engine="theano")
+    x, w = T.dmatrix("x"), theano.shared(1.0, "w")
+    step = synk.function([x], [], updates=[(w, w - x[T.gt(x, 0)].mean())], exact=True, mode="FAST_COMPILE")
+    X = np.random.RandomState(0).randn(7, 6)
+    step(X)
+    np.testing.assert_allclose(w.get_value(), 1 - X[X > 0].mean())
+    with pytest.raises(ValueError, match="counts the elements of rows"):
+        step(X, num_slices=2)
