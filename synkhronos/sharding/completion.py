@@ -39,7 +39,7 @@ class Builder(NamedTuple):
     whole_length : callable
         From the output of a `ShapeOf`, and the position in it of the number of rows, to that with the rows of all.
     counted : callable
-        From the output of a `ShapeOf`, the sum of those of all ranks, and a position, to the one with that of the other.
+        From the output of a `ShapeOf`, the sum of those of all ranks, and a position, to it with the sum there.
     checked : callable
         From variables, and pairs of lengths, to the same variables, of which it is checked that the lengths are equal.
     """
@@ -230,7 +230,7 @@ class _Plan:
         """Return which operation on rows waits for a collective; None if none does."""
         for node, level in zip(self.nodes, self.own_level):
             if level and any(isinstance(self.found.of(one), Shard) for one in (*node.inputs, *node.outputs)):
-                return node.label
+                return node.describe()
         return None
 
     def _derived(self, wanted: Set[Any]) -> Set[Any]:

@@ -84,7 +84,7 @@ def between(layout: Layout, start: Optional[Length], stop: Optional[Length]) -> 
     for end, default in ((start, 0), (stop, whole)):
         if end is None:
             ends.append(default)
-        elif end.power != 1 and not end.is_counted or end.layout is None or end.layout.inner is None or end.layout.inner != layout.inner:
+        elif end.layout is None or end.layout.inner is None or end.layout.inner != layout.inner:
             return None
         elif end is stop and end.layout == layout and start is None:
             return layout

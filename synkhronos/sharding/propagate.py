@@ -50,7 +50,7 @@ def propagate(nodes: Sequence[Node], known: Mapping[Any, Placement], exact: bool
         placed = Placed([unknown] * len(node.outputs)) if unknown is not None else node.rule.place(inputs, exact)
         for variable, one in zip(node.outputs, placed.outputs):
             if isinstance(one, Unknown) and unknown is None:
-                one = Unknown(f"{node.label} {one.why}")
+                one = Unknown(f"{node.describe()} {one.why}")
             found.placements[variable] = one
         found.whole.append(placed.whole)
         found.equal.append(placed.equal)

@@ -7,7 +7,7 @@ operation; what the rule must know of the operation (axes, constants) the engine
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple
 
 from ..reductions import IN_GRAPH
 from .layout import Product
@@ -52,12 +52,20 @@ class Rule(ABC):
 
 
 class Node(NamedTuple):
-    """An operation in a graph; variables are whatever hashable objects the engine has."""
+    """An operation in a graph; variables are whatever hashable objects the engine has.
+
+    Attributes
+    ----------
+    rule : Rule
+    inputs, outputs : tuple of variables
+    describe : callable
+        Returns what is done, to what, in a few words: the subject of a sentence.
+    """
 
     rule: Rule
     inputs: Tuple[Any, ...]
     outputs: Tuple[Any, ...]
-    label: str
+    describe: Callable[[], str]
 
 
 class Opaque(Rule):

@@ -63,15 +63,12 @@ class Subscript(Axes):
         self.slices, self.changes = dict(slices or {}), [0, 1] in self.linear
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        inputs, first, sliced = list(inputs), inputs[0], None
-        if isinstance(first, Shard) and first.axis in self.slices and not first.positions and not first.loose:
-            sliced = self.slices[first.axis]
-            ends = [i for i in (sliced.start, sliced.stop) if i is not None]
-            layout = between(first.layout, *[None if i is None else _only(inputs[i]) for i in sliced[:2]])
-            if layout is None:
-                sliced = None
-            else:
-                inputs = [REPLICATE if i in ends else one for i, one in enumerate(inputs)]
+        inputs, first = list(inputs), inputs[0]
+        pieces = self._pieces(first, inputs)
+        if isinstance(first, Shard) and pieces is not None:
+            sliced, layout = pieces
+            inputs = [REPLICATE if i in sliced[:2] else one for i, one in enumerate(inputs)]
+            return self._along(sliced.rule, first, layout, inputs, exact)
         for i in self.ends:
             end = inputs[i]
             if isinstance(end, Size):
@@ -80,8 +77,6 @@ class Subscript(Axes):
                 if any(one.power != 0 for one in end.lengths):
                     return Placed([Unknown("takes elements up to a number that depends on how many rows the rank has")])
                 inputs[i] = REPLICATE
-        if sliced is not None and layout is not None:
-            return self._along(sliced.rule, first, layout, inputs, exact)
         for axis, i in self.arrays.items():
             array = inputs[i]
             if not isinstance(array, Shard) or array.positions == Index.NO:
@@ -95,6 +90,16 @@ class Subscript(Axes):
             rule = self._at(axis, self.inputs[i][array.axis])
             return self._along(rule, first, array.layout, inputs, exact)._replace(equal=equal)
         return super().place(inputs, exact)
+
+    def _pieces(self, first: Placement, inputs: Sequence[Placement]) -> Optional[Tuple[Slice, Layout]]:
+        """Return the slice along the rows, and the layout of what it takes; None if it does not take pieces."""
+        sliced = self.slices.get(first.axis) if isinstance(first, Shard) else None
+        if sliced is None or not isinstance(first, Shard) or first.positions or first.loose:
+            return None
+        if any(isinstance(inputs[i], Size) and not _is_fixed(inputs[i]) for i in self.ends - set(sliced[:2])):
+            return None  # ends along other axes
+        layout = between(first.layout, *[None if i is None else _only(inputs[i]) for i in sliced[:2]])
+        return None if layout is None else (sliced, layout)
 
     def _along(self, rule: Axes, first: Shard, layout: Layout, inputs: Sequence[Placement], exact: bool) -> Placed:
         """Place as if what is taken were all that the first input has, along the axis of its rows."""
@@ -135,6 +140,10 @@ def _sizes(array: Shard, first: Shard) -> Sequence[Tuple[Product, Product]]:
     if computed is None or found is None or ONE_ELEMENT in (computed, found) or computed == found:
         return ()
     return [(computed, found)] if computed.factors or found.factors else ()
+
+
+def _is_fixed(size: Any) -> bool:
+    return all(length.power == 0 for length in size.lengths)
 
 
 def _only(end: Placement) -> Length:

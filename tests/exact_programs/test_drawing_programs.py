@@ -89,7 +89,11 @@ def boltzmann_machine():
 
 def samples(function, program, share):
     """Train `RUNS` times from the same values; return for each the mean loss, and how far parameters went."""
-    state = [variable for variable in {**dict.fromkeys(program.params), **dict(program.updates)} if variable.dtype == "float64"]
+    state = [
+        variable
+        for variable in {**dict.fromkeys(program.params), **dict(program.updates)}
+        if variable.dtype == "float64"
+    ]
     starts = [variable.get_value() for variable in state]
     found = []
     for _ in range(RUNS):

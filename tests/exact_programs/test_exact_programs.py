@@ -159,7 +159,7 @@ def repeats_in_another_order(x, w):
 @pytest.mark.parametrize(
     "new, why",
     [
-        (compares_rows, "dot combines each row with all others"),
+        (compares_rows, "combines each row with all others"),
         (ends_by_rows, ""),
         (repeats_in_another_order, ""),
     ],

@@ -107,7 +107,16 @@ def _joined_and_divided(p):
     x, y = p.rows(3), p.rows(3)
     n, both, three = x.shape[0], T.concatenate([x, y]), T.concatenate([x, y, x * y])
     again = T.concatenate([both, x])
-    return [both[:n], both[n:], three[n:], both[: y.shape[0], 1], three[n:][n:], again[both.shape[0] :], three[n : both.shape[0]], T.split(three, [n, both.shape[0]], 2)[1]]
+    return [
+        both[:n],
+        both[n:],
+        three[n:],
+        both[: y.shape[0], 1],
+        three[n:][n:],
+        again[both.shape[0] :],
+        three[n : both.shape[0]],
+        T.split(three, [n, both.shape[0]], 2)[1],
+    ]
 
 
 def _of_time_and_rows(p):

@@ -47,7 +47,9 @@ def completed(
         placement = found.of(new)
         argument = f"the update of {label(target)}"
         if isinstance(placement, Unknown):
-            raise ArgumentValueError(argument, "a value that ranks can compute exactly", f"one that {placement.why}")
+            raise ArgumentValueError(
+                argument, "a value that ranks can compute exactly", f"one that is not: {placement.why}"
+            )
         if isinstance(placement, Partial) and placement.reduction not in IN_GRAPH:
             got = f"a product of parts of all ranks ({placement})"
             raise ArgumentValueError(argument, "a value that ranks can compute exactly", got)

@@ -5,6 +5,7 @@ A new operation is one entry in the table at the end: from its class to a functi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
@@ -58,6 +59,7 @@ from ...sharding import (
     Where,
 )
 from .all_reduce import AllReduce
+from .descriptions import described
 from .indices import constant_index, is_all
 from .lengths import axis_length, constant, elements, ndim, value
 
@@ -69,7 +71,7 @@ def graph_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> Graph:
     """Return a graph as the rules see it."""
     nodes, known = [], {}
     for node in io_toposort(inputs, outputs):
-        nodes.append(Node(rule_of(node), tuple(node.inputs), tuple(node.outputs), _label(node)))
+        nodes.append(Node(rule_of(node), tuple(node.inputs), tuple(node.outputs), partial(described, node)))
         for variable in node.inputs:
             if is_zero(variable):
                 known[variable] = ZERO
@@ -85,11 +87,6 @@ def rule_of(node: Any) -> Rule:
             if rule is not None:
                 return rule
     return Opaque(len(node.outputs))
-
-
-def _label(node: Any) -> str:
-    names = [output.name for output in node.outputs if output.name]
-    return f"{node.op}{f' ({names[0]})' if names else ''}"
 
 
 def is_zero(variable: Any) -> bool:
@@ -397,7 +394,8 @@ def _subtensor(node: Any) -> Rule:
 
     is_vector = ndim(node.inputs[0]) == 1 and ndim(node.outputs[0]) == 1
     slices = _slices(node, 1, lambda axis: Axes(*rule_if(axis)))
-    rule = Subscript(*rule_if(None), ends, is_vector=is_vector, slices=slices)
+    inputs, outputs, linear = rule_if(None)
+    rule = Subscript(inputs, outputs, linear, ends, is_vector=is_vector, slices=slices)
     index = constant_index(node) if ndim(node.inputs[0]) == 1 else None
     return rule if index is None else Element(index, rule)
 
@@ -410,7 +408,8 @@ def _inc_subtensor(node: Any) -> Rule:
         return [before, labels(value, taken[len(taken) - ndim(value) :]), *[[]] * len(ends)], [before], [[0, 1]]
 
     slices = _slices(node, 2, lambda axis: Axes(*rule_if(axis)))
-    return Subscript(*rule_if(None), ends, sets=node.op.set_instead_of_inc, slices=slices)
+    inputs, outputs, linear = rule_if(None)
+    return Subscript(inputs, outputs, linear, ends, sets=node.op.set_instead_of_inc, slices=slices)
 
 
 def _rows_at(node: Any) -> Rule:
