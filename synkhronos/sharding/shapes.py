@@ -248,7 +248,7 @@ class Reshaped(Rule):
     def _moved(self, one: Shard, rows: Rows) -> Placement:
         """Return the placement with the rows along another axis, or along one of another length."""
         layout = self._layout(one, rows)
-        if layout is None and not one.uniform:
+        if (layout is None and not one.uniform) or not one.layout.is_even and (layout or rows.layout).is_even:
             return Unknown(
                 "may put elements of different rows together: give lengths as x.shape[1] and so on, of what is reshaped"
             )
