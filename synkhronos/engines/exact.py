@@ -14,6 +14,7 @@ from ..sharding import (
     Graph,
     Partial,
     Placement,
+    Propagated,
     Replicate,
     Shard,
     Size,
@@ -79,8 +80,14 @@ def placed(graph: Graph, outputs: Sequence[Any], shards: Mapping[Any, Shard]) ->
     return [found.of(output) for output in outputs]
 
 
+def propagated(graph: Graph, shards: Mapping[Any, Shard]) -> Propagated:
+    """Return what is known of an exact function."""
+    return propagate(graph.nodes, {**graph.known, **shards}, True)
+
+
 def completed(
     graph: Graph,
+    found: Propagated,
     outputs: Sequence[Any],
     updates: Sequence[Tuple[Any, Any]],
     shards: Mapping[Any, Shard],
@@ -89,7 +96,6 @@ def completed(
     is_random: Callable[[Any], bool],
 ) -> Exact:
     """Return the function with collectives; see `Engine.completed`."""
-    found = propagate(graph.nodes, {**graph.known, **shards}, True)
     wanted, fixed = [], []
     for target, new in updates:
         placement = found.of(new)
@@ -107,6 +113,8 @@ def completed(
         why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
     if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
         why_not = "it updates rows"
+    if any(isinstance(found.of(one), Size) for collective in after.collectives for one in collective.variables):
+        why_not = "it counts the elements of rows that a mask chooses"
     own, placements = [after.own.get(output, output) for output in outputs], [found.of(output) for output in outputs]
     averages = propagate(graph.nodes, {**graph.known, **shards}, False, found)
     for i, output in enumerate(outputs):
@@ -129,7 +137,7 @@ def _check_update(placement: Placement, target: Any, shards: Mapping[Any, Shard]
     """Refuse an update that ranks cannot compute exactly."""
     expected = "a value that ranks can compute exactly"
     if isinstance(placement, Unknown):
-        raise ArgumentValueError(argument, expected, f"one that {placement.why}")
+        raise ArgumentValueError(argument, expected, f"one that is not: {placement.why}")
     if isinstance(placement, Partial) and placement.reduction not in IN_GRAPH:
         raise ArgumentValueError(argument, expected, f"a product of parts of all ranks ({placement})")
     if isinstance(placement, (Replicate, Shard)) and placement.power != 0:

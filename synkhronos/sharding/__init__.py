@@ -13,25 +13,29 @@
 
 ``placements``   what there is: replicated, rows, parts
 ``layout``       how rows lie in an axis
-``rule``         what a rule says of an operation; kinds: ``axes``, ``shapes``, ``subscripts``, ``shares``, ``nested``
+``rule``         what a rule says of an operation; kinds: ``axes``, ``pieces``, ``shapes``, ``subscripts``,
+                 ``chosen``, ``shares``, ``nested``
 ``propagate``    through a whole graph
 
 Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.
 """
 
-from .axes import MIXED, ONE, Axes, Checked, Elementwise, Joined, Moved, Reduction, along
+from .axes import MIXED, ONE, Axes, Checked, Elementwise, Moved, Reduction, along
+from .chosen import Coordinate, Masked, Where
 from .completion import Builder, Collective, complete, parts_of_rows
 from .layout import Layout, Product, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
+from .pieces import Divided, Joined
 from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Unknown
 from .propagate import Propagated, propagate
 from .rule import Common, Node, Opaque, Placed, Rule
 from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
 from .shares import Put, Taken
-from .subscripts import Subscript
+from .subscripts import Slice, Subscript
 
 __all__ = [
     "MIXED",
+    "Masked",
     "ONE",
     "REPLICATE",
     "ZERO",
@@ -44,6 +48,8 @@ __all__ = [
     "Choice",
     "Common",
     "Completed",
+    "Coordinate",
+    "Divided",
     "Drawn",
     "Element",
     "Elementwise",
@@ -72,11 +78,13 @@ __all__ = [
     "Shard",
     "ShapeOf",
     "Size",
+    "Slice",
     "State",
     "Subscript",
     "Taken",
     "Together",
     "Unknown",
+    "Where",
     "along",
     "propagate",
 ]

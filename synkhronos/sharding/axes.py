@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .layout import MERGED, Layout, Product, product
+from .layout import Layout, Product, product
 from .placements import Index, Length, Partial, Placement, Power, Replicate, Shard, Size, Unknown
 from .rule import Placed, Rule, taken_whole
 
@@ -366,35 +366,6 @@ class Moved(Axes):
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         if isinstance(inputs[0], Size) and len(self.outputs[0]) <= 1:
             return Placed([inputs[0]])
-        return super().place(inputs, exact)
-
-
-class Joined(Axes):
-    """Arrays joined along an axis; the axis itself is the first input.
-
-    Parameters
-    ----------
-    count, ndim, axis : int
-        How many arrays, of how many dimensions, along which axis.
-    """
-
-    def __init__(self, count: int, ndim: int, axis: int) -> None:
-        self.axis = axis
-        labels = [MIXED if one == axis else one for one in range(ndim)]
-        super().__init__([[], *[labels] * count], [labels], [range(1, count + 1)])
-
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        arrays = [one for one in inputs[1:] if isinstance(one, Shard) and one.axis == self.axis]
-        if len(arrays) == len(inputs) - 1 and len({(one.power, one.loose) for one in arrays}) == 1:
-            # The rows of the one and then those of the others, on every rank.
-            if all(one.loose for one in arrays):
-                return Placed([Shard(self.axis, arrays[0].power, MERGED, uniform=True, loose=True)])
-            layouts = {one.layout for one in arrays}
-            layout = layouts.pop()
-            if not layouts and None not in layout and not any(one.positions for one in arrays):
-                assert layout.outer is not None
-                layout = layout._replace(outer=layout.outer.times(Product(len(arrays))))
-                return Placed([Shard(self.axis, arrays[0].power, layout)])
         return super().place(inputs, exact)
 
 

@@ -19,11 +19,16 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from .layout import Product
 from .nested import Completed
-from .placements import Partial, Shard, Size
+from .placements import Partial, Placement, Shard, Size
 from .propagate import Propagated
 from .rule import Node
 from .shapes import ShapeOf
+
+
+def _not_needed(*args: Any) -> Any:
+    raise AssertionError("the rules of this engine do not choose rows, nor merge axes")
 
 
 class Builder(NamedTuple):
@@ -39,12 +44,18 @@ class Builder(NamedTuple):
         From the output of a `ShapeOf`, and the position in it of the number of rows, to that with the rows of all.
     as_average : callable
         From parts of a sum to numbers whose average over the rows of all ranks is that sum; None if they have none.
+    counted : callable
+        From the output of a `ShapeOf`, the sum of those of all ranks, and a position, to it with the sum there.
+    checked : callable
+        From variables, and pairs of lengths, to the same variables, of which it is checked that the lengths are equal.
     """
 
     apply: Callable[[Node, Sequence[Any]], Sequence[Any]]
     all_reduce: Callable[[Sequence[Any], str], Sequence[Any]]
     whole_length: Callable[[Any, int], Any]
     as_average: Callable[[Any], Any]
+    counted: Callable[[Any, Any, int], Any] = _not_needed
+    checked: Callable[[Sequence[Any], Sequence[Tuple[Product, Product]]], Sequence[Any]] = _not_needed
 
 
 class Collective(NamedTuple):
@@ -119,16 +130,32 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
                 ]
                 if any(new is not one for new, one in zip(inputs, node.inputs)):
                     own.update(zip(node.outputs, builder.apply(node, inputs)))
+                if found.equal[k]:
+                    outputs = [image(one, False) for one in node.outputs]
+                    own.update(zip(node.outputs, builder.checked(outputs, found.equal[k])))
             elif isinstance(node.rule, ShapeOf):
                 (shape,) = node.outputs
-                powers = [length.power for length in found.of(shape).lengths]  # type: ignore[union-attr]
-                whole[shape] = builder.whole_length(image(shape, False), powers.index(1))
+                whole[shape] = builder.whole_length(image(shape, False), _of_rows(found.of(shape)))
             else:
                 whole.update(zip(node.outputs, builder.apply(node, [image(one, True) for one in node.inputs])))
         for op, variables in plan.groups.get(level, {}).items():
             collectives.append(Collective(op, variables))
-            whole.update(zip(variables, builder.all_reduce([image(one, False) for one in variables], op)))
+            results = builder.all_reduce([image(one, False) for one in variables], op)
+            for variable, result in zip(variables, results):
+                if isinstance(found.of(variable), Size):
+                    result = builder.counted(image(variable, False), result, _of_rows(found.of(variable)))
+                whole[variable] = result
     return CompletedGraph(own, whole, collectives, plan.late(), plan.waiting_rows())
+
+
+def _of_rows(shape: Any) -> int:
+    """Return the position in a shape of the length that differs between ranks."""
+    return next(k for k, length in enumerate(shape.lengths) if length.power != 0)
+
+
+def is_counted(placement: Placement) -> bool:
+    """Return whether the whole of a length has to be counted by all ranks."""
+    return isinstance(placement, Size) and any(length.is_counted for length in placement.lengths)
 
 
 def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]) -> List[Any]:
@@ -188,7 +215,10 @@ class _Plan:
             level = max([one for i, one in enumerate(of_inputs) if i not in templates], default=0)
             self.own_level.append(level)
             levels.update(dict.fromkeys(node.outputs, level))
-            if k in again:
+            if k in again and isinstance(node.rule, ShapeOf) and is_counted(found.of(node.outputs[0])):
+                self.groups.setdefault(level, {}).setdefault("sum", []).append(node.outputs[0])
+                whole_levels[node.outputs[0]] = level + 1
+            elif k in again:
                 of_wholes = max([whole_levels.get(one, levels.get(one, 0)) for one in node.inputs], default=0)
                 self.whole_level[k] = of_wholes
                 whole_levels.update(dict.fromkeys(node.outputs, of_wholes))
@@ -207,7 +237,7 @@ class _Plan:
         """Return which operation on rows waits for a collective; None if none does."""
         for node, level in zip(self.nodes, self.own_level):
             if level and any(isinstance(self.found.of(one), Shard) for one in (*node.inputs, *node.outputs)):
-                return node.label
+                return node.describe()
         return None
 
     def _derived(self, wanted: Set[Any]) -> Set[Any]:

@@ -61,6 +61,12 @@ def product(lengths: Iterable[Optional[Product]]) -> Optional[Product]:
     return total
 
 
+class Chosen(NamedTuple):
+    """The symbol of how many elements of a row a mask chooses: a number for each row."""
+
+    mask: Any
+
+
 class Layout(NamedTuple):
     """What is before the rows in an axis, and what each row consists of; None for what is not known."""
 
@@ -72,11 +78,17 @@ class Layout(NamedTuple):
         """Return whether what a rank has of the axis is one piece of it."""
         return self.outer == ONE_ELEMENT
 
+    @property
+    def is_even(self) -> bool:
+        """Return whether all rows have the same number of elements."""
+        return self.inner is None or not any(isinstance(symbol, Chosen) for symbol, _ in self.inner.factors)
+
     def with_(self, other: Layout) -> Optional[Layout]:
         """Return the layout of an axis, of one length, that has both; None if they may differ."""
         same_outer = self.outer is not None and self.outer == other.outer
         same_inner = self.inner is not None and self.inner == other.inner
-        if not (same_outer or same_inner):
+        # Of even rows the one follows from the other, as the lengths are equal.
+        if not (same_inner or same_outer and self.is_even and other.is_even):
             return None
         # The one that says more: 1 before a symbol, a symbol before None.
         return Layout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))

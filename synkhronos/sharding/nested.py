@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .layout import Layout
 from .placements import REPLICATE, Partial, Placement, Replicate, Shard, Size, Unknown
@@ -31,6 +31,9 @@ class Inner(Rule):
         self.graph = graph
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        return _with_wholes(self._place, inputs, exact)
+
+    def _place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         return Placed(_escaped(self.graph.place(inputs), inputs, exact))
 
 
@@ -149,10 +152,15 @@ class Loop(Rule):
         self.collected, self.fixed, self.unchanging, self.until = collected, fixed, unchanging, until
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        return _with_wholes(self._place, inputs, exact)
+
+    def _place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         n_outputs = len(self.states) + len(self.collected)
         for i in self.unchanging:
             if not _is_fixed(inputs[i]):
-                why = "takes a number of steps that depends on how many rows the rank has"
+                why = (
+                    "takes a number of steps that depends on how many rows the rank has: compute with all rows at once"
+                )
                 return Placed([Unknown(why)] * n_outputs)
         whole, inputs = self._whole_sequences(inputs, exact)
         given: Dict[int, Placement] = {inner: inputs[outer] for outer, inner in self.fixed}
@@ -196,6 +204,27 @@ class Loop(Rule):
         return before
 
 
+def _with_wholes(
+    place: Callable[[Sequence[Placement], bool], Placed], inputs: Sequence[Placement], exact: bool
+) -> Placed:
+    """Place a graph with its inputs as they are, or with the wholes of parts if something in it needs them.
+
+    No collective can be put inside, but what is given to the graph can be made whole before.
+    """
+    first = place(inputs, exact)
+    if not exact or not any(isinstance(one, Unknown) for one in first.outputs):
+        return first
+    whole, after = taken_whole(inputs, [i for i, one in enumerate(inputs) if isinstance(one, Partial)], exact)
+    if not whole or any(isinstance(one, Unknown) for one in after):
+        return first
+    second = place(after, exact)
+    return (
+        first
+        if any(isinstance(one, Unknown) for one in second.outputs)
+        else second._replace(whole=second.whole | whole)
+    )
+
+
 def _is_fixed(placement: Placement) -> bool:
     if isinstance(placement, Size):
         return all(one.power == 0 for one in placement.lengths)
@@ -234,10 +263,17 @@ def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact
                 Layout(*[length if length in known or length and not length.factors else None for length in layout])
                 for layout in (one.layout, one.of)
             ]
+            if not one.layout.is_even and layouts[0].is_even:
+                after.append(
+                    Unknown("chooses elements of rows inside another graph, so that their number is not known")
+                )
+                continue
             one = one._replace(layout=layouts[0], of=layouts[1])
         lost = isinstance(one, (Replicate, Shard)) and one.power != 0
         if exact and (lost or isinstance(one, Partial) and one.reduction is None):
             one = Unknown("computes with the number of a rank's rows inside another graph")
+        if exact and isinstance(one, Size) and not _is_fixed(one):
+            one = Unknown("gives a number that follows from how many rows the rank has, from inside another graph")
         if isinstance(one, Size):
             lengths = [length._replace(layout=length.layout if length.is_rows else None) for length in one.lengths]
             one = Size(tuple(lengths))

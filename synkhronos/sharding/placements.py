@@ -124,6 +124,11 @@ class Length(NamedTuple):
         """Whether it is the number of rows itself."""
         return self.layout == ROWS
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is how many elements of rows were chosen, which no one knows but those that have them."""
+        return self.layout is not None and not self.layout.is_even
+
 
 class Size(NamedTuple):
     """A number, or a vector of them, that follows from the number of rows of the rank: a length for each element."""

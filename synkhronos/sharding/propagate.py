@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from .layout import Product
 from .placements import REPLICATE, Partial, Placement, Unknown
 from .rule import Node, Placed
 
@@ -17,10 +18,13 @@ class Propagated(NamedTuple):
         By variable.
     whole : list of set of int
         For each node, the inputs of which it is given the whole value.
+    equal : list of sequence of (Product, Product)
+        For each node, the lengths that have to be equal.
     """
 
     placements: Dict[Any, Placement]
     whole: List[FrozenSet[int]]
+    equal: List[Sequence[Tuple[Product, Product]]]
 
     def of(self, variable: Any) -> Placement:
         """Return the placement of a variable; constants, and inputs of which nothing was said, are replicated."""
@@ -44,7 +48,7 @@ def propagate(
         What is known of the exact graph: parts that are made whole there are so here. With ``exact`` False this says of
         the completed graph, if numbers of rows were the rank's own, which parts are averages over rows.
     """
-    found, whole = Propagated(dict(known), []), []
+    found = Propagated(dict(known), [], [])
     for k, node in enumerate(nodes):
         inputs = [found.of(variable) for variable in node.inputs]
         if completed is not None:
@@ -55,7 +59,8 @@ def propagate(
         placed = Placed([unknown] * len(node.outputs)) if unknown is not None else node.rule.place(inputs, exact)
         for variable, one in zip(node.outputs, placed.outputs):
             if isinstance(one, Unknown) and unknown is None:
-                one = Unknown(f"{node.label} {one.why}")
+                one = Unknown(f"{node.describe()} {one.why}")
             found.placements[variable] = one
-        whole.append(placed.whole)
-    return Propagated(found.placements, whole)
+        found.whole.append(placed.whole)
+        found.equal.append(placed.equal)
+    return found

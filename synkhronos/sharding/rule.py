@@ -7,9 +7,10 @@ operation; what the rule must know of the operation (axes, constants) the engine
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple
 
 from ..reductions import IN_GRAPH
+from .layout import Product
 from .placements import REPLICATE, Partial, Placement, Power, Replicate, Size, Unknown
 
 
@@ -21,10 +22,13 @@ class Placed(NamedTuple):
     outputs : list of Placement
     whole : set of int
         The inputs, by position, of which the operation needs the whole value: a collective, if they are partial.
+    equal : sequence of (Product, Product)
+        Lengths that the rule takes for equal, which is checked in every call.
     """
 
     outputs: List[Placement]
     whole: FrozenSet[int] = frozenset()
+    equal: Sequence[Tuple[Product, Product]] = ()
 
 
 class Rule(ABC):
@@ -48,12 +52,20 @@ class Rule(ABC):
 
 
 class Node(NamedTuple):
-    """An operation in a graph; variables are whatever hashable objects the engine has."""
+    """An operation in a graph; variables are whatever hashable objects the engine has.
+
+    Attributes
+    ----------
+    rule : Rule
+    inputs, outputs : tuple of variables
+    describe : callable
+        Returns what is done, to what, in a few words: the subject of a sentence.
+    """
 
     rule: Rule
     inputs: Tuple[Any, ...]
     outputs: Tuple[Any, ...]
-    label: str
+    describe: Callable[[], str]
 
 
 class Opaque(Rule):

@@ -23,7 +23,7 @@ class ShapeOf(Rule):
         axes = range(self.ndim) if self.axis is None else [self.axis]
         if one.loose:
             return Placed([Size(tuple(Length(None if axis == one.axis else 0) for axis in axes))])
-        rows = Length(1, one.layout)
+        rows = Length(1 if one.layout.is_even else None, one.layout)
         return Placed([Size(tuple(rows if axis == one.axis else Length() for axis in axes))])
 
 
@@ -132,7 +132,7 @@ class Drawn(Filled):
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         lengths = [length for i in self.shape for length in getattr(inputs[i], "lengths", ())]
-        if len(lengths) == 1 and lengths[0].power is None and self.ndim == 1 and not any(map(any_axes, self.labels)):
+        if len(lengths) == 1 and lengths[0] == Length(None) and self.ndim == 1 and not any(map(any_axes, self.labels)):
             # More or fewer than rows: one is as good as another.
             return Placed([REPLICATE, Shard(0, layout=MERGED, uniform=True, loose=True)])
         placed = super().place(inputs, exact)
@@ -173,7 +173,7 @@ def rows_of(shape: Sequence[Placement]) -> Union[None, Rows, Unknown]:
     if not axes:
         return None
     length = lengths[axes[0]]
-    if length.power != 1:
+    if length.power != 1 and not length.is_counted:
         return Unknown("has a length that depends on how many rows the rank has, but not in proportion")
     return Rows(axes[0], length.layout or MERGED)
 
@@ -248,7 +248,7 @@ class Reshaped(Rule):
     def _moved(self, one: Shard, rows: Rows) -> Placement:
         """Return the placement with the rows along another axis, or along one of another length."""
         layout = self._layout(one, rows)
-        if layout is None and not one.uniform:
+        if (layout is None and not one.uniform) or not one.layout.is_even and (layout or rows.layout).is_even:
             return Unknown(
                 "may put elements of different rows together: give lengths as x.shape[1] and so on, of what is reshaped"
             )

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from .axes import MIXED, Axes
-from .layout import MERGED, ROWS
-from .placements import REPLICATE, Index, Placement, Shard, Size, Unknown
+from .axes import Axes
+from .layout import MERGED, ONE_ELEMENT, ROWS, Layout, Product
+from .pieces import between
+from .placements import REPLICATE, Index, Length, Placement, Shard, Size, Unknown
 from .rule import Placed
+
+
+class Slice(NamedTuple):
+    """A slice whose ends are not constant.
+
+    Attributes
+    ----------
+    start, stop : int or None
+        The inputs that are its ends; None for the first, and the last, element.
+    rule : Axes
+        Of the same index, but with the axis taken as it is.
+    """
+
+    start: Optional[int]
+    stop: Optional[int]
+    rule: Axes
 
 
 class Subscript(Axes):
@@ -21,6 +38,8 @@ class Subscript(Axes):
         The inputs that are numbers in the index: elements, and ends of slices.
     arrays : mapping from int to int
         By axes of the first input, the inputs that are arrays of positions along them.
+    slices : mapping from int to Slice
+        By axes of the first input.
     sets : bool
         Whether elements are set: those of all ranks cannot be put together then.
     is_vector : bool
@@ -36,13 +55,20 @@ class Subscript(Axes):
         arrays: Optional[Mapping[int, int]] = None,
         sets: bool = False,
         is_vector: bool = False,
+        slices: Optional[Mapping[int, Slice]] = None,
     ) -> None:
         moves = len(inputs) == 1 + len(ends)
         super().__init__(inputs, outputs, linear, reduce=[None if sets else "sum"], moves=moves)
         self.ends, self.arrays, self.is_vector = set(ends), dict(arrays or {}), is_vector
+        self.slices, self.changes = dict(slices or {}), [0, 1] in self.linear
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         inputs, first = list(inputs), inputs[0]
+        pieces = self._pieces(first, inputs)
+        if isinstance(first, Shard) and pieces is not None:
+            sliced, layout = pieces
+            inputs = [REPLICATE if i in sliced[:2] else one for i, one in enumerate(inputs)]
+            return self._along(sliced.rule, first, layout, inputs, exact)
         for i in self.ends:
             end = inputs[i]
             if isinstance(end, Size):
@@ -51,36 +77,78 @@ class Subscript(Axes):
                 if any(one.power != 0 for one in end.lengths):
                     return Placed([Unknown("takes elements up to a number that depends on how many rows the rank has")])
                 inputs[i] = REPLICATE
-        rule: Axes = self
         for axis, i in self.arrays.items():
             array = inputs[i]
             if not isinstance(array, Shard) or array.positions == Index.NO:
                 continue
-            inputs[i] = array._replace(positions=Index.NO)
             if not isinstance(first, Shard) or first.axis != axis:
                 return Placed([Unknown("takes positions of rows, which every rank counts from 0, of another axis")])
-            if not _is_of(array, first):
+            equal = _sizes(array, first) if exact else ()
+            if not equal and not _is_of(array, first):
                 return Placed([Unknown("takes rows at computed positions, which may be those of another rank")])
-            rule = self._along(axis, self.inputs[i][array.axis])
-            inputs[0] = first._replace(layout=array.layout, uniform=False)
-        return Axes.place(rule, inputs, exact)
+            inputs[i] = array._replace(positions=Index.NO)
+            rule = self._at(axis, self.inputs[i][array.axis])
+            return self._along(rule, first, array.layout, inputs, exact)._replace(equal=equal)
+        return super().place(inputs, exact)
 
-    def _along(self, axis: int, label: Any) -> Axes:
+    def _pieces(self, first: Placement, inputs: Sequence[Placement]) -> Optional[Tuple[Slice, Layout]]:
+        """Return the slice along the rows, and the layout of what it takes; None if it does not take pieces."""
+        sliced = self.slices.get(first.axis) if isinstance(first, Shard) else None
+        if sliced is None or not isinstance(first, Shard) or first.positions or first.loose:
+            return None
+        if any(isinstance(inputs[i], Size) and not _is_fixed(inputs[i]) for i in self.ends - set(sliced[:2])):
+            return None  # ends along other axes
+        layout = between(first.layout, *[None if i is None else _only(inputs[i]) for i in sliced[:2]])
+        return None if layout is None else (sliced, layout)
+
+    def _along(self, rule: Axes, first: Shard, layout: Layout, inputs: Sequence[Placement], exact: bool) -> Placed:
+        """Place as if what is taken were all that the first input has, along the axis of its rows."""
+        placed = rule.place([first._replace(layout=layout, uniform=False), *inputs[1:]], exact)
+        (after,) = placed.outputs
+        if self.changes and isinstance(after, Shard):
+            after = after._replace(layout=first.layout)
+        return placed._replace(outputs=[after])
+
+    def _at(self, axis: int, label: Any) -> Axes:
         """Return the rule if the rows along an axis are taken at their own positions."""
         labels = [list(of_input) for of_input in self.inputs]
         outputs = [list(of_output) for of_output in self.outputs]
         labels[0][axis] = label
-        if len(outputs[0]) == len(labels[0]) and outputs[0][axis] == MIXED:  # elements are set
+        if self.changes:
             outputs[0][axis] = label
         return Axes(labels, outputs, self.linear, reduce=self.reduce, moves=self.moves)
 
 
 def _is_of(array: Shard, first: Shard) -> bool:
     """Return whether positions are those of elements that the rank has."""
-    if None in array.of or array.of != first.layout:
+    if None in array.of or array.of.inner != first.layout.inner:
         return False
+    # All positions are counted from 0: those of as many pieces as the array has, or of the first of them.
+    if array.positions == Index.ROWS:
+        return True
     # With an offset, they are positions in a row, or else it would be a bad program: rows have several elements.
-    return array.positions == Index.ROWS or array.of.in_order and array.of != ROWS
+    return array.of == first.layout and array.of.in_order and array.of != ROWS
+
+
+def _sizes(array: Shard, first: Shard) -> Sequence[Tuple[Product, Product]]:
+    """Return the sizes of a row by which positions were computed, and of one of the array, if they may be equal."""
+    computed, found = array.of.inner, first.layout.inner
+    if array.positions != Index.COMPUTED or not (array.of.in_order and first.layout.in_order):
+        return ()
+    if not (array.of.is_even and first.layout.is_even):
+        return ()
+    if computed is None or found is None or ONE_ELEMENT in (computed, found) or computed == found:
+        return ()
+    return [(computed, found)] if computed.factors or found.factors else ()
+
+
+def _is_fixed(size: Any) -> bool:
+    return all(length.power == 0 for length in size.lengths)
+
+
+def _only(end: Placement) -> Length:
+    """Return the end of a slice as a length."""
+    return end.lengths[0] if isinstance(end, Size) else Length(None)
 
 
 def _taken(first: Shard, end: Size) -> Shard:

@@ -298,7 +298,7 @@ def words_that_are_there():
     loss = T.nnet.categorical_crossentropy(p, y[there]).mean()
     params = [embedding, out]
     data = [classes(random, 11, TIME), mask_of(random), classes(random, 3, TIME)]
-    return Program([x, mask, y], [loss], params, updates.adagrad(loss, params, 0.1), data)
+    return Program([x, mask, y], [loss, p], params, updates.adagrad(loss, params, 0.1), data)
 
 
 def every_step():

@@ -35,15 +35,8 @@ STEPS = 20
 TOLERANCE = 1e-5
 
 PROGRAMS = [*dense.PROGRAMS, *convolutional.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS]
-#: What does not work yet, and why.
-FAULTS = {
-    "spatial_transformer": "T.repeat of positions of rows is an Alloc, which is said to compute with them",
-    "skip_gram": "adding rows to rows of a shared variable (inc_subtensor) is not completed",
-    "concatenated": "rows that were joined are not divided again by a slice up to the number of one's rows",
-    "theanos_batch_norm": "AbstractBatchNormTrain has no rule",
-    "time_major_text": "T.arange of the length of a flattened time-major axis is not known to be all of it",
-    "words_that_are_there": "Nonzero has no rule",
-}
+#: What does not work yet, and why: programs by name.
+FAULTS: dict = {}
 #: Also as processes, and with all of Theano's optimizations and C code: one of each kind is enough.
 ON_PROCESSES = [dense.mlp, dense.multi_task, recurrent.scanned, generative.variational_autoencoder]
 
@@ -166,7 +159,7 @@ def repeats_in_another_order(x, w):
 @pytest.mark.parametrize(
     "new, why",
     [
-        (compares_rows, "dot combines each row with all others"),
+        (compares_rows, "combines each row with all others"),
         (ends_by_rows, ""),
         (repeats_in_another_order, ""),
     ],
@@ -176,3 +169,26 @@ def test_programs_that_need_all_rows_in_one_place_are_refused(make_world, new, w
     x, w = T.dmatrix("x"), theano.shared(np.ones((3, 2)), "w")
     with refuses(ArgumentValueError, argument="the update of w", got=why):
         synk.function([x], [], updates=[(w, new(x, w))], exact=True, mode="FAST_COMPILE")
+
+
+def test_the_size_of_a_row_is_checked_if_it_was_given_as_a_number(make_world):
+    make_world("threads", 2, 0, engine="theano")
+    x, w = T.dmatrix("x"), theano.shared(1.0, "w")
+    chosen = x.flatten()[T.arange(x.shape[0]) * 6 + 1]
+    step = synk.function([x], [], updates=[(w, w - (w * chosen).mean())], exact=True, mode="FAST_COMPILE")
+    X = np.random.RandomState(0).randn(7, 6)
+    step(X)
+    np.testing.assert_allclose(w.get_value(), 1 - X[:, 1].mean())
+    with pytest.raises(Exception, match="another size of a row"):
+        step(X[:, :4])
+
+
+def test_what_a_mask_chooses_is_not_computed_in_slices(make_world):
+    make_world("threads", 2, 0, engine="theano")
+    x, w = T.dmatrix("x"), theano.shared(1.0, "w")
+    step = synk.function([x], [], updates=[(w, w - x[T.gt(x, 0)].mean())], exact=True, mode="FAST_COMPILE")
+    X = np.random.RandomState(0).randn(7, 6)
+    step(X)
+    np.testing.assert_allclose(w.get_value(), 1 - X[X > 0].mean())
+    with pytest.raises(ValueError, match="counts the elements of rows"):
+        step(X, num_slices=2)

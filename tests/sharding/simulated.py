@@ -19,6 +19,7 @@ from theano.tensor.nnet import abstract_conv
 
 import synkhronos.sharding as sharding
 from synkhronos.engines.theano import lengths, placing
+from synkhronos.engines.theano.formulas import with_formulas
 from synkhronos.sharding import Completed, Partial, Replicate, Shard, Size, Unknown, propagate
 
 #: Rows of each rank; those with a 0 are left out where an operation cannot have no rows.
@@ -71,14 +72,20 @@ class Program:
 
 def placements(program, outputs, exact=False):
     """Return the placements of outputs."""
-    graph, found = _propagated(program, outputs, exact)
+    outputs, _, found = _propagated(program, outputs, exact)
     return [found.of(one) for one in outputs]
 
 
 def _propagated(program, outputs, exact):
-    graph = placing.graph_of([one.variable for one in program.inputs], outputs)
+    """Return the outputs, with formulas if the graph may be changed, their graph, and its placements."""
     shards = {one.variable: Shard(one.axis) for one in program.inputs if one.axis is not None}
-    return graph, propagate(graph.nodes, {**graph.known, **shards}, exact)
+
+    def placed(outputs):
+        graph = placing.graph_of([one.variable for one in program.inputs], outputs)
+        return outputs, graph, propagate(graph.nodes, {**graph.known, **shards}, exact)
+
+    outputs, graph, found = placed(outputs)
+    return placed(with_formulas(outputs, found.of)) if exact else (outputs, graph, found)
 
 
 def check(program, outputs, exact=False, splits=SPLITS, may_fail=False):
@@ -86,7 +93,12 @@ def check(program, outputs, exact=False, splits=SPLITS, may_fail=False):
 
     With `may_fail` a rank may raise an error, which is no wrong value.
     """
-    graph, found = _propagated(program, outputs, exact)
+    before = outputs
+    outputs, graph, found = _propagated(program, outputs, exact)
+    if any(new is not old for new, old in zip(outputs, before)):
+        values, _ = serial_values(program, [*outputs, *before], 7)
+        for new, old in zip(values, values[len(outputs) :]):
+            _equal(new, old, "by formulas")
     nodes = io_toposort([one.variable for one in program.inputs], outputs)
     thunks = [_thunk(node) for node in nodes]
     for split in splits:
@@ -175,7 +187,8 @@ class _Run:
         return np.take(value, np.arange(self.ends[r], self.ends[r + 1]), axis=axis)
 
     def __call__(self):
-        for node, thunk, placed, whole in zip(self.nodes, self.thunks, self.graph.nodes, self.found.whole):
+        steps = zip(self.nodes, self.thunks, self.graph.nodes, self.found.whole, self.found.equal)
+        for node, thunk, placed, whole, equal in steps:
             inputs = [_value_of(one, self.serial) for one in node.inputs]
             self.serial.update(zip(node.outputs, thunk(inputs)))
             if self.may_fail or any(isinstance(self.found.of(one), Unknown) for one in (*node.inputs, *node.outputs)):
@@ -184,6 +197,8 @@ class _Run:
                 results = node.outputs[isinstance(placed.rule, sharding.Drawn) :]  # without the state of a stream
                 if all(isinstance(self.found.of(one), Unknown) for one in results):
                     continue
+            for one, other in equal:
+                assert self._number(one) == self._number(other), "lengths are not equal"
             if isinstance(placed.rule, Completed) and not self.exact:
                 self._all_reduce(node)
                 continue
@@ -285,7 +300,7 @@ class _Run:
         return np.reshape(factors, shape)
 
     def _compare_rows(self, variable, placement, expected, where):
-        if placement.loose:
+        if placement.loose or not (placement.layout.is_even or placement.layout.in_order):
             return
         if placement.positions:
             if placement.positions == sharding.Index.ROWS and placement.layout == sharding.placements.ROWS:
@@ -306,7 +321,8 @@ class _Run:
     def _separate(self, value, placement, n):
         """Return an array with the axis of the rows made three: what is before them, they, and what they are made of."""
         shape, axis = list(value.shape), placement.axis
-        outer, inner = self._number(placement.layout.outer), self._number(placement.layout.inner)
+        outer = self._number(placement.layout.outer)
+        inner = self._number(placement.layout.inner) if placement.layout.is_even else None
         if outer is None and inner is None:
             raise AssertionError("a layout of which nothing is known")
         if outer == 1 and inner is None:  # also what several rows became one of

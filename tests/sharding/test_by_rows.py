@@ -12,6 +12,11 @@ def labels(p, high):
     return p.rows(dtype="int64", high=high)
 
 
+def _of_columns(p, count):
+    """Return rows of numbers, one for each of three columns."""
+    return [T.addbroadcast(p.all(1, 3), 0) for _ in range(count)]
+
+
 def layer_grads(loss):
     """Return what makes the gradient of a mean loss of a layer to its parameters."""
 
@@ -63,7 +68,10 @@ CASES = [
     Case("batch norm's gradient by hand", "Unknown", lambda p: [T.grad(T.tanh(g * (x - x.mean(0)) / T.sqrt(x.var(0) + 1e-3)).mean(), g) for x in [p.rows(p.f)] for g in [p.all(p.f)]], P),
     Case("batch norm's gradient to what is before it", "Unknown", lambda p: [T.grad(T.tanh((x - x.mean(0)) / T.sqrt(x.var(0) + 1e-3)).mean(), w) for w in [p.all(p.f, 3)] for x in [T.dot(p.rows(p.f), w)]], P),
     Case("batch norm of given statistics", S, lambda p: T.nnet.bn.batch_normalization_test(p.rows(3), *[p.all(1, 3)] * 3, p.all(1, 3, positive=True))),
-    Case("batch norm of Theano", U, lambda p: T.nnet.bn.batch_normalization_train(p.rows(3), *[T.addbroadcast(p.all(1, 3), 0) for _ in range(2)])[0]),
+    Case("batch norm of Theano", " ".join([U] * 5), lambda p: T.nnet.bn.batch_normalization_train(p.rows(3), **dict(zip(("gamma", "beta", "running_mean", "running_var"), _of_columns(p, 4)))), "Shard(0) Partial(sum) Replicate Replicate Replicate"),
+    Case("batch norm of Theano, of images", U, lambda p: T.nnet.bn.batch_normalization_train(p.rows(3, 4, 2), *[T.addbroadcast(p.all(1, 3, 1, 1), 0, 2, 3) for _ in range(2)], axes="spatial")[0], S),
+    Case("gradient of batch norm of Theano", "Unknown Unknown Unknown", lambda p: [T.grad((y * p.rows(3)).mean(), [x, scale, bias]) for x in [p.rows(3)] for scale, bias in [_of_columns(p, 2)] for y in [T.nnet.bn.batch_normalization_train(x, scale, bias)[0]]][0], "Shard(0) Partial(sum) Partial(sum)"),
+    Case("batch norm of Theano, of what all have", R, lambda p: T.nnet.bn.batch_normalization_train(p.all(4, 3), *_of_columns(p, 2))[0]),
     Case("layer norm", "Shard(0) Partial(avg)", lambda p: [[y, T.grad(T.sqr(y).mean(), g)] for x in [p.rows(p.f)] for g in [p.all(p.f)] for y in [g * (x - x.mean(1, keepdims=True)) / T.sqrt(x.var(1, keepdims=True) + 1e-3)]][0], "Shard(0) Partial(sum)"),
     Case("a global norm", U, lambda p: [g / T.maximum(1, T.sqrt((g**2).sum())) for x in [p.rows(p.f)] for w in [p.all(p.f, 2)] for g in [T.grad(T.tanh(T.dot(x, w)).sum(), w)]], P),
     Case("linear algebra", " ".join([U] * 3), lambda p: [T.nlinalg.matrix_inverse(T.dot(x.T, x)) for x in [p.rows(p.f)]] + [T.nlinalg.trace(p.rows(p.f)), T.diag(p.rows(p.f))], "Replicate Unknown Unknown", empty=False),

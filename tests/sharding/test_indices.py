@@ -1,5 +1,6 @@
 """Indices, basic and advanced, what sets and adds to elements, and gradients."""
 
+import pytest
 import theano.tensor as T
 from simulated import ALL_ROWS, Case, parametrize
 from theano.tensor.extra_ops import to_one_hot
@@ -17,6 +18,14 @@ CASES = [
     Case("basic, along rows", " ".join([U] * 6), lambda p: [[x[0], x[-1], x[:2], x[1:], x[::-1], x[::2]] for x in [p.rows(p.f)]][0], empty=False),
     Case("basic, of parts", "Partial(sum) Partial(avg)", lambda p: [p.rows(p.f).sum(0)[1:], p.rows(p.f).mean(0)[0]], "Partial(sum) Partial(sum)"),
     Case("up to the number of rows", U, lambda p: [p.all(9, p.f)[: x.shape[0]] for x in [p.rows(p.f)]]),
+    Case("up to the number of rows, of rows", "Shard(0) Shard(0) Shard(0) Shard(0)", lambda p: [[x[: x.shape[0]], x[0 : x.shape[0], 1], x[: y.shape[0], :2], (x.T[:, : x.shape[0]]).T] for x in [p.rows(3)] for y in [p.rows()]][0]),
+    Case("up to another number of rows", " ".join([U] * 6), lambda p: [[x[: x.shape[0] - 1], x[1 : x.shape[0]], x[x.shape[0] :], x[: x.shape[0] // 2], x[: 2 * x.shape[0]], x[: x.shape[0] : 2]] for x in [p.rows(3)]][0], empty=False),
+    Case("joined and divided", " ".join([S] * 8), lambda p: _joined_and_divided(p)),
+    Case("divided elsewhere", " ".join([U] * 4), lambda p: [[z[n // 2 :], z[: T.maximum(n, 2)], z[1 : n], z[: z.shape[0] // 4]] for x in [p.rows(3)] for n in [x.shape[0]] for z in [T.concatenate([x, x])]][0], empty=False),
+    Case("added to a piece", "Shard(0) Shard(0) Shard(0) Unknown", lambda p: [[T.inc_subtensor(z[:n], p.rows(3)), T.set_subtensor(z[n:], 0.0), T.set_subtensor(T.zeros_like(z)[n:, 1], p.rows()), T.inc_subtensor(z[:n], p.all(ALL_ROWS, 3))] for x in [p.rows(3)] for n in [x.shape[0]] for z in [T.concatenate([x, x * 2])]][0]),
+    Case("gradient of pieces", "Shard(0) Shard(0) Partial(sum)", lambda p: [T.grad(T.sqr(T.dot(z[:n], w)).sum() + T.exp(T.dot(z[n:], w)).sum(), [x, y, w]) for x in [p.rows(3)] for y in [p.rows(3)] for w in [p.all(3, p.f)] for n in [x.shape[0]] for z in [T.concatenate([x, y])]][0]),
+    Case("gradient of time and rows", "Partial(avg)", lambda p: [T.grad(T.log(q)[T.arange(y.shape[0]), y].mean(), w) for w in [p.all(3, 4)] for y in [p.rows(5, dtype="int64", high=4).T.flatten()] for x in [p.rows(5, 3).dimshuffle(1, 0, 2)] for q in [T.nnet.softmax(T.dot(x.reshape((-1, x.shape[2])), w))]], P),
+    Case("sets the first of two pieces by positions", S, lambda p: [T.set_subtensor(z[T.arange(n), 0], 0.0) for x in [p.rows(3)] for n in [x.shape[0]] for z in [T.concatenate([x, x * 2])]]),
     Case("the last row", U, lambda p: [x[x.shape[0] - 1] for x in [p.rows(p.f)]], empty=False),
     Case("roll of rows", U, lambda p: T.roll(p.rows(p.f), 1, axis=0), empty=False),
     Case("roll along another axis", S, lambda p: T.roll(p.rows(p.f), 1, axis=1)),
@@ -29,16 +38,17 @@ CASES = [
     Case("taken along an axis", "Shard(0) Unknown", lambda p: [T.take(p.rows(3), [0, 2], axis=1), T.take(p.rows(3), [0, 1], axis=0)]),
     Case("a label's probability", "Shard(0) Shard(0)", lambda p: [x[T.arange(x.shape[0]), labels(p, 3)] for x in [p.rows(3)]] + [x[T.arange(y.shape[0]), y] for x in [p.rows(3)] for y in [labels(p, 3)]]),
     Case("log likelihood", "Partial(avg) Partial(avg)", lambda p: [[loss, T.grad(loss, w)] for x in [p.rows(p.f)] for y in [labels(p, 3)] for w in [p.all(p.f, 3)] for loss in [-T.mean(T.log(T.nnet.softmax(T.dot(x, w)))[T.arange(y.shape[0]), y])]][0], "Partial(sum) Partial(sum)"),
-    Case("log likelihood of time and rows", "Shard(0) Unknown", lambda p: _of_time_and_rows(p)),
+    Case("log likelihood of time and rows", "Shard(0) Shard(0)", lambda p: _of_time_and_rows(p)),
     Case("own rows at positions of rows", S, lambda p: [x[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
     Case("shifted positions", " ".join([U] * 5), lambda p: [[x[i + 1 - 1], x[i * 0], x[n - 1 - i], x[i // 2], x[-i]] for x in [p.rows(p.f)] for n in [x.shape[0]] for i in [T.arange(n)]][0]),
     Case("positions of half the rows", U, lambda p: [x[T.arange(x.shape[0] // 2)] for x in [p.rows(p.f)]]),
     Case("positions in what all have", U, lambda p: [p.all(ALL_ROWS)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
     Case("positions along another axis", U, lambda p: [x[:, T.arange(y.shape[0])] for x in [p.rows(9)] for y in [p.rows()]]),
     Case("positions in flat rows", "Shard(0) Shard(0)", lambda p: [[flat[i * x.shape[1] + y], flat[T.arange(flat.shape[0])]] for x in [p.rows(3)] for y in [labels(p, 3)] for flat in [x.flatten()] for i in [T.arange(x.shape[0])]][0]),
-    Case("positions in flat rows, of another size", " ".join([U] * 5), lambda p: [[flat[i + y], flat[i], flat[i * 0], flat[i * 2 + y], flat[i * x.shape[1] * 0]] for x in [p.rows(6)] for y in [labels(p, 2)] for flat in [x.flatten()] for i in [T.arange(x.shape[0])]][0]),
+    Case("positions in flat rows, of another size", " ".join([U] * 4), lambda p: [[flat[i + y], flat[i], flat[i * 0], flat[i * x.shape[1] * 0]] for x in [p.rows(6)] for y in [labels(p, 2)] for flat in [x.flatten()] for i in [T.arange(x.shape[0])]][0]),
+    Case("positions in flat rows, of a given size", "Unknown Unknown", lambda p: [T.sqr(flat)[i * 6 + y] for flat in [p.rows(6).flatten(), p.rows(3, 2).flatten()] for y in [labels(p, 2)] for i in [T.arange(y.shape[0])]], "Shard(0) Shard(0)"),
     Case("positions in merged rows", U, lambda p: [T.repeat(x, 2, axis=0)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
-    Case("positions in rows, twice", U, lambda p: [T.concatenate([x, x], axis=0)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
+    Case("positions in rows, twice", S, lambda p: [T.concatenate([x, x], axis=0)[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
     Case("more positions than rows", U, lambda p: [x[T.arange(2 * x.shape[0]) - x.shape[0]] for x in [p.rows(p.f)]]),
     Case("positions, repeated", S, lambda p: [x[T.repeat(T.arange(x.shape[0]), 2)] for x in [p.rows(p.f)]]),
     Case("positions as a column", S, lambda p: [x[T.arange(x.shape[0]).dimshuffle(0, "x"), p.all(2, dtype="int64", high=3).dimshuffle("x", 0)] for x in [p.rows(3)]]),
@@ -52,10 +62,13 @@ CASES = [
     Case("sets parts", "Partial(sum) Unknown Unknown Partial(sum)", lambda p: [T.set_subtensor(T.zeros((4,))[1:3], p.rows(2).sum(0)), T.set_subtensor(p.all(4)[1:3], p.rows(2).sum(0)), T.inc_subtensor(p.rows(4).sum(0)[1:3], p.all(2)), T.inc_subtensor(p.rows(4).sum(0)[1:3], p.rows(2).sum(0))], "Partial(sum) Replicate Replicate Partial(sum)"),
     Case("sets at rows' positions", U, lambda p: T.set_subtensor(p.all(5)[labels(p, 5)], p.rows())),
     Case("sets zeros at rows' positions", U, lambda p: T.set_subtensor(T.zeros((5,))[labels(p, 5)], 1.0)),
-    Case("adds at rows' positions", "Partial(sum) Unknown", lambda p: [T.inc_subtensor(T.zeros((5, 2))[labels(p, 5)], p.rows(2)), T.inc_subtensor(p.all(5)[labels(p, 5)], p.rows())]),
+    Case("adds at rows' positions", "Partial(sum) Unknown", lambda p: [T.inc_subtensor(T.zeros((5, 2))[labels(p, 5)], p.rows(2)), T.inc_subtensor(p.all(5)[labels(p, 5)], p.rows())], "Partial(sum) Replicate"),
     Case("adds one at rows' positions", P, lambda p: T.inc_subtensor(T.zeros((5,))[labels(p, 5)], 1.0)),
-    Case("adds one at rows' positions of what all have", "Unknown Unknown", lambda p: [T.inc_subtensor(p.all(5)[labels(p, 5)], 1.0), T.inc_subtensor(p.all(5, 3)[labels(p, 5)], p.all(3))]),
-    Case("adds parts at rows' positions", U, lambda p: T.inc_subtensor(p.rows(5).sum(0)[labels(p, 5)], p.rows())),
+    Case("adds one at rows' positions of what all have", "Unknown Unknown", lambda p: [T.inc_subtensor(p.all(5)[labels(p, 5)], 1.0), T.inc_subtensor(p.all(5, 3)[labels(p, 5)], p.all(3))], "Replicate Replicate"),
+    Case("counts in whole numbers", U, lambda p: T.inc_subtensor(p.all(5, dtype="int64", high=9)[labels(p, 5)], 1), R),
+    Case("adds at rows' positions, one after another", U, lambda p: [T.inc_subtensor(T.inc_subtensor(w[labels(p, 5)], p.rows(2))[p.rows(3, dtype="int64", high=5)], p.rows(3, 2)) for w in [p.all(5, 2)]], R),
+    Case("adds to an element, and at rows' positions", U, lambda p: T.sqrt(T.inc_subtensor(T.inc_subtensor(p.all(5, positive=True)[1:3], p.rows(positive=True).sum())[labels(p, 5)], p.rows(positive=True))), R),
+    Case("adds parts at rows' positions", U, lambda p: T.inc_subtensor(p.rows(5).sum(0)[labels(p, 5)], p.rows()), P),
     Case("adds at positions of other axes", "Shard(0) Shard(0)", lambda p: [T.inc_subtensor(p.rows(3)[:, [0, 2]], 1.0), T.set_subtensor(p.rows(3)[:, [0, 2]], p.rows(2))]),
     Case("one hot", S, lambda p: to_one_hot(labels(p, 4), 4)),
     Case("one hot by hand", "Shard(0) Shard(0)", lambda p: [T.eq(labels(p, 4).dimshuffle(0, "x"), T.arange(4))] + [T.set_subtensor(T.zeros((y.shape[0], 4))[T.arange(y.shape[0]), y], 1) for y in [labels(p, 4)]]),
@@ -65,9 +78,45 @@ CASES = [
     Case("gradient of an element in rows", "Shard(0) Partial(avg)", lambda p: [T.grad(T.sqr((x * w)[:, [0, 2, 2]]).mean(), [x, w]) for x in [p.rows(3)] for w in [p.all(3)]][0], "Shard(0) Partial(sum)"),
     Case("gradient of a label's probability", "Shard(0)", lambda p: [T.grad(x[T.arange(x.shape[0]), labels(p, 3)].mean(), x) for x in [p.rows(3)]]),
     Case("gradient of gates", A, lambda p: [T.grad((T.nnet.sigmoid(g[:, : p.h]) * T.tanh(g[:, p.h :])).mean(), w) for w in [p.all(p.f, 2 * p.h)] for g in [T.dot(p.rows(p.f), w)]], P),
-    Case("rows where they are positive", U, lambda p: [x[(x > 0).nonzero()] for x in [p.rows()]]),
-    Case("all that is not zero", U, lambda p: p.rows().nonzero()[0]),
+    # -- what a mask chooses -------------------------------------------------------------------------------------------
+    Case("rows where they are positive", "Shard(0) Shard(0) Shard(0)", lambda p: [[x[i], y[i], T.exp(x[i]) * y[i]] for x, y in [(p.rows(), p.rows())] for i in [(x > 0).nonzero()]][0]),
+    Case("words where a mask is not 0", "Shard(0) Shard(0)", lambda p: [[x[there], T.dot(y[there], p.all(2, 3))] for x, y, mask in [(p.rows(4), p.rows(4, 2), p.rows(4, high=2))] for there in [mask.nonzero()]][0]),
+    Case("how many there are", "Size Size", lambda p: [[x.shape[0], T.sqrt(x.shape[0]) + 1.0 * x.shape[0]] for x in [_positive(p)]][0]),
+    Case("sums and means of what a mask chooses", "Partial(sum) Unknown", lambda p: [[x.sum(), x.mean()] for x in [_positive(p)]][0], "Partial(sum) Partial(sum)"),
+    Case("gradient of what a mask chooses", "Shard(0) Unknown Partial(sum)", lambda p: [[T.grad(T.sqr(y).sum(), x), T.grad(y.mean(), w), T.grad(T.sqr(y).sum(), w)] for x, w in [(p.rows(3, 4), p.all(4, 2))] for y in [T.dot(x[p.rows(3, high=2).nonzero()], w)]][0], "Shard(0) Partial(sum) Partial(sum)"),
+    Case("a boolean mask", "Shard(0) Shard(0) Unknown", lambda p: [[x[m], x[T.gt(p.rows(), 0)], x[m] * x[T.gt(x, 0)]] for x in [p.rows(3)] for m in [T.gt(x, 0)]][0]),
+    Case("gradient of a boolean mask", "Shard(0) Shard(0)", lambda p: [T.grad(T.sqr(x[m]).sum(), x) for x in [p.rows(3)] for m in [T.gt(x, 0), T.gt(p.rows(), 0)]]),
+    Case("sets where a boolean mask is", "Shard(0) Unknown", lambda p: [[T.set_subtensor(x[m], 0.0), T.set_subtensor(p.all(ALL_ROWS, 3)[m], 0.0)] for x in [p.rows(3)] for m in [T.gt(x, 0)]][0]),
+    Case("masks of other rows", "Unknown Unknown Unknown", lambda p: [x[(x > 0).nonzero()] * x[(x > 0).nonzero()] for x in [p.rows()]] + [p.all(ALL_ROWS)[p.rows(high=2).nonzero()], p.rows(3)[p.all(ALL_ROWS, 3, high=2).nonzero()]], empty=False),
+    Case("as many, by another mask", "Unknown Unknown", lambda p: [x[(x > 0).nonzero()] * one for x in [p.rows()] for one in [x[(x > 0).nonzero()], p.rows(2).flatten()[(x > 0).nonzero()]]]),
+    Case("masks along another axis", "Unknown Unknown", lambda p: [p.rows(3, axis=1)[p.rows(3, axis=1, high=2).nonzero()], p.rows(3, axis=1)[T.gt(p.rows(3, axis=1), 0)]]),
+    Case("a mask of columns", "Replicate Shard(0)", lambda p: [p.all(3)[T.gt(p.all(3), 0)], p.rows(3)[:, T.gt(p.all(3), 0).nonzero()[0]]]),
+    Case("a label of each that is there", "Shard(0) Shard(0)", lambda p: [[q[T.arange(y.shape[0]), y], T.nnet.categorical_crossentropy(q, y)] for q, y, i in [(p.rows(3), p.rows(dtype="int64", high=3), p.rows(high=2).nonzero())] for q, y in [(T.nnet.softmax(q[i]), y[i])]][0]),
+    Case("filled as many", "Shard(0) Unknown", lambda p: [[x * T.zeros((x.shape[0],)), T.zeros((x.shape[0] + 1,))] for x in [_positive(p)]][0]),
+    Case("joined and divided by numbers of those there", S, lambda p: [T.concatenate([x, T.exp(x)])[x.shape[0] :] for x in [_positive(p)]]),
+    Case("all that is not zero", U, lambda p: p.rows().nonzero()[0].sum()),
 ]  # fmt: skip
+
+
+def _positive(p):
+    x = p.rows()
+    return x[T.gt(x, 0).nonzero()]
+
+
+def _joined_and_divided(p):
+    x, y = p.rows(3), p.rows(3)
+    n, both, three = x.shape[0], T.concatenate([x, y]), T.concatenate([x, y, x * y])
+    again = T.concatenate([both, x])
+    return [
+        both[:n],
+        both[n:],
+        three[n:],
+        both[: y.shape[0], 1],
+        three[n:][n:],
+        again[both.shape[0] :],
+        three[n : both.shape[0]],
+        T.split(three, [n, both.shape[0]], 2)[1],
+    ]
 
 
 def _of_time_and_rows(p):
@@ -91,3 +140,9 @@ def _interpolated(p):
 @parametrize(CASES)
 def test_placements_are_those_of_the_serial_program(case, exact):
     case.verify(exact)
+
+
+def test_positions_in_rows_are_checked_to_be_of_rows_of_that_size():
+    case = Case("", U, lambda p: [x.flatten()[T.arange(x.shape[0]) * 2] for x in [p.rows(3)]], S)
+    with pytest.raises(AssertionError, match="lengths are not equal"):
+        case.verify(exact=True)

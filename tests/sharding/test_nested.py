@@ -83,6 +83,9 @@ CASES = [
     Case("a mask", "Shard(1) Partial(avg)", lambda p: _masked(p), "Shard(1) Partial(sum)"),
     Case("a loop in a loop", "Shard(1)", lambda p: [theano.scan(lambda x, w=w: theano.scan(lambda w, s, x: s + w * x, [w], [T.zeros_like(x)], [x])[0][-1], [steps(p, p.f)])[0] for w in [p.all(2, p.f)]]),
     Case("map and reduce", "Shard(1) Shard(0)", lambda p: [theano.map(lambda x: T.tanh(x), [steps(p, p.f)])[0], theano.reduce(lambda x, s: s + x, [steps(p, p.f)], [T.zeros_like(p.inputs[0].variable[0])])[0]]),
+    Case("a loop that needs the whole of a part", "Unknown", lambda p: [theano.scan(lambda x, h, m: T.tanh(x + h / (1 + T.sqr(m))), [steps(p, p.f)], [T.zeros_like(p.inputs[0].variable[0])], [p.rows(p.f).mean(0)])[0]], "Shard(1)"),
+    Case("a loop through the whole of a part", "Unknown", lambda p: [theano.scan(lambda m, h: T.tanh(m + h), [p.rows(4, p.f).sum(0)], [p.all(p.f)])[0]], R),
+    Case("a loop over rows", U, lambda p: theano.map(lambda x: T.tanh(x), [p.rows(p.f)])[0]),
     # -- conditions ----------------------------------------------------------------------------------------------------
     Case("a condition", "Shard(0) Partial(sum) Replicate", lambda p: [ifelse(c, x, 2 * x) for c in [p.all() > 0] for x in [p.rows(p.f)]] + [ifelse(p.all() > 0, p.rows(p.f).sum(0), T.zeros((p.f,))), ifelse(p.all() > 0, p.all(p.f), p.all(p.f))]),
     Case("a condition on a part", U, lambda p: [ifelse(x.sum() > 0, x, 2 * x) for x in [p.rows(p.f)]], S),
@@ -100,6 +103,9 @@ CASES = [
     Case("a graph", "Shard(0) Partial(sum)", lambda p: [op(p.rows(p.f), p.all(p.f)) for op in [_graph(lambda a, b: [T.tanh(a + b)])]] + [op(p.rows(p.f), p.all(p.f)) for op in [_graph(lambda a, b: [(a * b).sum(0)])]]),
     Case("a graph that needs all rows", U, lambda p: [op(p.rows(p.f), p.all(p.f)) for op in [_graph(lambda a, b: [a - a.mean(0) * b])]]),
     Case("a graph with a number of rows", "Partial(avg)", lambda p: [op(p.rows(p.f), p.all(p.f)) for op in [_graph(lambda a, b: [(a * b).mean(0)])]]),
+    Case("a graph that counts rows", "Size", lambda p: _graph(lambda a, b: [a.shape[0], b])(p.rows(p.f), p.all(p.f))[0], U),
+    Case("a graph that chooses elements", U, lambda p: _graph(lambda a, b: [a[T.gt(a, 0)], b])(p.rows(p.f), p.all(p.f))[0]),
+    Case("a graph of a part", U, lambda p: [_graph(lambda a, b: [a * T.exp(b)])(p.rows(p.f), p.rows(p.f).mean(0))], S),
     Case("gradient of a graph", A, lambda p: [T.grad(T.sqr(op(p.rows(p.f), w)).mean(), w) for op in [_graph(lambda a, b: [T.tanh(a * b)])] for w in [p.all(p.f)]], P),
     # -- collectives ---------------------------------------------------------------------------------------------------
     Case("all_reduce", "Replicate Replicate", lambda p: [synk.ops.all_reduce(p.rows(p.f).sum(0), "sum"), T.exp(synk.ops.all_reduce(p.rows(p.f).mean(0), "avg"))]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Mapping, Sequence, Tuple
 
-from ...sharding import Builder, Placement, Shard
+from ...sharding import Builder, Graph, Placement, Propagated, Shard
 from .. import exact
 from .library import Library
 from .snapshot import Snapshot
@@ -18,15 +18,35 @@ def completed(
     is_random: Callable[[Any], bool],
 ) -> Tuple[Snapshot, List[Placement]]:
     """Return the snapshot with collectives, and the placements of its outputs; see `Engine.completed`."""
-    graph, outputs = library.graph_of(snapshot.expressions()), [one.variable for one in snapshot.outputs]
+    snapshot, graph, placements = _with_formulas(library, snapshot, shards)
+    outputs = [one.variable for one in snapshot.outputs]
     with library.change_flags(compute_test_value="off"):
-        found = exact.completed(graph, outputs, snapshot.updates, shards, _builder(library), label, is_random)
+        found = exact.completed(
+            graph, placements, outputs, snapshot.updates, shards, _builder(library), label, is_random
+        )
     after = snapshot._replace(
         outputs=[library.Out(new, one.borrow) for new, one in zip(found.outputs, snapshot.outputs)],
         updates=[(target, new) for (target, _), new in zip(snapshot.updates, found.news)],
         halves=found.halves,
     )
     return after, found.placements
+
+
+def _with_formulas(
+    library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
+) -> Tuple[Snapshot, Graph, Propagated]:
+    """Return the snapshot with formulas in place of operations without a rule, its graph, and the placements."""
+    before = snapshot.expressions()
+    graph: Graph = library.graph_of(before)
+    found = exact.propagated(graph, shards)
+    with library.change_flags(compute_test_value="off"):
+        after = library.with_formulas(before, found.of)
+    if all(new is old for new, old in zip(after, before)):
+        return snapshot, graph, found
+    outputs = [library.Out(new, one.borrow) for new, one in zip(after, snapshot.outputs)]
+    updates = [(target, new) for (target, _), new in zip(snapshot.updates, after[len(outputs) :])]
+    snapshot, graph = snapshot._replace(outputs=outputs, updates=updates), library.graph_of(after)
+    return snapshot, graph, exact.propagated(graph, shards)
 
 
 def _builder(library: Library) -> Builder:
@@ -40,4 +60,4 @@ def _builder(library: Library) -> Builder:
         results: Sequence[Any] = library.all_reduce(variables, op)
         return results
 
-    return Builder(apply, all_reduce, library.whole_length, library.as_average)
+    return Builder(apply, all_reduce, library.whole_length, library.as_average, library.counted, library.checked)

@@ -50,8 +50,14 @@ class Library(NamedTuple):
     #: What the operations of `synkhronos.ops.shard` have in common; and from a variable and an axis to the rank's rows.
     Share: Type[Any]
     take_share: Callable[..., Any]
+    #: From a vector of lengths, another, and a position, to the one with the element of the other there.
+    counted: Callable[..., Any]
+    #: From variables, and pairs of products of lengths, to variables that are checked; see `sharding.Builder`.
+    checked: Callable[..., Any]
     #: From expressions to the `sharding.Graph` that computes them.
     graph_of: Callable[..., Any]
+    #: From expressions, and what gives placements, to equal expressions of which more is known.
+    with_formulas: Callable[..., Any]
     #: From a node to groups of positions: it is affine in the inputs of each group, if the others are fixed.
     affine_inputs: Callable[..., Any]
     #: From an expression to an equal one in which all shapes are those of the graph's inputs.

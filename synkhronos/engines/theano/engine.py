@@ -29,6 +29,8 @@ from ..graph.library import Library
 from . import gpu, pickling_repairs, profiles, scans
 from .affine import affine_inputs
 from .all_reduce import AllReduce, all_reduce
+from .formulas import with_formulas
+from .lengths import checked, counted
 from .placing import graph_of
 from .shapes import by_shapes_of_inputs, shapes_of
 from .share import Share, take_share
@@ -74,7 +76,10 @@ class TheanoEngine(GraphEngine):
         as_average=as_average,
         Share=Share,
         take_share=take_share,
+        counted=counted,
+        checked=checked,
         graph_of=lambda outputs: graph_of([], outputs),
+        with_formulas=with_formulas,
         affine_inputs=affine_inputs,
         by_shapes_of_inputs=by_shapes_of_inputs,
         inner_outputs=scans.inner_outputs,

@@ -6,7 +6,7 @@ keep a length to where it came from.
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from theano import scalar, tensor
@@ -199,3 +199,29 @@ def value(variable: Any) -> Optional[Product]:
         same = found.size and found.dtype.kind in "iubf" and (found == found.flat[0]).all()
         return Product(int(found.flat[0])) if same and found.flat[0] == int(found.flat[0]) else None
     return length(variable) if _is_integer(variable) else None
+
+
+def checked(variables: Sequence[Any], equal: Sequence[Tuple[Product, Product]]) -> List[Any]:
+    """Return variables that raise an AssertionError where they are computed if lengths are not equal."""
+    conditions = [tensor.eq(*map(_expression, pair)) for pair in equal]
+    message = "positions in rows were computed with another size of a row than that of the array they are used in"
+    results = [opt.Assert(message)(variable, *conditions) for variable in variables]
+    for result, variable in zip(results, variables):
+        result.name = variable.name
+    return results
+
+
+def counted(lengths: Any, sums: Any, position: int) -> Any:
+    """Return a vector of lengths with one that was summed over ranks; or the sum if it is a number."""
+    return tensor.set_subtensor(lengths[position], sums[position]) if ndim(lengths) else sums
+
+
+def _expression(lengths: Product) -> Any:
+    found = tensor.constant(lengths.number, dtype="int64")
+    for symbol, exponent in lengths.factors:
+        if isinstance(symbol, Less):
+            one = tensor.maximum(_expression(symbol.length) - symbol.number, 0)
+        else:
+            one = symbol[0].shape[symbol[1]] if isinstance(symbol, tuple) else symbol
+        found = found * one**exponent
+    return found

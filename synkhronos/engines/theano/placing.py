@@ -5,6 +5,7 @@ A new operation is one entry in the table at the end: from its class to a functi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
@@ -32,6 +33,8 @@ from ...sharding import (
     Choice,
     Common,
     Completed,
+    Coordinate,
+    Divided,
     Drawn,
     Element,
     Elementwise,
@@ -40,6 +43,7 @@ from ...sharding import (
     Inner,
     Joined,
     Loop,
+    Masked,
     Moved,
     Node,
     Opaque,
@@ -50,12 +54,15 @@ from ...sharding import (
     Reshaped,
     Rule,
     ShapeOf,
+    Slice,
     State,
     Subscript,
     Taken,
     Together,
+    Where,
 )
 from .all_reduce import AllReduce
+from .descriptions import described
 from .indices import constant_index, is_all
 from .lengths import axis_length, constant, elements, ndim, value
 from .share import PutShare, TakeShare
@@ -69,7 +76,7 @@ def graph_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> Graph:
     """Return a graph as the rules see it."""
     nodes, known = [], {}
     for node in io_toposort(inputs, outputs):
-        nodes.append(Node(rule_of(node), tuple(node.inputs), tuple(node.outputs), _label(node)))
+        nodes.append(Node(rule_of(node), tuple(node.inputs), tuple(node.outputs), partial(described, node)))
         for variable in node.inputs:
             if is_zero(variable):
                 known[variable] = ZERO
@@ -85,11 +92,6 @@ def rule_of(node: Any) -> Rule:
             if rule is not None:
                 return rule
     return Opaque(len(node.outputs))
-
-
-def _label(node: Any) -> str:
-    names = [output.name for output in node.outputs if output.name]
-    return f"{node.op}{f' ({names[0]})' if names else ''}"
 
 
 def is_zero(variable: Any) -> bool:
@@ -225,8 +227,7 @@ def _split(node: Any) -> Rule:
     axis, n = constant(node.inputs[1]), ndim(node.inputs[0])
     if axis is None:
         return Opaque(len(node.outputs))
-    names: List[Any] = [MIXED if i == int(axis) % n else i for i in range(n)]
-    return Axes([names, [], [MIXED]], [names] * len(node.outputs), [[0]])
+    return Divided(len(node.outputs), n, int(axis) % n)
 
 
 def _counting(node: Any) -> Rule:
@@ -353,33 +354,67 @@ def _normalized(node: Any) -> Rule:
 # -- indices -----------------------------------------------------------------------------------------------------------
 
 
-def _basic_index(node: Any, first: int) -> Tuple[List[Any], List[Any]]:
-    """Return the labels of the array that a basic index is put into, and of what it takes."""
+def _basic_index(node: Any, first: int, as_it_is: Optional[int] = None) -> Tuple[List[Any], List[Any]]:
+    """Return the labels of the array that a basic index is put into, and of what it takes.
+
+    One axis may be given that is treated as if the index took it as it is.
+    """
     array = node.inputs[0]
     entries = subtensor.get_idx_list(node.inputs[first - 1 :], node.op.idx_list)
     before = list(range(ndim(array)))
     for axis, entry in enumerate(entries):
-        if not is_all(entry):
+        if axis != as_it_is and not is_all(entry):
             before[axis] = MIXED  # type: ignore[call-overload]
     after = [name for axis, name in enumerate(before) if axis >= len(entries) or isinstance(entries[axis], slice)]
     return before, after
 
 
+def _slices(node: Any, first: int, rule_if: Callable[[int], Axes]) -> Dict[int, Slice]:
+    """Return the slices of a basic index that have ends in the graph, by axis."""
+    found: Dict[int, Slice] = {}
+    entries = subtensor.get_idx_list([None, *range(first, len(node.inputs))], node.op.idx_list)
+    for axis, entry in enumerate(entries):
+        if isinstance(entry, slice) and entry.step is None and not (entry.start is None and entry.stop is None):
+            start = None if entry.start is not None and _is_start(node, entry.start) else entry.start
+            found[axis] = Slice(start, entry.stop, rule_if(axis))
+    return found
+
+
+def _is_start(node: Any, i: int) -> bool:
+    value = constant(node.inputs[i])
+    return value is not None and not value.any()
+
+
 def _subtensor(node: Any) -> Rule:
-    before, after = _basic_index(node, 1)
+    array = node.inputs[0]
+    if array.owner is not None and isinstance(array.owner.op, basic.Nonzero) and ndim(node.outputs[0]) == 1:
+        (entry,) = subtensor.get_idx_list(node.inputs, node.op.idx_list)
+        if not isinstance(entry, slice) and constant(entry) is not None:
+            return Coordinate(int(constant(entry)))
     ends = range(1, len(node.inputs))
+
+    def rule_if(as_it_is: Optional[int]) -> Any:
+        before, after = _basic_index(node, 1, as_it_is)
+        return [before, *[[]] * len(ends)], [after], [[0]]
+
     is_vector = ndim(node.inputs[0]) == 1 and ndim(node.outputs[0]) == 1
-    rule = Subscript([before, *[[]] * len(ends)], [after], [[0]], ends, is_vector=is_vector)
+    slices = _slices(node, 1, lambda axis: Axes(*rule_if(axis)))
+    inputs, outputs, linear = rule_if(None)
+    rule = Subscript(inputs, outputs, linear, ends, is_vector=is_vector, slices=slices)
     index = constant_index(node) if ndim(node.inputs[0]) == 1 else None
     return rule if index is None else Element(index, rule)
 
 
 def _inc_subtensor(node: Any) -> Rule:
-    before, taken = _basic_index(node, 2)
-    ends = range(2, len(node.inputs))
-    value = node.inputs[1]
-    of_value = labels(value, taken[len(taken) - ndim(value) :])
-    return Subscript([before, of_value, *[[]] * len(ends)], [before], [[0, 1]], ends, sets=node.op.set_instead_of_inc)
+    ends, value = range(2, len(node.inputs)), node.inputs[1]
+
+    def rule_if(as_it_is: Optional[int]) -> Any:
+        before, taken = _basic_index(node, 2, as_it_is)
+        return [before, labels(value, taken[len(taken) - ndim(value) :]), *[[]] * len(ends)], [before], [[0, 1]]
+
+    slices = _slices(node, 2, lambda axis: Axes(*rule_if(axis)))
+    inputs, outputs, linear = rule_if(None)
+    return Subscript(inputs, outputs, linear, ends, sets=node.op.set_instead_of_inc, slices=slices)
 
 
 def _rows_at(node: Any) -> Rule:
@@ -453,6 +488,17 @@ def _advanced_inc_subtensor(node: Any) -> Optional[Rule]:
     value = labels(node.inputs[1], after[len(after) - ndim(node.inputs[1]) :])
     sets = bool(node.op.set_instead_of_inc)
     return Subscript([before, value, *of_inputs], [before], [[0, 1]], arrays=arrays, sets=sets)
+
+
+def _masked(first: int) -> Callable[[Any], Optional[Rule]]:
+    def rule(node: Any) -> Optional[Rule]:
+        array, mask = node.inputs[0], node.inputs[-1]
+        if len(node.inputs) != first + 1 or getattr(mask, "dtype", "") != "bool" or ndim(mask) == 0:
+            return None
+        of_value = ones(node.inputs[1]) if first == 2 else None
+        return Masked(ndim(array), ndim(mask), mask, of_value, getattr(node.op, "set_instead_of_inc", False))
+
+    return rule
 
 
 # -- nested ------------------------------------------------------------------------------------------------------------
@@ -530,6 +576,9 @@ RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     subtensor.AdvancedIncSubtensor1: _inc_rows_at,
     subtensor.AdvancedSubtensor: _advanced_subtensor,
     subtensor.AdvancedIncSubtensor: _advanced_inc_subtensor,
+    subtensor.AdvancedBooleanSubtensor: _masked(1),
+    subtensor.AdvancedBooleanIncSubtensor: _masked(2),
+    basic.Nonzero: lambda node: Where(ndim(node.inputs[0]), node.inputs[0]),
     abstract_conv.BaseAbstractConv: _convolution,
     conv.ConvOp: _convolution,
     pool.Pool: _pooling(),

@@ -17,8 +17,9 @@ def completed(
     graph: Graph, shards: Mapping[Any, Shard], label: Callable[[Any], str], is_random: Callable[[Any], bool]
 ) -> Tuple[Graph, List[Placement]]:
     """Return the graph with collectives, and the placements of its outputs; see `Engine.completed`."""
+    nodes = graph_of(graph.expressions())
     found = exact.completed(
-        graph_of(graph.expressions()), graph.outputs, graph.updates, shards, BUILDER, label, is_random
+        nodes, exact.propagated(nodes, shards), graph.outputs, graph.updates, shards, BUILDER, label, is_random
     )
     updates = [(target, new) for (target, _), new in zip(graph.updates, found.news)]
     return graph._replace(outputs=found.outputs, updates=updates, halves=found.halves), found.placements

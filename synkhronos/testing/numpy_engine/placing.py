@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Hashable
+from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -54,7 +55,7 @@ def graph_of(roots: Sequence[Any]) -> Graph:
         known.update((one, ZERO) for one, arg in zip(inputs, node.args) if _is_zero(arg))
         found = elements.get(node, {})
         outputs = [found.get(i, _Constant()) for i in range(n_outputs)] if found else [node]
-        nodes.append(Node(rule, tuple(inputs), tuple(outputs), _label(node)))
+        nodes.append(Node(rule, tuple(inputs), tuple(outputs), partial(_label, node)))
     return Graph(nodes, [], list(roots), known)
 
 
