@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("theano")
 ROOT = str(Path(__file__).parents[2])
 
-#: Forks before it compiles; the child prints what its function returns and how many modules it has compiled itself.
+#: Forks before it compiles; the child prints what its function returns, how many of the modules told of it has imported
+#: before that, and how many modules it has compiled itself.
 PROGRAM = """
-    import os, sys
+    import os, pickle, sys
     import synkhronos
     import numpy as np, theano, theano.tensor as T
     from theano.gof import cmodule
@@ -26,15 +27,28 @@ PROGRAM = """
     if os.fork() == 0:
         os.close(writer)
         with os.fdopen(reader, "rb") as file:
-            (f,) = ENGINE.loads(file.read(), {{}}, None)
-        print(f(2.0, 3).tolist(), cmodule._module_cache.stats[2], flush=True)
+            files, data = pickle.load(file)
+        for each in files:
+            ENGINE.preload(each)
+        imported = sum(".".join(each.split("/")[-2:])[:-3] in sys.modules for each in files)
+        (f,) = ENGINE.loads(data, {{}}, None)
+        print(f(2.0, 3).tolist(), imported, cmodule._module_cache.stats[2], flush=True)
         os._exit(0)
     os.close(reader)
+    files = []
+    ENGINE.watch_modules(files.append)
     x, n = T.dscalar("x"), T.lscalar("n")
     f = theano.function([x, n], T.alloc(x, n, 1, 1), mode=theano.Mode("c", None))
+    assert files and set(files) == set(cmodule._module_cache.module_from_name)
+    again = []
+    ENGINE.watch_modules(again.append)
+    assert set(again) == set(files)
+    ENGINE.watch_modules(None)
+    theano.function([x, n], T.alloc(x, n, 1, 1, 1), mode=theano.Mode("c", None))
+    assert set(again) == set(files) < set(cmodule._module_cache.module_from_name)
     {then}
     with os.fdopen(writer, "wb") as file:
-        file.write(ENGINE.dumps([f], {{}}, {{}}, {{}}))
+        pickle.dump((files, ENGINE.dumps([f], {{}}, {{}}, {{}})), file)
     os.wait()
 """
 
@@ -52,13 +66,18 @@ def run(tmp_path, then):
     if "no compiler" in done.stderr:
         pytest.skip("Theano has no C++ compiler")
     assert done.returncode == 0, done.stderr
-    value, compiled = done.stdout.rsplit(" ", 1)
+    value, imported, compiled = done.stdout.rsplit(" ", 2)
     assert value == "[[[2.0]], [[2.0]], [[2.0]]]"
-    return int(compiled)
+    return int(imported), int(compiled)
 
 
 def test_what_the_cache_does_not_give_is_loaded(tmp_path):
-    assert run(tmp_path, "assert modules.unshared()") == 0
+    assert run(tmp_path, "assert modules.unshared(); files = []") == (0, 0)
+
+
+def test_what_is_told_is_loaded_before_it_is_needed(tmp_path):
+    imported, compiled = run(tmp_path, "")
+    assert imported > 0 and compiled == 0
 
 
 @pytest.mark.parametrize(
@@ -69,4 +88,5 @@ def test_what_the_cache_does_not_give_is_loaded(tmp_path):
     ],
 )
 def test_what_cannot_be_loaded_is_compiled(tmp_path, then):
-    assert run(tmp_path, then) > 0
+    imported, compiled = run(tmp_path, then + "; files = []")
+    assert imported == 0 and compiled > 0

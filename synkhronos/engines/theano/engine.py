@@ -179,6 +179,12 @@ class TheanoEngine(GraphEngine):
     def reduce(self, thing: Any) -> Any:
         return pickling_repairs.reduce(thing)
 
+    def watch_modules(self, tell: Optional[Callable[[str], object]]) -> None:
+        modules.watch(tell)
+
+    def preload(self, file: str) -> None:
+        modules.preload(file)
+
     def dumps(
         self,
         compiled: Sequence[Any],

@@ -9,12 +9,16 @@ their source and compiler options: that is what travels. ::
     master   hash -> file   --- with the functions --->   rank   the same source has the same hash: load the file
 
 The files are deleted when the master ends. A rank that does not find one compiles as before.
+
+Files are also told one by one, as soon as they are loaded here, so that other processes can load them, too (`watch`,
+`preload`).
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Dict, Mapping
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from theano import config
 from theano.gof import cmodule
@@ -39,3 +43,33 @@ def share(files: Mapping[str, str]) -> None:
             if of_source not in known and os.path.exists(file):
                 no_keys = os.path.join(os.path.dirname(file), "key.pkl")  # which is not there
                 known[of_source] = cmodule.KeyData(set(), of_source, no_keys, file)
+
+
+def watch(tell: Optional[Callable[[str], object]]) -> None:
+    """Call ``tell(file)`` for every module that this process has loaded or will load; None ends that."""
+    load = getattr(cmodule.dlimport, "load", cmodule.dlimport)
+    cmodule.dlimport = load if tell is None else _telling(load, tell)
+    if tell is not None and cmodule._module_cache is not None:
+        for file in list(cmodule._module_cache.module_from_name):
+            tell(file)
+
+
+def _telling(load: Callable[..., Any], tell: Callable[[str], object]) -> Callable[..., Any]:
+    @functools.wraps(load)
+    def load_and_tell(file: str, *args: Any, **kwargs: Any) -> Any:
+        module = load(file, *args, **kwargs)
+        tell(file)
+        return module
+
+    load_and_tell.load = load  # type: ignore[attr-defined]
+    return load_and_tell
+
+
+def preload(file: str) -> None:
+    """Load a module of another process; before the first, read the index of the cache on disk."""
+    if cmodule._module_cache is None:
+        # Tidying up would take the lock, which the other process may hold to compile.
+        cmodule.get_module_cache(config.compiledir, {"do_refresh": False}).refresh(cleanup=False)
+    # Not into Theano's tables: it enters what is in them only once, when it reads the key. It is Python that finds the
+    # module loaded.
+    cmodule.dlimport(file)
