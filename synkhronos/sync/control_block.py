@@ -31,7 +31,7 @@ COMMAND_BYTES = 1 << 16
 ANSWER_BYTES = NOTICE_BYTES = 1 << 14
 #: Bytes of what a rank can leave when it ends.
 FATAL_ERROR_BYTES = 1 << 14
-#: Bytes of the announcements of a session: those of several hundred modules.
+#: Bytes of the announcements of a session: of more than a thousand modules.
 ANNOUNCEMENT_BYTES = 1 << 18
 
 #: The words of the session: name, writer, meaning.
@@ -133,6 +133,7 @@ class ControlBlock:
     command_length = _session_word("command_length")
     deaths = _session_word("deaths")
     stop_requested = _session_word("stop_requested")
+    announced = _session_word("announced")
 
     def __init__(self, size: int, fd: int = -1) -> None:
         create = fd < 0
