@@ -640,6 +640,15 @@ class Engine(ABC):
 
     # -- travel --------------------------------------------------------------------------------------------------
 
+    def watch_modules(self, tell: Optional[Callable[[str], object]]) -> None:  # noqa: B027, nothing by default
+        """Call ``tell(file)`` for all compiled code that this process has loaded, and will load, from files.
+
+        None ends that. An engine that loads none, as by default, does nothing.
+        """
+
+    def preload(self, file: str) -> None:  # noqa: B027, likewise
+        """Load compiled code that another process has told of, so that `loads` need not; whatever it raises is lost."""
+
     def constants(self, compiled: Any) -> List[np.ndarray[Any, Any]]:
         """Return the arrays within a function that are never written to, so that ranks can share them."""
         return []

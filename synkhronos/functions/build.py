@@ -115,6 +115,8 @@ def function(
         raise ArgumentTypeError("name", "a str", got)
     parsed = signature.parse_outputs(outputs)
     engine: Any = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
+    if PROGRAM.session is not None and not PROGRAM.session.closed:
+        PROGRAM.session.prefetch.begin(engine)
     pairs, update_ops = signature.parse_updates(updates, engine.label)
     for shared, _ in pairs:
         if not engine.is_shared(shared):

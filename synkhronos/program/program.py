@@ -333,6 +333,7 @@ class Program:
             self._keeper.detach_after_fork()
         if self.session is not None:
             self.session.affinity.release()
+            self.session.prefetch.end()
         if self._pool is not None:
             self._inherited.append(self._pool)
         self._keeper, self.session, self._pool = None, None, None

@@ -32,6 +32,7 @@ from .command import Answer, Command, Envelope, Stop
 from .context import RankContext
 from .failures import Failure, add_failures, add_note, add_steps, worker_died, worker_error
 from .launcher import Launcher
+from .prefetch import Announcer
 
 logger = logging.getLogger("synkhronos")
 
@@ -73,6 +74,8 @@ class Session:
 
     Attributes
     ----------
+    prefetch : Announcer
+        Tells the ranks what they may load while they wait.
     dropped : deque of (str, int)
         What the program has dropped, ``("function", 3)`` or ``("shared", 5)``, added to by finalizers at any time: the
         ranks forget it with the next command.
@@ -101,6 +104,7 @@ class Session:
         self.context = RankContext.create(root, root, block, pool, pools, self._watch_barrier, policy)
         self.pools = self.context.pools
         self.channel = MasterEnd(block, self.others, pool, self.pools, policy)
+        self.prefetch = Announcer(block)
         self.closed: Optional[str] = None  # why, once it is
         #: Serialises commands; also protects the memory in which calls share staged arguments.
         self.lock = threading.RLock()
@@ -426,6 +430,7 @@ class Session:
                 self.lock.release()
 
     def _tidy(self) -> None:
+        self.prefetch.end()
         for rank in self.others:
             self.pools.remove(rank)
         self.block.close()

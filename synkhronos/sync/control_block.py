@@ -9,6 +9,7 @@ A small file without a name that every rank, the master and the keeper map. It h
     answers       by rank: its answer to the command
     notices       by rank, twice: what it tells the others at a barrier
     fatal errors  by rank: what it died of
+    announcements what ranks may load while they wait: see `runtime.prefetch`
 
 A line is a cache line of eight words of 64 bits: ranks that write to their own words do not slow each other. Words are
 written by one process each, as the tables say; a semaphore only wakes its waiters to look at the words.
@@ -30,6 +31,8 @@ COMMAND_BYTES = 1 << 16
 ANSWER_BYTES = NOTICE_BYTES = 1 << 14
 #: Bytes of what a rank can leave when it ends.
 FATAL_ERROR_BYTES = 1 << 14
+#: Bytes of the announcements of a session: of more than a thousand modules.
+ANNOUNCEMENT_BYTES = 1 << 18
 
 #: The words of the session: name, writer, meaning.
 SESSION_WORDS = (
@@ -40,6 +43,7 @@ SESSION_WORDS = (
     ("command_length", "root", "bytes of the command in its slot; negative if they are the handle of a longer one"),
     ("deaths", "keeper", "whether the keeper has seen any rank end"),
     ("stop_requested", "root", "the last command whose further steps the program does not want"),
+    ("announced", "root", "bytes of announcements"),
 )
 
 #: The words of every rank, likewise.
@@ -58,7 +62,9 @@ RANK_WORDS = (
 )
 
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
-DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS, STOP_REQUESTED = range(len(SESSION_WORDS))
+DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS, STOP_REQUESTED, ANNOUNCED = range(
+    len(SESSION_WORDS)
+)
 
 _LINE_WORDS = 8  # words in a cache line
 _RANK_LINES = -(-len(RANK_WORDS) // _LINE_WORDS)
@@ -75,6 +81,7 @@ def _regions(size: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
         ("answers", size, ANSWER_BYTES),
         ("notices", 2 * size, NOTICE_BYTES),  # two per rank, in turn: one may be read while the next is written
         ("fatal errors", size, FATAL_ERROR_BYTES),  # apart from the answers, which may still wait to be read
+        ("announcements", 1, ANNOUNCEMENT_BYTES),
     ):
         found[name] = (begin, count, nbytes)
         begin += count * nbytes
@@ -112,7 +119,7 @@ class ControlBlock:
         Counts the ranks that have arrived at a barrier; the root waits.
     releases, commands, answers : list of Semaphore
         By rank: the root lets it pass a barrier; there is a command for it; there is its answer for the master.
-    command_slot : memoryview
+    command_slot, announcements : memoryview
     answer_slots, fatal_error : list of memoryview
         By rank.
     notice_slots, notice_length : pairs of list of memoryview, and of memoryview of int
@@ -126,6 +133,7 @@ class ControlBlock:
     command_length = _session_word("command_length")
     deaths = _session_word("deaths")
     stop_requested = _session_word("stop_requested")
+    announced = _session_word("announced")
 
     def __init__(self, size: int, fd: int = -1) -> None:
         create = fd < 0
@@ -153,7 +161,7 @@ class ControlBlock:
         self.arrivals = semaphores[0]
         self.releases, self.commands, self.answers = (semaphores[1 + i * size : 1 + (i + 1) * size] for i in range(3))
 
-        (self.command_slot,) = items("command")
+        (self.command_slot,), (self.announcements,) = items("command"), items("announcements")
         self.answer_slots, self.fatal_error = items("answers"), items("fatal errors")
         notices = items("notices")
         self.notice_slots = notices[:size], notices[size:]

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from synkhronos.sync.control_block import (
+    ANNOUNCEMENT_BYTES,
     ANSWER_BYTES,
     COMMAND_BYTES,
     FATAL_ERROR_BYTES,
@@ -37,6 +38,7 @@ def test_nothing_overlaps(size):
         for turn in range(2):
             ours.notice_slots[turn][rank][:] = bytes([(rank + 7 * turn + 1) % 256]) * NOTICE_BYTES
     ours.command_slot[:] = b"c" * COMMAND_BYTES
+    ours.announcements[:] = b"a" * ANNOUNCEMENT_BYTES
     for semaphore in [ours.arrivals] + ours.releases + ours.commands + ours.answers:
         semaphore.release()
 
@@ -49,6 +51,7 @@ def test_nothing_overlaps(size):
         for turn in range(2):
             assert bytes(theirs.notice_slots[turn][rank]) == bytes([(rank + 7 * turn + 1) % 256]) * NOTICE_BYTES
     assert bytes(theirs.command_slot) == b"c" * COMMAND_BYTES
+    assert bytes(theirs.announcements) == b"a" * ANNOUNCEMENT_BYTES
     semaphores = [theirs.arrivals] + theirs.releases + theirs.commands + theirs.answers
     assert len(semaphores) == 1 + 3 * size
     assert [semaphore.try_acquire() for semaphore in semaphores] == [True] * len(semaphores)

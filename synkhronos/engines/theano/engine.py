@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+import io
+import pickle
+from typing import Any, Callable, Hashable, List, Mapping, Optional, Sequence
 
 import numpy as np
 import theano
@@ -26,7 +28,7 @@ from ...reductions import ReduceOp
 from .. import random_states
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
-from . import gpu, pickling_repairs, profiles, scans
+from . import gpu, modules, pickling_repairs, profiles, scans
 from .affine import affine_inputs
 from .all_reduce import AllReduce, all_reduce
 from .formulas import with_formulas
@@ -187,11 +189,28 @@ class TheanoEngine(GraphEngine):
     def reduce(self, thing: Any) -> Any:
         return pickling_repairs.reduce(thing)
 
+    def watch_modules(self, tell: Optional[Callable[[str], object]]) -> None:
+        modules.watch(tell)
+
+    def preload(self, file: str) -> None:
+        modules.preload(file)
+
+    def dumps(
+        self,
+        compiled: Sequence[Any],
+        numbers: Mapping[Hashable, int],
+        variables: Mapping[int, int],
+        constants: Mapping[int, Any],
+    ) -> bytes:
+        return pickle.dumps(modules.unshared()) + super().dumps(compiled, numbers, variables, constants)
+
     def loads(
         self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray[Any, Any]]
     ) -> List[Any]:
         _poll_compile_lock_often()
-        return super().loads(data, replicas, constant)
+        file = io.BytesIO(data)
+        modules.share(pickle.load(file))
+        return super().loads(file.getbuffer()[file.tell() :], replicas, constant)
 
 
 def _poll_compile_lock_often() -> None:

@@ -17,6 +17,7 @@ from ...runtime.channel import RankEnd
 from ...runtime.context import RankContext
 from ...runtime.failures import Failure
 from ...runtime.launcher import RankConfig
+from ...runtime.prefetch import Preloader
 from ...runtime.serve import serve
 from ...sync.control_block import FATAL_ERROR_BYTES, ControlBlock
 from ...sync.semaphore import WaitPolicy
@@ -104,7 +105,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if ident != config.rank:
             os.close(fd)  # the context has its own
     channel = RankEnd(block, config.rank, pool, context.pools, policy)
-    _profiled(config, lambda: serve(context, channel, watch))
+    _profiled(config, lambda: serve(context, channel, Preloader(block, config.rank, watch)))
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

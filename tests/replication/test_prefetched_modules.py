@@ -1,0 +1,99 @@
+"""Programs whose ranks load compiled modules while the master compiles; whatever becomes of that, they go on as ever."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("theano")
+ROOT = str(Path(__file__).parents[2])
+
+PROGRAM = """
+    import os, signal, sys, time
+    import synkhronos as synk
+    import numpy as np, theano, theano.tensor as T
+    from synkhronos.engines.theano.engine import TheanoEngine
+
+    if not theano.config.cxx:
+        sys.exit("no compiler")
+    load = TheanoEngine.preload
+    {before}
+    synk.fork(2, use_gpu=False)
+    x, w = T.dvector("x"), theano.shared(np.zeros(()), "w")
+    f = synk.function([x], (x * 2).sum(), updates=[(w, w + x.mean())], exact=True)
+    {between}
+    assert float(f([1.0, 2.0, 6.0])) == 18 and float(w.get_value()) == 3
+    {after}
+    synk.close()
+"""
+NOTED = """
+    def preload(self, file):
+        load(self, file)
+        print("loaded", flush=True)
+    TheanoEngine.preload = preload
+"""
+FAILING = """
+    def preload(self, file):
+        print("tried", flush=True)
+        raise MemoryError
+    TheanoEngine.preload = preload
+"""
+SLOW = """
+    def preload(self, file):
+        time.sleep(0.3)
+        load(self, file)
+        print("slowly", flush=True)
+    TheanoEngine.preload = preload
+"""
+DEADLY = """
+    TheanoEngine.preload = lambda self, file: os.kill(os.getpid(), signal.SIGKILL)
+"""
+DEATH = """
+    time.sleep(1)
+    try:
+        f([1.0, 2.0])
+    except synk.errors.WorkerDied as error:
+        assert "SIGKILL" in str(error), error
+        print("told")
+        sys.exit()
+"""
+COMMANDS = """
+    for _ in range(10):
+        synk.broadcast(w)
+        time.sleep(0.02)
+    g = synk.function([x], x.max())
+"""
+
+
+@pytest.mark.parametrize(
+    "before, between, word",
+    [
+        pytest.param(NOTED, "time.sleep(1)", "loaded", id="in time"),
+        pytest.param(FAILING, "time.sleep(1)", "tried", id="failing"),
+        pytest.param(SLOW, COMMANDS, "slowly", id="commands meanwhile"),
+        pytest.param(DEADLY, DEATH, "told", id="killed"),
+    ],
+)
+def test_whatever_becomes_of_it(tmp_path, before, between, word):
+    after = "assert float(g([1.0, 5.0])) == 5" if between is COMMANDS else ""
+    text = PROGRAM.format(
+        before=textwrap.indent(textwrap.dedent(before), "    ").strip(),
+        between=textwrap.indent(textwrap.dedent(between), "    ").strip(),
+        after=after,
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        cwd=str(tmp_path),
+        universal_newlines=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=100,
+        env=dict(os.environ, PYTHONPATH=ROOT),
+    )
+    if "no compiler" in done.stderr:
+        pytest.skip("Theano has no C++ compiler")
+    assert done.returncode == 0, done.stderr
+    assert word in done.stdout

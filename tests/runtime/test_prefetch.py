@@ -1,0 +1,97 @@
+"""What is announced is loaded, in order and once, between commands; what cannot be is left to the commands."""
+
+import pytest
+
+from synkhronos import engines
+from synkhronos.runtime.prefetch import Announcer, Preloader
+from synkhronos.sync.control_block import ANNOUNCEMENT_BYTES, ControlBlock
+
+
+class Loader:
+    """An engine that has loaded and loads files; those that begin with "bad" cannot be preloaded."""
+
+    def __init__(self, name="loader", before=()):
+        self.name, self.before, self.tell, self.preloaded = name, list(before), None, []
+
+    def watch_modules(self, tell):
+        self.tell = tell
+        for file in self.before if tell else ():
+            tell(file)
+
+    def preload(self, file):
+        self.preloaded.append(file)
+        if file.startswith("bad"):
+            raise ImportError(file)
+
+
+@pytest.fixture
+def block():
+    block = ControlBlock(2)
+    yield block
+    block.close()
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    engine = Loader(before=["a b.so", "é.so"])
+    monkeypatch.setattr(engines, "loaded", lambda: [Loader("other"), engine])
+    return engine
+
+
+def test_in_order_and_once(block, engine):
+    announcer, seen = Announcer(block), []
+    preload = Preloader(block, 1, lambda: seen.append(len(engine.preloaded)))
+    preload()
+    assert engine.preloaded == [] and seen == [0]
+    announcer.begin(engine)
+    preload()
+    announcer.begin(engine)
+    engine.tell("c.so")
+    preload()
+    preload()
+    assert engine.preloaded == ["a b.so", "é.so", "c.so"]
+    assert set(seen) == {0, 1, 2, 3}  # it looks in between whether it should still live
+
+
+def test_a_command_comes_first(block, engine):
+    Announcer(block).begin(engine)
+    preload = Preloader(block, 1, lambda: None)
+    block.command_number = 1
+    preload()
+    assert engine.preloaded == []
+    block.finished[1] = 1
+    engine.preload = lambda file: (engine.preloaded.append(file), setattr(block, "command_number", 2))
+    preload()
+    assert engine.preloaded == ["a b.so"]
+    engine.tell("c.so")
+    preload()
+    assert engine.preloaded == ["a b.so"]
+    for number in (2, 3):
+        block.finished[1] = number
+        preload()
+    assert engine.preloaded == ["a b.so", "é.so", "c.so"]
+
+
+def test_what_fails_is_not_told(block, engine):
+    engine.before = ["bad.so", "good.so"]
+    Announcer(block).begin(engine)
+    Preloader(block, 1, lambda: None)()
+    assert engine.preloaded == ["bad.so", "good.so"]
+
+
+def test_what_does_not_fit_is_not_announced(block, engine):
+    engine.before = ["x" * (ANNOUNCEMENT_BYTES // 2), "y" * (ANNOUNCEMENT_BYTES // 2), "z"]
+    Announcer(block).begin(engine)
+    Preloader(block, 1, lambda: None)()
+    assert [file[0] for file in engine.preloaded] == ["x", "z"]
+
+
+def test_it_ends_with_the_session_and_needs_other_ranks(block, engine):
+    announcer = Announcer(block)
+    announcer.begin(engine)
+    announcer.end()
+    assert engine.tell is None
+    alone = ControlBlock(1)
+    Announcer(alone).begin(engine)
+    alone.close()
+    assert engine.tell is None
