@@ -556,6 +556,10 @@ class Engine(ABC):
         """
         raise TypeError(f"exact: the engine {self.name!r} does not know how values lie over the ranks")
 
+    def common_streams(self, snapshot: Any) -> List[Any]:
+        """Return the random states from which all ranks draw the same numbers in an exact function."""
+        return []
+
     # -- random streams ------------------------------------------------------------------------------------------
 
     @abstractmethod

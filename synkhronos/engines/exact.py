@@ -5,7 +5,7 @@ An engine describes its graph by the rules of `synkhronos.sharding`, and says ho
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..errors import ArgumentValueError
 from ..reductions import IN_GRAPH
@@ -18,6 +18,7 @@ from ..sharding import (
     Replicate,
     Shard,
     Size,
+    Stream,
     Unknown,
     complete,
     parts_of_rows,
@@ -40,6 +41,8 @@ class Halves(NamedTuple):
         By what those of slices are put together; None for what is the same in all slices.
     late : list of int
         The outputs that are computed after the cut.
+    agreed : list of bool
+        For every update, whether the new value is the same on all ranks, those without rows with them.
     why_not : str
         Why the graph cannot be cut; "" if it can.
     """
@@ -47,6 +50,7 @@ class Halves(NamedTuple):
     parts: List[Any]
     ops: List[Optional[str]]
     late: List[int]
+    agreed: List[bool]
     why_not: str = ""
 
     @property
@@ -66,12 +70,15 @@ class Exact(NamedTuple):
     halves : Halves
     placements : list of Placement
         Of the outputs.
+    common : list of variables
+        The states of the streams from which all ranks draw the same numbers.
     """
 
     outputs: List[Any]
     news: List[Any]
     halves: Halves
     placements: List[Placement]
+    common: List[Any]
 
 
 def placed(graph: Graph, outputs: Sequence[Any], shards: Mapping[Any, Shard]) -> List[Placement]:
@@ -80,9 +87,25 @@ def placed(graph: Graph, outputs: Sequence[Any], shards: Mapping[Any, Shard]) ->
     return [found.of(output) for output in outputs]
 
 
-def propagated(graph: Graph, shards: Mapping[Any, Shard]) -> Propagated:
-    """Return what is known of an exact function."""
-    return propagate(graph.nodes, {**graph.known, **shards}, True)
+def propagated(graph: Graph, shards: Mapping[Any, Shard], states: Sequence[Any] = ()) -> Propagated:
+    """Return what is known of an exact function; ranks draw the same numbers from streams where they must.
+
+    Parameters
+    ----------
+    graph : Graph
+    shards : mapping from variable to Shard
+    states : sequence of variables
+        The states of random streams that all ranks may have in common.
+    """
+    common: Set[Any] = set()
+    while True:
+        streams = {state: Stream(state, state in common) for state in states}
+        found = propagate(graph.nodes, {**graph.known, **shards, **streams}, True)
+        unknown = [one for one in found.placements.values() if isinstance(one, Unknown)]
+        more = {one.stream for one in unknown if one.stream is not None} - common
+        if not more:
+            return found
+        common |= more
 
 
 def completed(
@@ -113,8 +136,15 @@ def completed(
         why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
     if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
         why_not = "it updates rows"
+    streams = [one for one in found.placements.values() if isinstance(one, Stream)]
+    common = list(dict.fromkeys(one.key for one in streams if one.common))
+    if common:
+        why_not = "all its rows have random numbers in common, which every slice would draw anew"
     if any(isinstance(found.of(one), Size) for collective in after.collectives for one in collective.variables):
         why_not = "it counts the elements of rows that a mask chooses"
+    agreed = [
+        target in common if is_random(target) else not isinstance(found.of(new), Shard) for target, new in updates
+    ]
     own, placements = [after.own.get(output, output) for output in outputs], [found.of(output) for output in outputs]
     averages = propagate(graph.nodes, {**graph.known, **shards}, False, found)
     for i, output in enumerate(outputs):
@@ -128,8 +158,11 @@ def completed(
     return Exact(
         own,
         [(whole if new in wanted else after.own).get(new, new) for _, new in updates],
-        Halves([after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, why_not),
+        Halves(
+            [after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, agreed, why_not
+        ),
         placements,
+        common,
     )
 
 

@@ -82,6 +82,8 @@ class Function:
         self._arguments = Arguments(engine, engine.inputs(compiled), axes)
         self._shareds = engine.shareds(compiled)
         self._variants = variants
+        #: The random states from which all ranks draw the same numbers.
+        self.common_streams = engine.common_streams(variants.snapshot)
         self._planner = Planner(engine, compiled, output_ops, updates, self._arguments, variants)
         #: The function as ranks call it: the same, or one that leaves results on the device, or updates to us.
         self.on_ranks = engine.on_ranks(variants.first(compiled))

@@ -20,13 +20,15 @@ place, so a second collective that fails would find the first one's made. We mak
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..engines.base import Collectives
 
 
 class Graph:
     """One compiled graph, as the ranks hold it."""
+
+    common_streams: Sequence[Any] = ()  # its function was there first
 
     def __init__(self, engine: Any, compiled: Any) -> None:
         self.engine, self.on_ranks = engine, engine.on_ranks(compiled)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Iterable, Optional, Tuple
+from typing import Any, Callable, Iterable, Optional, Tuple
+
+from ..errors import ArgumentValueError
 
 
 class RandomStreams:
@@ -14,6 +16,8 @@ class RandomStreams:
     would; rank r begins r long jumps further on the same sequence. A stream that is sent once more, because no
     function used it for a while, is not moved again: the master goes on, and the others begin as many jumps after it
     as they come after it in the circle of ranks, at numbers that no rank has drawn.
+
+    A stream from which an exact function draws what all rows have in common begins at the same state on all ranks.
 
     Parameters
     ----------
@@ -28,6 +32,7 @@ class RandomStreams:
     def __init__(self, seed: Optional[int], split: bool, root: int) -> None:
         self.seed, self.split, self.root = seed, split, root
         self._sent: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._common: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._indices: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
         self._next = itertools.count()
 
@@ -47,7 +52,33 @@ class RandomStreams:
         if self.seed is not None and not again:
             state = engine.reseeded(shared, state, self.seed, self._index(shared, functions))
         self._sent.add(shared)
-        return state, None if not self.split else self.root if again else 0
+        identity = engine.identity(shared)
+        if any(engine.identity(other) == identity for function in functions for other in function.common_streams):
+            self._common.add(shared)
+        if not self.split or shared in self._common:
+            return state, None
+        return state, self.root if again else 0
+
+    def check(self, function: Any, find: Callable[[Any, Any], Any]) -> None:
+        """Refuse a function that draws the same numbers on all ranks from a stream that these hold, each its own.
+
+        ``find(engine, shared)`` returns the number of a variable that ranks hold, or None.
+
+        Raises
+        ------
+        ArgumentValueError
+        """
+        engine = function.engine
+        common = [engine.identity(other) for other in self._common]
+        for shared in function.common_streams if self.split else ():
+            if find(engine, shared) is not None and engine.identity(shared) not in common:
+                raise ArgumentValueError(
+                    f"function {function.name}",
+                    "random streams of its own, for it is exact and draws what all rows have in common",
+                    f"one from which another function draws, which the ranks were given before "
+                    f"({function.engine.label(shared)})",
+                    "build it before the first call of the other function, or give it another stream",
+                )
 
     def undo(self, shared: Any) -> None:
         """Forget that the stream was sent; the caller gives it its old state back."""

@@ -119,6 +119,8 @@ class Replicator(Replicas):
         if not new:
             return
         self.session.check()  # before anything is moved: a command in progress may be using it
+        for function in new:
+            self._streams.check(function, self.find)
         began = time.monotonic()
         errors = []
         for begin in range(0, len(new), FUNCTIONS_AT_A_TIME):

@@ -26,7 +26,7 @@ from .completion import Builder, Collective, complete, parts_of_rows
 from .layout import Layout, Product, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
 from .pieces import Divided, Joined
-from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Unknown
+from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Stream, Unknown
 from .propagate import Propagated, propagate
 from .rule import Common, Node, Opaque, Placed, Rule
 from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
@@ -80,6 +80,7 @@ __all__ = [
     "Size",
     "Slice",
     "State",
+    "Stream",
     "Subscript",
     "Taken",
     "Together",

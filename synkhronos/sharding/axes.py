@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .layout import Layout, Product, product
-from .placements import Index, Length, Partial, Placement, Power, Replicate, Shard, Size, Unknown
+from .placements import Index, Length, Partial, Placement, Power, Replicate, Shard, Size, Stream, Unknown
 from .rule import Placed, Rule, taken_whole
 
 #: The label of an axis of length 1, along which the value is repeated.
@@ -77,6 +77,14 @@ class Axes(Rule):
         self.reduce = ["sum"] * len(self.outputs) if reduce is None else list(reduce)
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        streams = {one for one in inputs if isinstance(one, Stream)}
+        if streams:  # a loop has its state in an array with others
+            placed = self.place([Replicate() if isinstance(one, Stream) else one for one in inputs], exact)
+            found: Placement = Unknown("computes with the states of several random streams")
+            if len(streams) == 1:
+                found = streams.pop()
+            outputs: List[Placement] = [found if isinstance(one, Replicate) else one for one in placed.outputs]
+            return placed._replace(outputs=outputs)
         inputs = [
             Replicate() if i in self.shapes_only and not isinstance(one, Shard) else one for i, one in enumerate(inputs)
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .layout import Layout
-from .placements import REPLICATE, Partial, Placement, Replicate, Shard, Size, Unknown
+from .placements import REPLICATE, Partial, Placement, Replicate, Shard, Size, Stream, Unknown
 from .propagate import propagate
 from .rule import Node, Placed, Rule, taken_whole
 
@@ -86,6 +86,8 @@ def joined(one: Placement, other: Placement) -> Optional[Placement]:
             first = first._replace(power=second.power)  # zero by anything is zero
             if first._replace(zero=second.zero, uniform=second.uniform) == second:
                 return second._replace(uniform=False)
+        if isinstance(first, Replicate) and first.zero and isinstance(second, Stream):
+            return second
         if isinstance(first, Replicate) and first.zero and isinstance(second, (Partial, Replicate)):
             return second if isinstance(second, Partial) else second._replace(zero=False)
     if isinstance(one, Replicate) and isinstance(other, Replicate) and one.power == other.power:

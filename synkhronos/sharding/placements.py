@@ -6,6 +6,7 @@
 `Partial` (op)         every rank has a part, and all parts together, by the op, are the serial value
 `Size`                 a number (or a vector of them) that follows from how many rows the rank has
 `Unknown` (why)        every rank has a value of which nothing is known
+`Stream`               the state of a random stream, of which every rank has its own, or all the same
 =====================  ================================================================================
 
 After Xu et al., "GSPMD" (2021, arXiv 2105.04663) and the placements of PyTorch's DTensor, with one thing more. A
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import enum
 from fractions import Fraction
-from typing import NamedTuple, Optional, Tuple, Union
+from typing import Any, NamedTuple, Optional, Tuple, Union
 
 from .layout import ROWS, Layout
 
@@ -139,16 +140,43 @@ class Size(NamedTuple):
         return "Size"
 
 
+class Stream(NamedTuple):
+    """The state of a random stream.
+
+    Attributes
+    ----------
+    key : object
+        The variable that holds it at first.
+    common : bool
+        Whether all ranks draw the same numbers from it.
+    """
+
+    key: Any
+    common: bool = False
+
+    def __str__(self) -> str:
+        return "Stream"
+
+
 class Unknown(NamedTuple):
-    """A value of which nothing is known; ``why`` says it in the form "does this or that", of an operation."""
+    """A value of which nothing is known.
+
+    Attributes
+    ----------
+    why : str
+        In the form "does this or that", of an operation.
+    stream : object, optional
+        The key of a stream: more would be known if all ranks drew the same numbers from it.
+    """
 
     why: str
+    stream: Any = None
 
     def __str__(self) -> str:
         return "Unknown"
 
 
-Placement = Union[Replicate, Shard, Partial, Size, Unknown]
+Placement = Union[Replicate, Shard, Partial, Size, Stream, Unknown]
 
 REPLICATE = Replicate()
 ZERO = Replicate(zero=True)

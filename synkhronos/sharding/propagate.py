@@ -59,7 +59,7 @@ def propagate(
         placed = Placed([unknown] * len(node.outputs)) if unknown is not None else node.rule.place(inputs, exact)
         for variable, one in zip(node.outputs, placed.outputs):
             if isinstance(one, Unknown) and unknown is None:
-                one = Unknown(f"{node.describe()} {one.why}")
+                one = one._replace(why=f"{node.describe()} {one.why}")
             found.placements[variable] = one
         found.whole.append(placed.whole)
         found.equal.append(placed.equal)

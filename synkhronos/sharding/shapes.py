@@ -6,7 +6,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
 from .axes import MIXED, ONE, Axes, is_zero
 from .layout import MERGED, ONE_ELEMENT, ROWS, Layout, Product, product
-from .placements import REPLICATE, ZERO, Index, Length, Placement, Replicate, Shard, Size, Unknown
+from .placements import REPLICATE, ZERO, Index, Length, Placement, Replicate, Shard, Size, Stream, Unknown
 from .rule import Placed, Rule
 
 
@@ -113,6 +113,9 @@ class Filled(Rule):
         return Axes(self.labels, [range(self.ndim)], [[i] for i in range(len(values))]).place(values, exact)
 
 
+WITHOUT_ROWS = Unknown("draws random numbers of a shape without rows, which differ from rank to rank")
+
+
 class Drawn(Filled):
     """Random numbers of a given shape; the state of the stream is the first input and the first output.
 
@@ -131,19 +134,32 @@ class Drawn(Filled):
         self.is_single = is_single
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        stream = inputs[0] if isinstance(inputs[0], Stream) else Stream(None)
+        placed = self._drawn([REPLICATE, *inputs[1:]], exact)
+        drawn = placed.outputs[0]
+        if drawn is WITHOUT_ROWS:
+            drawn = REPLICATE if stream.common else Unknown(WITHOUT_ROWS.why, stream.key)
+        elif isinstance(drawn, Shard) and stream.common:
+            drawn = Unknown(
+                "draws numbers for rows, and others that all ranks have in common, from one stream: use two"
+            )
+        return Placed([inputs[0], drawn], placed.whole)
+
+    def _drawn(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        """Return the placement of the numbers."""
         lengths = [length for i in self.shape for length in getattr(inputs[i], "lengths", ())]
         if len(lengths) == 1 and lengths[0] == Length(None) and self.ndim == 1 and not any(map(any_axes, self.labels)):
             # More or fewer than rows: one is as good as another.
-            return Placed([REPLICATE, Shard(0, layout=MERGED, uniform=True, loose=True)])
+            return Placed([Shard(0, layout=MERGED, uniform=True, loose=True)])
         placed = super().place(inputs, exact)
         drawn = placed.outputs[0]
         if isinstance(drawn, Shard) and not self.is_single:
             drawn = drawn._replace(uniform=False)
-        return Placed([REPLICATE, drawn._replace(zero=False) if isinstance(drawn, Shard) else drawn], placed.whole)
+        return Placed([drawn._replace(zero=False) if isinstance(drawn, Shard) else drawn], placed.whole)
 
     def _without_rows(self, values: Sequence[Placement], exact: bool) -> Placed:
-        why = "draws random numbers of a shape without rows, which differ from rank to rank"
-        return Placed([Unknown(why)])
+        common = all(isinstance(one, Replicate) and one.power == 0 for one in values)
+        return Placed([WITHOUT_ROWS if common else Unknown("draws from a distribution that differs between ranks")])
 
 
 def any_axes(labels: Sequence[Any]) -> bool:

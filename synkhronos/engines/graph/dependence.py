@@ -50,6 +50,7 @@ def survey(
         )
     of_ranks = {getattr(given, "variable", given): OF_A_RANK._replace(axis=axis) for given, axis in scattered.items()}
     states = [shared for shared in library.graph_inputs(roots) if _is_state(library, shared, is_random)]
+    states = [state for state in states if state not in snapshot.common]
     of_ranks.update(dict.fromkeys(states, OF_A_RANK))
     known = dependences(library, roots, of_ranks)
     of_updates = [known.get(new, FIXED) for _, new in snapshot.updates]
@@ -60,6 +61,8 @@ def survey(
     # A count of steps is the same on all ranks, as long as those without rows count, too.
     differ = [later.get(new, FIXED).differs for _, new in snapshot.updates]
     common = [degree != Degree.NONE or not differs for degree, differs in zip(degrees, differ)]
+    if snapshot.halves is not None:
+        common = snapshot.halves.agreed
     cut = None if snapshot.halves is None else snapshot.halves.cut
     return Collectives(ops, common, degrees, of_outputs, cut, divides(library, roots))
 

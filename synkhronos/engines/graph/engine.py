@@ -338,6 +338,9 @@ class GraphEngine(Engine):
         graph = self.library.graph_of(snapshot.expressions())
         return placed(graph, [output.variable for output in snapshot.outputs], shards)
 
+    def common_streams(self, snapshot: Snapshot) -> List[Any]:
+        return list(snapshot.common)
+
     def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, List[Placement]]:
         return exact.completed(self.library, snapshot, shards, self.label, self.is_random)
 

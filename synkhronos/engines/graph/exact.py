@@ -18,7 +18,9 @@ def completed(
     is_random: Callable[[Any], bool],
 ) -> Tuple[Snapshot, List[Placement]]:
     """Return the snapshot with collectives, and the placements of its outputs; see `Engine.completed`."""
-    snapshot, graph, placements = _with_formulas(library, snapshot, shards)
+    inputs = library.graph_inputs(snapshot.expressions())
+    states = [one for one in inputs if isinstance(one, library.SharedVariable) and is_random(one)]
+    snapshot, graph, placements = _with_formulas(library, snapshot, shards, states)
     outputs = [one.variable for one in snapshot.outputs]
     with library.change_flags(compute_test_value="off"):
         found = exact.completed(
@@ -28,17 +30,18 @@ def completed(
         outputs=[library.Out(new, one.borrow) for new, one in zip(found.outputs, snapshot.outputs)],
         updates=[(target, new) for (target, _), new in zip(snapshot.updates, found.news)],
         halves=found.halves,
+        common=found.common,
     )
     return after, found.placements
 
 
 def _with_formulas(
-    library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
+    library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], states: Sequence[Any]
 ) -> Tuple[Snapshot, Graph, Propagated]:
     """Return the snapshot with formulas in place of operations without a rule, its graph, and the placements."""
     before = snapshot.expressions()
     graph: Graph = library.graph_of(before)
-    found = exact.propagated(graph, shards)
+    found = exact.propagated(graph, shards, states)
     with library.change_flags(compute_test_value="off"):
         after = library.with_formulas(before, found.of)
     if all(new is old for new, old in zip(after, before)):
@@ -46,7 +49,7 @@ def _with_formulas(
     outputs = [library.Out(new, one.borrow) for new, one in zip(after, snapshot.outputs)]
     updates = [(target, new) for (target, _), new in zip(snapshot.updates, after[len(outputs) :])]
     snapshot, graph = snapshot._replace(outputs=outputs, updates=updates), library.graph_of(after)
-    return snapshot, graph, exact.propagated(graph, shards)
+    return snapshot, graph, exact.propagated(graph, shards, states)
 
 
 def _builder(library: Library) -> Builder:

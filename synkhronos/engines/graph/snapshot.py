@@ -18,6 +18,7 @@ class Snapshot(NamedTuple):
     updates: List[Tuple[Any, Any]]
     settings: Dict[str, Any]  # the other keywords of the library's ``function``
     halves: Optional[Halves] = None  # of an exact function
+    common: Sequence[Any] = ()  # of an exact function: the random states from which all ranks draw the same numbers
 
     def expressions(self) -> List[Any]:
         """Return the outputs and then the new values: the order in which collectives are numbered."""
@@ -155,7 +156,8 @@ def of_copy(
 ) -> Snapshot:
     """Return the snapshot of a function that was copied with these shared variables in place of others."""
     updates = [] if delete_updates else snapshot.updates
-    expressions = snapshot._replace(updates=updates).expressions()
+    parts = [] if snapshot.halves is None else snapshot.halves.parts
+    expressions = snapshot._replace(updates=updates).expressions() + parts
     _, cloned, _ = library.rebuild_collect_shared(
         expressions,
         [given.variable for given in snapshot.inputs],
@@ -163,10 +165,12 @@ def of_copy(
         copy_inputs_over=True,
         no_default_updates=True,
     )
-    n_outputs = len(snapshot.outputs)
+    n_outputs, n_roots = len(snapshot.outputs), len(expressions) - len(parts)
     return Snapshot(
         snapshot.inputs,
         [library.Out(new, output.borrow) for new, output in zip(cloned, snapshot.outputs)],
         [(swap.get(target, target), new) for (target, _), new in zip(updates, cloned[n_outputs:])],
         dict(snapshot.settings, name=copied.name, profile=copied.profile),
+        None if snapshot.halves is None else snapshot.halves._replace(parts=cloned[n_roots:]),
+        [swap.get(state, state) for state in snapshot.common],
     )

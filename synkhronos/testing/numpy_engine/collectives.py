@@ -63,6 +63,8 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
         known = _dependences(order, of_ranks)
     found = [known.get(new, FIXED) for _, new in news]
     common = [degree != Degree.NONE or not differs for differs, degree in found]
+    if graph.halves is not None:
+        common = graph.halves.agreed
     cut = None if graph.halves is None else graph.halves.cut
     return Collectives(ops, common, degrees, of_outputs, cut)
 
