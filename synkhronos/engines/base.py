@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import ArgumentValueError, SynkhronosError
 from ..reductions import Accumulator, ReduceOp
-from ..sharding import Placement, Shard
+from ..sharding import Placement, Rule, Shard
 from . import get, home_of
 
 
@@ -555,6 +555,26 @@ class Engine(ABC):
             If that is not possible for an update; names it and the operation.
         """
         raise TypeError(f"exact: the engine {self.name!r} does not know how values lie over the ranks")
+
+    def is_operation(self, cls: Any) -> bool:
+        """Return whether a class is one of operations in graphs of this engine."""
+        return False
+
+    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
+        """Give a class of operations, of the program's own, a rule.
+
+        Parameters
+        ----------
+        cls : class
+        make : callable
+            From a node, and the numbers of dimensions of its inputs and of its outputs, to the rule.
+
+        Raises
+        ------
+        ArgumentValueError
+            If it has one.
+        """
+        raise TypeError(f"rule: the engine {self.name!r} has no operations of the program's own")
 
     def common_streams(self, snapshot: Any) -> List[Any]:
         """Return the random states from which all ranks draw the same numbers in an exact function."""

@@ -7,9 +7,12 @@
 
     synk.scatter(s, x)                   likewise, a command: every rank is given its rows
     y = synk.ops.shard(x)                an expression: every rank takes its rows
+
+    synk.ops.rule(MyOp, "nk->n")         what an operation of your own does to rows
 """
 
 from .all_reduce import all_reduce
+from .rule import rule
 from .shard import shard
 
-__all__ = ["all_reduce", "shard"]
+__all__ = ["all_reduce", "rule", "shard"]

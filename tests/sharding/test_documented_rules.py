@@ -14,7 +14,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "exact.rst"
 
 def section():
     text = PAGE.read_text().split("Which operations have rules\n")[1]
-    table, without = text.split("These have none, as have those of your own:")
+    table, without = text.split("These have none, nor have those of your own, at first:")
     return table, without.split("\n\nWith ")[0]
 
 

@@ -17,7 +17,7 @@ from theano.compile.mode import Mode, get_mode
 from theano.compile.ops import Shape, Shape_i
 from theano.compile.pfunc import rebuild_collect_shared
 from theano.compile.sharedvalue import SharedVariable
-from theano.gof import Constant, Container, Variable, compilelock, graph, vm
+from theano.gof import Constant, Container, Op, Variable, compilelock, graph, vm
 from theano.ifelse import IfElse
 from theano.scan_module.scan_op import Scan
 from theano.tensor import TensorType
@@ -25,6 +25,7 @@ from theano.tensor.raw_random import RandomStateType
 
 from ...errors import ArgumentTypeError
 from ...reductions import ReduceOp
+from ...sharding import Rule
 from .. import random_states
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
@@ -33,7 +34,7 @@ from .affine import affine_inputs
 from .all_reduce import AllReduce, all_reduce
 from .formulas import with_formulas
 from .lengths import checked, counted
-from .placing import graph_of
+from .placing import add_rule, graph_of
 from .shapes import by_shapes_of_inputs, shapes_of
 from .share import Share, take_share
 from .whole_length import InverseShare, WholeLength, as_average, whole_length
@@ -142,6 +143,14 @@ class TheanoEngine(GraphEngine):
 
     def merged_profile(self, compiled: Sequence[Any], counts: Sequence[profiles.Counts]) -> Any:
         return profiles.merge(compiled, counts)
+
+    # -- operations of the program's own -------------------------------------------------------------------------
+
+    def is_operation(self, cls: Any) -> bool:
+        return isinstance(cls, type) and issubclass(cls, Op)
+
+    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
+        add_rule(cls, make)
 
     # -- random streams ------------------------------------------------------------------------------------------
 

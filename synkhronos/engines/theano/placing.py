@@ -6,7 +6,7 @@ A new operation is one entry in the table at the end: from its class to a functi
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
 from theano import gradient, printing, scalar, tensor
@@ -24,6 +24,7 @@ from theano.tensor.nnet import abstract_conv, bn, conv, nnet
 from theano.tensor.signal import pool
 from theano.tensor.sort import ArgSortOp, SortOp
 
+from ...errors import ArgumentValueError
 from ...sharding import (
     MIXED,
     ONE,
@@ -82,6 +83,16 @@ def graph_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> Graph:
                 known[variable] = ZERO
     known.update({output: ZERO for output in outputs if is_zero(output)})
     return Graph(nodes, list(inputs), list(outputs), known)
+
+
+def add_rule(cls: Type[Op], make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
+    """Give an operation of the program's own a rule; see `Engine.add_rule`."""
+    known = next((base for base in cls.__mro__ if base in RULES and base not in _added), None)
+    if known is not None:
+        got = f"{cls.__name__}" if known is cls else f"{cls.__name__}, a kind of {known.__name__}"
+        raise ArgumentValueError("op", "an operation without a rule", got)
+    _added.add(cls)
+    RULES[cls] = lambda node: make(node, [ndim(one) for one in node.inputs], [ndim(one) for one in node.outputs])
 
 
 def rule_of(node: Any) -> Rule:
@@ -550,6 +561,9 @@ def _taken_share(node: Any) -> Rule:
 def _put_share(node: Any) -> Rule:
     return Put(node.op.axis)
 
+
+#: Operations of programs, in the table below.
+_added: Set[Type[Op]] = set()
 
 RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {
     Elemwise: _elementwise,
