@@ -20,7 +20,6 @@ from ..runtime.command import Command
 from ..runtime.registry import SharedEntry
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
-from ..sharding import Shard
 from ..shared_data import Data
 from . import signature
 from .arguments import Arguments
@@ -36,7 +35,7 @@ from .plan import Plans
 from .planning import Planner
 from .serial import Given
 from .steps import OnStep, RunSteps
-from .table import Row, Table
+from .table import Table, table_of
 from .upkeep import FreeFunction, Profile
 from .variants import Variants
 
@@ -130,7 +129,7 @@ class Function:
         """
         return list(self._shareds)
 
-    def sharding(self) -> Any:
+    def sharding(self) -> Table:
         """Return how the function's values lie over the ranks, and the collectives inside it, as a table to print.
 
         An input is ``Shard(axis)`` if every rank has its own rows, else ``Replicate``: all have the same value. An
@@ -172,28 +171,13 @@ class Function:
           0: sum of 1, 16 bytes, then the updates of w
                g (float64 vector)
         """
-        engine, variants = self.engine, self._variants
-        shards = {variable: Shard(axis) for variable, axis in variants.shards.items()}
-        found = engine.sharding(variants.snapshot, shards)
-        if found is None:
-            raise TypeError(f"sharding: the engine {engine.name!r} does not know how values lie over the ranks")
-        outputs, session = engine.outputs(self._compiled), self.program.session
-        given = [label.split(" (argument")[0].replace("input ", "").strip("'") for label in self._arguments.labels]
-        nbytes: List[Optional[int]] = [None] * len(found.collectives)
+        session, number = self.program.session, None
         if session is not None and not session.closed and self in replicator_of(session):
             number = replicator_of(session).number(self)
-            nbytes = [session.context.bytes_inside.get((number, i)) for i in range(len(nbytes))]
-        return Table(
-            self.name or "without a name",
-            [Row(label, placement) for label, placement in zip(given, found.inputs)],
-            [Row(one.label, *each) for one, *each in zip(outputs, found.outputs, map(str, self._output_ops))],
-            [
-                Row(engine.label(shared, f"updates[{i}]"), placement)
-                for i, (shared, placement) in enumerate(zip(engine.updated_in(variants.snapshot), found.updates))
-            ],
-            found.collectives,
-            nbytes,
-        )
+        nbytes: Any = {} if session is None else session.context.bytes_inside
+        names = [given.name or label for given, label in zip(self._arguments.inputs, self._arguments.labels)]
+        outputs = self.engine.outputs(self._compiled)
+        return table_of(self, self._variants, names, zip(outputs, self._output_ops), lambda i: nbytes.get((number, i)))
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function on the master only, as plain Theano would.
@@ -606,7 +590,7 @@ class Function:
         >>> bool(found), found.results
         (False, [array(9.), array(18.)])
         >>> print(found.differences[0].reason)
-        it has op 'avg', but Elemwise{pow,no_inplace} needs the whole of a value of which every rank has a part
+        it has op 'avg', but pow of x needs the whole of a value of which every rank has a part
         """
         try:
             return self._compared(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..engines.base import Inside
-from ..sharding import Placement, Unknown
+from ..reductions import ReduceOp
+from ..sharding import Placement, Shard, Unknown
+from .variants import Variants
 
 
 class Row(NamedTuple):
@@ -60,3 +62,44 @@ class Table(NamedTuple):
             waits = f", then the updates of {', '.join(each.updates)}" if each.updates else ""
             yield f"  {i}: {each.op} of {len(each.variables)}, {size}{waits}"
             yield from [f"       {variable}" for variable in each.variables]
+
+
+def table_of(
+    function: Any,
+    variants: Variants,
+    names: Sequence[str],
+    outputs: Iterable[Tuple[Any, ReduceOp]],
+    nbytes: Callable[[int], Optional[int]],
+) -> Table:
+    """Return the table of a function.
+
+    Parameters
+    ----------
+    function : Function
+    variants : Variants
+        Which has the graph.
+    names : sequence of str
+        Of the inputs.
+    outputs : iterable of (Output, ReduceOp)
+    nbytes : callable
+        From the number of a collective to what it reduced in the last call; None if there was none.
+
+    Raises
+    ------
+    TypeError
+        If the engine does not know how values lie over the ranks.
+    """
+    engine = function.engine
+    found = engine.sharding(variants.snapshot, {variable: Shard(axis) for variable, axis in variants.shards.items()})
+    if found is None:
+        raise TypeError(f"sharding: the engine {engine.name!r} does not know how values lie over the ranks")
+    updated = engine.updated_in(variants.snapshot)
+    labels = [engine.label(shared, f"updates[{i}]") for i, shared in enumerate(updated)]
+    return Table(
+        function.name or "without a name",
+        [Row(name, placement) for name, placement in zip(names, found.inputs)],
+        [Row(output.label, placement, str(op)) for (output, op), placement in zip(outputs, found.outputs)],
+        [Row(label, placement) for label, placement in zip(labels, found.updates)],
+        found.collectives,
+        [nbytes(i) for i in range(len(found.collectives))],
+    )

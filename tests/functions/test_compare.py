@@ -147,6 +147,7 @@ def test_rows_of_sliceable_variables(world):
     assert g.compare(batch_s=[0, 2]) and g.compare(batch_s=[[1]] * synk.size()) and g.compare(num_slices=2)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")  # NumPy's, of infinity less infinity
 def test_nan_and_infinity_agree_with_themselves(threads):
     x = T.dvector("x")
     f = synk.function([x], [x * 1, x.sum(), (x * 1).max()], **FAST)
