@@ -15,7 +15,7 @@ import threadpoolctl
 import synkhronos as synk  # first: it prepares what Theano needs
 from synkhronos.host.affinity import CoreClaims
 
-from . import calls, collectives, end_to_end, goals, inputs, report, rules, start, steps
+from . import calls, collectives, end_to_end, exact, goals, inputs, report, rules, start, steps
 from .measure import BUSY, stolen
 from .peers.group import Groups
 
@@ -29,6 +29,7 @@ PARTS = {
     "inputs": (inputs.run, {}, {"repeats": 100}),
     "steps": (steps.run, {}, {"repeats": 6}),
     "rules": (rules.run, {}, {"repeats": 6}),
+    "exact": (exact.run, {}, {"epochs": 2, "digits": 2000, "builds": 2}),
     "end to end": (end_to_end.run, {}, {"repeats": 10, "epochs": 2, "digits": 2000, "depth": 8, "steps": 2}),
 }
 

@@ -2,7 +2,7 @@
 
 from typing import Callable, NamedTuple, Optional
 
-from . import inputs, start
+from . import exact, inputs, start
 from .at_once import CEILING
 from .end_to_end import IN_STEPS
 
@@ -93,6 +93,14 @@ GOALS += [
     Goal("memory of a constant, in constants", start.OF_CONSTANT, 1.05, beside="", n=start.HOLDERS),
 ]
 GOALS += [
+    *(
+        Goal(f"epoch with Adam and exact=True, {model}", f"epoch with Adam, {model}", 1.03, exact.BY_HAND)
+        for model in ("mlp", "cnn")
+    ),
+    *(
+        Goal(f"building it, beside compiling alone, {model}", f"building a step of Adam, {model}", 1.15, "plain Theano")
+        for model in ("mlp", "cnn")
+    ),
     Goal("all_reduce of 4 KB inside steps, per step, us", "all_reduce of 4 KB inside steps, us", 12.0, beside=""),
     Goal(
         "speedup of PyTorch DDP over its own single process, beside ours, cnn",

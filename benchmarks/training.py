@@ -142,15 +142,18 @@ class Parallel:
 
 
 class InSteps:
-    """The same with gradients averaged inside the one function, and an epoch in one command; made before `fork`."""
+    """The same with gradients averaged inside the one function, and an epoch in one command; made before `fork`.
 
-    def __init__(self, make):
+    By hand, or by ``exact=True``; ``rule`` is one of Lasagne's.
+    """
+
+    def __init__(self, make, rule="nesterov_momentum", exact=False):
         import lasagne
 
         self.task = task = make()
-        gradients = synk.ops.all_reduce(theano.grad(task.loss, task.params))
-        rule = lasagne.updates.nesterov_momentum(gradients, task.params, learning_rate=task.rate)
-        self.function = synk.function(task.inputs, task.loss, updates=rule)
+        loss_or_gradients = task.loss if exact else synk.ops.all_reduce(theano.grad(task.loss, task.params))
+        rule = getattr(lasagne.updates, rule)(loss_or_gradients, task.params, learning_rate=task.rate)
+        self.function = synk.function(task.inputs, task.loss, updates=rule, exact=exact)
         self._changed = list(rule)
         self._initial = [shared.get_value() for shared in rule]
         self.losses = []

@@ -14,7 +14,20 @@ from worlds import needs_lasagne
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import calls, collectives, end_to_end, goals, gradients, inputs, measure, report, rules, start, steps  # noqa: E402
+from benchmarks import (
+    calls,
+    collectives,
+    end_to_end,
+    exact,
+    goals,
+    gradients,
+    inputs,
+    measure,
+    report,
+    rules,
+    start,
+    steps,
+)  # noqa: E402
 from benchmarks.at_once import APART, CEILING, AtOnce  # noqa: E402
 from benchmarks.measure import Local, Times, WrongResult  # noqa: E402
 from benchmarks.peers.collective import Collective  # noqa: E402
@@ -31,6 +44,9 @@ TINY = [
     (steps.run, dict(programs=[((4, 5, 3), 6, 3)], repeats=3, rounds=20), "steps of 3"),
     pytest.param(
         rules.run, dict(n=1, rules=("sgd", "adam"), elements=100, repeats=5), "10 steps of sgd", marks=needs_lasagne
+    ),
+    pytest.param(
+        exact.run, dict(models=("mlp",), epochs=1, digits=600, builds=1), "epoch with Adam", marks=needs_lasagne
     ),
     (gradients.run, dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3), "MLP gradient"),
     (
