@@ -40,6 +40,8 @@ class Halves(NamedTuple):
         By what those of slices are put together; None for what is the same in all slices.
     late : list of int
         The outputs that are computed after the cut.
+    common : list of bool
+        For every update, whether the new value is the same on all ranks: it is not one of rows, nor a random state.
     why_not : str
         Why the graph cannot be cut; "" if it can.
     """
@@ -47,6 +49,7 @@ class Halves(NamedTuple):
     parts: List[Any]
     ops: List[Optional[str]]
     late: List[int]
+    common: List[bool]
     why_not: str = ""
 
     @property
@@ -125,10 +128,11 @@ def completed(
             average = builder.as_average(own[i])
             if average is not None:
                 own[i], placements[i] = average, AVERAGE
+    common = [not isinstance(found.of(new), Shard) and not is_random(target) for target, new in updates]
     return Exact(
         own,
         [(whole if new in wanted else after.own).get(new, new) for _, new in updates],
-        Halves([after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, why_not),
+        Halves([after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, common, why_not),
         placements,
     )
 

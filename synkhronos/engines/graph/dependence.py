@@ -38,10 +38,10 @@ def survey(
 ) -> Optional[Collectives]:
     """Return what there is to know of the collectives of a function; see `Engine.collectives`."""
     roots = snapshot.expressions()
-    if not needs_call(library, roots):
+    if not snapshot.is_joint(library):
         return None
     ops = ops_in(library, roots)
-    if isinstance(snapshot.settings["mode"], library.DebugMode):
+    if isinstance(snapshot.settings["mode"], library.DebugMode) and needs_call(library, roots):
         raise ArgumentValueError(
             "mode",
             "one that computes operations once, for ranks meet in those of synkhronos.ops",
@@ -60,7 +60,9 @@ def survey(
     # A count of steps is the same on all ranks, as long as those without rows count, too.
     differ = [later.get(new, FIXED).differs for _, new in snapshot.updates]
     common = [degree != Degree.NONE or not differs for degree, differs in zip(degrees, differ)]
-    cut = None if snapshot.halves is None else snapshot.halves.cut
+    cut = None
+    if snapshot.halves is not None:
+        cut, common = snapshot.halves.cut, snapshot.halves.common
     return Collectives(ops, common, degrees, of_outputs, cut, divides(library, roots))
 
 
