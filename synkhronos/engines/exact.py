@@ -41,8 +41,8 @@ class Halves(NamedTuple):
         By what those of slices are put together; None for what is the same in all slices.
     late : list of int
         The outputs that are computed after the cut.
-    agreed : list of bool
-        For every update, whether the new value is the same on all ranks, those without rows with them.
+    common : list of bool
+        For every update, whether the new value is the same on all ranks: not rows, nor the state of a split stream.
     why_not : str
         Why the graph cannot be cut; "" if it can.
     """
@@ -50,7 +50,7 @@ class Halves(NamedTuple):
     parts: List[Any]
     ops: List[Optional[str]]
     late: List[int]
-    agreed: List[bool]
+    common: List[bool]
     why_not: str = ""
 
     @property
@@ -70,7 +70,7 @@ class Exact(NamedTuple):
     halves : Halves
     placements : list of Placement
         Of the outputs.
-    common : list of variables
+    streams : list of variables
         The states of the streams from which all ranks draw the same numbers.
     """
 
@@ -78,7 +78,7 @@ class Exact(NamedTuple):
     news: List[Any]
     halves: Halves
     placements: List[Placement]
-    common: List[Any]
+    streams: List[Any]
 
 
 def placed(graph: Graph, outputs: Sequence[Any], shards: Mapping[Any, Shard]) -> List[Placement]:
@@ -137,13 +137,14 @@ def completed(
     if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
         why_not = "it updates rows"
     streams = [one for one in found.placements.values() if isinstance(one, Stream)]
-    common = list(dict.fromkeys(one.key for one in streams if one.common))
-    if common:
+    common_streams = list(dict.fromkeys(one.key for one in streams if one.common))
+    if common_streams:
         why_not = "all its rows have random numbers in common, which every slice would draw anew"
     if any(isinstance(found.of(one), Size) for collective in after.collectives for one in collective.variables):
         why_not = "it counts the elements of rows that a mask chooses"
-    agreed = [
-        target in common if is_random(target) else not isinstance(found.of(new), Shard) for target, new in updates
+    common = [
+        target in common_streams if is_random(target) else not isinstance(found.of(new), Shard)
+        for target, new in updates
     ]
     own, placements = [after.own.get(output, output) for output in outputs], [found.of(output) for output in outputs]
     averages = propagate(graph.nodes, {**graph.known, **shards}, False, found)
@@ -159,10 +160,10 @@ def completed(
         own,
         [(whole if new in wanted else after.own).get(new, new) for _, new in updates],
         Halves(
-            [after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, agreed, why_not
+            [after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, common, why_not
         ),
         placements,
-        common,
+        common_streams,
     )
 
 

@@ -139,6 +139,26 @@ def test_rows_are_counted_without_a_collective(threads):
     np.testing.assert_allclose(synk.gather(w, nd_up=1), np.full((3, 2), 1 / 7))
 
 
+@pytest.mark.parametrize("num_slices", [1, 2])
+def test_updates_without_collectives_are_made_on_ranks_without_rows_too(threads, num_slices):
+    def build():
+        x, w, count = T.dmatrix("x"), theano.shared(np.ones(2), "w"), theano.shared(np.int64(0), "count")
+        updates = [(w, 0.9 * w + x.shape[1]), (count, count + (2 * x).shape[1])]
+        return [w, count], dict(inputs=[x], outputs=[w.sum(), T.sqr(x).mean(axis=1)], updates=updates)
+
+    twins = Twins(build, exact=True, **FAST)
+    for n in (7, 2, 3, 1)[: 5 - num_slices]:
+        got, want = twins.f(rows(n)[0], num_slices=num_slices), twins.g(rows(n)[0])
+        for one, other in zip(got, want):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
+        twins.compare()
+    assert twins.f._variants.collectives.ops == []
+    twins.f.steps(rows(7)[0], batches=[[0], [4, 1, 2, 3]])
+    for batch in ([0], [4, 1, 2, 3]):
+        twins.g(rows(7)[0][batch])
+    twins.compare()
+
+
 def test_outputs_beside_updates(world):
     """A part, and what is computed from the whole of it."""
 
@@ -227,6 +247,20 @@ def test_a_function_from_a_pickle_is_exact(threads):
         np.testing.assert_allclose(f(*rows(n)), twins.f(*rows(n)), rtol=1e-12)
         np.testing.assert_array_equal(synk.gather(v, nd_up=1), synk.gather(w, nd_up=1))
         np.testing.assert_array_equal(synk.gather(c, nd_up=1), synk.gather(b, nd_up=1))
+
+
+def test_a_copy_in_slices_is_exact(threads):
+    twins = Twins(regression(by_signs), exact=True, **FAST)
+    original, twins.f = twins.f, twins.f.copy()
+    twins.call(*rows(7), num_slices=2)
+    (w, b), v = twins.params, theano.shared(np.random.RandomState(5).randn(3, 2), "v")
+    swapped = original.copy(swap={w: v})
+    b.set_value(np.zeros(2))
+    synk.broadcast(b)
+    swapped(*rows(7), num_slices=2)
+    np.testing.assert_allclose(synk.gather(v, nd_up=1), [twins.others[0].get_value()] * 3, rtol=1e-12)
+    still = original.copy(delete_updates=True)
+    np.testing.assert_allclose(still(*rows(5), num_slices=2), original(*rows(5)), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,16 @@ def test_the_tutorials_form(world, of):
             np.testing.assert_allclose(of_rank, other.get_value(), rtol=1e-10)
 
 
+@pytest.mark.parametrize("mode", ["FAST_RUN", "FAST_COMPILE"])
+def test_averages_whatever_is_computed_first(threads, mode):
+    data, n, w = theano.shared(DATA, "data"), T.lscalar("n"), theano.shared(np.full(3, 0.3), "w")
+    h = T.dot(synk.ops.shard(data[:n].T, axis=1).T, w)
+    f = synk.function([n], [T.sqr(h).mean(), h.mean(), T.sqr(h - h.mean()).mean()], exact=True, mode=mode)
+    for n_rows in (7, 3, 2, 1):
+        expected = DATA[:n_rows] @ np.full(3, 0.3)
+        np.testing.assert_allclose(f(n_rows), [(expected**2).mean(), expected.mean(), expected.var()], atol=1e-12)
+
+
 def test_without_exact_every_rank_computes_with_its_rows(threads):
     data, w, index = theano.shared(DATA, "data"), theano.shared(0.0, "w"), T.lscalar("index")
     rows = synk.ops.shard(data[index:])

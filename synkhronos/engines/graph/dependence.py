@@ -38,10 +38,10 @@ def survey(
 ) -> Optional[Collectives]:
     """Return what there is to know of the collectives of a function; see `Engine.collectives`."""
     roots = snapshot.expressions()
-    if not needs_call(library, roots):
+    if not snapshot.is_joint(library):
         return None
     ops = ops_in(library, roots)
-    if isinstance(snapshot.settings["mode"], library.DebugMode):
+    if isinstance(snapshot.settings["mode"], library.DebugMode) and needs_call(library, roots):
         raise ArgumentValueError(
             "mode",
             "one that computes operations once, for ranks meet in those of synkhronos.ops",
@@ -50,7 +50,7 @@ def survey(
         )
     of_ranks = {getattr(given, "variable", given): OF_A_RANK._replace(axis=axis) for given, axis in scattered.items()}
     states = [shared for shared in library.graph_inputs(roots) if _is_state(library, shared, is_random)]
-    states = [state for state in states if state not in snapshot.common]
+    states = [state for state in states if state not in snapshot.streams]
     of_ranks.update(dict.fromkeys(states, OF_A_RANK))
     known = dependences(library, roots, of_ranks)
     of_updates = [known.get(new, FIXED) for _, new in snapshot.updates]
@@ -61,9 +61,9 @@ def survey(
     # A count of steps is the same on all ranks, as long as those without rows count, too.
     differ = [later.get(new, FIXED).differs for _, new in snapshot.updates]
     common = [degree != Degree.NONE or not differs for degree, differs in zip(degrees, differ)]
+    cut = None
     if snapshot.halves is not None:
-        common = snapshot.halves.agreed
-    cut = None if snapshot.halves is None else snapshot.halves.cut
+        cut, common = snapshot.halves.cut, snapshot.halves.common
     return Collectives(ops, common, degrees, of_outputs, cut, divides(library, roots))
 
 

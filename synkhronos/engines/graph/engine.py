@@ -339,7 +339,7 @@ class GraphEngine(Engine):
         return placed(graph, [output.variable for output in snapshot.outputs], shards)
 
     def common_streams(self, snapshot: Snapshot) -> List[Any]:
-        return list(snapshot.common)
+        return list(snapshot.streams)
 
     def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, List[Placement]]:
         return exact.completed(self.library, snapshot, shards, self.label, self.is_random)

@@ -30,7 +30,7 @@ def completed(
         outputs=[library.Out(new, one.borrow) for new, one in zip(found.outputs, snapshot.outputs)],
         updates=[(target, new) for (target, _), new in zip(snapshot.updates, found.news)],
         halves=found.halves,
-        common=found.common,
+        streams=found.streams,
     )
     return after, found.placements
 

@@ -18,11 +18,18 @@ class Snapshot(NamedTuple):
     updates: List[Tuple[Any, Any]]
     settings: Dict[str, Any]  # the other keywords of the library's ``function``
     halves: Optional[Halves] = None  # of an exact function
-    common: Sequence[Any] = ()  # of an exact function: the random states from which all ranks draw the same numbers
+    streams: Sequence[Any] = ()  # of an exact function: the random states from which all ranks draw the same numbers
 
     def expressions(self) -> List[Any]:
         """Return the outputs and then the new values: the order in which collectives are numbered."""
         return [output.variable for output in self.outputs] + [new for _, new in self.updates]
+
+    def is_joint(self, library: Library) -> bool:
+        """Return whether all ranks make every call, and its updates: also those without rows, which count for nothing.
+
+        Because they meet in collectives, or because the function is exact: its updates are the same on all ranks.
+        """
+        return self.halves is not None and bool(self.updates) or collectives.needs_call(library, self.expressions())
 
 
 def take(
@@ -83,7 +90,7 @@ def compile_variant(
     # Nameless, because a function's inputs cannot have one name twice.
     inputs = snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced]
     outputs, updates = snapshot.outputs, snapshot.updates
-    if collectives.needs_call(library, snapshot.expressions()):
+    if snapshot.is_joint(library):
         # Nothing is updated before the last collective has succeeded on all ranks, which is known to the caller.
         with library.change_flags(compute_test_value="off"):
             ordered, _ = collectives.in_order(library, snapshot.expressions())
@@ -156,8 +163,8 @@ def of_copy(
 ) -> Snapshot:
     """Return the snapshot of a function that was copied with these shared variables in place of others."""
     updates = [] if delete_updates else snapshot.updates
-    parts = [] if snapshot.halves is None else snapshot.halves.parts
-    expressions = snapshot._replace(updates=updates).expressions() + parts
+    halves = snapshot.halves
+    expressions = snapshot._replace(updates=updates).expressions() + ([] if halves is None else halves.parts)
     _, cloned, _ = library.rebuild_collect_shared(
         expressions,
         [given.variable for given in snapshot.inputs],
@@ -165,12 +172,15 @@ def of_copy(
         copy_inputs_over=True,
         no_default_updates=True,
     )
-    n_outputs, n_roots = len(snapshot.outputs), len(expressions) - len(parts)
+    n_outputs, n_parts = len(snapshot.outputs), len(expressions) - len(snapshot.outputs) - len(updates)
+    if halves is not None:
+        common = halves.common[: len(updates)]
+        halves = halves._replace(parts=cloned[len(cloned) - n_parts :], common=common)
     return Snapshot(
         snapshot.inputs,
         [library.Out(new, output.borrow) for new, output in zip(cloned, snapshot.outputs)],
         [(swap.get(target, target), new) for (target, _), new in zip(updates, cloned[n_outputs:])],
         dict(snapshot.settings, name=copied.name, profile=copied.profile),
-        None if snapshot.halves is None else snapshot.halves._replace(parts=cloned[n_roots:]),
-        [swap.get(state, state) for state in snapshot.common],
+        halves,
+        [swap.get(state, state) for state in snapshot.streams],
     )

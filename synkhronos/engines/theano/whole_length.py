@@ -45,15 +45,21 @@ class WholeLength(Op):  # type: ignore[misc]  # Theano has no types
 
 
 class InverseShare(Op):  # type: ignore[misc]
-    """How many times as many rows all ranks have as this one: a float64 of 0 dimensions."""
+    """How many times as many rows all ranks have as this one: a float64 of 0 dimensions.
+
+    The input is what is computed from these rows: if they are divided inside the function, that comes first.
+    """
 
     __props__ = ()
 
-    def make_node(self) -> Apply:
-        return Apply(self, [], [tensor.dscalar()])
+    def make_node(self, part: Variable) -> Apply:
+        return Apply(self, [part], [tensor.dscalar()])
 
     def do_constant_folding(self, node: Apply) -> bool:
         return False
+
+    def infer_shape(self, node: Apply, input_shapes: List[Any]) -> List[Any]:
+        return [()]
 
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
         outputs[0][0] = np.array(in_graph.inverse_share())
@@ -71,4 +77,4 @@ def as_average(part: Variable) -> Optional[Variable]:
     """
     if part.dtype in tensor.discrete_dtypes:
         return None
-    return part * tensor.cast(InverseShare()(), part.dtype)
+    return part * tensor.cast(InverseShare()(part), part.dtype)

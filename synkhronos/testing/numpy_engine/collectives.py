@@ -40,9 +40,14 @@ def needs_call(graph: Graph) -> bool:
     return any(function is whole_length or isinstance(function, AllReduce) for function in functions)
 
 
+def is_joint(graph: Graph) -> bool:
+    """Return whether all ranks make every call and its updates: they meet in collectives, or the function is exact."""
+    return graph.halves is not None and bool(graph.updates) or needs_call(graph)
+
+
 def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
     """Return what there is to know of the collectives of a function; see `Engine.collectives`."""
-    if not needs_call(graph):
+    if not is_joint(graph):
         return None
     order = ordered(graph.expressions())
     ops = [node.function.op for node in order if isinstance(node, Apply) and isinstance(node.function, AllReduce)]
@@ -63,9 +68,9 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
         known = _dependences(order, of_ranks)
     found = [known.get(new, FIXED) for _, new in news]
     common = [degree != Degree.NONE or not differs for differs, degree in found]
+    cut = None
     if graph.halves is not None:
-        common = graph.halves.agreed
-    cut = None if graph.halves is None else graph.halves.cut
+        cut, common = graph.halves.cut, graph.halves.common
     return Collectives(ops, common, degrees, of_outputs, cut)
 
 

@@ -80,7 +80,7 @@ class NumpyEngine(Engine):
             states = [new for target, new in updates if self.is_random(target)]
             outputs = [nothing if i in snapshot.halves.late else output for i, output in enumerate(outputs)]
             outputs, updates = [*outputs, *snapshot.halves.parts, *states], []
-        elif collectives.needs_call(snapshot):
+        elif collectives.is_joint(snapshot):
             outputs, updates = collectives.numbered(snapshot.expressions()), []
         elif sliced:
             outputs = outputs + [new for target, new in updates if not self.is_random(target)]
