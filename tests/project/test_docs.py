@@ -221,6 +221,7 @@ def test_faults_of_docstrings_are_found():
 
 
 @pytest.mark.theano
+@pytest.mark.timeout(300)  # compiling takes long where nothing is cached
 @pytest.mark.parametrize("path", [path for path in PAGES if ">>>" in path.read_text()], ids=lambda path: path.name)
 def test_examples_of_page(path):
     pytest.importorskip("theano")
