@@ -16,6 +16,7 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Any, List, Optional, Sequence, Tuple
 
+from .errors import ArgumentError
 from .reductions import ReduceOp
 
 
@@ -134,6 +135,10 @@ def share(length: int) -> Tuple[int, int]:
         return 0, length
     try:
         return call.share(length)
+    except ArgumentError as error:
+        call.error = error
+        # Theano prints a line if it cannot build the exception again from a text alone.
+        raise ValueError(str(error)) from None
     except BaseException as error:
         call.error = error
         raise

@@ -79,7 +79,7 @@ RULES = (
     Rule("thorough", "tests/sharding/test_random.py"),
     Rule("thorough", "tests/sharding/test_random_graphs.py"),
     Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),
-    Rule("thorough", "tests/project/test_docs.py", "three_lines_of_readme"),
+    Rule("thorough", "tests/project/test_docs.py", "program_of_readme_arrives"),
     Rule("thorough", "tests/project/test_benchmarks.py", "test_training"),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, ItemsView, List, Optional, Sequence
 
 import numpy as np
 
@@ -216,7 +216,7 @@ def _variables(
     found += list(form.values()) if isinstance(form, dict) else form if isinstance(form, list) else [form]
     if isinstance(updates, dict):
         found += list(updates)
-    elif isinstance(updates, (list, tuple)):
+    elif isinstance(updates, (list, tuple, ItemsView)):
         found += [entry[0] for entry in updates if isinstance(entry, (list, tuple)) and entry]
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, ItemsView, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def _split(output: Any, position: Any) -> Tuple[Any, Any]:
 
 
 def parse_updates(updates: Any, label: Callable[[Any], str]) -> Tuple[List[Tuple[Any, Any]], List[Any]]:
-    """Take ``updates`` apart: a dict, or a list of ``(shared, expression)`` or ``(shared, expression, op)``.
+    """Take ``updates`` apart: a dict, its items, or a list of ``(shared, expression)`` or ``(shared, expression, op)``.
 
     Returns
     -------
@@ -100,8 +100,8 @@ def parse_updates(updates: Any, label: Callable[[Any], str]) -> Tuple[List[Tuple
             (shared,) + expression if _is_pair(expression) else (shared, expression)
             for shared, expression in updates.items()
         ]
-    elif isinstance(updates, (list, tuple)):
-        entries = updates
+    elif isinstance(updates, (list, tuple, ItemsView)):
+        entries = list(updates)
     else:
         raise ArgumentTypeError(
             "updates",

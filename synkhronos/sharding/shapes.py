@@ -190,7 +190,11 @@ def rows_of(shape: Sequence[Placement]) -> Union[None, Rows, Unknown]:
         return None
     length = lengths[axes[0]]
     if length.power != 1 and not length.is_counted:
-        return Unknown("has a length that depends on how many rows the rank has, but not in proportion")
+        # Such as the states of a loop, of which there is one more than it has steps.
+        return Unknown(
+            "has a length that depends on how many rows the rank has, but not in proportion, as in a loop over the rows"
+            " (if they lie along another axis than the first: synkhronos.sharded)"
+        )
     return Rows(axes[0], length.layout or MERGED)
 
 

@@ -225,3 +225,14 @@ def test_compared_with_the_serial_function(threads):
     for options in [{}, dict(batch_s=[1, 0]), dict(num_slices=3)]:
         assert g.compare(**options)
     assert len(wrong.compare(random.randn(2, 6)).differences) == 1
+
+
+def test_a_loop_over_time_that_would_be_divided_names_sharded(threads):
+    x, w = T.dmatrix("x"), theano.shared(np.ones(()), "w")
+    states, _ = theano.scan(lambda now, before: T.tanh(w * now + before), x, T.zeros((x.shape[1],)))
+    with refuses(
+        ValueError, "the update of w", got="a loop over the rows (if they lie along another axis than the first"
+    ):
+        synk.function([x], updates=[(w, states[-1].mean())], exact=True)
+    f = synk.function([synk.sharded(x, 1)], updates=[(w, states[-1].mean())], exact=True)
+    assert f.compare(random.randn(4, 5))

@@ -77,6 +77,8 @@ def test_results_in_the_form_of_the_outputs(form, subset, wrapped):
         (((A, C), [B, C, "sum"]), [(A, C), (B, C)], [MISSING, "sum"]),
         ({A: C, B: (C, "max")}, [(A, C), (B, C)], [MISSING, "max"]),
         (OrderedDict([(B, C), (A, C)]), [(B, C), (A, C)], [MISSING, MISSING]),
+        ({A: C, B: C}.items(), [(A, C), (B, C)], [MISSING, MISSING]),  # as Keras gives them
+        (OrderedDict([(B, C)]).items(), [(B, C)], [MISSING]),
     ],
 )
 def test_updates_of_every_form(updates, pairs, ops):

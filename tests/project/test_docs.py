@@ -221,6 +221,7 @@ def test_faults_of_docstrings_are_found():
 
 
 @pytest.mark.theano
+@pytest.mark.timeout(300)  # compiling takes long where nothing is cached
 @pytest.mark.parametrize("path", [path for path in PAGES if ">>>" in path.read_text()], ids=lambda path: path.name)
 def test_examples_of_page(path):
     pytest.importorskip("theano")
@@ -388,17 +389,17 @@ def run_program(tmp_path, text):
 
 @pytest.mark.theano
 @pytest.mark.timeout(300)  # compiling takes long where nothing is cached
-def test_three_lines_of_readme_arrive_at_the_same(tmp_path):
+def test_program_of_readme_arrives_at_the_same(tmp_path):
     pytest.importorskip("lasagne")
     before = PROGRAMS[0]
     after = changed(before, DIFF)
-    assert [line[0] for line in DIFF.split("\n") if line].count("-") == 3 and "synk" not in before
+    assert [line[0] for line in DIFF.split("\n") if line].count("-") == 2 and "synk" not in before
     serial, parallel = (
         np.array(run_program(tmp_path, GIVEN + text + SHOWN).split(), float) for text in (before, after)
     )
     assert serial.shape == (4 + 2 * 100 + 100 + 10,)
     np.testing.assert_allclose(parallel, serial, rtol=1e-7, atol=1e-9)
-    wrong = after.replace("synk.ops.all_reduce", "")
+    wrong = after.replace(", exact=True", "")
     assert not np.allclose(np.array(run_program(tmp_path, GIVEN + wrong + SHOWN).split(), float), serial, rtol=1e-3)
 
 
