@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any, Dict, ItemsView, List, Optional, Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ from .default_ops import output_op
 from .function import Function
 from .sharded import Sharded, unwrapped
 from .variants import Variants
+
+logger = logging.getLogger("synkhronos")
 
 
 def function(
@@ -162,6 +165,9 @@ def function(
     ]
     variants = Variants(engine, snapshot, sliceable, scattered)
     compile_own = None
+    cut = None if variants.collectives is None else variants.collectives.cut
+    if cut is not None and cut.why_not:
+        logger.info("function %s cannot be called in slices (num_slices): %s", name, cut.why_not)
     if exact:
         # The default updates as they are now, whenever it is compiled.
         given_targets = [shared for shared, _ in pairs]

@@ -21,7 +21,7 @@ from ..reductions import ReduceOp
 from ..replication.replicator import replicator_of
 from ..runtime.failures import add_note
 from ..runtime.session import Session
-from ..sharding import Placement, Shard
+from ..sharding import Placement
 from . import reasons
 from .held import held
 from .rounding import Deviation, coarsest, deviation, pair
@@ -113,11 +113,6 @@ class Subject(NamedTuple):
     variants: Variants
     is_exact: bool
 
-    @property
-    def shards(self) -> Dict[Any, Shard]:
-        """What every rank has its own rows of."""
-        return {variable: Shard(axis) for variable, axis in self.variants.shards.items()}
-
 
 class Variable(NamedTuple):
     """A dense shared variable of the function, no random state."""
@@ -182,7 +177,7 @@ def compare(
             continue
         rank, deviates = differing
         if placements is None:
-            sharding = engine.sharding(subject.variants.snapshot, subject.shards)
+            sharding = engine.sharding(subject.variants.snapshot, subject.variants.placements)
             placements = [None] * len(updated) if sharding is None else sharding.updates
         placement = placements[updated.index(engine.identity(each.shared))]
         mean_agrees = each.axis is None and _mean_agrees(parts, old[session.root], serial, eps)
@@ -247,7 +242,9 @@ def _of_outputs(
         if deviates is None:
             continue
         if placements is None:
-            placements = engine.placed(subject.variants.snapshot, subject.shards) or [None] * len(described)
+            placements = engine.placed(subject.variants.snapshot, subject.variants.placements) or [None] * len(
+                described
+            )
         reason = reasons.of_output(op, placements[i], apart)
         differences.append(_difference(described[i].label, "", deviates, "in the serial program", reason))
     return differences

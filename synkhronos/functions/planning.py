@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
@@ -12,6 +13,7 @@ from ..errors import ArgumentError, ArgumentValueError
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import Replicator, replicator_of
 from ..runtime.session import Session
+from ..sharding import Partial, Replicate, Unknown
 from .arguments import Arguments
 from .batches import table_per_rank
 from .division import Division, divide
@@ -19,6 +21,8 @@ from .plan import Plan, SecondHalf
 from .steps import Steps
 from .upkeep import SharedLengths
 from .variants import Variants
+
+logger = logging.getLogger("synkhronos")
 
 
 class Planner:
@@ -47,6 +51,7 @@ class Planner:
     ) -> None:
         self.engine, self.compiled, self.output_ops, self.updates = engine, compiled, output_ops, updates
         self.arguments, self.variants = arguments, variants
+        self._told_of_slices = False
 
     def division(self, session: Session, n_rows: Optional[int], batch_s: Any, num_slices: Any) -> Division:
         """Return the division of a call with slices or sliceable variables, long lists of indices as handles."""
@@ -191,6 +196,9 @@ class Planner:
     ) -> Plan:
         """Return what a call has in common with others of the same arguments, after checking that it makes sense."""
         ops = self._ops(division, subset, replicator.session.root)
+        if division.num_slices > 1 and self.variants.collectives is None and not self._told_of_slices:
+            self._told_of_slices = True
+            self._tell_of_slices(function.name or "without a name")
         number, sliceable, updates = self._graph_for(function, division, replicator)
         outputs = self.engine.outputs(self.compiled)
         chosen = outputs if subset is None else [outputs[i] for i in subset]
@@ -229,6 +237,27 @@ class Planner:
             None if collectives is None else collectives.common,
             second_half,
         )
+
+    def _tell_of_slices(self, name: str) -> None:
+        """Say which updates slices together do not make as all rows at once do."""
+        found = self.engine.sharding(self.variants.snapshot, self.variants.placements)
+        ops = {self.engine.identity(shared): op for shared, op in self.updates}
+        updated = self.engine.updated_in(self.variants.snapshot)
+        for i, (shared, placement) in enumerate(zip(updated, [] if found is None else found.updates)):
+            op = ops.get(self.engine.identity(shared), ReduceOp("avg"))
+            if op is MISSING or self.engine.is_random(shared) or self.engine.shared_type(shared) is None:
+                continue
+            if isinstance(placement, Replicate) or isinstance(placement, Partial) and placement.reduction == op.name:
+                continue
+            why = placement.why if isinstance(placement, Unknown) else f"is not: {placement}"
+            logger.warning(
+                "function %s: the update of %s in slices is by '%s' of what every slice gives, which is not what all "
+                "rows at once give: that %s. Build the function with exact=True",
+                name,
+                self.engine.label(shared, f"updates[{i}]"),
+                op,
+                why,
+            )
 
     def _second_half(self, cut: Cut, replicator: Replicator, wanted: Sequence[int], num_slices: int) -> SecondHalf:
         """Return what a call in slices computes once; refuse it if the function cannot be cut."""

@@ -6,7 +6,7 @@ from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
 
 from ..engines.base import Inside
 from ..reductions import ReduceOp
-from ..sharding import Placement, Shard, Unknown
+from ..sharding import Placement, Unknown
 from .variants import Variants
 
 
@@ -90,7 +90,7 @@ def table_of(
         If the engine does not know how values lie over the ranks.
     """
     engine = function.engine
-    found = engine.sharding(variants.snapshot, {variable: Shard(axis) for variable, axis in variants.shards.items()})
+    found = engine.sharding(variants.snapshot, variants.placements)
     if found is None:
         raise TypeError(f"sharding: the engine {engine.name!r} does not know how values lie over the ranks")
     updated = engine.updated_in(variants.snapshot)

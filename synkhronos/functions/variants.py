@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..engines.base import Collectives
+from ..sharding import Shard
 
 
 class Graph:
@@ -56,6 +57,8 @@ class Variants:
     ----------
     shards : dict from variables to int
         All that is divided by rows, and along which axes.
+    placements : dict from variables to Shard
+        The same, for the engine.
     collectives : Collectives, optional
         What there is to know of the function's collectives; None if it has none.
     """
@@ -63,6 +66,7 @@ class Variants:
     def __init__(self, engine: Any, snapshot: Any, sliceable: Dict[Any, int], scattered: Dict[Any, int]) -> None:
         self.engine, self.snapshot, self.sliceable = engine, snapshot, sliceable
         self.shards = {**scattered, **sliceable}
+        self.placements = {variable: Shard(axis) for variable, axis in self.shards.items()}
         self.collectives: Optional[Collectives] = engine.collectives(snapshot, self.shards)
         self._graphs: Dict[Tuple[str, bool], Graph] = {}
         self._labels: Dict[bool, List[str]] = {}

@@ -439,3 +439,14 @@ def test_averages_of_steps_and_slices_are_over_rows(world):
         total = of_steps.sum(axis=0) if f.output_modes[i] == "sum" else np.tensordot(sizes, of_steps, 1)
         np.testing.assert_allclose(found[i], total, rtol=1e-8)
     np.testing.assert_allclose(synk.gather(w), [other.get_value()] * world.n, rtol=1e-8)
+
+
+def test_building_says_that_slices_cannot_be_exact(threads, caplog):
+    x, w = T.dmatrix("x"), theano.shared(np.ones(3), "w")
+    z = T.dot(x, w)
+    normal = (z - z.mean()) / T.sqrt(z.var() + 0.1)
+    with caplog.at_level("INFO", "synkhronos"):
+        synk.function([x], updates=[(w, w - T.grad(T.sqr(normal - 1).mean(), w))], exact=True, name="f", **FAST)
+        synk.function([x], updates=[(w, w - T.sgn(T.grad(T.sqr(z).mean(), w)))], exact=True, name="g", **FAST)
+    (said,) = [each.getMessage() for each in caplog.records if "num_slices" in each.getMessage()]
+    assert said.startswith("function f cannot be called in slices") and "have in common" in said
