@@ -112,10 +112,10 @@ def completed(
     late = [i for i, output in enumerate(outputs) if output in after.late]
     parts = parts_of_rows(graph.nodes, found, [*wanted, *(outputs[i] for i in late), *fixed])
     why_not = ""
-    if after.waiting_rows is not None:
-        why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
     if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
         why_not = "it updates rows"
+    if after.waiting_rows is not None:
+        why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
     if any(isinstance(found.of(one), Size) for collective in after.collectives for one in collective.variables):
         why_not = "it counts the elements of rows that a mask chooses"
     own, placements = [after.own.get(output, output) for output in outputs], [found.of(output) for output in outputs]
@@ -129,10 +129,11 @@ def completed(
             if average is not None:
                 own[i], placements[i] = average, AVERAGE
     common = [not isinstance(found.of(new), Shard) and not is_random(target) for target, new in updates]
+    own_parts, ops = [after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts]
     return Exact(
         own,
         [(whole if new in wanted else after.own).get(new, new) for _, new in updates],
-        Halves([after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, common, why_not),
+        Halves(own_parts, ops, late, common, why_not),
         placements,
     )
 
