@@ -503,7 +503,7 @@ class Engine(ABC):
     def collectives(self, snapshot: Any, scattered: Mapping[Any, int]) -> Optional[Collectives]:
         """Return what there is to know of the collectives inside a function; None if it has none.
 
-        None also if it is only that rows are divided inside (`shard`), or the number of all is asked for.
+        An exact function (see `completed`) has something to know even if it has none: all ranks make its updates.
 
         Parameters
         ----------

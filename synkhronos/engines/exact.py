@@ -132,14 +132,14 @@ def completed(
     late = [i for i, output in enumerate(outputs) if output in after.late]
     parts = parts_of_rows(graph.nodes, found, [*wanted, *(outputs[i] for i in late), *fixed])
     why_not = ""
-    if after.waiting_rows is not None:
-        why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
     if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
         why_not = "it updates rows"
     streams = [one for one in found.placements.values() if isinstance(one, Stream)]
     common_streams = list(dict.fromkeys(one.key for one in streams if one.common))
     if common_streams:
         why_not = "all its rows have random numbers in common, which every slice would draw anew"
+    if after.waiting_rows is not None:
+        why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
     if any(isinstance(found.of(one), Size) for collective in after.collectives for one in collective.variables):
         why_not = "it counts the elements of rows that a mask chooses"
     common = [
@@ -156,12 +156,11 @@ def completed(
             average = builder.as_average(own[i])
             if average is not None:
                 own[i], placements[i] = average, AVERAGE
+    own_parts, ops = [after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts]
     return Exact(
         own,
         [(whole if new in wanted else after.own).get(new, new) for _, new in updates],
-        Halves(
-            [after.own.get(one, one) for one in parts], [_op(found.of(one)) for one in parts], late, common, why_not
-        ),
+        Halves(own_parts, ops, late, common, why_not),
         placements,
         common_streams,
     )

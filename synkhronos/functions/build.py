@@ -134,7 +134,7 @@ def function(
     chosen, exact = exact, PROGRAM.exact if exact is None else exact
     if not isinstance(exact, (bool, np.bool_)):
         raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
-    # The function of an exact one without collectives is what `as_theano` calls alone: compiled if it is.
+    # Ranks call another graph of an exact function: this one is what `as_theano` calls alone, compiled if it is.
     compiled = (engine.draft if exact else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     for given in engine.inputs(compiled):
         if given.name in signature.RESERVED:
@@ -175,8 +175,6 @@ def function(
         all_pairs = pairs + [(shared, engine.default_update(shared)) for shared in more]
         settings = dict(kwargs, name=engine.function_name(compiled), no_default_updates=True)
         compile_own = functools.partial(engine.compile, variables, parsed.variables, all_pairs, givens, **settings)
-        if variants.collectives is None:
-            compiled, compile_own = compile_own(), None
     return Function(
         PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, axes, variants, chosen, compile_own
     )

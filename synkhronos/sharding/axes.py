@@ -181,7 +181,12 @@ class Axes(Rule):
             for i in (i for group in self.linear if len(group) > 1 for i in group):
                 # (an input that is repeated along the rows is added once for each of them)
                 if not labels & set(self.inputs[i]) and MIXED in self.inputs[i] and not is_zero(inputs[i]):
-                    return "adds what every rank has a part of to what every rank has"
+                    sets = None in self.reduce
+                    return (
+                        "sets elements of what every rank has to values of its own rows"
+                        if sets
+                        else "adds what every rank has a part of to what every rank has"
+                    )
         return None
 
     def _positions(self, shards: Sequence[Tuple[int, Shard]]) -> Any:

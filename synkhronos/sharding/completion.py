@@ -168,7 +168,7 @@ def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]
     """
     maker = {variable: node for node in nodes for variable in node.outputs}
     parts: List[Any] = []
-    ahead, seen = list(roots), set(roots)
+    ahead, seen = list(dict.fromkeys(roots)), set(roots)  # (each once: two variables may be updated alike)
     while ahead:
         variable = ahead.pop()
         node = maker.get(variable)
@@ -177,7 +177,7 @@ def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]
         if any(isinstance(found.of(one), Shard) for one in node.inputs):
             parts.append(variable)
             continue
-        ahead += [one for one in node.inputs if one not in seen]
+        ahead += [one for one in dict.fromkeys(node.inputs) if one not in seen]
         seen.update(node.inputs)
     return parts
 

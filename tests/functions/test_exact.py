@@ -249,6 +249,24 @@ def test_a_function_from_a_pickle_is_exact(threads):
         np.testing.assert_array_equal(synk.gather(c, nd_up=1), synk.gather(b, nd_up=1))
 
 
+def test_a_part_that_is_used_several_times_in_slices(threads):
+    x = T.dmatrix("x")
+    total = x.sum()
+    a, b, c = [theano.shared(0.0, name) for name in "abc"]
+    f = synk.function([x], total, updates=[(a, total), (b, total), (c, c + T.mul(total, total))], exact=True, **FAST)
+    np.testing.assert_allclose(f(np.ones((7, 3)), num_slices=2), 21)
+    assert synk.gather(a).tolist() == synk.gather(b).tolist() == [21] * 3
+    assert synk.gather(c).tolist() == [21**2] * 3
+
+
+def test_sizes_of_rows_are_checked_without_collectives_too(threads):
+    x = T.dmatrix("x")
+    f = synk.function([x], x.flatten()[T.arange(x.shape[0]) * 2], exact=True, **FAST)
+    np.testing.assert_array_equal(f(np.arange(14).reshape(7, 2)), range(0, 14, 2))
+    with pytest.raises(AssertionError, match="another size of a row"):
+        f(np.arange(21).reshape(7, 3))
+
+
 def test_a_copy_in_slices_is_exact(threads):
     twins = Twins(regression(by_signs), exact=True, **FAST)
     original, twins.f = twins.f, twins.f.copy()
@@ -268,6 +286,7 @@ def test_a_copy_in_slices_is_exact(threads):
     [
         (lambda x, w: w + T.dot(x, x.T).sum() * T.sort(x, axis=0).sum(axis=0), "each row with all others"),
         (lambda x, w: w + T.sort(x, axis=0).sum(axis=0), "works along the axis of the rows"),
+        (lambda x, w: T.set_subtensor(w[T.cast(x[:, 0], "int64")], x[:, 1]), "sets elements of what every rank has"),
         (lambda x, w: x, "own"),
         (
             lambda x, w: w + T.shared_randomstreams.RandomStreams(1).normal((3,), avg=x.sum()),
@@ -277,7 +296,7 @@ def test_a_copy_in_slices_is_exact(threads):
         (lambda x, w: x.prod(axis=0), "a product of parts"),
         (lambda x, w: w + x.prod(axis=0), "every rank has a part"),
     ],
-    ids=["gram", "sort", "rows", "noise", "det", "product", "sum with a product"],
+    ids=["gram", "sort", "set", "rows", "noise", "det", "product", "sum with a product"],
 )
 def test_updates_that_cannot_be_exact_are_refused(threads, update, why):
     x, w = T.dmatrix("x"), theano.shared(np.zeros(3) if why != "own" else np.zeros((1, 3)), "w")
@@ -383,6 +402,10 @@ def test_slices_of_rows_that_depend_on_all_rows_are_refused(threads):
     with refuses(ValueError, "num_slices", "cannot be exact in slices"):
         twins.f(*rows(6), num_slices=2)
     twins.call(*rows(6))
+    x = T.dmatrix("x")
+    f = synk.function([x], x - x.mean(axis=0), exact=True, **FAST)
+    with refuses(ValueError, "num_slices", "its rows depend on what all rows have in common"):
+        f(rows(6)[0], num_slices=2)
 
 
 def test_all_functions_after_fork():

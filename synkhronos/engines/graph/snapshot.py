@@ -27,9 +27,10 @@ class Snapshot(NamedTuple):
     def is_joint(self, library: Library) -> bool:
         """Return whether all ranks make every call, and its updates: also those without rows, which count for nothing.
 
-        Because they meet in collectives, or because the function is exact: its updates are the same on all ranks.
+        Because they meet in collectives, or because the function is exact: its updates are the same on all ranks, and
+        there may be checks in its graph.
         """
-        return self.halves is not None and bool(self.updates) or collectives.needs_call(library, self.expressions())
+        return self.halves is not None or collectives.needs_call(library, self.expressions())
 
 
 def take(

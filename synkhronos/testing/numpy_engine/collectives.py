@@ -42,7 +42,7 @@ def needs_call(graph: Graph) -> bool:
 
 def is_joint(graph: Graph) -> bool:
     """Return whether all ranks make every call and its updates: they meet in collectives, or the function is exact."""
-    return graph.halves is not None and bool(graph.updates) or needs_call(graph)
+    return graph.halves is not None or needs_call(graph)
 
 
 def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
