@@ -123,6 +123,25 @@ def test_normalisation_by_the_rows_of_all(world):
     check(regression(descent, predict=predict))
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda i: T.cast(T.cast(i.sum(), "uint8"), "int64"),
+        lambda i: T.cast(T.cast(i.sum(), "uint8"), "float64") / 2,
+        lambda i: T.cast(T.cast(i * 40, "int8").sum(dtype="int8"), "int64"),
+        lambda i: T.cast(T.cast(i.max(), "uint8"), "int64") + T.cast(i.max(), "int32"),
+        lambda i: T.cast(i.max() * 100, "int8"),
+        lambda i: T.cast(i.sum(), "uint8"),
+    ],
+    ids=["unsigned", "to float", "small sum", "unsigned maximum", "small maximum", "not widened"],
+)
+def test_small_integers_wrap_around_as_in_the_serial_program(threads, output):
+    i = T.lvector("i")
+    f, g = synk.function([i], output(i), exact=True, **FAST), theano.function([i], output(i), **FAST)
+    for value in ([-1, -1, -1, 3, 3, 3], [2, 2, 2, -1, -1, -1, 3, 3, 1], [-5, 1]):
+        np.testing.assert_array_equal(f(value), g(value))
+
+
 def test_rows_are_counted_without_a_collective(threads):
     def updates(loss, params):
         x = rows_of

@@ -141,7 +141,7 @@ def _elementwise(node: Any) -> Rule:
         if isinstance(op, (scalar.Add, scalar.Sub)) and is_integer:
             more["added"] = positions if isinstance(op, scalar.Add) else [0]
         more["negates"] = isinstance(op, scalar.Neg)
-        more["moves"] = isinstance(op, scalar.Identity) or isinstance(op, scalar.Cast) and is_integer
+        more["moves"] = isinstance(op, scalar.Identity) or is_integer and _casts_in_order(node)
     elif isinstance(op, scalar.Mul):
         linear = [[i] for i in positions]
         more["factors"] = [value(one) for one in node.inputs] if is_integer else None
@@ -161,9 +161,21 @@ def _elementwise(node: Any) -> Rule:
     return Elementwise([ones(one) for one in node.inputs], len(node.outputs), linear, **more)
 
 
+#: Whole numbers that wrap around early (of unsigned ones, negative parts do): their sums agree until they are widened.
+_WRAPPING = ("int8", "int16", "uint8", "uint16", "uint32")
+
+
 def _casts_linearly(node: Any) -> bool:
     before, after = node.inputs[0].dtype, node.outputs[0].dtype
+    if before in _WRAPPING and np.dtype(after).itemsize > np.dtype(before).itemsize:
+        return False
     return after not in tensor.discrete_dtypes or before in tensor.discrete_dtypes and after != "bool"
+
+
+def _casts_in_order(node: Any) -> bool:
+    """Return whether an operation is a cast that leaves the largest the largest."""
+    before, after = node.inputs[0].dtype, node.outputs[0].dtype
+    return isinstance(node.op.scalar_op, scalar.Cast) and (after in ("int32", "int64") or np.can_cast(before, after))
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------------
