@@ -10,6 +10,7 @@ from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence,
 from ..errors import ArgumentValueError
 from ..reductions import IN_GRAPH
 from ..sharding import (
+    REPLICATE,
     Builder,
     Graph,
     Partial,
@@ -127,7 +128,8 @@ def completed(
             wanted.append(new)
         elif not is_random(target):
             fixed.append(new)
-    after = complete(graph.nodes, found, wanted, builder)
+    lengths = [output for output in outputs if _is_length(found.of(output))]
+    after = complete(graph.nodes, found, [*wanted, *lengths], builder)
     whole = {**after.own, **after.whole}
     late = [i for i, output in enumerate(outputs) if output in after.late]
     parts = parts_of_rows(graph.nodes, found, [*wanted, *(outputs[i] for i in late), *fixed])
@@ -146,7 +148,8 @@ def completed(
         target in common_streams if is_random(target) else not isinstance(found.of(new), Shard)
         for target, new in updates
     ]
-    own, placements = [after.own.get(output, output) for output in outputs], [found.of(output) for output in outputs]
+    own = [(whole if output in lengths else after.own).get(output, output) for output in outputs]
+    placements = [REPLICATE if output in lengths else found.of(output) for output in outputs]
     averages = propagate(graph.nodes, {**graph.known, **shards}, False, found)
     for i, output in enumerate(outputs):
         # A mean over rows is an average here, too, for steps are averaged by rows. (What slices compute once, at the
@@ -180,6 +183,11 @@ def _check_update(placement: Placement, target: Any, shards: Mapping[Any, Shard]
         expected = "a value that all ranks have in common"
         got = "one with rows, of which every rank has its own"
         raise ArgumentValueError(argument, expected, got, "name the variable in sliceable_shareds if it has rows")
+
+
+def _is_length(placement: Placement) -> bool:
+    """Return whether a value is known to the call, as lengths are, and is not the sum of what ranks count."""
+    return isinstance(placement, Size) and {one.power for one in placement.lengths} not in ({0}, {1})
 
 
 def _op(placement: Placement) -> Optional[str]:

@@ -91,7 +91,7 @@ def _by_placement(output: Any, placement: Placement) -> Any:
     if isinstance(placement, Size):
         if all(length.power == 0 for length in placement.lengths):
             return ReduceOp(None)
-        if output.type.ndim == 0 and placement.lengths[0].power == 1:
+        if all(length.power == 1 for length in placement.lengths):
             return ReduceOp("sum")
         return "it depends on how many rows each rank has"
     if isinstance(placement, Shard):

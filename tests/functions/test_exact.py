@@ -492,3 +492,14 @@ def test_building_says_that_slices_cannot_be_exact(threads, caplog):
         synk.function([x], updates=[(w, w - T.sgn(T.grad(T.sqr(z).mean(), w)))], exact=True, name="g", **FAST)
     (said,) = [each.getMessage() for each in caplog.records if "num_slices" in each.getMessage()]
     assert said.startswith("function f cannot be called in slices") and "have in common" in said
+
+
+def test_lengths_are_those_of_all_rows(world):
+    x = T.dmatrix("x")
+    n = x.shape[0]
+    outputs = [x.shape, 1.0 / n, T.minimum(n, 3), n, T.stack([n, n * 2]), n * x.sum(), x[:, 0].shape, T.sqr(n) + 1]
+    f, g = synk.function([x], outputs, exact=True, **FAST), theano.function([x], outputs, **FAST)
+    for n_rows in (7, 3, 2):
+        if n_rows >= world.n:  # an integer that all ranks have is the master's
+            for found, expected in zip(f(np.ones((n_rows, 2))), g(np.ones((n_rows, 2)))):
+                np.testing.assert_allclose(found, expected)
