@@ -141,7 +141,7 @@ def test_what_the_library_changes_is_not_told(small, told):
     x = words.variable("x")
     a, b, c, d = (words.shared(np.full(2, value), name) for value, name in zip((1.0, 2.0, 3.0, 4.0), "abcd"))
     clone = d.clone() if world.engine_name == "numpy" else d
-    f = words.function([x], words.sum(x * 1), updates=[(a, b), (b, a), (c, c + words.sum(x)), (d, d * 2)])
+    f = words.function([x], words.sum(x * 1), updates=[(a, b), (b, a), (c, c + words.mean(x)), (d, d * 2)])
     g = words.function([x], (words.sum(x) + words.sum(a + b + c) + words.sum(clone), "avg"))
     everything = [a, b, c, d]
     actions = [
