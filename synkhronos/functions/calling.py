@@ -252,7 +252,9 @@ class CollectivesOfCall(in_graph.Call):
         key = ("function", self.plan.number, number, op.name)
         results = self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
         self.context.forget_tried()
-        self.context.bytes_inside[self.plan.number, number] = sum([array.nbytes for array in results])
+        self.context.bytes_inside[self.plan.number, number] = sum(
+            [array.size * array.dtype.itemsize for array in results]  # (those on a device have no nbytes)
+        )
         return results
 
 
