@@ -94,7 +94,8 @@ def make_world():
     def make(launcher="threads", n=2, root=0, engine="numpy", **options):
         synk.close()
         if address_space() > MOST_ADDRESS_SPACE:
-            gc.collect()  # an error that a test has caught refers to a session, and to itself
+            gc.unfreeze()  # an error that a test has caught refers to a session, and to itself
+            gc.collect()
         return World(launcher, n, root, engine, **options)
 
     yield make
