@@ -2,7 +2,6 @@
 
 import gc
 import os
-import resource
 import shutil
 import signal
 import tempfile
@@ -77,25 +76,12 @@ def pytest_runtest_protocol(item):
 # -- worlds ------------------------------------------------------------------------------------------------------------
 
 
-#: Bytes, a quarter of what a process can have. The pools of a world of threads reserve a TiB for each rank.
-MOST_ADDRESS_SPACE = 1 << 45
-
-
-def address_space():
-    """Return how many bytes this process has mapped."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
-
-
 @pytest.fixture
 def make_world():
     """Open sessions; the last one is closed at the end of the test."""
 
     def make(launcher="threads", n=2, root=0, engine="numpy", **options):
         synk.close()
-        if address_space() > MOST_ADDRESS_SPACE:
-            gc.unfreeze()  # an error that a test has caught refers to a session, and to itself
-            gc.collect()
         return World(launcher, n, root, engine, **options)
 
     yield make
@@ -174,7 +160,12 @@ def find_leftovers():
 
 @pytest.fixture(autouse=True, scope="module")
 def settled():
-    """What was made before is not looked at by every garbage collection: the library's own would take most of the time."""
+    """What was made before is not looked at by every garbage collection: the library's own would take most of the time.
+
+    What has become garbage since it was frozen goes first. (An error that a test caught refers to itself and to a
+    session, whose pools reserve a TiB of addresses for each rank, of the 128 that a process has.)
+    """
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
 

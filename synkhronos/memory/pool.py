@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import mmap
 import os
@@ -259,11 +260,16 @@ def _map_window(fd: int, window: int) -> mmap.mmap:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:  # the program and the pools of the peers need some of it too
         window = max(_MIN_WINDOW_BYTES, min(window, limit // 4 // mmap.PAGESIZE * mmap.PAGESIZE))
+    collected = False
     while True:
         try:
             os.ftruncate(fd, window)
             return mmap.mmap(fd, window)
         except (OSError, OverflowError) as error:
+            if not collected:  # an error that refers to itself keeps the pools of its session, though that has ended
+                gc.collect()
+                collected = True
+                continue
             if window // 2 < _MIN_WINDOW_BYTES:
                 raise SharedMemoryError(
                     f"shared memory: needed a window of at least {readable_bytes(window)}, which cannot be mapped "

@@ -169,7 +169,8 @@ def test_what_the_library_changes_is_not_told(small, told):
     ]
     for i, act in enumerate(actions):
         for call in (f, g):
-            act()
+            with np.errstate(all="ignore"):  # the mean of no rows; Theano, when it is imported, ignores them for good
+                act()
             call(rows)
             assert told() == [], i
     a.set_value(np.zeros(2))

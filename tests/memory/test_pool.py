@@ -659,6 +659,20 @@ def test_window_is_halved_until_it_can_be_had(monkeypatch):
         Pool(1)
 
 
+def test_windows_of_pools_that_are_garbage_are_given_back():
+    printed = run("""if True:
+        import gc, resource
+        from synkhronos.memory.pool import Pool
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        gc.disable()
+        for _ in range(10):                           # of 2 GiB each
+            pool = Pool(0)
+            pool.me = pool
+        print(pool._window == 2 << 30)
+        """)
+    assert printed == "True"
+
+
 def test_limit_of_file_size():
     printed = run("""if True:
         import resource
