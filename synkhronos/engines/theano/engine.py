@@ -29,7 +29,7 @@ from ...sharding import Rule
 from .. import random_states
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
-from . import gpu, modules, pickling_repairs, profiles, scans
+from . import gpu, modules, pickling_repairs, profiles, repairs, scans
 from .affine import affine_inputs
 from .all_reduce import AllReduce, all_reduce
 from .formulas import with_formulas
@@ -232,4 +232,5 @@ def _poll_compile_lock_often() -> None:
         compilelock.lock = functools.partial(compilelock.lock, min_wait=0.005, max_wait=0.02, verbosity=0)
 
 
+repairs.repair()
 ENGINE = TheanoEngine()

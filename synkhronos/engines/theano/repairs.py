@@ -1,0 +1,59 @@
+"""Faults of Theano 1.0.5 that come up in programs that do nothing wrong, repaired in this process.
+
+==============================  ==============================  ====================================================
+What Theano does                What we do                      The test that holds it
+==============================  ==============================  ====================================================
+Writes the keys of a module in  Replace the file at once        test_the_keys_of_a_module_are_whole_at_any_moment
+place. Another process that
+reads them meanwhile deletes
+the module as broken, and what
+uses it then fails
+Fails for ever if a module that Do without: it is loaded        test_a_module_that_was_deleted_is_used_on
+is loaded was deleted
+Keeps every variable that is    End the observation             test_variables_are_forgotten_after_a_gemm_that_cannot_be
+made after an optimization
+under observation has raised,
+such as ``a * dot(a, b)`` does
+==============================  ==============================  ====================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from typing import Any, Iterator, List
+
+from theano.gof import Variable, cmodule, graph
+
+_save_in_place = cmodule.KeyData.save_pkl
+
+
+def repair() -> None:
+    """Put these in the place of Theano's own."""
+    cmodule.KeyData.save_pkl = _save_keys
+    graph.nodes_constructed = _nodes_constructed
+
+
+def _save_keys(data: Any) -> None:
+    try:
+        whole = pickle.dumps(data, protocol=pickle.HIGHEST_PROTOCOL)
+    except pickle.PicklingError:
+        _save_in_place(data)  # which says so, and deletes the file
+        return
+    part = f"{data.key_pkl}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        with open(part, "wb") as file:
+            file.write(whole)
+        os.replace(part, data.key_pkl)
+
+
+@contextlib.contextmanager
+def _nodes_constructed() -> Iterator[List[Variable]]:
+    nodes: List[Variable] = []
+    observe = nodes.append
+    Variable.append_construction_observer(observe)
+    try:
+        yield nodes
+    finally:
+        Variable.remove_construction_observer(observe)

@@ -1,0 +1,74 @@
+"""Faults of Theano that `synkhronos.engines.theano.repairs` repairs."""
+
+import gc
+import os
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+
+theano = pytest.importorskip("theano")
+
+import theano.tensor as T  # noqa: E402
+from theano.gof import cmodule  # noqa: E402
+
+import synkhronos.engines.theano.engine  # noqa: E402, F401, which repairs
+
+pytestmark = pytest.mark.theano
+
+
+class Key:
+    """Part of a key that looks at the file of keys while it is being written."""
+
+    file = None
+    seen = []
+
+    def __reduce__(self):
+        if Key.file is not None:
+            with open(Key.file, "rb") as file:
+                Key.seen.append(pickle.load(file).module_hash)
+        return Key, ()
+
+
+def test_the_keys_of_a_module_are_whole_at_any_moment(tmp_path):
+    file = str(tmp_path / "key.pkl")
+    data = cmodule.KeyData({((1,), Key())}, "hash", file, str(tmp_path / "m.so"))
+    data.save_pkl()
+    Key.file, Key.seen = file, []
+    try:
+        data.save_pkl()
+    finally:
+        Key.file = None
+    assert Key.seen == ["hash"]
+    assert os.listdir(str(tmp_path)) == ["key.pkl"]
+
+
+def test_keys_that_cannot_be_pickled_leave_no_file(tmp_path, caplog):
+    file = tmp_path / "key.pkl"
+    file.write_bytes(b"old")
+    # What pickle says of it is a PicklingError on every Python.
+    unknown = type("unknown", (), {"__module__": __name__})
+    with pytest.raises(pickle.PicklingError):  # which Theano expects
+        cmodule.KeyData({((1,), unknown)}, "hash", str(file), "m.so").save_pkl()
+    assert not file.exists() and "unpickle-able" in caplog.text
+
+
+def test_a_module_that_was_deleted_is_used_on(tmp_path):
+    folder = tmp_path / "deleted"
+    data = cmodule.KeyData({((1,), "one")}, "hash", str(folder / "key.pkl"), str(folder / "m.so"))
+    data.add_key(((1,), "another"))
+    assert not folder.exists() and len(data.keys) == 2
+
+
+def test_variables_are_forgotten_after_a_gemm_that_cannot_be():
+    """``a + dot(a, b)`` in place would overwrite what it reads: Theano refuses that by an exception of its own."""
+    a, b = T.dmatrix("a"), T.dmatrix("b")
+    q = T.tanh(a)
+    f = theano.function([a, b], q - T.dot(q, b), mode="FAST_RUN")
+    np.testing.assert_allclose(f(np.ones((2, 2)), np.eye(2)), np.zeros((2, 2)))
+    variable = T.dmatrix("later")
+    seen = weakref.ref(variable)
+    del variable
+    gc.collect()
+    assert seen() is None
