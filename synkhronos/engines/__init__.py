@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # `python -m synkhronos` imports this before it runs the prog
 #: Name of the engine: (the module that a program of it has imported, the module whose ``ENGINE`` it is).
 KNOWN = {
     "theano": ("theano", "synkhronos.engines.theano.engine"),
+    "pytensor": ("pytensor", "synkhronos.engines.pytensor.engine"),
 }
 
 _made: Dict[str, Engine] = {}

@@ -163,3 +163,48 @@ def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.R
 def seeded_random_state(seed: int, index: int) -> np.random.RandomState:
     """Return the RandomState that the ``index``-th stream of a program starts from."""
     return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, index])))
+
+
+def jumped_generator(state: np.random.Generator, jumps: int) -> np.random.Generator:
+    """Return a generator that many jumps ahead: 2^127 numbers each for PCG64, which NumPy and PyTensor take by default.
+
+    Source: https://numpy.org/doc/stable/reference/random/parallel.html ("Jumping the BitGenerator state").
+
+    Parameters
+    ----------
+    state : numpy.random.Generator
+        Is not changed.
+    jumps : int
+        How many; 0 returns a copy.
+
+    Returns
+    -------
+    numpy.random.Generator
+
+    Raises
+    ------
+    ArgumentTypeError
+        If its bit generator has no jumps, as SFC64.
+
+    Examples
+    --------
+    >>> state = np.random.default_rng(1)
+    >>> further = jumped_generator(state, 1)
+    >>> bool(state.random() == further.random())
+    False
+    """
+    bits: Any = state.bit_generator
+    if jumps and not hasattr(bits, "jumped"):
+        got, hint = type(bits).__name__, "make it by numpy.random.default_rng(seed)"
+        raise ArgumentTypeError("random state", "a generator that can jump: PCG64, Philox or MT19937", got, hint)
+    if jumps:
+        return np.random.Generator(bits.jumped(jumps))
+    copied = type(bits)()
+    copied.state = bits.state
+    return np.random.Generator(copied)
+
+
+def seeded_generator(state: np.random.Generator, seed: int, index: int) -> np.random.Generator:
+    """Return the generator, of the same kind, that the ``index``-th stream of a program starts from."""
+    kind: Any = type(state.bit_generator)
+    return np.random.Generator(kind(np.random.SeedSequence([seed, index])))

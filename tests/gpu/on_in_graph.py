@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import theano
+from synkhronos.engines.theano.all_reduce import AllReduce
 from theano import tensor as T
 from theano.gpuarray.basic_ops import GpuFromHost, as_gpuarray_variable
 from theano.gpuarray.type import GpuArrayType
@@ -10,7 +11,6 @@ from worlds import DEVICE
 
 import synkhronos as synk
 from synkhronos import in_graph
-from synkhronos.engines.theano.all_reduce import AllReduce
 from synkhronos.engines.theano.engine import ENGINE
 from synkhronos.reductions import device as gpu_arrays
 

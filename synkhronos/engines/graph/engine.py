@@ -44,9 +44,11 @@ class GraphEngine(Engine):
     library: Library
     #: Linkers whose functions take an ``output_subset``.
     lazy_linkers: Tuple[type, ...] = ()
+    #: The attributes of a function, and of its maker, that say in what form it returns its outputs.
+    forms_of_outputs: Sequence[str] = ("unpack_single", "output_keys")
 
     def __init__(self) -> None:
-        #: By function, what `_find_own` returns, which never changes; it goes with the function.
+        #: By a function's maker, what `_find_own` returns, which never changes; it goes with the function.
         self._is_own: WeakKeyDictionary[Any, List[bool]] = WeakKeyDictionary()
 
     # -- recognising ---------------------------------------------------------------------------------------------
@@ -188,7 +190,7 @@ class GraphEngine(Engine):
 
     def outputs(self, compiled: Any) -> List[Output]:
         maker = compiled.maker
-        keys = maker.output_keys or [None] * len(maker.outputs)
+        keys = self.output_keys(compiled) or [None] * len(maker.outputs)
         result = []
         for index, (key, output) in enumerate(zip(keys, maker.outputs)):
             label = "output" if maker.unpack_single else f"outputs[{(index if key is None else key)!r}]"
@@ -216,6 +218,12 @@ class GraphEngine(Engine):
             advice = "cast or reshape it, or compile with allow_input_downcast=True if only the dtype differs"
             _refuse(argument, input.variable.type, _described(dtype, shape), error, advice)
 
+    @staticmethod
+    def output_keys(compiled: Any) -> Optional[List[str]]:
+        """Return the keys of a function that returns a dict; None of all others."""
+        keys: Optional[List[str]] = compiled.output_keys
+        return keys
+
     @point("engine")
     def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
         outputs = compiled.maker.outputs
@@ -224,24 +232,32 @@ class GraphEngine(Engine):
             # The library's C code would write out of bounds.
             raise ArgumentValueError("output_subset", f"indices from 0 to {len(outputs) - 1}", str(subset))
         if subset is None or not isinstance(compiled.fn, self.lazy_linkers):
-            result = _flat(compiled, compiled(*args))
+            result = self._flat(compiled, compiled(*args))
             chosen = range(len(outputs)) if subset is None else subset
             result = [result[index] for index in chosen]
         else:
             chosen = subset
-            keys = compiled.output_keys
+            keys = self.output_keys(compiled)
             if keys is None:
                 result = compiled(*args, output_subset=subset) or []
             else:
                 by_key = compiled(*args, output_subset=[keys[index] for index in subset])
                 result = [by_key[keys[index]] for index in subset]
-        is_own = self._is_own.get(compiled)
+        is_own = self._is_own.get(compiled.maker)
         if is_own is None:
-            is_own = self._is_own[compiled] = self._find_own(compiled)
+            is_own = self._is_own[compiled.maker] = self._find_own(compiled)
         return [
             value if is_own[index] and type(value) is np.ndarray else self._own(compiled, index, value, is_own[index])
             for index, value in zip(chosen, result)
         ]
+
+    def _flat(self, compiled: Any, result: Any) -> List[Any]:
+        if result is None:
+            return []
+        keys = self.output_keys(compiled)
+        if keys is not None:
+            return [result[key] for key in keys]
+        return [result] if compiled.unpack_single else result
 
     def _find_own(self, compiled: Any) -> List[bool]:
         """Return, for every output, whether its value belongs to the caller as it comes."""
@@ -272,7 +288,7 @@ class GraphEngine(Engine):
                 raise ArgumentTypeError("swap", "shared variables of the same type", got)
         copied = compiled.copy(**kwargs)
         # The library forgets in what form the original returns its outputs.
-        for attribute in ("unpack_single", "output_keys"):
+        for attribute in self.forms_of_outputs:
             setattr(copied, attribute, getattr(compiled, attribute))
             setattr(copied.maker, attribute, getattr(compiled.maker, attribute))
         return copied, snapshots.of_copy(self.library, snapshot, copied, swap, kwargs.get("delete_updates"))
@@ -329,7 +345,7 @@ class GraphEngine(Engine):
         type_ = self.array_type(variable.type) if isinstance(variable, self.library.Variable) else None
         if type_ is None:
             raise ArgumentTypeError(argument, f"a dense array of {self.name}", str(getattr(variable, "type", variable)))
-        return self.library.take_share(variable, type_.axis_of_rows(axis, argument))
+        return self.library.TakeShare(type_.axis_of_rows(axis, argument))(variable)
 
     def collectives(self, snapshot: Snapshot, scattered: Mapping[Any, int]) -> Optional[Collectives]:
         return survey(self.library, snapshot, scattered, self.is_random)
@@ -366,11 +382,15 @@ class GraphEngine(Engine):
 
     def restored(self, maker: Any, name: Optional[str], trust_input: bool) -> Any:
         """Return the function of a maker, with what the maker does not know of it."""
-        with self.library.change_flags(compute_test_value="off"):
-            compiled = maker.create([getattr(given, "value", None) for given in maker.inputs], trustme=True)
+        compiled = self.create(maker, [getattr(given, "value", None) for given in maker.inputs])
         compiled.name = name
         compiled.trust_input = trust_input
         return compiled
+
+    def create(self, maker: Any, values: List[Any]) -> Any:
+        """Return the function of a maker whose inputs, and shared variables, have these values."""
+        with self.library.without_test_values():
+            return maker.create(values, trustme=True)
 
     def _reduce(self, thing: Any) -> Any:
         if isinstance(thing, self.library.Function):
@@ -421,14 +441,6 @@ def _restore(engine: GraphEngine, maker: Any, name: Optional[str], trust_input: 
 
 def _label_of_function(function: Any) -> str:
     return f"function {function.name!r}"
-
-
-def _flat(compiled: Any, result: Any) -> List[Any]:
-    if result is None:
-        return []
-    if compiled.output_keys is not None:
-        return [result[key] for key in compiled.output_keys]
-    return [result] if compiled.unpack_single else result
 
 
 def _described(dtype: Any, shape: Tuple[int, ...]) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Mapping, Sequence, Tuple
 
+import numpy as np
+
+from ...reductions import ReduceOp
 from ...sharding import Builder, Graph, Placement, Propagated, Shard
 from .. import exact
 from .library import Library
@@ -22,7 +25,7 @@ def completed(
     states = [one for one in inputs if isinstance(one, library.SharedVariable) and is_random(one)]
     snapshot, graph, placements = _with_formulas(library, snapshot, shards, states)
     outputs = [one.variable for one in snapshot.outputs]
-    with library.change_flags(compute_test_value="off"):
+    with library.without_test_values():
         found = exact.completed(
             graph, placements, outputs, snapshot.updates, shards, _builder(library), label, is_random
         )
@@ -42,7 +45,7 @@ def _with_formulas(
     before = snapshot.expressions()
     graph: Graph = library.graph_of(before)
     found = exact.propagated(graph, shards, states)
-    with library.change_flags(compute_test_value="off"):
+    with library.without_test_values():
         after = library.with_formulas(before, found.of)
     if all(new is old for new, old in zip(after, before)):
         return snapshot, graph, found
@@ -60,7 +63,16 @@ def _builder(library: Library) -> Builder:
         return new
 
     def all_reduce(variables: Sequence[Any], op: str) -> Sequence[Any]:
-        results: Sequence[Any] = library.all_reduce(variables, op)
+        results: Sequence[Any] = library.AllReduce(ReduceOp(op), len(variables))(*variables, return_list=True)
         return results
 
-    return Builder(apply, all_reduce, library.whole_length, library.as_average, library.counted, library.checked)
+    def whole_length(lengths: Any, position: int) -> Any:
+        return library.WholeLength(position)(lengths)
+
+    def as_average(part: Any) -> Any:
+        """Return, of parts whose sum is a value, numbers whose average over ranks, weighted by rows, is that value."""
+        if np.dtype(part.dtype).kind in "biu":
+            return None  # integers have no average
+        return part * library.InverseShare()(part).astype(part.dtype)
+
+    return Builder(apply, all_reduce, whole_length, as_average, library.counted, library.checked)

@@ -28,7 +28,8 @@ class Library(NamedTuple):
     rebuild_collect_shared: Callable[..., Any]
     alias_root: Callable[[Any], Any]
     get_mode: Callable[[Any], Any]
-    change_flags: Callable[..., Any]
+    #: From nothing to a context in which no test values are computed.
+    without_test_values: Callable[[], Any]
     graph_inputs: Callable[..., Any]
     io_toposort: Callable[..., Any]
     DebugMode: Type[Any]
@@ -36,20 +37,12 @@ class Library(NamedTuple):
     Scan: Type[Any]
     Shape: Type[Any]
     Shape_i: Type[Any]
-    #: The operation of `synkhronos.ops.all_reduce`, made for the library.
+    #: The operations of `graph.operations`, made for the library.
     AllReduce: Type[Any]
-    #: From variables and the name of an op to their results of one such operation.
-    all_reduce: Callable[..., Any]
-    #: The operation that makes lengths those of all ranks; and from an expression and a position to one of its results.
     WholeLength: Type[Any]
-    whole_length: Callable[..., Any]
-    #: The operation that gives the factor from the rows of a rank to those of all; and from parts of a sum to numbers
-    #: whose average over the rows of all ranks is that sum.
     InverseShare: Type[Any]
-    as_average: Callable[..., Any]
-    #: What the operations of `synkhronos.ops.shard` have in common; and from a variable and an axis to the rank's rows.
     Share: Type[Any]
-    take_share: Callable[..., Any]
+    TakeShare: Type[Any]
     #: From a vector of lengths, another, and a position, to the one with the element of the other there.
     counted: Callable[..., Any]
     #: From variables, and pairs of products of lengths, to variables that are checked; see `sharding.Builder`.

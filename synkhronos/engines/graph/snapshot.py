@@ -93,7 +93,7 @@ def compile_variant(
     outputs, updates = snapshot.outputs, snapshot.updates
     if snapshot.is_joint(library):
         # Nothing is updated before the last collective has succeeded on all ranks, which is known to the caller.
-        with library.change_flags(compute_test_value="off"):
+        with library.without_test_values():
             ordered, _ = collectives.in_order(library, snapshot.expressions())
         outputs, updates = [library.Out(output) for output in ordered], []
     elif sliced:
@@ -133,7 +133,7 @@ def compile_second_half(
     outputs = [snapshot.outputs[i] for i in halves.late]
     news = [library.Out(new) for target, new in snapshot.updates if not is_random(target)]
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
-    with library.change_flags(compute_test_value="off"):
+    with library.without_test_values():
         ordered, _ = collectives.in_order(library, [output.variable for output in (*outputs, *news)])
     return library.function(
         snapshot.inputs + [library.In(variable, autoname=False) for _, variable in (*replaced, *parts)],

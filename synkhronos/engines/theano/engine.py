@@ -31,13 +31,11 @@ from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
 from . import gpu, modules, pickling_repairs, profiles, repairs, scans
 from .affine import affine_inputs
-from .all_reduce import AllReduce, all_reduce
 from .formulas import with_formulas
 from .lengths import checked, counted
+from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import add_rule, graph_of
 from .shapes import by_shapes_of_inputs, shapes_of
-from .share import Share, take_share
-from .whole_length import InverseShare, WholeLength, as_average, whole_length
 
 
 class TheanoEngine(GraphEngine):
@@ -63,7 +61,7 @@ class TheanoEngine(GraphEngine):
         rebuild_collect_shared=rebuild_collect_shared,
         alias_root=alias_root,
         get_mode=get_mode,
-        change_flags=theano.change_flags,
+        without_test_values=lambda: theano.change_flags(compute_test_value="off"),
         graph_inputs=graph.inputs,
         io_toposort=graph.io_toposort,
         DebugMode=DebugMode,
@@ -72,13 +70,10 @@ class TheanoEngine(GraphEngine):
         Shape=Shape,
         Shape_i=Shape_i,
         AllReduce=AllReduce,
-        all_reduce=all_reduce,
         WholeLength=WholeLength,
-        whole_length=whole_length,
         InverseShare=InverseShare,
-        as_average=as_average,
         Share=Share,
-        take_share=take_share,
+        TakeShare=TakeShare,
         counted=counted,
         checked=checked,
         graph_of=lambda outputs: graph_of([], outputs),

@@ -21,7 +21,7 @@ from theano.tensor.sort import ArgSortOp, SortOp
 
 from ...sharding import Product, product
 from .indices import constant_index, how_many_less
-from .share import PutShare, Share
+from .operations import PutShare, Share
 
 #: Operations whose outputs have the shape of their first input.
 _SAME = (

@@ -62,12 +62,10 @@ from ...sharding import (
     Together,
     Where,
 )
-from .all_reduce import AllReduce
 from .descriptions import described
 from .indices import constant_index, is_all
 from .lengths import axis_length, constant, elements, ndim, value
-from .share import PutShare, TakeShare
-from .whole_length import InverseShare, WholeLength
+from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
 
 #: The operation is not known: it has no rule.
 UNKNOWN_WHY = "has no rule for rows that are divided over ranks"

@@ -18,7 +18,7 @@ from theano.gof import Variable
 from theano.scan_module.scan_op import Scan
 from theano.scan_module.scan_utils import expand_empty
 
-from .all_reduce import AllReduce
+from .operations import AllReduce
 
 #: From the outputs of an inner graph and a token to the outputs with their collectives in order, and the last token.
 Order = Callable[[Sequence[Variable], Variable], Tuple[List[Variable], Variable]]

@@ -1,0 +1,1 @@
+"""PyTensor 3 as an engine. Nothing is imported here."""

@@ -1,0 +1,128 @@
+"""PyTensor 3 as an engine: its names, linkers and random states."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, List, Optional, Sequence
+
+from pytensor import shared
+from pytensor.compile.aliasing import alias_root
+from pytensor.compile.debug.debugmode import DebugMode
+from pytensor.compile.executor import Function
+from pytensor.compile.io import In, Out, SymbolicInput, SymbolicOutput
+from pytensor.compile.maker import function
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.rebuild import rebuild_collect_shared
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import graph_inputs, io_toposort
+from pytensor.ifelse import IfElse
+from pytensor.link.basic import Container
+from pytensor.scan.op import Scan
+from pytensor.tensor.random.type import RandomGeneratorType
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.type import TensorType
+
+from ...sharding import Rule
+from .. import random_states
+from ..graph.engine import GraphEngine
+from ..graph.library import Library
+from . import pickling_repairs, profiles, scans
+from .affine import affine_inputs
+from .formulas import with_formulas
+from .lengths import checked, counted
+from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
+from .placing import add_rule, graph_of
+from .shapes import by_shapes_of_inputs, shapes_of
+
+
+class PyTensorEngine(GraphEngine):
+    """Compiles with PyTensor's own ``function``."""
+
+    name = "pytensor"
+    library = Library(
+        Variable=Variable,
+        Constant=Constant,
+        SharedVariable=SharedVariable,
+        Container=Container,
+        TensorType=TensorType,
+        Function=Function,
+        SymbolicInput=SymbolicInput,
+        SymbolicOutput=SymbolicOutput,
+        In=In,
+        Out=Out,
+        function=function,
+        shared=shared,
+        convert_function_input=lambda given: given if isinstance(given, SymbolicInput) else In(given),
+        rebuild_collect_shared=rebuild_collect_shared,
+        alias_root=alias_root,
+        get_mode=get_mode,
+        without_test_values=contextlib.nullcontext,
+        graph_inputs=lambda outputs: list(graph_inputs(outputs)),
+        io_toposort=io_toposort,
+        DebugMode=DebugMode,
+        IfElse=IfElse,
+        Scan=Scan,
+        Shape=Shape,
+        Shape_i=Shape_i,
+        AllReduce=AllReduce,
+        WholeLength=WholeLength,
+        InverseShare=InverseShare,
+        Share=Share,
+        TakeShare=TakeShare,
+        counted=counted,
+        checked=checked,
+        graph_of=lambda outputs: graph_of([], outputs),
+        with_formulas=with_formulas,
+        affine_inputs=affine_inputs,
+        by_shapes_of_inputs=by_shapes_of_inputs,
+        inner_outputs=scans.inner_outputs,
+        scan_in_order=scans.in_order,
+        changing_in_scan=scans.changing,
+        shapes_of=shapes_of,
+        small=Mode(linker="py", optimizer=None),
+    )
+    forms_of_outputs = ("unpack_single",)
+
+    # -- functions -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def output_keys(compiled: Any) -> Optional[List[str]]:
+        return None  # dicts of outputs are gone
+
+    def create(self, maker: Any, values: List[Any]) -> Any:
+        return maker.create(values)
+
+    def profile(self, compiled: Sequence[Any]) -> Optional[profiles.Counts]:
+        return profiles.count(compiled)
+
+    def merged_profile(self, compiled: Sequence[Any], counts: Sequence[profiles.Counts]) -> Any:
+        return profiles.merge(compiled, counts)
+
+    # -- operations of the program's own -------------------------------------------------------------------------
+
+    def is_operation(self, cls: Any) -> bool:
+        return isinstance(cls, type) and issubclass(cls, Op)
+
+    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
+        add_rule(cls, make)
+
+    # -- random streams ------------------------------------------------------------------------------------------
+
+    def is_random(self, shared: Any) -> bool:
+        return isinstance(shared.type, RandomGeneratorType)
+
+    def jumped(self, shared: Any, value: Any, jumps: int) -> Any:
+        return random_states.jumped_generator(value, jumps)
+
+    def reseeded(self, shared: Any, value: Any, seed: int, index: int) -> Any:
+        return random_states.seeded_generator(value, seed, index)
+
+    # -- travel --------------------------------------------------------------------------------------------------
+
+    def reduce(self, thing: Any) -> Any:
+        return pickling_repairs.reduce(thing)
+
+
+ENGINE = PyTensorEngine()

@@ -1,0 +1,90 @@
+"""The operations of `synkhronos.ops` in PyTensor's graphs: `graph.operations` made for PyTensor."""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence
+
+from pytensor import config, tensor
+from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.tensor.type import TensorType, discrete_dtypes
+
+from ..graph.operations import AllReduceOp, InverseShareOp, Names, PutShareOp, ShareOp, TakeShareOp, WholeLengthOp
+
+NAMES = Names(Apply, tensor, discrete_dtypes, DisconnectedType, grad_not_implemented, lambda: str(config.floatX))
+#: What operations on the rank's rows have in common.
+Share = ShareOp
+
+
+class AllReduce(AllReduceOp, Op):
+    """Variables reduced over all ranks, in one collective."""
+
+    names = NAMES
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> List[Variable]:
+        return self.gradients(inputs, cotangents)
+
+    def pushforward(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], tangents: Sequence[Variable]
+    ) -> List[Variable]:
+        return self.tangents(tangents)
+
+
+class TakeShare(TakeShareOp, Op):
+    """The rank's rows."""
+
+    names = NAMES
+
+    def make_node(self, array: Any) -> Apply:
+        array = tensor.as_tensor_variable(array)
+        shape = [None if axis == self.axis else length for axis, length in enumerate(array.type.shape)]
+        return Apply(self, [array], [TensorType(array.dtype, shape=tuple(shape))()])
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> List[Variable]:
+        return self.gradients(inputs, cotangents)
+
+    def pushforward(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], tangents: Sequence[Variable]
+    ) -> List[Variable]:
+        return self.tangents(tangents)
+
+
+class PutShare(PutShareOp, Op):
+    """The rank's rows among zeros."""
+
+    names = NAMES
+    take = TakeShare
+
+    def make_node(self, like: Any, rows: Any) -> Apply:
+        like, rows = tensor.as_tensor_variable(like), tensor.as_tensor_variable(rows)
+        return Apply(self, [like, rows], [TensorType(rows.dtype, shape=like.type.shape)()])
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> List[Variable]:
+        return [disconnected_type(), *self.gradients(inputs, cotangents)[1:]]
+
+    def pushforward(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], tangents: Sequence[Variable]
+    ) -> List[Variable]:
+        return self.tangents(inputs, tangents)
+
+
+TakeShare.put = PutShare
+
+
+class WholeLength(WholeLengthOp, Op):
+    """A length with the rows of all ranks."""
+
+    names = NAMES
+
+
+class InverseShare(InverseShareOp, Op):
+    """How many times as many rows all ranks have."""
+
+    names = NAMES

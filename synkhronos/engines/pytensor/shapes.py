@@ -1,0 +1,36 @@
+"""Shapes of a graph's variables from those of its inputs, mostly without computing the variables themselves."""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence
+
+import pytensor.tensor as pt
+from pytensor.compile.mode import optdb
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph.traversal import graph_inputs, io_toposort
+from pytensor.tensor.rewriting.shape import ShapeFeature
+
+
+def by_shapes_of_inputs(variable: Variable) -> Variable:
+    """Return an equal expression in which all shapes are those of the graph's inputs, as far as PyTensor knows them."""
+    inputs = [one for one in graph_inputs([variable]) if not isinstance(one, Constant)]
+    fgraph = FunctionGraph(inputs, [variable], clone=True)
+    optdb.query(RewriteDatabaseQuery(include=["ShapeOpt", "canonicalize"])).rewrite(fgraph)
+    return clone_replace(fgraph.outputs[0], replace=dict(zip(fgraph.inputs, inputs)))
+
+
+def shapes_of(variables: Sequence[Any]) -> List[Any]:
+    """Return, for every variable, its shape as an int64 vector: of no entries if it is not an array."""
+    feature = ShapeFeature()
+    feature.on_attach(FunctionGraph([], []))
+    for node in io_toposort([], variables):
+        feature.on_import(None, node, reason="shapes")
+    found = []
+    for variable in variables:
+        feature.init_r(variable)
+        lengths = feature.shape_of[variable] or ()
+        found.append(pt.stack([pt.cast(one, "int64") for one in lengths]) if lengths else pt.zeros((0,), "int64"))
+    return found

@@ -1,0 +1,76 @@
+"""The operations of `synkhronos.ops` in Theano's graphs: `graph.operations` made for Theano."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence
+
+from theano import config, tensor
+from theano.gof import Apply, Op, Variable
+from theano.gradient import DisconnectedType, grad_not_implemented
+
+from ..graph.operations import AllReduceOp, InverseShareOp, Names, PutShareOp, ShareOp, TakeShareOp, WholeLengthOp
+
+NAMES = Names(Apply, tensor, tensor.discrete_dtypes, DisconnectedType, grad_not_implemented, lambda: str(config.floatX))
+#: What operations on the rank's rows have in common.
+Share = ShareOp
+
+
+class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # Theano has no types
+    """Variables reduced over all ranks, in one collective."""
+
+    names = NAMES
+    _f16_ok = True
+
+    def grad(self, inputs: Sequence[Variable], output_grads: Sequence[Variable]) -> List[Variable]:
+        return self.gradients(inputs, output_grads)
+
+    def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Optional[Variable]]) -> List[Optional[Variable]]:
+        return self.tangents(eval_points)
+
+
+class TakeShare(TakeShareOp, Op):  # type: ignore[misc]
+    """The rank's rows."""
+
+    names = NAMES
+
+    def make_node(self, array: Any) -> Apply:
+        array = tensor.as_tensor_variable(array)
+        return Apply(self, [array], [array.type()])
+
+    def grad(self, inputs: Sequence[Variable], output_grads: Sequence[Variable]) -> List[Variable]:
+        return self.gradients(inputs, output_grads)
+
+    def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Optional[Variable]]) -> List[Optional[Variable]]:
+        return self.tangents(eval_points)
+
+
+class PutShare(PutShareOp, Op):  # type: ignore[misc]
+    """The rank's rows among zeros."""
+
+    names = NAMES
+    take = TakeShare
+
+    def make_node(self, like: Any, rows: Any) -> Apply:
+        like, rows = tensor.as_tensor_variable(like), tensor.as_tensor_variable(rows)
+        return Apply(self, [like, rows], [tensor.TensorType(rows.dtype, like.broadcastable)()])
+
+    def grad(self, inputs: Sequence[Variable], output_grads: Sequence[Variable]) -> List[Variable]:
+        return self.gradients(inputs, output_grads)
+
+    def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Optional[Variable]]) -> List[Optional[Variable]]:
+        return self.tangents(inputs, eval_points)
+
+
+TakeShare.put = PutShare
+
+
+class WholeLength(WholeLengthOp, Op):  # type: ignore[misc]
+    """A length with the rows of all ranks."""
+
+    names = NAMES
+
+
+class InverseShare(InverseShareOp, Op):  # type: ignore[misc]
+    """How many times as many rows all ranks have."""
+
+    names = NAMES
