@@ -275,7 +275,7 @@ class Replicator(Replicas):
 
 
 def _on_ranks(living: Any) -> Any:
-    """Return what the ranks are given of a function that may be dropped: not all libraries' own have weak references."""
+    """Return what ranks are given of a function, None if it was dropped. (PyTensor's own have no weak references.)"""
     offered = living()
     return None if offered is None else offered.on_ranks
 

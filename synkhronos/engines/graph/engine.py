@@ -190,7 +190,7 @@ class GraphEngine(Engine):
 
     def outputs(self, compiled: Any) -> List[Output]:
         maker = compiled.maker
-        keys = self.output_keys(compiled) or [None] * len(maker.outputs)
+        keys: Sequence[Optional[str]] = self.output_keys(compiled) or [None] * len(maker.outputs)
         result = []
         for index, (key, output) in enumerate(zip(keys, maker.outputs)):
             label = "output" if maker.unpack_single else f"outputs[{(index if key is None else key)!r}]"

@@ -1,4 +1,4 @@
-"""The operations of `synkhronos.ops` as far as they do not depend on the library: Theano's and PyTensor's derive from these.
+"""The operations of `synkhronos.ops`, as far as they do not depend on the library that a program is written in.
 
 ==================  ===========================================================================================
 `AllReduceOp`       variables reduced over all ranks, in one collective

@@ -17,7 +17,7 @@ NAMES = Names(Apply, tensor, discrete_dtypes, DisconnectedType, grad_not_impleme
 Share = ShareOp
 
 
-class AllReduce(AllReduceOp, Op):
+class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
     """Variables reduced over all ranks, in one collective."""
 
     names = NAMES
@@ -33,7 +33,7 @@ class AllReduce(AllReduceOp, Op):
         return self.tangents(tangents)
 
 
-class TakeShare(TakeShareOp, Op):
+class TakeShare(TakeShareOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
     """The rank's rows."""
 
     names = NAMES
@@ -54,7 +54,7 @@ class TakeShare(TakeShareOp, Op):
         return self.tangents(tangents)
 
 
-class PutShare(PutShareOp, Op):
+class PutShare(PutShareOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
     """The rank's rows among zeros."""
 
     names = NAMES
@@ -78,13 +78,13 @@ class PutShare(PutShareOp, Op):
 TakeShare.put = PutShare
 
 
-class WholeLength(WholeLengthOp, Op):
+class WholeLength(WholeLengthOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
     """A length with the rows of all ranks."""
 
     names = NAMES
 
 
-class InverseShare(InverseShareOp, Op):
+class InverseShare(InverseShareOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
     """How many times as many rows all ranks have."""
 
     names = NAMES
