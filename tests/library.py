@@ -41,15 +41,16 @@ class TheanoLibrary:
 
     def __init__(self):
         import theano
+        import theano.tensor.nnet.neighbours
+        import theano.tensor.signal.pool
         from theano.gof.graph import inputs, io_toposort
         from theano.ifelse import ifelse
         from theano.printing import Print
+        from theano.scalar import or_
         from theano.scan_module import until
+        from theano.tensor.elemwise import CAReduce
 
         from synkhronos.engines.theano import engine, formulas, placing
-
-        import theano.tensor.nnet.neighbours
-        import theano.tensor.signal.pool
 
         self.module, self.tensor = theano, theano.tensor
         self.shared, self.function, self.scan, self.map, self.reduce = (
@@ -57,6 +58,7 @@ class TheanoLibrary:
             theano.reduce,
         )
         self.until, self.ifelse, self.Print, self.io_toposort, self.inputs = until, ifelse, Print, io_toposort, inputs
+        self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = theano.OpFromGraph, theano.Op, theano.Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
         self.slow = theano.Mode(linker="py", optimizer=None)
@@ -98,13 +100,16 @@ class PyTensorLibrary:
         from pytensor.graph.traversal import graph_inputs, io_toposort
         from pytensor.ifelse import ifelse
         from pytensor.printing import Print
+        from pytensor.scalar import or_
         from pytensor.scan.utils import until
+        from pytensor.tensor.elemwise import CAReduce
 
         from synkhronos.engines.pytensor import engine, formulas, placing
 
         self.module, self.tensor = pytensor, PyTensorTensors()
         self.shared, self.function = pytensor.shared, pytensor.function
         self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, io_toposort
+        self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
         self.slow = Mode(linker="py", optimizer=None)
@@ -128,7 +133,7 @@ class PyTensorLibrary:
 
     @contextlib.contextmanager
     def compiled_quickly(self):
-        with self.module.config.change_flags(mode="FAST_COMPILE", linker="py", cxx="", compute_test_value="off"):
+        with self.module.config.change_flags(mode="FAST_COMPILE", linker="py", cxx=""):
             yield
 
     def gradient(self, name):
