@@ -61,6 +61,7 @@ class TheanoLibrary:
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = theano.OpFromGraph, theano.Op, theano.Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
+        self.sorts_have_an_axis = False
         self.slow = theano.Mode(linker="py", optimizer=None)
 
     def variable(self, dtype, ndim, name=None):
@@ -103,6 +104,7 @@ class PyTensorLibrary:
         from pytensor.scalar import or_
         from pytensor.scan.utils import until
         from pytensor.tensor.elemwise import CAReduce
+        from pytensor.tensor.sort import SortOp
 
         from synkhronos.engines.pytensor import engine, formulas, placing
 
@@ -113,6 +115,7 @@ class PyTensorLibrary:
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
         self.slow = Mode(linker="py", optimizer=None)
+        self.sorts_have_an_axis = "axis" in SortOp.__props__
         self.inputs = lambda outputs: list(graph_inputs(outputs))
 
     def variable(self, dtype, ndim, name=None):
@@ -172,7 +175,7 @@ class PyTensorTensors:
         return self.pt.max(x, axis=axis, **kwargs)
 
     def split(self, x, splits, n_splits, axis=0):
-        return self.pt.basic.Split(n_splits)(x, axis, splits) if False else self.pt.split(x, splits, axis=axis)
+        return self.pt.split(x, splits, axis=axis)
 
 
 class PyTensorStreams:

@@ -161,11 +161,12 @@ def test_placements_are_those_of_the_serial_program(case, exact):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_interpreter_computes_what_theano_does(seed):
+def test_the_interpreter_computes_what_the_library_does(seed):
     program = Program(seed)
     x, w = program.rows(program.f), program.all(program.f, program.h)
     loss = T.nnet.softmax(T.dot(x, w)).max(axis=1).mean()
-    ours, theirs = serial_values(program, [loss, T.grad(loss, w)], 5)
+    with L.compiled_quickly():
+        ours, theirs = serial_values(program, [loss, T.grad(loss, w)], 5)
     for one, other in zip(ours, theirs):
         np.testing.assert_array_equal(one, other)
 
