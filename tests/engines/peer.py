@@ -83,7 +83,7 @@ class Rank:
 
 
 def trusts_input(rank: Rank, function: int) -> bool:
-    """Say whether a Theano function has trust_input set."""
+    """Say whether a function has trust_input set."""
     return rank.functions[function].trust_input
 
 

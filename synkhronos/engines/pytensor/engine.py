@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any, Callable, List, Optional, Sequence
 
 from pytensor import shared
@@ -17,7 +18,6 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import graph_inputs, io_toposort
-from pytensor.ifelse import IfElse
 from pytensor.link.basic import Container
 from pytensor.scan.op import Scan
 from pytensor.tensor.random.type import RandomGeneratorType
@@ -35,6 +35,11 @@ from .lengths import checked, counted
 from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import add_rule, graph_of
 from .shapes import by_shapes_of_inputs, shapes_of
+
+try:
+    from pytensor.conditional.op import IfElse
+except ImportError:  # before PyTensor 3.3
+    from pytensor.ifelse import IfElse
 
 
 class PyTensorEngine(GraphEngine):
@@ -125,4 +130,6 @@ class PyTensorEngine(GraphEngine):
         return pickling_repairs.reduce(thing)
 
 
+# Graphs that are made of a function have its default updates among their updates: PyTensor must not add them again.
+warnings.filterwarnings("ignore", "The no_default_updates parameter", DeprecationWarning, "synkhronos")
 ENGINE = PyTensorEngine()
