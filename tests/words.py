@@ -60,7 +60,7 @@ class PyTensorWords:
         self.pytensor = pytest.importorskip("pytensor")
         import pytensor.tensor as pt
 
-        self.pt, self.In = pt, self.pytensor.In
+        self.T, self.In = pt, self.pytensor.In
         self.mean, self.sum, self.max, self.min, self.prod = pt.mean, pt.sum, pt.max, pt.min, pt.prod
         self.mode = self.pytensor.compile.mode.Mode(linker="py", optimizer="fast_compile")
 
@@ -70,7 +70,7 @@ class PyTensorWords:
 
     def variable(self, name, ndim=1, dtype="float64", broadcastable=None):
         shape = tuple(1 if one else None for one in broadcastable or (False,) * ndim)
-        return self.pt.TensorType(dtype, shape=shape)(name)
+        return self.T.TensorType(dtype, shape=shape)(name)
 
     def function(self, *args, **kwargs):
         kwargs.setdefault("mode", self.mode)

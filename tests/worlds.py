@@ -132,6 +132,13 @@ PYTENSOR_WORLDS = [
     pytest.param(world, marks=pytest.mark.pytensor, id="{}-{}-root{}-{}".format(*world))
     for world in (("fork", 1, 0, "pytensor"), ("fork", 2, 0, "pytensor"), ("fork", 3, 2, "pytensor"))
 ]
+#: As parameters of a test: all engines, or those that are installed, for tests that go through them.
+ENGINES = [
+    "numpy",
+    pytest.param("theano", marks=pytest.mark.theano),
+    pytest.param("pytensor", marks=pytest.mark.pytensor),
+]
+INSTALLED = ["numpy"] + ["theano"] * (theano is not None) + ["pytensor"] * (pytensor is not None)
 #: The tests of an engine, where it is not installed.
 MISSING = {
     name: pytest.mark.skip(reason=f"needs {label}: make install ENGINE={name}")

@@ -108,7 +108,7 @@ class PyTensorLanguage:
         from pytensor.tensor.random import normal
 
         state = self.pytensor.shared(np.random.default_rng(seed), "state")
-        state.default_update, drawn = normal(size=(3,), rng=state).owner.outputs
+        state.default_update, drawn = normal(size=(3,), rng=state, return_next_rng=True)
         return state, drawn
 
     def clone(self, shared: Any) -> Any:

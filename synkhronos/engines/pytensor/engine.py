@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from pytensor import shared
 from pytensor.compile.aliasing import alias_root
@@ -17,13 +17,14 @@ from pytensor.compile.rebuild import rebuild_collect_shared
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import Op
-from pytensor.graph.traversal import graph_inputs, io_toposort
+from pytensor.graph.traversal import graph_inputs
 from pytensor.link.basic import Container
 from pytensor.scan.op import Scan
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
+from ...errors import ArgumentTypeError
 from ...sharding import Rule
 from .. import random_states
 from ..graph.engine import GraphEngine
@@ -35,6 +36,7 @@ from .lengths import checked, counted
 from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import add_rule, graph_of
 from .shapes import by_shapes_of_inputs, shapes_of
+from .traversal import io_toposort
 
 try:
     from pytensor.conditional.op import IfElse
@@ -91,6 +93,14 @@ class PyTensorEngine(GraphEngine):
     forms_of_outputs = ("unpack_single",)
 
     # -- functions -----------------------------------------------------------------------------------------------
+
+    def compile(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(outputs, dict):
+            hint = "functions of PyTensor return no dicts"
+            raise ArgumentTypeError("outputs", "a variable or a list of variables", "a dict", hint)
+        return super().compile(inputs, outputs, updates, givens, **kwargs)
 
     @staticmethod
     def output_keys(compiled: Any) -> Optional[List[str]]:
