@@ -105,10 +105,10 @@ class PyTensorLanguage:
         return self.pytensor.tensor.TensorType(dtype, shape=shape)(name)
 
     def stream(self, seed: int) -> Any:
-        from pytensor.tensor.random import normal
+        from pytensor.tensor.random import uniform
 
         state = self.pytensor.shared(np.random.default_rng(seed), "state")
-        state.default_update, drawn = normal(size=(3,), rng=state, return_next_rng=True)
+        state.default_update, drawn = uniform(size=(3,), rng=state, return_next_rng=True)
         return state, drawn
 
     def clone(self, shared: Any) -> Any:
