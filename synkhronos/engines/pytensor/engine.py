@@ -91,6 +91,7 @@ class PyTensorEngine(GraphEngine):
         inner_outputs=scans.inner_outputs,
         scan_in_order=scans.in_order,
         changing_in_scan=scans.changing,
+        is_while=scans.is_while,
         shapes_of=shapes_of,
         small=Mode(linker="py", optimizer=None),
     )
