@@ -87,6 +87,11 @@ def trusts_input(rank: Rank, function: int) -> bool:
     return rank.functions[function].trust_input
 
 
+def mode_of(rank: Rank, function: int, setting: str) -> Any:
+    """Return a setting of a function's mode."""
+    return getattr(rank.functions[function].maker.mode, setting)
+
+
 def call_plainly(rank: Rank, function: int, *args: Any) -> Any:
     """Call the function as a user does, with its defaults."""
     return rank.functions[function](*args)

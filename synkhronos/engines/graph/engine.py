@@ -400,7 +400,7 @@ class GraphEngine(Engine):
         constants: Mapping[int, Any],
     ) -> bytes:
         known = pickling.names(numbers, variables, constants)
-        return pickling.dumps(compiled, known, self._reduce, _label_of_function, self._parts)
+        return pickling.dumps(compiled, known, self._reduce, _label_of_function, self._parts, self._nodes)
 
     @point("replication")
     def loads(
@@ -412,6 +412,12 @@ class GraphEngine(Engine):
             return replicas[place] if kind == "variable" else replicas[place].container.storage
 
         return pickling.loads(data, find)
+
+    def _nodes(self, compiled: Any) -> List[Any]:
+        """Return the nodes of a function's graph, and of the one that it was made from, each after those it needs."""
+        maker = compiled.maker
+        made_from: List[Any] = self.library.io_toposort([], [output.variable for output in maker.outputs])
+        return made_from + list(maker.fgraph.toposort())
 
     def _parts(self, compiled: Any) -> Iterator[Tuple[str, Any]]:
         maker = compiled.maker
