@@ -98,8 +98,7 @@ class PyTensorLibrary:
         from pytensor.compile.mode import Mode
         from pytensor.graph.basic import Apply
         from pytensor.graph.op import Op
-        from pytensor.graph.traversal import graph_inputs, io_toposort
-        from pytensor.ifelse import ifelse
+        from pytensor.graph.traversal import graph_inputs
         from pytensor.printing import Print
         from pytensor.scalar import or_
         from pytensor.scan.utils import until
@@ -108,9 +107,14 @@ class PyTensorLibrary:
 
         from synkhronos.engines.pytensor import engine, formulas, placing
 
+        try:
+            from pytensor.conditional.op import ifelse
+        except ImportError:  # before PyTensor 3.3
+            from pytensor.ifelse import ifelse
+
         self.module, self.tensor = pytensor, PyTensorTensors()
         self.shared, self.function = pytensor.shared, pytensor.function
-        self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, io_toposort
+        self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, engine.io_toposort
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas

@@ -9,7 +9,6 @@ from pytensor import printing, scalar, tensor
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.ops import DeepCopyOp, ViewOp
 from pytensor.graph.basic import Apply, Constant
-from pytensor.ifelse import IfElse
 from pytensor.raise_op import Assert
 from pytensor.scan.op import Scan
 from pytensor.tensor import basic, blas, extra_ops, math, subtensor
@@ -21,6 +20,11 @@ from pytensor.tensor.type import TensorType, discrete_dtypes, float_dtypes
 from ..graph.classes import Classes, Steps
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
 from .traversal import io_toposort
+
+try:
+    from pytensor.conditional.op import IfElse
+except ImportError:  # before PyTensor 3.3
+    from pytensor.ifelse import IfElse
 
 
 def _advanced_entries(node: Any, first: int) -> Optional[List[Any]]:

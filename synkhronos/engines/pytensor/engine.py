@@ -43,11 +43,6 @@ from .placing import PLACING
 from .shapes import by_shapes_of_inputs, shapes_of
 from .traversal import io_toposort
 
-try:
-    from pytensor.conditional.op import IfElse
-except ImportError:  # before PyTensor 3.3
-    from pytensor.ifelse import IfElse
-
 
 class PyTensorEngine(GraphEngine):
     """Compiles with PyTensor's own ``function``."""
@@ -74,7 +69,7 @@ class PyTensorEngine(GraphEngine):
         graph_inputs=lambda outputs: list(graph_inputs(outputs)),
         io_toposort=io_toposort,
         DebugMode=DebugMode,
-        IfElse=IfElse,
+        IfElse=CLASSES.IfElse,
         Scan=Scan,
         Shape=Shape,
         Shape_i=Shape_i,
