@@ -33,7 +33,12 @@ class Missing:
         lacks(self._name)
 
     def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
         return Missing(f"{self._name}.{name}")
+
+    def __mro_entries__(self, bases):
+        return (object,)  # a class that derives from it can be defined
 
 
 class TheanoLibrary:
@@ -62,7 +67,8 @@ class TheanoLibrary:
         self.OpFromGraph, self.Op, self.Apply = theano.OpFromGraph, theano.Op, theano.Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
         self.sorts_have_an_axis = False
-        self.slow = theano.Mode(linker="py", optimizer=None)
+        self.slow, self.quick = theano.Mode(linker="py", optimizer=None), "FAST_COMPILE"
+        self.with_compiler = theano.Mode("cvm", "fast_compile")
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, (False,) * ndim)(name)
@@ -118,7 +124,8 @@ class PyTensorLibrary:
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
-        self.slow = Mode(linker="py", optimizer=None)
+        self.slow, self.quick = (Mode(linker="py", optimizer=one) for one in (None, "fast_compile"))
+        self.with_compiler = self.quick
         self.sorts_have_an_axis = "axis" in SortOp.__props__
         self.inputs = lambda outputs: list(graph_inputs(outputs))
 
