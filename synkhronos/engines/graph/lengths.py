@@ -17,7 +17,7 @@ from .operations import PutShareOp, ShareOp
 
 
 class Less(NamedTuple):
-    """The symbol of a length less a number: that of a slice."""
+    """The symbol of a length less a number, that of a slice; or more, if the number is negative."""
 
     length: Product
     number: int
@@ -74,6 +74,13 @@ class Lengths:
             ):
                 less = self.constant(node.inputs[1])
                 return Product.of(variable) if less is None else _less(self.length(node.inputs[0]), int(less))
+            elif (
+                isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, scalar.Add) and self._is_integer(variable)
+            ):
+                terms = [self.length(one) for one in node.inputs]
+                numbers, others = ([one for one in terms if not one.factors], [one for one in terms if one.factors])
+                more = sum(one.number for one in numbers)
+                return _less(others[0], -more) if len(others) == 1 and more >= 0 else Product.of(variable)
             elif (
                 isinstance(op, classes.CAReduce) and isinstance(op.scalar_op, scalar.Mul) and ndim(node.inputs[0]) == 1
             ):
@@ -183,14 +190,14 @@ class Lengths:
         return self.length(node.inputs[first + steps.n_shared_outs + k]) if is_collected else None
 
     def _before_rows_at(self, node: Any, axis: int) -> Any:
-        """Return what an index of one vector along the first axis takes its lengths from."""
+        """Return what an index of one array of numbers along the first axis takes its lengths from."""
         entries = self.classes.advanced_entries(node, 1)
         if entries is None or len(entries) != 1 or not isinstance(entries[0], int):
             return None
         index = node.inputs[entries[0]]
-        if ndim(index) != 1 or index.dtype == "bool":
+        if index.dtype == "bool":
             return None
-        return (index, 0) if axis == 0 else (node.inputs[0], axis)
+        return (index, axis) if axis < ndim(index) else (node.inputs[0], axis - ndim(index) + 1)
 
     def value(self, variable: Any) -> Optional[Product]:
         """Return what is known of a whole number, or of an array all of whose elements are the same one."""
@@ -250,6 +257,9 @@ def broadcastable(variable: Any) -> Tuple[bool, ...]:
 
 
 def _less(length: Product, number: int) -> Product:
-    if length.factors:
-        return Product.of(Less(length, number)) if number else length
-    return Product(max(length.number - number, 0))
+    if not length.factors:
+        return Product(max(length.number - number, 0))
+    ((symbol, exponent),) = length.factors if len(length.factors) == 1 else ((None, 0),)
+    if isinstance(symbol, Less) and length.number == exponent == 1 and number > 0:
+        return _less(symbol.length, symbol.number + number)
+    return Product.of(Less(length, number)) if number else length
