@@ -58,6 +58,7 @@ class TheanoLibrary:
         from synkhronos.engines.theano import engine, formulas, placing
 
         self.module, self.tensor = theano, theano.tensor
+        self.In = theano.In
         self.shared, self.function, self.scan, self.map, self.reduce = (
             *(theano.shared, theano.function, theano.scan, theano.map),
             theano.reduce,
@@ -68,7 +69,7 @@ class TheanoLibrary:
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
         self.sorts_have_an_axis = False
         self.slow, self.quick = theano.Mode(linker="py", optimizer=None), "FAST_COMPILE"
-        self.with_compiler = theano.Mode("cvm", "fast_compile")
+        self.full, self.with_compiler = "FAST_RUN", theano.Mode("cvm", "fast_compile")
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, (False,) * ndim)(name)
@@ -119,13 +120,13 @@ class PyTensorLibrary:
             from pytensor.ifelse import ifelse
 
         self.module, self.tensor = pytensor, PyTensorTensors()
-        self.shared, self.function = pytensor.shared, pytensor.function
+        self.In, self.shared, self.function = pytensor.In, pytensor.shared, pytensor.function
         self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, engine.io_toposort
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
         self.slow, self.quick = (Mode(linker="py", optimizer=one) for one in (None, "fast_compile"))
-        self.with_compiler = self.quick
+        self.full, self.with_compiler = Mode(linker="py", optimizer="fast_run"), self.quick
         self.sorts_have_an_axis = "axis" in SortOp.__props__
         self.inputs = lambda outputs: list(graph_inputs(outputs))
 

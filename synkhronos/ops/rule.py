@@ -25,7 +25,7 @@ def rule(
     Parameters
     ----------
     op : class
-        A subclass of ``theano.Op``; its subclasses have the same rule.
+        A subclass of ``Op``, Theano's or PyTensor's; its subclasses have the same rule.
     axes : str, or callable
         As in ``numpy.einsum``, a letter for each axis of each input and output: ``"nk,km->nm"`` is that of a product of
         matrices. An axis with the same letter is the same one; if no output has it, it is reduced. ``-`` is an axis
@@ -72,7 +72,7 @@ def rule(
     """
     engine = next((one for one in engines.loaded() if one.is_operation(op)), None)
     if engine is None:
-        raise ArgumentTypeError("op", "a class of operations, a subclass of theano.Op", repr(op))
+        raise ArgumentTypeError("op", "a class of operations, a subclass of Op", repr(op))
     if not callable(axes):
         _parsed(axes)
     groups = [list(group) if isinstance(group, (tuple, list)) else [group] for group in linear]

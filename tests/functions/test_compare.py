@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from library import NAME, L, T
 from refusals import refuses
 from test_exact import by_signs, descent, regression, rows
 from twins import Twins
@@ -18,22 +19,20 @@ from worlds import needs_lasagne
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM, Checked
 
-pytestmark = pytest.mark.theano
-theano = pytest.importorskip("theano")
-T = theano.tensor
+pytestmark = getattr(pytest.mark, NAME)
 
 ROOT = str(Path(__file__).parents[2])
-FAST = dict(mode="FAST_COMPILE")
+FAST = dict(mode=L.quick)
 
 
 @pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
 def world(request, make_world):
-    return make_world(*request.param, engine="theano")
+    return make_world(*request.param, engine=NAME)
 
 
 @pytest.fixture
 def threads(make_world):
-    return make_world("threads", 3, 1, engine="theano")
+    return make_world("threads", 3, 1, engine=NAME)
 
 
 @pytest.fixture
@@ -84,7 +83,7 @@ def test_adam_of_lasagne(world):
 
 
 def test_outputs_of_every_form(world):
-    x, w = T.dmatrix("x"), theano.shared(np.ones((3, 2)), "w")
+    x, w = T.dmatrix("x"), L.shared(np.ones((3, 2)), "w")
     outputs = {
         "rows": T.dot(x, w),
         "mean": x.mean(),
@@ -110,10 +109,8 @@ def test_outputs_of_every_form(world):
 
 
 def test_arguments_of_every_form(world):
-    x, y, k = T.dvector("x"), theano.In(T.dvector("y"), mutable=True), T.dscalar("k")
-    f = synk.function(
-        [x, y], [(x * y.variable * k).sum(), y.variable * 2], bcast_inputs=[theano.In(k, value=3.0)], **FAST
-    )
+    x, y, k = T.dvector("x"), L.In(T.dvector("y"), mutable=True), T.dscalar("k")
+    f = synk.function([x, y], [(x * y.variable * k).sum(), y.variable * 2], bcast_inputs=[L.In(k, value=3.0)], **FAST)
     a, b = np.arange(6.0), np.arange(1.0, 7.0)
     data = f.build_inputs(a, b, 2.0)
     for given in ([a, b], [a, b, 5.0], list(data)):
@@ -123,7 +120,7 @@ def test_arguments_of_every_form(world):
 
 
 def test_float32_is_compared_as_such(threads):
-    x, w = T.fmatrix("x"), theano.shared(np.ones(4, "float32"), "w")
+    x, w = T.fmatrix("x"), L.shared(np.ones(4, "float32"), "w")
     loss = T.sqr(T.dot(x, w)).mean()
     f = synk.function(
         [x], [loss, T.cast(loss, "float64")], updates=[(w, w - np.float32(0.01) * T.grad(loss, w))], exact=True, **FAST
@@ -134,7 +131,7 @@ def test_float32_is_compared_as_such(threads):
 
 
 def test_rows_of_sliceable_variables(world):
-    s, t = theano.shared(np.zeros(0), "s"), theano.shared(np.zeros(0), "t")
+    s, t = L.shared(np.zeros(0), "s"), L.shared(np.zeros(0), "t")
     f = synk.function([], [s.mean(), s * 2], updates=[(t, t + s)], sliceable_shareds=[s, t], **FAST)
     synk.distribute()
     values = np.arange(10.0) ** 2
@@ -213,7 +210,7 @@ def test_the_place_of_the_largest_difference(threads):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_variable_that_is_set_on_the_master_alone(threads, again):
-    x, w = T.dvector("x"), theano.shared(2.0, "w")
+    x, w = T.dvector("x"), L.shared(2.0, "w")
     f = synk.function([x], (x * w).sum(), exact=True, **FAST)
     f([1.0, 2, 3])
     if again:
@@ -233,7 +230,7 @@ def test_a_variable_that_is_set_on_the_master_alone(threads, again):
 
 
 def test_a_variable_that_ranks_hold_differently(world):
-    x, w, s = T.dvector("x"), theano.shared(np.zeros(2), "w"), theano.shared(np.zeros(2))
+    x, w, s = T.dvector("x"), L.shared(np.zeros(2), "w"), L.shared(np.zeros(2))
     f = synk.function([x], x.sum() + w.sum() + s.sum(), **FAST)
     f(np.ones(3))
     other = (world.root + 1) % world.n
@@ -280,7 +277,7 @@ def test_other_engines_are_compared_too(make_world, numpy_words):
 
 
 def test_functions_with_random_draws_are_not_compared(world, told):
-    x, w = T.dvector("x"), theano.shared(np.zeros(2), "w")
+    x, w = T.dvector("x"), L.shared(np.zeros(2), "w")
     stream = T.shared_randomstreams.RandomStreams(3)
     f = synk.function([x], x * stream.uniform(x.shape) + w.sum(), **FAST)
     found = f.compare(np.ones(4))
@@ -300,9 +297,9 @@ def test_the_state_is_that_after_one_call(world):
     def build():
         x, y = T.dmatrix("x"), T.dmatrix("y")
         random = np.random.RandomState(5)
-        w, b, n = theano.shared(random.randn(3, 2), "w"), theano.shared(np.zeros(2), "b"), theano.shared(0, "n")
+        w, b, n = L.shared(random.randn(3, 2), "w"), L.shared(np.zeros(2), "b"), L.shared(0, "n")
         loss = T.sqr(T.dot(x, w) + b - y).mean()
-        updates = [(w, w - 0.1 * T.sgn(theano.grad(loss, w))), (b, b - theano.grad(loss, b)), (n, n + 1)]
+        updates = [(w, w - 0.1 * T.sgn(T.grad(loss, w))), (b, b - T.grad(loss, b)), (n, n + 1)]
         return synk.function([x, y], [loss, T.dot(x, w)], updates=updates, **FAST), [w, b, n]
 
     (f, ours), (g, theirs) = build(), build()
@@ -317,7 +314,7 @@ def test_the_state_is_that_after_one_call(world):
 
 
 def test_what_the_master_holds_is_the_same_object(threads):
-    x, w = T.dvector("x"), theano.shared(np.zeros(2), "w")
+    x, w = T.dvector("x"), L.shared(np.zeros(2), "w")
     f = synk.function([x], x.sum() + w.sum(), **FAST)
     f([1.0]), synk.gather(w)
     before = w.get_value(borrow=True, return_internal_type=True)
@@ -326,7 +323,7 @@ def test_what_the_master_holds_is_the_same_object(threads):
 
 
 def test_wrong_arguments_are_refused_as_in_a_call(threads):
-    x, w = T.dvector("x"), theano.shared(0.0, "w")
+    x, w = T.dvector("x"), L.shared(0.0, "w")
     f = synk.function([x], [x.sum(), (x.sum(), None)], updates=[(w, w + 1)], **FAST)
     f([1.0, 2.0, 3.0])
     bad = [
@@ -382,12 +379,12 @@ def few(array):
 @pytest.fixture
 def checking(make_world):
     PROGRAM.checked.clear()
-    yield make_world("threads", 3, 1, engine="theano", check=True)
+    yield make_world("threads", 3, 1, engine=NAME, check=True)
     PROGRAM.checked.clear()
 
 
 def test_the_first_calls_are_compared(checking, told):
-    x, w = T.dvector("x"), theano.shared(0.0, "w")
+    x, w = T.dvector("x"), L.shared(0.0, "w")
     wrong = synk.function([x], x.sum(), updates=[(w, w + x.sum())], name="wrong", **FAST)
     right = synk.function([x], [x.sum(), x.mean()], name="right", **FAST)
     told()
@@ -406,7 +403,7 @@ def test_the_first_calls_are_compared(checking, told):
 
 
 def test_without_check_nothing_is_compared(threads, told):
-    x, w = T.dvector("x"), theano.shared(0.0, "w")
+    x, w = T.dvector("x"), L.shared(0.0, "w")
     f = synk.function([x], x.sum(), updates=[(w, w + x.sum())], **FAST)
     f(np.ones(3))
     assert not [text for text in told() if "differs" in text] and PROGRAM.checked == []
@@ -427,7 +424,7 @@ def test_random_functions_are_said_not_to_be_compared(checking, caplog):
 def test_first_steps_are_tried_out_and_put_back(checking, told, exact):
     params, ours = regression(by_signs)()
     others, plain = regression(by_signs)()
-    f, g = synk.function(**ours, exact=exact, name="train", **FAST), theano.function(**plain, **FAST)
+    f, g = synk.function(**ours, exact=exact, name="train", **FAST), L.function(**plain, **FAST)
     x, y = rows(20)
     batches = [list(range(7)), [8, 9, 7], [10, 11, 12, 13], [14, 15], [16]]
     found = f.steps(x, y, batches=batches)
@@ -448,7 +445,7 @@ def test_first_steps_are_tried_out_and_put_back(checking, told, exact):
 
 
 def test_wrong_steps_are_refused_as_always(checking):
-    x, w = T.dvector("x"), theano.shared(0.0, "w")
+    x, w = T.dvector("x"), L.shared(0.0, "w")
     f = synk.function([x], x.sum(), updates=[(w, w + x.sum())], **FAST)
     with refuses(ValueError, argument="batches[1]"):
         f.steps(np.ones(4), batches=[[0, 1], [9]])
@@ -456,7 +453,7 @@ def test_wrong_steps_are_refused_as_always(checking):
 
 
 def test_changed_on_the_master_alone_is_told_with_both_values(checking, told):
-    x, w, v = T.dvector("x"), theano.shared(1.0, "w"), theano.shared(np.zeros((2, 2)), "v")
+    x, w, v = T.dvector("x"), L.shared(1.0, "w"), L.shared(np.zeros((2, 2)), "v")
     f = synk.function([x], x * (w + v.sum()), name="scaled", **FAST)
     for _ in range(3):
         f(np.ones(3))

@@ -8,29 +8,28 @@ import pickle
 
 import numpy as np
 import pytest
+from library import NAME, L, T
 from refusals import refuses
 from twins import Twins
 from worlds import needs_lasagne
 
 import synkhronos as synk
 
-pytestmark = pytest.mark.theano
-theano = pytest.importorskip("theano")
-T = theano.tensor
+pytestmark = getattr(pytest.mark, NAME)
 
 #: Rows of calls: as many for all ranks, uneven, too few for all, one.
 ROWS = [6, 7, 2, 1, 5, 4]
-FAST = dict(mode="FAST_COMPILE")
+FAST = dict(mode=L.quick)
 
 
 @pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
 def world(request, make_world):
-    return make_world(*request.param, engine="theano")
+    return make_world(*request.param, engine=NAME)
 
 
 @pytest.fixture
 def threads(make_world):
-    return make_world("threads", 3, 1, engine="theano")
+    return make_world("threads", 3, 1, engine=NAME)
 
 
 def rows(n, seed=0):
@@ -44,7 +43,7 @@ def regression(updates, loss_of=lambda error: T.sqr(error).mean(), predict=T.dot
     def build():
         x, y = T.dmatrix("x"), T.dmatrix("y")
         random = np.random.RandomState(5)
-        params = [theano.shared(random.randn(3, 2), "w"), theano.shared(np.zeros(2), "b")]
+        params = [L.shared(random.randn(3, 2), "w"), L.shared(np.zeros(2), "b")]
         loss = loss_of(predict(x, params[0]) + params[1] - y)
         made = updates(loss, params)
         return [*params, *(s for s in made if s not in params)], dict(
@@ -65,11 +64,11 @@ def check(build, n_collectives=None):
 
 
 def descent(loss, params):
-    return {param: param - 0.1 * gradient for param, gradient in zip(params, theano.grad(loss, params))}
+    return {param: param - 0.1 * gradient for param, gradient in zip(params, T.grad(loss, params))}
 
 
 def by_signs(loss, params):
-    return {param: param - 0.1 * T.sgn(gradient) for param, gradient in zip(params, theano.grad(loss, params))}
+    return {param: param - 0.1 * T.sgn(gradient) for param, gradient in zip(params, T.grad(loss, params))}
 
 
 @needs_lasagne
@@ -89,7 +88,7 @@ def test_constraints_and_weight_decay(world):
 
     def updates(loss, params):
         loss = loss + 0.1 * sum(T.sqr(param).sum() for param in params)
-        grads = lasagne.updates.total_norm_constraint(theano.grad(loss, params), 0.5)
+        grads = lasagne.updates.total_norm_constraint(T.grad(loss, params), 0.5)
         found = lasagne.updates.apply_nesterov_momentum(lasagne.updates.sgd(grads, params, 0.1), momentum=0.9)
         found[params[0]] = lasagne.updates.norm_constraint(found[params[0]], 0.7)
         return found
@@ -137,7 +136,7 @@ def test_normalisation_by_the_rows_of_all(world):
 )
 def test_small_integers_wrap_around_as_in_the_serial_program(threads, output):
     i = T.lvector("i")
-    f, g = synk.function([i], output(i), exact=True, **FAST), theano.function([i], output(i), **FAST)
+    f, g = synk.function([i], output(i), exact=True, **FAST), L.function([i], output(i), **FAST)
     for value in ([-1, -1, -1, 3, 3, 3], [2, 2, 2, -1, -1, -1, 3, 3, 1], [-5, 1]):
         np.testing.assert_array_equal(f(value), g(value))
 
@@ -148,8 +147,8 @@ def test_rows_are_counted_without_a_collective(threads):
         return {total: total + x.shape[0], params[0]: params[0] / x.shape[0]}
 
     rows_of = T.dmatrix("x")
-    total = theano.shared(np.int64(0), "total")
-    w = theano.shared(np.ones(2), "w")
+    total = L.shared(np.int64(0), "total")
+    w = L.shared(np.ones(2), "w")
     f = synk.function([rows_of], updates=updates(None, [w]), exact=True, on_unused_input="ignore", **FAST)
     assert f._variants.collectives.ops == []
     f(np.zeros((7, 3)))
@@ -161,7 +160,7 @@ def test_rows_are_counted_without_a_collective(threads):
 @pytest.mark.parametrize("num_slices", [1, 2])
 def test_updates_without_collectives_are_made_on_ranks_without_rows_too(threads, num_slices):
     def build():
-        x, w, count = T.dmatrix("x"), theano.shared(np.ones(2), "w"), theano.shared(np.int64(0), "count")
+        x, w, count = T.dmatrix("x"), L.shared(np.ones(2), "w"), L.shared(np.int64(0), "count")
         updates = [(w, 0.9 * w + x.shape[1]), (count, count + (2 * x).shape[1])]
         return [w, count], dict(inputs=[x], outputs=[w.sum(), T.sqr(x).mean(axis=1)], updates=updates)
 
@@ -202,15 +201,15 @@ def test_steps(world):
 
 def test_rows_of_sliceable_shared_variables(threads):
     def build(shared):
-        w = theano.shared(np.ones(2), "w")
+        w = L.shared(np.ones(2), "w")
         loss = T.log(T.sqr(T.dot(shared, w) - 1).sum())
-        return w, loss, {w: w - 0.1 * theano.grad(loss, w)}
+        return w, loss, {w: w - 0.1 * T.grad(loss, w)}
 
-    s, all_rows = theano.shared(np.zeros((0, 2)), "s"), theano.shared(np.arange(14.0).reshape(7, 2))
+    s, all_rows = L.shared(np.zeros((0, 2)), "s"), L.shared(np.arange(14.0).reshape(7, 2))
     ours, loss, updates = build(s)
     f = synk.function([], loss, updates=updates, sliceable_shareds=[s], exact=True, **FAST)
     other, loss, updates = build(all_rows)
-    g = theano.function([], loss, updates=updates, **FAST)
+    g = L.function([], loss, updates=updates, **FAST)
     synk.scatter(s, np.arange(14.0).reshape(7, 2))
     for _ in range(3):
         np.testing.assert_allclose(f(), g(), rtol=1e-12)
@@ -222,7 +221,7 @@ def test_rows_of_sliceable_shared_variables(threads):
 
 def test_a_collective_of_the_programs_own_says_where_the_whole_is_wanted(threads):
     def updates(loss, params, op):
-        grads = synk.ops.all_reduce(theano.grad(loss, params), op)
+        grads = synk.ops.all_reduce(T.grad(loss, params), op)
         return {param: param - 0.1 * grad for param, grad in zip(params, grads)}
 
     for op in ("avg", "sum"):
@@ -230,7 +229,7 @@ def test_a_collective_of_the_programs_own_says_where_the_whole_is_wanted(threads
 
 
 def test_alone_on_the_master_it_makes_the_default_updates_of_when_it_was_built():
-    x, seen, total = T.dvector("x"), theano.shared(np.int64(1), "seen"), theano.shared(0.0, "total")
+    x, seen, total = T.dvector("x"), L.shared(np.int64(1), "seen"), L.shared(0.0, "total")
     seen.default_update = seen + 1
     f = synk.function([x], updates=[(total, T.sqr(x.sum() * seen))], exact=True, **FAST)
     del seen.default_update
@@ -271,7 +270,7 @@ def test_a_function_from_a_pickle_is_exact(threads):
 def test_a_part_that_is_used_several_times_in_slices(threads):
     x = T.dmatrix("x")
     total = x.sum()
-    a, b, c = [theano.shared(0.0, name) for name in "abc"]
+    a, b, c = [L.shared(0.0, name) for name in "abc"]
     f = synk.function([x], total, updates=[(a, total), (b, total), (c, c + T.mul(total, total))], exact=True, **FAST)
     np.testing.assert_allclose(f(np.ones((7, 3)), num_slices=2), 21)
     assert synk.gather(a).tolist() == synk.gather(b).tolist() == [21] * 3
@@ -290,7 +289,7 @@ def test_a_copy_in_slices_is_exact(threads):
     twins = Twins(regression(by_signs), exact=True, **FAST)
     original, twins.f = twins.f, twins.f.copy()
     twins.call(*rows(7), num_slices=2)
-    (w, b), v = twins.params, theano.shared(np.random.RandomState(5).randn(3, 2), "v")
+    (w, b), v = twins.params, L.shared(np.random.RandomState(5).randn(3, 2), "v")
     swapped = original.copy(swap={w: v})
     b.set_value(np.zeros(2))
     synk.broadcast(b)
@@ -318,7 +317,7 @@ def test_a_copy_in_slices_is_exact(threads):
     ids=["gram", "sort", "set", "rows", "noise", "det", "product", "sum with a product"],
 )
 def test_updates_that_cannot_be_exact_are_refused(threads, update, why):
-    x, w = T.dmatrix("x"), theano.shared(np.zeros(3) if why != "own" else np.zeros((1, 3)), "w")
+    x, w = T.dmatrix("x"), L.shared(np.zeros(3) if why != "own" else np.zeros((1, 3)), "w")
     with refuses(ValueError, "the update of w", got=why):
         synk.function([x], updates=[(w, update(x, w))], exact=True, on_unused_input="ignore", **FAST)
     f = synk.function([x], updates=[(w, w + x.sum())], exact=True, **FAST)
@@ -338,7 +337,7 @@ def test_slices_of_every_rank_are_added_up_before_the_rule(world, rule):
     import lasagne
 
     def updates(loss, params):
-        grads = lasagne.updates.total_norm_constraint(theano.grad(loss, params), 0.5)
+        grads = lasagne.updates.total_norm_constraint(T.grad(loss, params), 0.5)
         return getattr(lasagne.updates, rule)(grads, params, learning_rate=0.1)
 
     twins = Twins(regression(updates), exact=True, **FAST)
@@ -350,16 +349,14 @@ def test_outputs_in_slices(world):
     """Rows, parts, what is computed from wholes; some of them, and in other orders."""
 
     def outputs(loss):
-        (x,) = [one for one in theano.gof.graph.inputs([loss]) if one.name == "x"]
+        (x,) = [one for one in L.inputs([loss]) if one.name == "x"]
         return [T.exp(loss), x * 2, loss, x.max(), T.log(1 + loss) * 2, (x.sum(), "avg")]
 
     ours, plain = regression(by_signs, outputs=outputs)()[1], regression(by_signs, outputs=outputs)()[1]
     f = synk.function(**ours, exact=True, **FAST)
-    g = theano.function(
-        plain["inputs"], [one[0] if isinstance(one, tuple) else one for one in plain["outputs"]], **FAST
-    )
+    g = L.function(plain["inputs"], [one[0] if isinstance(one, tuple) else one for one in plain["outputs"]], **FAST)
     assert f.output_modes == ["avg", "gather", "avg", "max", "avg", "avg"]
-    g0 = theano.function(plain["inputs"], [], updates=plain["updates"], on_unused_input="ignore", **FAST)
+    g0 = L.function(plain["inputs"], [], updates=plain["updates"], on_unused_input="ignore", **FAST)
     for n, num_slices, subset in [
         (7, 2, None),
         (6, 3, [4, 1, 0]),
@@ -388,12 +385,12 @@ def test_steps_in_slices(world):
 
 
 def test_slices_of_sliceable_shared_variables(threads):
-    s, w = theano.shared(np.zeros((0, 2)), "s"), theano.shared(np.ones(2), "w")
+    s, w = L.shared(np.zeros((0, 2)), "s"), L.shared(np.ones(2), "w")
     loss = T.sqr(T.dot(s, w) - 1).sum()
     f = synk.function(
         [],
         T.sqrt(loss),
-        updates=[(w, w - 0.1 * T.sgn(theano.grad(loss, w)))],
+        updates=[(w, w - 0.1 * T.sgn(T.grad(loss, w)))],
         sliceable_shareds=[s],
         exact=True,
         **FAST,
@@ -405,7 +402,7 @@ def test_slices_of_sliceable_shared_variables(threads):
 
 
 def test_slices_draw_random_numbers_of_their_own(threads):
-    x, w = T.dmatrix("x"), theano.shared(np.zeros(3), "w")
+    x, w = T.dmatrix("x"), L.shared(np.zeros(3), "w")
     noise = T.shared_randomstreams.RandomStreams(1).uniform(x.shape)
     f = synk.function([x], noise, updates=[(w, T.sqrt(T.sqr(w) + (noise + x).sum(axis=0)))], exact=True, **FAST)
     drawn = [f(np.zeros((9, 3)), num_slices=3) for _ in range(2)]
@@ -440,7 +437,7 @@ def test_all_functions_after_fork():
     try:
         twins = Twins(build, **FAST)
         twins.call(*rows(7))
-        w = theano.shared(np.zeros(3))
+        w = L.shared(np.zeros(3))
         loose = synk.function([x], updates=[(w, w + x.sum(axis=0))], exact=False, **FAST)
         loose(np.ones((5, 3)))
         assert synk.gather(w, nd_up=1).tolist() == [[3] * 3, [2] * 3] and said(np.ones((5, 3))) == 15
@@ -450,7 +447,7 @@ def test_all_functions_after_fork():
         synk.close()
     synk.fork(2, use_gpu=False)
     try:
-        w = theano.shared(np.zeros(3))
+        w = L.shared(np.zeros(3))
         synk.function([x], updates=[(w, w + x.sum(axis=0))], **FAST)(np.ones((5, 3)))
         assert synk.gather(w, nd_up=1).tolist() == [[3] * 3, [2] * 3]
     finally:
@@ -461,7 +458,7 @@ def test_averages_of_steps_and_slices_are_over_rows(world):
     """A mean is one in an exact function, too: the average of steps is that over all their rows; a sum is a sum."""
 
     def build():
-        x, w = T.dmatrix("x"), theano.shared(np.array([0.4, -1.0, 0.3]), "w")
+        x, w = T.dmatrix("x"), L.shared(np.array([0.4, -1.0, 0.3]), "w")
         z = T.dot(x, w)
         normal = (z - z.mean()) / T.sqrt(z.var() + 0.1)  # by all rows
         losses = [T.sqr(z).mean(), T.sqr(normal - 1).mean(), T.sqr(z).sum(), T.cast(x.shape[0], "float64")]
@@ -469,7 +466,7 @@ def test_averages_of_steps_and_slices_are_over_rows(world):
         return w, x, losses, [(w, w - 0.1 * g / T.sqrt(T.sqr(g).sum()))]
 
     (w, x, outputs, updates), (other, z, plain, plain_updates) = build(), build()
-    f, g = synk.function([x], outputs, updates=updates, exact=True), theano.function([z], plain, updates=plain_updates)
+    f, g = synk.function([x], outputs, updates=updates, exact=True), L.function([z], plain, updates=plain_updates)
     assert f.output_modes == ["avg", "avg", "sum", "sum"]
     value = np.random.RandomState(7).randn(11, 3)
     batches = [slice(0, 5), slice(5, 9), slice(9, 11)]
@@ -484,7 +481,7 @@ def test_averages_of_steps_and_slices_are_over_rows(world):
 
 
 def test_building_says_that_slices_cannot_be_exact(threads, caplog):
-    x, w = T.dmatrix("x"), theano.shared(np.ones(3), "w")
+    x, w = T.dmatrix("x"), L.shared(np.ones(3), "w")
     z = T.dot(x, w)
     normal = (z - z.mean()) / T.sqrt(z.var() + 0.1)
     with caplog.at_level("INFO", "synkhronos"):
@@ -498,7 +495,7 @@ def test_lengths_are_those_of_all_rows(world):
     x = T.dmatrix("x")
     n = x.shape[0]
     outputs = [x.shape, 1.0 / n, T.minimum(n, 3), n, T.stack([n, n * 2]), n * x.sum(), x[:, 0].shape, T.sqr(n) + 1]
-    f, g = synk.function([x], outputs, exact=True, **FAST), theano.function([x], outputs, **FAST)
+    f, g = synk.function([x], outputs, exact=True, **FAST), L.function([x], outputs, **FAST)
     for n_rows in (7, 3, 2):
         if n_rows >= world.n:  # an integer that all ranks have is the master's
             for found, expected in zip(f(np.ones((n_rows, 2))), g(np.ones((n_rows, 2)))):

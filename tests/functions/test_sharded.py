@@ -4,13 +4,12 @@ import logging
 
 import numpy as np
 import pytest
+from library import NAME, L, T
 from refusals import refuses
 
 import synkhronos as synk
 
-pytestmark = pytest.mark.theano
-theano = pytest.importorskip("theano")
-T = theano.tensor
+pytestmark = getattr(pytest.mark, NAME)
 
 ROWS = [5, 6, 1]
 random = np.random.RandomState(5)
@@ -18,12 +17,12 @@ random = np.random.RandomState(5)
 
 @pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
 def world(request, make_world):
-    return make_world(*request.param, engine="theano")
+    return make_world(*request.param, engine=NAME)
 
 
 @pytest.fixture
 def threads(make_world):
-    return make_world("threads", 3, 1, engine="theano")
+    return make_world("threads", 3, 1, engine=NAME)
 
 
 def expressions():
@@ -105,7 +104,7 @@ def test_steps(world):
 
 
 def test_data_in_shared_variables(world):
-    s, scale = theano.shared(np.zeros((3, 0)), "s"), theano.shared(2.0, "scale")
+    s, scale = L.shared(np.zeros((3, 0)), "s"), L.shared(2.0, "scale")
     outputs = [s * scale, s.sum(axis=1), s.mean()]
     f = synk.function([], outputs, sliceable_shareds=[synk.sharded(s, axis=1)])
     value = random.randn(3, 8)
@@ -126,7 +125,7 @@ def test_data_in_shared_variables(world):
 
 
 def test_scatter_and_gather(world):
-    v, w = theano.shared(np.zeros((2, 2)), "v"), theano.shared(np.zeros((3, 1, 2), "float32"), "w")
+    v, w = L.shared(np.zeros((2, 2)), "v"), L.shared(np.zeros((3, 1, 2), "float32"), "w")
     synk.function([], [v.sum(), w.sum()]).as_theano()
     values = [random.randn(3, 7), random.randn(2, 7, 2).astype("float32")]
     synk.scatter([v, w], values, axis=1)
@@ -143,16 +142,16 @@ def test_scatter_and_gather(world):
 
 def test_exact_training_time_first(world):
     def build(wrap):
-        x, w = T.dmatrix("x"), theano.shared(np.array([0.5, -0.3]), "w")
-        state, _ = theano.scan(lambda x_t, h: T.tanh(w[0] * h + w[1] * x_t), [x], [T.zeros_like(x[0])])
+        x, w = T.dmatrix("x"), L.shared(np.array([0.5, -0.3]), "w")
+        state, _ = L.scan(lambda x_t, h: T.tanh(w[0] * h + w[1] * x_t), [x], [T.zeros_like(x[0])])
         loss = T.sqr(state[-1] - 1).sum()
-        g = theano.grad(loss, w)
+        g = T.grad(loss, w)
         updates = [(w, w - 0.1 * g / T.sqrt(T.sqr(g).sum()))]
-        return w, dict(inputs=[wrap(x)], outputs=loss, updates=updates, mode="FAST_COMPILE")
+        return w, dict(inputs=[wrap(x)], outputs=loss, updates=updates, mode=L.quick)
 
     w, ours = build(lambda x: synk.sharded(x, axis=1))
     other, plain = build(lambda x: x)
-    f, g = synk.function(**ours, exact=True), theano.function(**plain)
+    f, g = synk.function(**ours, exact=True), L.function(**plain)
     for n_rows, num_slices in [(n, 1) for n in ROWS] + [(6, 2)]:
         value = random.randn(4, n_rows)
         np.testing.assert_allclose(f(value, num_slices=num_slices), g(value))
@@ -172,7 +171,7 @@ def test_a_given_gather_that_is_not_the_serial_order_is_told(threads, caplog):
 def test_copies_and_pickles(threads):
     import cloudpickle
 
-    x, s = T.dmatrix("x"), theano.shared(random.randn(3, 2), "s")
+    x, s = T.dmatrix("x"), L.shared(random.randn(3, 2), "s")
     f = synk.function([synk.sharded(x, 1)], [x.sum(axis=0)], givens=None)
     value = random.randn(2, 7)
     for other in (f.copy(), cloudpickle.loads(cloudpickle.dumps(f))):
@@ -184,7 +183,7 @@ def test_copies_and_pickles(threads):
 
 def test_what_cannot_be(threads):
     x, y, column = T.dmatrix("x"), T.dvector("y"), T.dcol("column")
-    s = theano.shared(np.zeros((2, 2)), "s")
+    s = L.shared(np.zeros((2, 2)), "s")
     with refuses(ValueError, "axis", "'x' (argument 0) has, a float64 matrix", "2"):
         synk.function([synk.sharded(x, 2)], x.sum())
     with refuses(ValueError, "axis", "'y' (argument 0) has, a float64 vector", "-2"):
@@ -215,7 +214,7 @@ def test_what_cannot_be(threads):
 
 
 def test_compared_with_the_serial_function(threads):
-    x, s = T.dmatrix("x"), theano.shared(np.zeros((3, 2)), "s")
+    x, s = T.dmatrix("x"), L.shared(np.zeros((3, 2)), "s")
     f = synk.function([synk.sharded(x, 1)], [x.mean(), x * 2])
     g = synk.function([], [s * 2, s.mean()], sliceable_shareds=[synk.sharded(s, 1)])
     wrong = synk.function([synk.sharded(x, 1)], (x.mean(), "sum"))
@@ -228,8 +227,8 @@ def test_compared_with_the_serial_function(threads):
 
 
 def test_a_loop_over_time_that_would_be_divided_names_sharded(threads):
-    x, w = T.dmatrix("x"), theano.shared(np.ones(()), "w")
-    states, _ = theano.scan(lambda now, before: T.tanh(w * now + before), x, T.zeros((x.shape[1],)))
+    x, w = T.dmatrix("x"), L.shared(np.ones(()), "w")
+    states, _ = L.scan(lambda now, before: T.tanh(w * now + before), x, T.zeros((x.shape[1],)))
     with refuses(
         ValueError, "the update of w", got="a loop over the rows (if they lie along another axis than the first"
     ):

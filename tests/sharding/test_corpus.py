@@ -4,10 +4,14 @@ import warnings
 
 import numpy as np
 import pytest
+
+pytest.importorskip("lasagne", reason="needs Theano and Lasagne")
+
 import theano
 import theano.tensor as T
 from lasagne import init, layers, nonlinearities, objectives, regularization, updates
-from simulated import Program, check, compiled_quickly, with_convolutions
+from library import L
+from simulated import Program, check, with_convolutions
 from theano.gof.graph import io_toposort
 from theano.sandbox.rng_mrg import MRG_RandomStreams
 from theano.scan_module.scan_op import Scan
@@ -284,7 +288,7 @@ def operations(inputs, outputs):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_operation_has_a_rule_and_every_variable_is_the_serial_programs(name):
-    with compiled_quickly(), with_convolutions():
+    with L.compiled_quickly(), with_convolutions():
         program, outputs = built(name)
         for node in operations([one.variable for one in program.inputs], outputs):
             known = [cls for cls in type(node.op).__mro__ if cls in placing.RULES]
@@ -297,6 +301,6 @@ def test_every_operation_has_a_rule_and_every_variable_is_the_serial_programs(na
     "name", ["cnn", "lstm", "adam", "logistic regression", "batch norm", "variational autoencoder"]
 )
 def test_without_collectives_what_is_known_is_the_serial_programs(name):
-    with compiled_quickly(), with_convolutions():
+    with L.compiled_quickly(), with_convolutions():
         program, outputs = built(name)
         check(program, outputs, False, [SPLIT])
