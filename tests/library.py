@@ -171,7 +171,12 @@ class PyTensorTensors:
         self.inv, self.signal = pt.reciprocal, Missing("signal")
 
     def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
         return getattr(self.pt, name, Missing(f"tensor.{name}"))
+
+    def __reduce__(self):
+        return PyTensorTensors, ()  # travels to ranks with the operations of tests
 
     def batched_dot(self, one, other):
         one, other = self.pt.as_tensor_variable(one), self.pt.as_tensor_variable(other)
@@ -238,6 +243,8 @@ class PyTensorNetworks:
         self.pt, self.sigmoid, self.softplus = pt, pt.sigmoid, pt.softplus
 
     def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
         return Missing(f"nnet.{name}")
 
     def softmax(self, x):
