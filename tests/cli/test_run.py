@@ -231,3 +231,13 @@ def test_program_that_imports_theano_first(folder, first):
     (folder / "prog.py").write_text(f"import {first}\nimport theano.tensor as T\nprint((T.scalar() + 1).type)")
     out, err, status = run(folder, ["-m", "synkhronos"], ["prog.py"])
     assert (out, status) == ("TensorType(float64, scalar)\n", 0), err
+
+
+@pytest.mark.pytensor
+def test_program_of_pytensor_does_not_import_theano(folder):
+    program = (
+        "import sys, pytensor.tensor as pt, synkhronos\nprint((pt.dscalar() + 1).type.dtype, 'theano' in sys.modules)"
+    )
+    (folder / "prog.py").write_text(program)
+    out, err, status = run(folder, ["-m", "synkhronos"], ["prog.py"])
+    assert (out, status) == ("float64 False\n", 0), err

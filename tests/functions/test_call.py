@@ -380,14 +380,16 @@ def test_an_error_that_only_some_ranks_can_see(world, words):
     rows = np.arange(2.0 * world.n)
     np.testing.assert_array_equal(f(rows)[:, 0], rows)
     if world.n > 1:
-        with pytest.raises((ValueError, synk.WorkerError)) as error:
+        # PyTensor reshapes nothing here: it checks that the shape is this one.
+        kind, word = (AssertionError, "shape") if world.engine_name == "pytensor" else (ValueError, "reshape")
+        with pytest.raises((kind, synk.WorkerError)) as error:
             f(rows[: world.n + 1])
         if world.root == 0:  # the master's own call was right
             assert isinstance(error.value, synk.WorkerError) and error.value.rank == 1
-            assert "rank 1 raised ValueError" in str(error.value) and "call of function pairs" in str(error.value)
-            assert "reshape" in str(error.value.__cause__)
+            assert f"rank 1 raised {kind.__name__}" in str(error.value)
+            assert "call of function pairs" in str(error.value) and word in str(error.value.__cause__)
         else:
-            assert isinstance(error.value, ValueError)
+            assert isinstance(error.value, kind)
     np.testing.assert_array_equal(f(rows)[:, 0], rows)
 
 

@@ -24,8 +24,12 @@ def count(functions: Sequence[Any]) -> Optional[Counts]:
         return None
     nodes = [
         [
-            (one.profile.apply_time[node], one.profile.apply_callcount[node], one.profile.apply_cimpl[node])
-            if one.profile and node in one.profile.apply_time
+            (
+                one.profile.apply_time[one.maker.fgraph, node],
+                one.profile.apply_callcount[one.maker.fgraph, node],
+                one.profile.apply_cimpl[node],
+            )
+            if one.profile and (one.maker.fgraph, node) in one.profile.apply_time
             else (0.0, 0, False)
             for node in one.maker.fgraph.toposort()
         ]
@@ -50,7 +54,8 @@ def merge(functions: Sequence[Any], counts: Sequence[Counts]) -> ProfileStats:
     for each in counts:
         for one, of_nodes in zip(functions, each.nodes):
             for node, (time, executions, in_c) in zip(one.maker.fgraph.toposort(), of_nodes):
-                merged.apply_time[node] = merged.apply_time.get(node, 0.0) + time
-                merged.apply_callcount[node] = merged.apply_callcount.get(node, 0) + executions
+                key = one.maker.fgraph, node
+                merged.apply_time[key] = merged.apply_time.get(key, 0.0) + time
+                merged.apply_callcount[key] = merged.apply_callcount.get(key, 0) + executions
                 merged.apply_cimpl[node] = merged.apply_cimpl.get(node, False) or in_c
     return merged
