@@ -1,4 +1,4 @@
-"""Make an environment for Theano or PyTensor and install the library with all it needs; quick when that was done before.
+"""Make an environment for Theano or PyTensor with the library and all it needs; quick when that was done before.
 
 Run by ``make install`` with whatever ``python3`` is, so this file keeps to the standard library and to what
 Python 3.6 understands. The engine is the one that was asked for, else the one that runs on this Python, and each has an
@@ -69,9 +69,9 @@ class Engine(NamedTuple):
 
 
 ENGINES = {
-    # Theano and Lasagne are old source packages. Build isolation would build them with the newest setuptools of the day,
-    # so it is switched off and one that they are known to work with is installed first. pip 21.3 is the first with
-    # editable installs of packages that have a pyproject.toml.
+    # Theano and Lasagne are old source packages. Build isolation would build them with the newest setuptools of the
+    # day, so it is switched off and one that they are known to work with is installed first. pip 21.3 is the first
+    # with editable installs of packages that have a pyproject.toml.
     "theano": Engine(
         title="Theano",
         oldest=(3, 8),
