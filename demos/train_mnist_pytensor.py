@@ -2,10 +2,10 @@
 
     python demos/train_mnist_pytensor.py
 
-The parallel program is `train_with_synkhronos`; `train_with_pytensor` is the serial one it was made from. What differs is
-that gradients are averaged over the rows of all ranks (`synkhronos.ops.all_reduce`), and that one command is an epoch
-(`steps`). The network and the update rule are a few lines of PyTensor. Both programs start from the same values and take
-the same minibatches, so they must arrive at the same parameters.
+The parallel program is `train_with_synkhronos`; `train_with_pytensor` is the serial one it was made from. What differs
+is that gradients are averaged over the rows of all ranks (`synkhronos.ops.all_reduce`), and that one command is an
+epoch (`steps`). The network and the update rule are a few lines of PyTensor. Both programs start from the same values
+and take the same minibatches, so they must arrive at the same parameters.
 """
 
 import os
@@ -67,8 +67,8 @@ def momentum(grads, param_vars, rate, momentum):
     return updates
 
 
-# The two programs. PyTensor compiles a function when it is first called, here before the clock starts: with a learning rate
-# of 0 all parameters stay as they are.
+# The two programs. PyTensor compiles a function when it is first called, here before the clock starts: with a learning
+# rate of 0 all parameters stay as they are.
 
 
 def train_with_synkhronos(mnist, settings, n_parallel=None):

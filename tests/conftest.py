@@ -55,7 +55,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         path = item.path.relative_to(ROOT).as_posix()
         name = item.nodeid.split("::", 1)[-1]
-        for marker in tiers.markers_of(path, name, item.get_closest_marker("theano") is not None):
+        needs_engine = any(item.get_closest_marker(engine) for engine in ("theano", "pytensor"))
+        for marker in tiers.markers_of(path, name, needs_engine):
             item.add_marker(marker)
 
 
@@ -71,6 +72,27 @@ def pytest_runtest_protocol(item):
         yield
     finally:
         turns.end()
+
+
+#: Packages of which an environment has some: tests in modules that import another one are skipped.
+OF_ENGINES = ("theano", "lasagne", "pytensor", "pymc", "pygpu")
+
+
+class TestModule(pytest.Module):
+    """A file of tests, skipped if it needs an engine that is not installed."""
+
+    def _getobj(self):
+        try:
+            return super()._getobj()
+        except self.CollectError as error:
+            missing = error.__cause__
+            if isinstance(missing, ModuleNotFoundError) and missing.name in OF_ENGINES:
+                pytest.skip(f"needs {missing.name}", allow_module_level=True)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return TestModule.from_parent(parent, path=module_path)
 
 
 # -- worlds ------------------------------------------------------------------------------------------------------------

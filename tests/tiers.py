@@ -1,12 +1,13 @@
 """Which tests belong to which tier: the one place that says so.
 
     quick      make quick       threads and the NumPy engine: under a minute
-    (the rest) make test        and every feature on real processes with Theano: what a newcomer runs
+    (the rest) make test        and every feature on real processes with Theano or PyTensor: what a newcomer runs
     thorough   make test-all    and the same in more worlds, longer programs, OpenCL devices
     long       make test-long   what does not fit into any of these
 
 A test has at most one of the markers; each tier runs those before it as well, but for `long`. `alone` is no tier: such a
-test looks at the clock or at the processor, so nothing runs beside it (see `Turns`).
+test looks at the clock or at the processor, so nothing runs beside it (see `Turns`). Nor is `pytensor`, which all tests
+have in whose file's or own name the word is, parameters included: `make test-engine ENGINE=pytensor` runs these.
 """
 
 import fcntl
@@ -109,7 +110,7 @@ def matches(rule, path, name):
     return path.startswith(rule.path) and re.search(rule.names, name) is not None
 
 
-def markers_of(path, name, is_theano):
+def markers_of(path, name, needs_engine):
     """Return the markers of a test; without that of a tier it begins to run with `make test`.
 
     Parameters
@@ -118,11 +119,17 @@ def markers_of(path, name, is_theano):
         Its file, from the root of the repository.
     name : str
         The rest of its id: the function, and the parameters in brackets.
-    is_theano : bool
-        Whether it has the marker `theano`.
+    needs_engine : bool
+        Whether it has the marker of an engine.
     """
     markers = {rule.marker for rule in RULES if matches(rule, path, name)}
-    if not markers & {"thorough", "long"} and not is_theano and not any(matches(rule, path, name) for rule in SLOW):
+    if "pytensor" in path + name:
+        markers.add("pytensor")
+    if (
+        not markers & {"thorough", "long", "pytensor"}
+        and not needs_engine
+        and not any(matches(rule, path, name) for rule in SLOW)
+    ):
         markers.add("quick")
     return sorted(markers)
 
