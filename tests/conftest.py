@@ -1,6 +1,7 @@
 """What tests have in common: tiers, worlds of ranks to run in (see worlds.py), and the check that nothing stays behind."""
 
 import gc
+import importlib.util
 import os
 import shutil
 import signal
@@ -55,23 +56,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         path = item.path.relative_to(ROOT).as_posix()
         name = item.nodeid.split("::", 1)[-1]
-        needs_engine = any(item.get_closest_marker(engine) for engine in ("theano", "pytensor"))
-        for marker in tiers.markers_of(path, name, needs_engine):
+        needed = [engine for engine in ("theano", "pytensor") if item.get_closest_marker(engine)]
+        for marker in tiers.markers_of(path, name, bool(needed)):
             item.add_marker(marker)
-
-
-@pytest.hookimpl(hookwrapper=True, tryfirst=True)  # before the clock of a test's timeout starts
-def pytest_runtest_protocol(item):
-    """Run the tests that are marked `alone` while no other process runs one."""
-    turns = getattr(item.config, "turns", None)
-    if turns is None:
-        yield
-        return
-    turns.begin(item.get_closest_marker("alone") is not None)
-    try:
-        yield
-    finally:
-        turns.end()
+        for engine in needed:
+            if importlib.util.find_spec(engine) is None:
+                item.add_marker(pytest.mark.skip(reason=f"needs {engine}: make install ENGINE={engine}"))
 
 
 #: Packages of which an environment has some: tests in modules that import another one are skipped.
