@@ -6,8 +6,7 @@
     long       make test-long   what does not fit into any of these
 
 A test has at most one of the markers; each tier runs those before it as well, but for `long`. `alone` is no tier: such a
-test looks at the clock or at the processor, so nothing runs beside it (see `Turns`). Nor is `pytensor`, which all tests
-have in whose file's or own name the word is, parameters included: `make test-engine ENGINE=pytensor` runs these.
+test looks at the clock or at the processor, so nothing runs beside it (see `Turns`).
 """
 
 import fcntl
@@ -110,7 +109,7 @@ def matches(rule, path, name):
     return path.startswith(rule.path) and re.search(rule.names, name) is not None
 
 
-def markers_of(path, name, needs_engine):
+def markers_of(path, name, is_compiled):
     """Return the markers of a test; without that of a tier it begins to run with `make test`.
 
     Parameters
@@ -119,17 +118,11 @@ def markers_of(path, name, needs_engine):
         Its file, from the root of the repository.
     name : str
         The rest of its id: the function, and the parameters in brackets.
-    needs_engine : bool
-        Whether it has the marker of an engine.
+    is_compiled : bool
+        Whether it has the marker `theano` or `pytensor`.
     """
     markers = {rule.marker for rule in RULES if matches(rule, path, name)}
-    if "pytensor" in path + name:
-        markers.add("pytensor")
-    if (
-        not markers & {"thorough", "long", "pytensor"}
-        and not needs_engine
-        and not any(matches(rule, path, name) for rule in SLOW)
-    ):
+    if not markers & {"thorough", "long"} and not is_compiled and not any(matches(rule, path, name) for rule in SLOW):
         markers.add("quick")
     return sorted(markers)
 

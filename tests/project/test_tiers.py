@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    "path, name, needs_engine, expected",
+    "path, name, is_compiled, expected",
     [
         ("tests/test_partition.py", "test_divides[3]", False, ["quick"]),
         ("tests/test_partition.py", "test_divides[3]", True, []),
@@ -25,17 +25,14 @@ ROOT = Path(__file__).parents[2]
         ("tests/collectives/test_reduce.py", "test_op[fork-1-root0-theano]", True, ["thorough"]),
         ("tests/collectives/test_reduce.py", "test_op[fork-3-root2-numpy]", False, ["thorough"]),
         ("tests/collectives/test_reduce.py", "test_op[fork-2-root0-numpy]", False, []),
-        ("tests/collectives/test_reduce.py", "test_op[threads-3-root1-pytensor]", False, ["pytensor"]),
-        ("tests/collectives/test_reduce.py", "test_op[fork-3-root2-pytensor]", False, ["pytensor", "thorough"]),
-        ("tests/engines/test_pytensor_travel.py", "test_of_it", True, ["pytensor"]),
         ("tests/cli/test_run.py", "test_help", False, []),
         ("tests/gpu/test_gpu.py", "test_part[nccl]", True, ["thorough"]),
         ("tests/sabotage/test_sessions.py", "test_300_sessions", False, ["long"]),
         ("tests/project/test_benchmarks.py", "test_at_once", False, ["alone"]),
     ],
 )
-def test_markers(path, name, needs_engine, expected):
-    assert tiers.markers_of(path, name, needs_engine) == expected
+def test_markers(path, name, is_compiled, expected):
+    assert tiers.markers_of(path, name, is_compiled) == expected
 
 
 @pytest.mark.parametrize("rule", tiers.RULES + tiers.SLOW, ids=lambda rule: f"{rule.marker}-{rule.path}")
