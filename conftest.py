@@ -7,12 +7,19 @@ from _pytest.doctest import DoctestItem
 
 import synkhronos as synk
 
-# Modules that need pygpu even to be imported.
-collect_ignore = (
-    []
-    if importlib.util.find_spec("pygpu")
-    else [f"synkhronos/{name}.py" for name in ("transports/gpu", "reductions/device", "transports/nccl")]
-)
+#: Modules that need a package even to be imported.
+NEEDED_BY = {
+    "pygpu": ["transports/gpu.py", "reductions/device.py", "transports/nccl.py"],
+    "theano": ["engines/theano/*.py", "extensions/*.py", "extensions/updates/*.py"],
+    "pytensor": ["engines/pytensor/*.py"],
+}
+
+collect_ignore_glob = [
+    f"synkhronos/{name}"
+    for package, names in NEEDED_BY.items()
+    if not importlib.util.find_spec(package)
+    for name in names
+]
 
 
 @pytest.fixture(autouse=True)
