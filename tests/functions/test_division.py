@@ -139,7 +139,7 @@ def test_every_selected_row_of_shared_variables_once_and_in_order(lengths, data)
 @pytest.mark.parametrize(
     "kwargs,error,argument,expected,got",
     [
-        (dict(n_rows=4, num_slices=True), TypeError, "num_slices", "an int", f"{np.bool_(1)!r} of type bool"),
+        (dict(n_rows=4, num_slices=True), TypeError, "num_slices", "an int", "True of type bool"),
         (dict(n_rows=4, num_slices=np.bool_(1)), TypeError, "num_slices", "an int", f"{np.bool_(1)!r} of type bool"),
         (dict(n_rows=4, num_slices=2.0), TypeError, "num_slices", "an int", "2.0 of type float"),
         (dict(n_rows=4, num_slices=None), TypeError, "num_slices", "an int", "None of type NoneType"),
