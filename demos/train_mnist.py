@@ -8,12 +8,10 @@ that gradients are averaged over the rows of all ranks (`synkhronos.ops.all_redu
 they must arrive at the same parameters.
 """
 
-import argparse
 import os
 import sys
 import time
 import warnings
-from typing import NamedTuple
 
 import lasagne
 import mnist_data
@@ -21,38 +19,10 @@ import numpy as np
 import theano
 import theano.tensor as T
 from lasagne import layers
+from mnist_training import Settings, describe, flat_values, new_parser, parse, report, train
 from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
 import synkhronos as synk
-
-# How far the parameters may be from the serial program's, as part of the way they went in training (Euclidean norm).
-# Sums over shards round differently: 6e-7 to 5e-6 was seen at the end of both models' training.
-TOLERANCE = 1e-3
-
-
-class Settings(NamedTuple):
-    """What a training run is given besides the network."""
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    momentum: float = 0.9
-    seed: int = 0
-    progress: bool = True
-
-
-class Run(NamedTuple):
-    """What a training run gave."""
-
-    name: str
-    prepare_seconds: float
-    train_seconds: float
-    losses: list
-    valid_accuracy: float
-    test_accuracy: float
-    way: np.ndarray  # final minus initial parameters, all in one vector
-
 
 DEFAULTS = {
     "mlp": Settings(epochs=30, batch_size=500, learning_rate=0.2),
@@ -160,81 +130,6 @@ def train_with_theano(model, mnist, settings, blas_threads):
         return train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings)
 
 
-# What both share: the loop over epochs, with the clock running during the training steps only.
-
-
-def iter_minibatch_idxs(length, size, random):
-    """Yield shuffled row indices in pieces of ``size``; the last piece may be smaller."""
-    order = random.permutation(length)
-    for start in range(0, length, size):
-        yield order[start : start + size]
-
-
-def train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings):
-    random = np.random.RandomState(settings.seed)
-    length, seconds, losses = len(mnist.X_train), 0.0, []
-    print(f"{name}: ready after {prepare_seconds:.1f} s", flush=True)
-    batches_per_epoch = -(-length // settings.batch_size)
-    with tqdm(
-        total=settings.epochs * batches_per_epoch,
-        desc="training",
-        unit="batch",
-        leave=False,
-        disable=None if settings.progress else True,  # None: no bar unless a person is watching
-    ) as bar:
-        for epoch in range(settings.epochs):
-            start = time.perf_counter()
-            minibatches = list(iter_minibatch_idxs(length, settings.batch_size, random))
-            batch_losses = train_epoch(minibatches, on_step=lambda i, loss: bar.update())
-            epoch_seconds = time.perf_counter() - start
-            seconds += epoch_seconds
-            losses.append(np.average(batch_losses, weights=[len(batch_idxs) for batch_idxs in minibatches]))
-            valid_accuracy = float(accuracy_fn(mnist.X_valid, mnist.y_valid))
-            bar.write(
-                f"  epoch {epoch + 1:2d}   loss {losses[-1]:.4f}   validation accuracy {valid_accuracy:6.2%} "
-                f"  {epoch_seconds:.2f} s",
-                file=sys.stdout,
-            )
-    test_accuracy = float(accuracy_fn(mnist.X_test, mnist.y_test))
-    way = flat_values(param_vars) - initial
-    return Run(name, prepare_seconds, seconds, losses, valid_accuracy, test_accuracy, way)
-
-
-def flat_values(param_vars):
-    return np.concatenate([param.get_value().ravel() for param in param_vars])
-
-
-def difference(run, serial):
-    """Return ``|p - p_serial| / |p_serial - p_initial|``."""
-    return float(np.linalg.norm(run.way - serial.way) / np.linalg.norm(serial.way))
-
-
-def report(parallel, serials):
-    """Print the table; return whether the parallel program computed what the serial one does."""
-    runs = [parallel] + serials
-    print(
-        "\n{:30s} {:>9s} {:>9s} {:>9s} {:>11s} {:>8s}".format(
-            "", "prepare", "training", "per epoch", "validation", "test"
-        )
-    )
-    for run in runs:
-        print(
-            f"{run.name:30s} {run.prepare_seconds:7.1f} s {run.train_seconds:7.2f} s "
-            f"{run.train_seconds / len(run.losses):7.3f} s {run.valid_accuracy:11.2%} "
-            f"{run.test_accuracy:8.2%}"
-        )
-    if not serials:
-        return True
-    best = min(serials, key=lambda run: run.train_seconds)
-    print(f"\nspeedup over {best.name} (the better of plain Theano): {best.train_seconds / parallel.train_seconds:.2f}")
-    worst = max(difference(parallel, serial) for serial in serials)
-    print(
-        f"parameters differ from plain Theano's by {worst:.1e} of the way they went in training (allowed: "
-        f"{TOLERANCE:.0e})"
-    )
-    return worst <= TOLERANCE
-
-
 def main(model="cnn", n_parallel=None, baseline=True, devices=None, **settings):
     """Train in parallel, then serially, and compare.
 
@@ -261,31 +156,21 @@ def main(model="cnn", n_parallel=None, baseline=True, devices=None, **settings):
     theano.config.floatX = "float32"
     settings = DEFAULTS[model]._replace(**settings)
     mnist = mnist_data.load()
-    print(
-        f"{mnist.source}: {len(mnist.X_train):,} rows for training, {len(mnist.X_valid):,} for validation, "
-        f"{len(mnist.X_test):,} for the test"
-    )
+    describe(mnist)
 
     parallel = train_with_synkhronos(model, mnist, settings, n_parallel, devices)
     serials = []
     if baseline:
         for blas_threads in sorted({1, len(os.sched_getaffinity(0))}):
             serials.append(train_with_theano(model, mnist, settings, blas_threads))
-    return report(parallel, serials), [parallel] + serials
+    return report(parallel, serials, "plain Theano"), [parallel] + serials
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = new_parser(__doc__.split("\n")[0], DEFAULTS)
     parser.add_argument("--model", choices=sorted(DEFAULTS), default="cnn", help="default: %(default)s")
-    parser.add_argument("--epochs", type=int, help="default: 30 for the mlp, 5 for the cnn")
-    parser.add_argument("--batch-size", type=int, help="default: 500 for the mlp, 100 for the cnn")
-    parser.add_argument("--learning-rate", type=float, help="default: 0.2 for the mlp, 0.04 for the cnn")
-    parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
     parser.add_argument("--devices", nargs="+", help="of every rank, e.g. cuda0 cuda1; default: CPU processes")
-    parser.add_argument("--seed", type=int, help="of initial values and minibatches; default: 0")
-    parser.add_argument("--skip-baseline", dest="baseline", action="store_false", help="do not run plain Theano")
-    parser.add_argument("--no-progress", dest="progress", action="store_false", help="no progress bar")
-    return {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    return parse(parser)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,27 @@ def pytest_runtest_protocol(item):
         turns.end()
 
 
+#: Packages of which an environment has some: tests in modules that import another one are skipped.
+OF_ENGINES = ("theano", "lasagne", "pytensor", "pymc", "pygpu")
+
+
+class TestModule(pytest.Module):
+    """A file of tests, skipped if it needs an engine that is not installed."""
+
+    def _getobj(self):
+        try:
+            return super()._getobj()
+        except self.CollectError as error:
+            missing = error.__cause__
+            if isinstance(missing, ModuleNotFoundError) and missing.name in OF_ENGINES:
+                pytest.skip(f"needs {missing.name}", allow_module_level=True)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return TestModule.from_parent(parent, path=module_path)
+
+
 # -- worlds ------------------------------------------------------------------------------------------------------------
 
 

@@ -322,7 +322,7 @@ def test_one_rank_may_have_one_selection_or_a_list_of_one():
     "batch_s, error, fields",
     [
         (3, TypeError, dict(expected="a slice, a list of integers or an integer array, or", got="3 of type int")),
-        (np.int64(3), TypeError, dict(got="3 of type int64")),
+        (np.int64(3), TypeError, dict(got=f"{np.int64(3)!r} of type int64")),
         ("ab", TypeError, dict(got="'ab' of type str")),
         ([0, [1]], TypeError, dict(got="both in one list: 0 among selections")),
         ([slice(1), None], TypeError, dict(got="both in one list: None among selections")),

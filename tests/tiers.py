@@ -1,7 +1,7 @@
 """Which tests belong to which tier: the one place that says so.
 
     quick      make quick       threads and the NumPy engine: under a minute
-    (the rest) make test        and every feature on real processes with Theano: what a newcomer runs
+    (the rest) make test        and every feature on real processes with Theano or PyTensor: what a newcomer runs
     thorough   make test-all    and the same in more worlds, longer programs, OpenCL devices
     long       make test-long   what does not fit into any of these
 

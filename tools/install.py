@@ -1,7 +1,13 @@
-"""Make .venv and install the library with all it needs into it; quick when that was done before.
+"""Make an environment for Theano or PyTensor with the library and all it needs; quick when that was done before.
 
 Run by ``make install`` with whatever ``python3`` is, so this file keeps to the standard library and to what
-Python 3.6 understands. If the system lacks something, one sentence says so, with the package to install.
+Python 3.6 understands. The engine is the one that was asked for, else the one that runs on this Python, and each has an
+environment of its own, since they need different releases of NumPy::
+
+    Python 3.8 to 3.11   Theano     .venv
+    Python 3.12 to 3.14  PyTensor   .venv-pytensor     (on 3.11 if it is asked for)
+
+If the system lacks something, one sentence says so, with the package to install.
 """
 
 import argparse
@@ -12,12 +18,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from typing import List, NamedTuple, Tuple
 
-OLDEST, NEWEST = (3, 8), (3, 11)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-VENV = os.path.join(ROOT, ".venv")
-LOG = os.path.join(VENV, "install.log")
-STAMP = os.path.join(VENV, "installed")
 # What an installation depends on: when one of them changes, it is done again.
 SOURCES = (
     "setup.py",
@@ -25,20 +28,79 @@ SOURCES = (
     os.path.join("tools", "install.py"),
     os.path.join("synkhronos", "kernels", "_kernels.c"),
 )
-EXTRAS = "theano,demos,test,docs"
-# Theano and Lasagne are old source packages. Build isolation would build them with the newest setuptools of the day,
-# so it is switched off and one that they are known to work with is installed first. pip 21.3 is the first with
-# editable installs of packages that have a pyproject.toml.
-BUILD_TOOLS = ["pip>=21.3", "setuptools>=64,<81", "wheel"]
+
+
+class Engine(NamedTuple):
+    """What an engine runs on, and what is installed for it."""
+
+    title: str
+    oldest: Tuple[int, int]
+    newest: Tuple[int, int]
+    folder: str
+    extras: str
+    what: str
+    needs_compiler: bool
+    build_tools: List[str]
+    options: List[str]
+
+    def supports(self, version):
+        """Return whether the engine runs on this version of Python, a tuple of numbers."""
+        return self.oldest <= tuple(version[:2]) <= self.newest
+
+    @property
+    def venv(self):
+        """The folder of the engine's environment."""
+        return os.path.join(ROOT, self.folder)
+
+    @property
+    def python(self):
+        """The interpreter of the engine's environment."""
+        return os.path.join(self.venv, "bin", "python")
+
+    @property
+    def log(self):
+        """The file with all that the installation said."""
+        return os.path.join(self.venv, "install.log")
+
+    @property
+    def stamp(self):
+        """The file with the fingerprint of the last installation that was finished."""
+        return os.path.join(self.venv, "installed")
+
+
+ENGINES = {
+    # Theano and Lasagne are old source packages. Build isolation would build them with the newest setuptools of the
+    # day, so it is switched off and one that they are known to work with is installed first. pip 21.3 is the first
+    # with editable installs of packages that have a pyproject.toml.
+    "theano": Engine(
+        title="Theano",
+        oldest=(3, 8),
+        newest=(3, 11),
+        folder=".venv",
+        extras="theano,demos,test,docs",
+        what="Theano, Lasagne and the rest",
+        needs_compiler=True,
+        build_tools=["pip>=21.3", "setuptools>=64,<81", "wheel"],
+        options=["--no-build-isolation"],
+    ),
+    "pytensor": Engine(
+        title="PyTensor",
+        oldest=(3, 11),
+        newest=(3, 14),
+        folder=".venv-pytensor",
+        extras="pytensor,demos-pytensor,test,docs",
+        what="PyTensor, Numba and the rest",
+        needs_compiler=False,
+        build_tools=["pip>=21.3", "setuptools>=64", "wheel"],
+        options=[],
+    ),
+}
+#: If several run on a Python, the first does unless another is asked for.
+PREFERRED = ("theano", "pytensor")
 
 
 class Problem(Exception):
     """Something the user has to do first, as one sentence."""
-
-
-def supported(version):
-    """Return whether Theano 1.0.5 runs on this version of Python, a tuple of numbers."""
-    return OLDEST <= tuple(version[:2]) <= NEWEST
 
 
 def dotted(version):
@@ -57,16 +119,60 @@ def version_of(python):
         return None
 
 
-def another_python():
-    """Return the newest supported interpreter on PATH, or None."""
-    for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
+def another_python(engine):
+    """Return the newest interpreter on PATH that the engine runs on, or None."""
+    for minor in range(engine.newest[1], engine.oldest[1] - 1, -1):
         path = shutil.which(f"python3.{minor}")
-        if path and supported(version_of(path) or (0, 0)):
+        if path and engine.supports(version_of(path) or (0, 0)):
             return path
     return None
 
 
-def check_system(version):
+def choose(version, named, others):
+    """Return the name of the engine to install.
+
+    Parameters
+    ----------
+    version : tuple of int
+        The version of this interpreter.
+    named : str
+        The engine that was asked for; empty if none was.
+    others : bool
+        Whether other interpreters may be taken: that of an environment that is there, or one on PATH.
+    """
+    if named:
+        if named not in ENGINES:
+            raise Problem("ENGINE={} is not known: it is one of {}".format(named, ", ".join(PREFERRED)))
+        return named
+    there = [name for name in PREFERRED if others and os.path.exists(ENGINES[name].python)]
+    suitable = [name for name in PREFERRED if name in there or ENGINES[name].supports(version)]
+    if others and not suitable:
+        suitable = [name for name in PREFERRED if another_python(ENGINES[name])]
+    return (suitable or PREFERRED[-1:])[0]
+
+
+def check_python(version, engine):
+    """Raise `Problem` if the engine does not run on this version of Python."""
+    if engine.supports(version):
+        return
+    suitable = "python" + dotted((3, 11) if engine.newest < (3, 13) else (3, 13))
+    asked = "" if engine is ENGINES["theano"] else " ENGINE=pytensor"
+    raise Problem(
+        "Python {} is too {}: {} runs on Python {} to {}; install one of them, on Debian or Ubuntu by for "
+        "example 'apt-get install {python} {python}-venv {python}-dev', and name it: "
+        "'make install{} PYTHON={python}'".format(
+            dotted(version),
+            "old" if version[:2] < engine.oldest else "new",
+            engine.title,
+            dotted(engine.oldest),
+            dotted(engine.newest),
+            asked,
+            python=suitable,
+        )
+    )
+
+
+def check_system(version, engine):
     """Raise `Problem` for what of the system is missing, for an interpreter of this version that runs this file."""
     name = "python" + dotted(version[:2])
     try:
@@ -78,45 +184,41 @@ def check_system(version):
             "Debian or Ubuntu by "
             f"'apt-get install {name}-venv'"
         ) from None
+    if not engine.needs_compiler:
+        return
     if not shutil.which("g++"):
         raise Problem(
-            "no C++ compiler (g++) was found, which Theano needs: install it, on Debian or Ubuntu by "
+            f"no C++ compiler (g++) was found, which {engine.title} needs: install it, on Debian or Ubuntu by "
             "'apt-get install g++'"
         )
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
         raise Problem(
-            f"the C headers of {name} (Python.h) were not found, which Theano needs: install them, on Debian "
+            f"the C headers of {name} (Python.h) were not found, which {engine.title} needs: install them, on Debian "
             "or Ubuntu by "
             f"'apt-get install {name}-dev'"
         )
 
 
-def venv_python():
-    """Return the interpreter of .venv."""
-    return os.path.join(VENV, "bin", "python")
-
-
-def has_pip():
-    """Return whether pip works in .venv: it does not if making .venv was interrupted."""
+def has_pip(python):
+    """Return whether pip works in an environment: it does not if making that was interrupted."""
     return (
-        subprocess.call([venv_python(), "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        == 0
+        subprocess.call([python, "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
     )
 
 
-def fingerprint(version):
+def fingerprint(version, engine):
     """Return a text that changes with all that an installation depends on: sources, place and version of Python."""
-    digest = hashlib.sha256(repr((VENV, tuple(version))).encode())
+    digest = hashlib.sha256(repr((engine.venv, tuple(version))).encode())
     for name in SOURCES:
         with open(os.path.join(ROOT, name), "rb") as stream:
             digest.update(stream.read())
     return digest.hexdigest()
 
 
-def installed():
+def installed(engine):
     """Return the fingerprint of the last installation that was finished, or None."""
     try:
-        with open(STAMP) as stream:
+        with open(engine.stamp) as stream:
             return stream.read()
     except OSError:
         return None
@@ -128,76 +230,103 @@ def say(text):
     sys.stdout.flush()
 
 
-def run(command, problem):
+def run(command, problem, log):
     """Run a command with its output in the log; raise `Problem` with what it complained about if it fails."""
-    with open(LOG, "a") as log:
-        log.write("$ {}\n".format(" ".join(command)))
-        log.flush()
-        begin = log.tell()
-        status = subprocess.call(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    with open(log, "a") as stream:
+        stream.write("$ {}\n".format(" ".join(command)))
+        stream.flush()
+        begin = stream.tell()
+        status = subprocess.call(command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     if status:
-        with open(LOG, errors="replace") as log:
-            log.seek(begin)
-            lines = log.read().splitlines()
+        with open(log, errors="replace") as stream:
+            stream.seek(begin)
+            lines = stream.read().splitlines()
         errors = [line for line in lines if re.match(r"\s*(ERROR|error)\b", line)] or lines[-1:]
-        raise Problem("{} (all of its output is in {}):\n  {}".format(problem, LOG, "\n  ".join(errors[:3])))
+        raise Problem("{} (all of its output is in {}):\n  {}".format(problem, log, "\n  ".join(errors[:3])))
 
 
-def install(version):
-    """Make .venv if there is no working one of this version, and install into it."""
-    python = venv_python()
-    if version_of(python) != version or not has_pip():
-        say(f"Making .venv with Python {dotted(version)}")
-        if os.path.isdir(VENV):
-            shutil.rmtree(VENV)
-        os.makedirs(VENV)
-        run([sys.executable, "-m", "venv", VENV], "the virtual environment could not be made")
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+def pip_install(engine, arguments, problem):
+    """Let the environment's pip install something; raise `Problem` if it fails."""
+    pip = [engine.python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+    run(pip + arguments, problem, engine.log)
+
+
+def install(version, engine):
+    """Make the environment if there is no working one of this version, and install into it."""
+    if version_of(engine.python) != version or not has_pip(engine.python):
+        say(f"Making {engine.folder} with Python {dotted(version)}")
+        if os.path.isdir(engine.venv):
+            shutil.rmtree(engine.venv)
+        os.makedirs(engine.venv)
+        run([sys.executable, "-m", "venv", engine.venv], "the virtual environment could not be made", engine.log)
     say("Installing pip and what it builds with")
-    run(pip + BUILD_TOOLS, "pip could not install its build tools")
-    say("Installing Theano, Lasagne and the rest: a few minutes the first time")
-    run(pip + ["--no-build-isolation", "-e", f".[{EXTRAS}]"], "pip could not install what the library needs")
-    with open(STAMP, "w") as stream:
-        stream.write(fingerprint(version))
+    pip_install(engine, engine.build_tools, "pip could not install its build tools")
+    say(f"Installing {engine.what}: a few minutes the first time")
+    pip_install(engine, engine.options + ["-e", f".[{engine.extras}]"], "pip could not install what the library needs")
+    with open(engine.stamp, "w") as stream:
+        stream.write(fingerprint(version, engine))
+
+
+def add(engine, extra):
+    """Install one more extra, in one command with all others, so that their pins hold."""
+    say(f"Installing what the extra '{extra}' has")
+    pip_install(
+        engine, engine.options + ["-e", f".[{engine.extras},{extra}]"], f"pip could not install the extra '{extra}'"
+    )
+
+
+def bring_up_to_date(version, engine):
+    """Install if that was not done before by this Python, with these sources; return whether it was done now."""
+    if version_of(engine.python) == version and installed(engine) == fingerprint(version, engine):
+        return False
+    check_system(version, engine)
+    install(version, engine)
+    return True
 
 
 def main(arguments=None):
     """Install, or say what is missing; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", default="", help="theano or pytensor; default: the one for this Python")
+    parser.add_argument("--which", action="store_true", help="only print which engine that is, and its folder")
+    parser.add_argument("--extra", help="install this extra of setup.py, too")
     parser.add_argument(
         "--or-another",
         action="store_true",
-        help="keep the Python of an existing .venv; if this Python is not supported take another one on PATH",
+        help="keep the Python of an existing environment; if this Python is not supported take another one on PATH",
     )
     options = parser.parse_args(arguments)
     version = tuple(sys.version_info[:3])
     try:
-        if options.or_another:
-            present = version_of(venv_python())
-            if present and installed() == fingerprint(present):
-                return 0
-            other = venv_python() if present and has_pip() else None if supported(version) else another_python()
-            if other:
-                return subprocess.call([other, os.path.abspath(__file__)])
-        if not supported(version):
-            raise Problem(
-                "Python {} is too {}: Theano runs on Python {} to {}; install one of them, on Debian or Ubuntu by for "
-                "example 'apt-get install python3.11 python3.11-venv python3.11-dev', and name it: "
-                "'make install PYTHON=python3.11'".format(
-                    dotted(version), "old" if version[:2] < OLDEST else "new", dotted(OLDEST), dotted(NEWEST)
-                )
-            )
-        if version_of(venv_python()) == version and installed() == fingerprint(version):
+        name = choose(version, options.engine, options.or_another)
+        engine = ENGINES[name]
+        if options.which:
+            print(name, engine.folder)
             return 0
-        check_system(version)
-        install(version)
+        if options.or_another:
+            present = version_of(engine.python)
+            if present and installed(engine) == fingerprint(present, engine) and not options.extra:
+                return 0
+            kept = engine.python if present and has_pip(engine.python) else None
+            other = kept or (None if engine.supports(version) else another_python(engine))
+            if other:
+                command = [other, os.path.abspath(__file__), "--engine", name]
+                return subprocess.call(command + (["--extra", options.extra] if options.extra else []))
+        check_python(version, engine)
+        news = bring_up_to_date(version, engine)
+        if options.extra:
+            add(engine, options.extra)
     except Problem as problem:
         sys.stderr.write(f"make install: {problem}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("make install: interrupted; the next run goes on from here\n")
         return 130
-    print("Installed. Next: 'make demo', 'make quick', 'make test', or '.venv/bin/python -m synkhronos doctor'")
+    if news:
+        print(
+            "Installed. Next: 'make demo', 'make quick', 'make test', or "
+            f"'{os.path.join(engine.folder, 'bin', 'python')} -m synkhronos doctor'"
+        )
     return 0
 
 

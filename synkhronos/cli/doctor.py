@@ -4,10 +4,12 @@
 What could harm this process (importing Theano with a GPU as its device, compiling) runs in a process of its own::
 
     main -> check_python -> Finding -> a line
-         -> check_engine -> Finding -> a line
+         -> check_theano -> Finding -> a line
                |  ^
                v  | exit status, last line
             python -c "import theano ..."
+
+A check that is about one engine is left out if that is not installed (`ONLY_WITH`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from importlib import import_module
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
@@ -61,13 +64,41 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
+class Fit(NamedTuple):
+    """What an engine runs with: the oldest and the newest, as (major, minor)."""
+
+    title: str
+    pythons: Tuple[Tuple[int, int], Tuple[int, int]]
+    numpys: Tuple[Tuple[int, int], Tuple[int, int]]
+
+    def runs_here(self) -> bool:
+        """Return whether the engine runs on this Python."""
+        return self.pythons[0] <= sys.version_info[:2] <= self.pythons[1]
+
+    def takes(self, numpy: str) -> bool:
+        """Return whether the engine runs with this release of NumPy."""
+        numbers = tuple(int(number) for number in numpy.split(".")[:2])
+        return self.numpys[0] <= numbers <= self.numpys[1]
+
+
+#: By the name of the package, and of the extra that installs it. (No last minor release of NumPy 2 is known yet.)
+ENGINES = {
+    "theano": Fit("Theano", ((3, 8), (3, 11)), ((1, 12), (1, 23))),
+    "pytensor": Fit("PyTensor", ((3, 11), (3, 14)), ((2, 0), (2, 999))),
+}
+
+
 def check_python() -> Finding:
-    """Check the version of Python."""
+    """Check the version of Python, and which engines run on it."""
     found = f"{platform.python_version()} ({sys.executable})"
-    if (3, 8) <= sys.version_info[:2] <= (3, 11):
-        return Finding("Python", OK, found)
-    remedy = "install Python 3.8 to 3.11, e.g. apt-get install python3.11 python3.11-venv python3.11-dev"
-    return Finding("Python", MISSING, found + ", which Theano 1.0.5 does not support", remedy)
+    here = [fit.title for fit in ENGINES.values() if fit.runs_here()]
+    if here:
+        return Finding("Python", OK, f"{found}, for {' or '.join(here)}")
+    remedy = (
+        "install Python 3.8 to 3.11 for Theano, or 3.11 to 3.14 for PyTensor, e.g. apt-get install python3.13 "
+        "python3.13-venv"
+    )
+    return Finding("Python", MISSING, found + ", on which neither Theano nor PyTensor runs", remedy)
 
 
 def check_packages() -> Finding:
@@ -86,21 +117,48 @@ def check_packages() -> Finding:
 
 
 def check_compiler() -> Finding:
-    """Look for the C++ compiler and the headers of Python that Theano compiles with."""
+    """Look for the C++ compiler and the headers of Python that Theano and PyTensor's C linker compile with."""
+    lacking, note = (MISSING, "") if installed("theano") else (WARN, "; PyTensor's default, Numba, needs none")
     compiler = shutil.which("g++")
     if not compiler:
-        return Finding("C++ compiler", MISSING, "no g++ on PATH", "apt-get install g++")
+        return Finding("C++ compiler", lacking, "no g++ on PATH" + note, "apt-get install g++")
     header = Path(sysconfig.get_paths()["include"], "Python.h")
     if not header.exists():
         remedy = f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-dev"
-        return Finding("C++ compiler", MISSING, f"{compiler}, but there is no {header}", remedy)
+        return Finding("C++ compiler", lacking, f"{compiler}, but there is no {header}{note}", remedy)
     status, text = try_command(compiler, "-dumpfullversion", "-dumpversion")
     if status:
-        return Finding("C++ compiler", MISSING, f"{compiler} fails: {text}", "apt-get install --reinstall g++")
+        return Finding("C++ compiler", lacking, f"{compiler} fails: {text}{note}", "apt-get install --reinstall g++")
     return Finding("C++ compiler", OK, f"g++ {text} ({compiler})")
 
 
-def check_engine() -> Finding:
+def check_engines() -> Finding:
+    """Check which engines are installed, and whether they suit this Python and this NumPy."""
+    here = {name: fit for name, fit in ENGINES.items() if installed(name)}
+    if not here:
+        commands = [f'pip install "synkhronos[{name}]"' for name, fit in ENGINES.items() if fit.runs_here()]
+        return Finding("Engines", MISSING, "neither Theano nor PyTensor is installed", ", or ".join(commands))
+    numpy = version_of("numpy")
+    text = " and ".join(f"{fit.title} {version_of(name)}" for name, fit in here.items()) + f", NumPy {numpy}"
+    unfit = [fit for fit in here.values() if not (fit.runs_here() and fit.takes(numpy))]
+    if not unfit:
+        return Finding("Engines", OK, text)
+    needs = " and ".join(
+        "{} needs Python {}.{} to {}.{} and NumPy {}".format(
+            fit.title, *fit.pythons[0], *fit.pythons[1], "1.23 at most" if fit.numpys[0] < (2, 0) else "2 or later"
+        )
+        for fit in unfit
+    )
+    names = [name for name, fit in ENGINES.items() if fit in unfit]
+    if len(unfit) < len(here):
+        remedy = "make an environment for each, e.g. by make install ENGINE=" + names[0]
+        return Finding("Engines", WARN, f"{text}; {needs}", remedy)
+    suitable = [name for name, fit in ENGINES.items() if fit.runs_here()]
+    remedy = f'pip install "synkhronos[{(set(names) & set(suitable) or suitable or names).pop()}]"'
+    return Finding("Engines", MISSING, f"{text}; {needs}", remedy)
+
+
+def check_theano() -> Finding:
     """Import Theano and compile a small function with it."""
     status, text = try_python(
         "import theano, theano.tensor as T",
@@ -110,10 +168,49 @@ def check_engine() -> Finding:
         "print('Theano', theano.__version__ + ',', theano.config.device + ',', kind)",
     )
     if status:
-        return Finding("Engine", MISSING, text, 'pip install "synkhronos[theano]"')
+        return Finding("Theano", MISSING, text, 'pip install "synkhronos[theano]"')
     if "NO C++" in text:
-        return Finding("Engine", WARN, text, "apt-get install g++")
-    return Finding("Engine", OK, text)
+        return Finding("Theano", WARN, text, "apt-get install g++")
+    return Finding("Theano", OK, text)
+
+
+def check_pytensor() -> Finding:
+    """Import PyTensor and compile a small function with its default linker."""
+    status, text = try_python(
+        "import pytensor, pytensor.tensor as pt",
+        "x = pt.vector()",
+        "f = pytensor.function([x], x.sum() * 2)",
+        "assert f([1, 2]) == 6, 'the sum is wrong'",
+        "linker = type(f.maker.linker).__name__",
+        "if linker == 'NumbaLinker':",
+        "    import numba",
+        "    linker += ' with Numba ' + numba.__version__",
+        "print('PyTensor', pytensor.__version__ + ',', linker)",
+    )
+    if status:
+        return Finding("PyTensor", MISSING, text, 'pip install "synkhronos[pytensor]"')
+    return Finding("PyTensor", OK, text)
+
+
+def check_caches() -> Finding:
+    """Look at what the engines have compiled and kept; what is not kept is compiled again by every program."""
+    parts, remedy = [], ""
+    for name in filter(installed, ENGINES):
+        status, text = try_python(f"import {name}", f"print({name}.config.base_compiledir)")
+        if status:
+            parts.append(f"{ENGINES[name].title}: {text}")
+            continue
+        folder = Path(text)
+        if not os.access(str(folder), os.W_OK):
+            parts.append(f"{ENGINES[name].title} cannot write to {folder}")
+            remedy = f"{name.upper()}_FLAGS=base_compiledir=FOLDER, with one that stays and that you may write to"
+            continue
+        numba = bytes_below(folder / "numba")
+        compiled = f"C {readable_bytes(bytes_below(folder) - numba)}"
+        if name == "pytensor":
+            compiled = f"Numba {readable_bytes(numba)}, {compiled}"
+        parts.append(f"{ENGINES[name].title}: {compiled} in {folder}")
+    return Finding("Caches", WARN if remedy else OK, "; ".join(parts) or "none", remedy)
 
 
 def check_lasagne() -> Finding:
@@ -125,9 +222,11 @@ def check_lasagne() -> Finding:
 
 
 def check_blas() -> Finding:
-    """Check which BLAS NumPy calls, and whether its threads can be limited."""
+    """Check which BLAS the engines call, and whether its threads can be limited."""
     try:
         import_module("numpy")
+        if installed("pytensor"):
+            import_module("scipy.linalg")  # its BLAS is what Numba's code calls
         pools = import_module("threadpoolctl").threadpool_info()
     except ImportError as error:
         return Finding("BLAS", WARN, f"not found: {error}", "pip install numpy threadpoolctl")
@@ -136,8 +235,13 @@ def check_blas() -> Finding:
         text = "NumPy has none whose threads can be limited: ranks may disturb each other"
         return Finding("BLAS", WARN, text, "pip install --force-reinstall numpy")
     parts = [f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads" for pool in blas]
-    meaning = 'called by Theano through NumPy ("Using NumPy C-API based implementation for BLAS"), as fast as if linked'
-    return Finding("BLAS", OK, "; ".join([*parts, meaning]))
+    if installed("theano"):
+        parts.append(
+            'called by Theano through NumPy ("Using NumPy C-API based implementation for BLAS"), as fast as if linked'
+        )
+    if installed("pytensor"):
+        parts.append("PyTensor calls SciPy's from Numba, NumPy's otherwise")
+    return Finding("BLAS", OK, "; ".join(parts))
 
 
 def check_kernels() -> Finding:
@@ -284,7 +388,10 @@ CHECKS: Tuple[Callable[[], Finding], ...] = (
     check_python,
     check_packages,
     check_compiler,
-    check_engine,
+    check_engines,
+    check_theano,
+    check_pytensor,
+    check_caches,
     check_lasagne,
     check_blas,
     check_kernels,
@@ -302,6 +409,9 @@ CHECKS: Tuple[Callable[[], Finding], ...] = (
 #: What they do not find is of no interest on a machine without a GPU.
 ONLY_FOR_GPUS = (check_pygpu, check_cuda, check_opencl, check_nccl)
 
+#: Checks that are left out without this package.
+ONLY_WITH = {check_theano: "theano", check_lasagne: "theano", check_pytensor: "pytensor"}
+
 
 def main() -> int:
     """Print what every check finds.
@@ -313,6 +423,8 @@ def main() -> int:
     """
     findings: List[Finding] = []
     for check in CHECKS:
+        if check in ONLY_WITH and not installed(ONLY_WITH[check]):
+            continue
         finding = check()
         if finding.status == OK or check not in ONLY_FOR_GPUS or gpus.count_gpus():
             findings.append(finding)
@@ -333,6 +445,24 @@ def show(finding: Finding) -> str:
     """
     line = f"{finding.status:<8} {finding.subject:<14} {finding.text}"
     return line + (f"\n{'':>24}-> {finding.remedy}" if finding.remedy else "")
+
+
+def installed(package: str) -> bool:
+    """Return whether a package is there; it is not imported."""
+    return find_spec(package) is not None
+
+
+def version_of(package: str) -> str:
+    """Return the version of a package, "0" if it is not installed; it is not imported."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def bytes_below(folder: Path) -> int:
+    """Return the bytes of all files in a folder and those below it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def try_memfd() -> None:

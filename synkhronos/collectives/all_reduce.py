@@ -132,7 +132,8 @@ def parse_weights(weights: Any, op: ReduceOp, session: Session) -> Optional[List
     for rank, weight in enumerate(weights):
         if isinstance(weight, (bool, np.bool_)) or not isinstance(weight, (int, float, np.integer, np.floating)):
             raise ArgumentTypeError(f"weights[{rank}]", "a number", f"{weight!r} of type {type(weight).__name__}")
-        if not 0 <= weight <= sys.float_info.max:
+        number = weight.item() if isinstance(weight, np.generic) else weight  # (NumPy 2 compares in weight's own type)
+        if not 0 <= number <= sys.float_info.max:
             raise ArgumentValueError(f"weights[{rank}]", "a finite number, not negative", repr(weight))
     if not any(weights):
         raise ArgumentValueError("weights", "at least one positive number", repr(weights))

@@ -44,9 +44,95 @@ class Fake:
         # The doctor puts the library's folder first, where no module of that name may be found
         assert not (Path(ROOT) / (name + ".py")).exists()
 
+    def python(self, *version):
+        self.set(sys, "version_info", version + ("final", 0))
+        self.set(doctor.platform, "python_version", lambda: ".".join(map(str, version)))
+
+    def python_3_9(self):
+        self.python(3, 9, 18)
+
     def python_3_12(self):
-        self.set(sys, "version_info", (3, 12, 1, "final", 0))
-        self.set(doctor.platform, "python_version", lambda: "3.12.1")
+        self.python(3, 12, 1)
+
+    def python_3_15(self):
+        self.python(3, 15, 0)
+
+    def packages(self, **versions):
+        """Let no other packages than these be installed, as far as the doctor looks without importing them."""
+        self.set(doctor, "installed", lambda package: package in versions)
+        self.set(doctor, "version_of", lambda package: versions[package])
+
+    def theano_that_fits(self):
+        self.python(3, 11, 7)
+        self.packages(theano="1.0.5", numpy="1.23.5")
+
+    def theano_with_new_numpy(self):
+        self.python(3, 11, 7)
+        self.packages(theano="1.0.5", numpy="1.24.0")
+
+    def theano_on_3_12(self):
+        self.python(3, 12, 1)
+        self.packages(theano="1.0.5", numpy="1.23.5")
+
+    def pytensor_that_fits(self):
+        self.python(3, 13, 0)
+        self.packages(pytensor="3.3.7", numpy="2.5.5")
+
+    def pytensor_with_old_numpy(self):
+        self.python(3, 11, 7)
+        self.packages(pytensor="3.0.7", numpy="1.26.4")
+
+    def both_with_new_numpy(self):
+        self.python(3, 11, 7)
+        self.packages(theano="1.0.5", pytensor="3.0.7", numpy="2.4.6")
+
+    def both_with_old_numpy(self):
+        self.python(3, 11, 7)
+        self.packages(theano="1.0.5", pytensor="3.0.7", numpy="1.23.5")
+
+    def no_engine_3_9(self):
+        self.python(3, 9, 18)
+        self.packages()
+
+    def no_engine_3_11(self):
+        self.python(3, 11, 7)
+        self.packages()
+
+    def no_engine_3_13(self):
+        self.python(3, 13, 0)
+        self.packages()
+
+    def compiled(self, package, folder):
+        self.packages(**{package: "1"})
+        self.module(package, f"class config:\n    base_compiledir = {str(folder)!r}")
+
+    def cache_of_theano(self):
+        (self.folder / "cache" / "a").mkdir(parents=True)
+        (self.folder / "cache" / "a" / "b.so").write_bytes(bytes(3 << 20))
+        self.compiled("theano", self.folder / "cache")
+
+    def cache_of_pytensor(self):
+        self.cache_of_theano()
+        (self.folder / "cache" / "numba").mkdir()
+        (self.folder / "cache" / "numba" / "c.nbc").write_bytes(bytes(5 << 20))
+        self.compiled("pytensor", self.folder / "cache")
+
+    def cache_that_is_not_there(self):
+        self.compiled("pytensor", self.folder / "nowhere")
+
+    def no_pytensor(self):
+        self.module("pytensor", "raise ImportError('No module named pytensor')")
+
+    def blas_of_theano(self):
+        self.packages(theano="1.0.5")
+
+    def blas_of_pytensor(self):
+        self.packages(pytensor="3.3.7")
+        self.monkeypatch.setitem(sys.modules, "scipy.linalg", sys)  # found, and not loaded
+
+    def only_pytensor(self):
+        self.packages(pytensor="3.3.7")
+        self.empty_path()
 
     def no_cloudpickle(self):
         self.monkeypatch.setitem(sys.modules, "cloudpickle", None)
@@ -57,13 +143,19 @@ class Fake:
     def empty_path(self):
         self.monkeypatch.setenv("PATH", str(self.folder))
 
+    def no_compiler(self):
+        self.packages(theano="1.0.5")
+        self.empty_path()
+
     def broken_compiler(self):
+        self.packages(theano="1.0.5")
         self.program("g++", "echo cannot execute cc1plus >&2; exit 1")
 
     def good_compiler(self):
         self.program("g++", "echo 12.2.0")
 
     def no_headers(self):
+        self.packages(theano="1.0.5")
         self.good_compiler()
         self.set(doctor.sysconfig, "get_paths", lambda: {"include": str(self.folder)})
 
@@ -164,20 +256,57 @@ THIS = "{}.{}".format(*sys.version_info)
     "check, situation, status, text, remedy",
     [
         ("python", "nothing", OK, THIS, ""),
-        ("python", "python_3_12", MISSING, "3.12.1", "apt-get install python3.11"),
+        ("python", "python_3_9", OK, "3.9.18 ({}), for Theano", ""),
+        ("python", "python_3_12", OK, "3.12.1 ({}), for PyTensor", ""),
+        ("python", "python_3_15", MISSING, "3.15.0", "apt-get install python3.13"),
         ("packages", "nothing", OK, "cloudpickle", ""),
         ("packages", "no_cloudpickle", MISSING, "cloudpickle", "pip install cloudpickle"),
         ("compiler", "good_compiler", OK, "g++ 12.2.0", ""),
-        ("compiler", "empty_path", MISSING, "no g++", "apt-get install g++"),
+        (
+            "compiler",
+            "only_pytensor",
+            WARN,
+            "no g++ on PATH; PyTensor's default, Numba, needs none",
+            "apt-get install g++",
+        ),
+        ("compiler", "no_compiler", MISSING, "no g++", "apt-get install g++"),
         ("compiler", "broken_compiler", MISSING, "cannot execute cc1plus", "apt-get install --reinstall g++"),
         ("compiler", "no_headers", MISSING, "Python.h", f"apt-get install python{THIS}-dev"),
-        ("engine", "no_theano", MISSING, "No module named theano", 'pip install "synkhronos[theano]"'),
-        ("engine", "theano_that_hangs", MISSING, "timed out", 'pip install "synkhronos[theano]"'),
-        ("engine", "theano_that_crashes", MISSING, "exit status -11", 'pip install "synkhronos[theano]"'),
+        ("engines", "theano_that_fits", OK, "Theano 1.0.5, NumPy 1.23.5", ""),
+        ("engines", "pytensor_that_fits", OK, "PyTensor 3.3.7, NumPy 2.5.5", ""),
+        (
+            "engines",
+            "theano_with_new_numpy",
+            MISSING,
+            "Theano needs Python 3.8 to 3.11 and NumPy 1.23 at most",
+            "[theano]",
+        ),
+        ("engines", "theano_on_3_12", MISSING, "Theano needs Python 3.8 to 3.11", "[pytensor]"),
+        ("engines", "pytensor_with_old_numpy", MISSING, "PyTensor needs Python 3.11 to 3.14 and NumPy 2", "[pytensor]"),
+        ("engines", "both_with_new_numpy", WARN, "Theano needs Python", "make install ENGINE=theano"),
+        ("engines", "both_with_old_numpy", WARN, "PyTensor needs Python", "make install ENGINE=pytensor"),
+        ("engines", "no_engine_3_9", MISSING, "neither", 'pip install "synkhronos[theano]"'),
+        (
+            "engines",
+            "no_engine_3_11",
+            MISSING,
+            "neither",
+            '"synkhronos[theano]", or pip install "synkhronos[pytensor]"',
+        ),
+        ("engines", "no_engine_3_13", MISSING, "neither", 'pip install "synkhronos[pytensor]"'),
+        ("theano", "no_theano", MISSING, "No module named theano", 'pip install "synkhronos[theano]"'),
+        ("theano", "theano_that_hangs", MISSING, "timed out", 'pip install "synkhronos[theano]"'),
+        ("theano", "theano_that_crashes", MISSING, "exit status -11", 'pip install "synkhronos[theano]"'),
+        ("pytensor", "no_pytensor", MISSING, "No module named pytensor", 'pip install "synkhronos[pytensor]"'),
+        ("caches", "no_engine_3_13", OK, "none", ""),
+        ("caches", "cache_of_theano", OK, "Theano: C 3.0 MiB (3145728 bytes) in ", ""),
+        ("caches", "cache_of_pytensor", OK, "Numba 5.0 MiB (5242880 bytes), C 3.0 MiB (3145728 bytes) in ", ""),
+        ("caches", "cache_that_is_not_there", WARN, "PyTensor cannot write to ", "PYTENSOR_FLAGS=base_compiledir="),
         ("lasagne", "no_lasagne", WARN, "pkg_resources", 'pip install lasagne "setuptools<81"'),
         ("lasagne", "a_lasagne", OK, "Lasagne 0.2", ""),
         ("blas", "nothing", OK, "threads", ""),
-        ("blas", "nothing", OK, "Using NumPy C-API based implementation for BLAS", ""),
+        ("blas", "blas_of_theano", OK, "Using NumPy C-API based implementation for BLAS", ""),
+        ("blas", "blas_of_pytensor", OK, "PyTensor calls SciPy's from Numba", ""),
         ("blas", "no_threadpoolctl", WARN, "threadpoolctl", "pip install numpy threadpoolctl"),
         ("blas", "numpy_without_blas", WARN, "none", "pip install"),
         ("kernels", "kernels_built", OK, "built", ""),
@@ -215,7 +344,7 @@ def test_check(fake, check, situation, status, text, remedy):
     getattr(fake, situation)()
     finding = getattr(doctor, "check_" + check)()
     assert finding.status == status, finding
-    assert text in finding.text
+    assert text.format(sys.executable) in finding.text
     assert remedy in finding.remedy and bool(remedy) == bool(finding.remedy)
     assert "\n" not in finding.text + finding.remedy
 
@@ -223,6 +352,24 @@ def test_check(fake, check, situation, status, text, remedy):
 def test_every_check_is_in_the_list():
     checks = [value for name, value in vars(doctor).items() if name.startswith("check_")]
     assert list(doctor.CHECKS) == checks
+
+
+@pytest.mark.parametrize("package", ["theano", "pytensor"])
+def test_checks_of_an_engine_that_is_not_installed_are_left_out(monkeypatch, capsys, package):
+    of = {name: lambda name=name: doctor.Finding(name, OK, "seen") for name in ("theano", "pytensor")}
+    monkeypatch.setattr(doctor, "CHECKS", [of["theano"], of["pytensor"]])
+    monkeypatch.setattr(doctor, "ONLY_WITH", {check: name for name, check in of.items()})
+    monkeypatch.setattr(doctor, "installed", lambda name: name == package)
+    assert doctor.main() == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["ok", package, "seen"]
+    assert set(doctor.ONLY_WITH.values()) == set(of)
+
+
+def test_installed_packages_are_found():
+    assert doctor.installed("numpy") and not doctor.installed("no_such_package")
+    assert (
+        doctor.version_of("numpy") == sys.modules["numpy"].__version__ and doctor.version_of("no-such-package") == "0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -260,19 +407,34 @@ def test_without_a_gpu_all_that_is_missing_for_gpus_is_one_line(monkeypatch, cap
     assert subjects == ["GPUs"] + ["pygpu"] * bool(shown) + ["Lasagne", "that"]
 
 
-@pytest.mark.theano
-def test_command_line():
+def lines_of_command():
+    """Return the lines that the command prints, as words; none of what is needed may be missing."""
     environment = dict(os.environ, PYTHONPATH=ROOT)
     done = subprocess.run(
         [sys.executable, "-m", "synkhronos", "doctor"], env=environment, stdout=subprocess.PIPE, universal_newlines=True
     )
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["ok", "Engine", "Theano"] in [line[:3] for line in lines], done.stdout
-    assert done.returncode == 0 and done.stdout.endswith("Nothing that is needed is missing.\n")
+    assert done.returncode == 0 and done.stdout.endswith("Nothing that is needed is missing.\n"), done.stdout
+    return [line.split() for line in done.stdout.splitlines()]
 
 
 @pytest.mark.theano
-def test_engine_without_a_compiler(fake):
+def test_command_line_with_theano():
+    pytest.importorskip("theano")
+    lines = [line[:3] for line in lines_of_command()]
+    assert ["ok", "Engines", "Theano"] in lines and ["ok", "Theano", "Theano"] in lines
+
+
+@pytest.mark.timeout(300)  # with nothing in its cache, Numba compiles
+def test_command_line_with_pytensor():
+    pytest.importorskip("pytensor")
+    lines = [line[:3] for line in lines_of_command()]
+    assert ["ok", "Engines", "PyTensor"] in lines and ["ok", "PyTensor", "PyTensor"] in lines
+    assert ["ok", "Caches", "PyTensor:"] in lines and "Lasagne" not in [line[1] for line in lines]
+
+
+@pytest.mark.theano
+def test_theano_without_a_compiler(fake):
+    pytest.importorskip("theano")
     fake.empty_path()
-    finding = doctor.check_engine()
+    finding = doctor.check_theano()
     assert finding.status == WARN and finding.remedy == "apt-get install g++", finding

@@ -254,6 +254,7 @@ def test_weights_of_a_function_do_not_outlive_the_session(make_world, refused):
         ([1, -1, 1], ValueError, "weights[1]", "not negative", "-1"),
         ([1, 1, np.nan], ValueError, "weights[2]", "finite", "nan"),
         ([np.inf, 1, 1], ValueError, "weights[0]", "finite", "inf"),
+        ([np.float32(np.inf), 1, 1], ValueError, "weights[0]", "finite", "inf"),
         ([10**400, 1, 1], ValueError, "weights[0]", "finite", "1000"),
         ([0, 0, 0], ValueError, "weights", "at least one positive", "[0, 0, 0]"),
         ([1, True, 1], TypeError, "weights[1]", "a number", "True of type bool"),

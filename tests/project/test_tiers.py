@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import stat
 import subprocess
 import threading
 from pathlib import Path
@@ -14,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    "path, name, is_theano, expected",
+    "path, name, is_compiled, expected",
     [
         ("tests/test_partition.py", "test_divides[3]", False, ["quick"]),
         ("tests/test_partition.py", "test_divides[3]", True, []),
@@ -32,8 +31,8 @@ ROOT = Path(__file__).parents[2]
         ("tests/project/test_benchmarks.py", "test_at_once", False, ["alone"]),
     ],
 )
-def test_markers(path, name, is_theano, expected):
-    assert tiers.markers_of(path, name, is_theano) == expected
+def test_markers(path, name, is_compiled, expected):
+    assert tiers.markers_of(path, name, is_compiled) == expected
 
 
 @pytest.mark.parametrize("rule", tiers.RULES + tiers.SLOW, ids=lambda rule: f"{rule.marker}-{rule.path}")
@@ -73,22 +72,38 @@ def test_a_test_that_wants_to_be_alone_is(tmp_path):
     assert most == [2, 1]
 
 
-@pytest.mark.parametrize("failing", [None, "test", "check", "test-rest"])
-def test_ci_runs_every_part_once_and_fails_with_any(tmp_path, failing):
+@pytest.mark.parametrize("failing", [None, "test", "check", "test-engine", "test-rest"])
+@pytest.mark.parametrize("pythons", [[], ["3.11"], ["3.11", "3.13"]], ids=len)
+def test_ci_runs_every_part_once_and_fails_with_any(tmp_path, failing, pythons):
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
-    make = tmp_path / "bin" / "make"
-    make.parent.mkdir()
-    make.write_text('#!/bin/sh\necho "$@" >> called\n[ "$1" != "$FAILING" ] && echo "= 3 passed in 1.00s ="\n')
-    make.chmod(make.stat().st_mode | stat.S_IXUSR)
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    script(binaries / "make", 'echo "$@" >> called\n[ "$1" != "$FAILING" ] && echo "= 3 passed in 1.00s ="')
+    # pyenv has 3.13 in its own folder, and on PATH what fails.
+    found = {"3.11": binaries / "python3.11", "3.13": tmp_path / "versions/3.13.0/bin/python"}
+    found["3.13"].parent.mkdir(parents=True)
+    for version, path in found.items():
+        script(binaries / f"python{version}", "exit 127")
+        script(path, "exit 0" if version in pythons else "exit 127")
+    script(binaries / "pyenv", f"echo {tmp_path}")
     done = subprocess.run(
         [str(tmp_path / ".ci" / "run")],
-        env=dict(os.environ, PATH=f"{make.parent}:{os.environ['PATH']}", FAILING=failing or ""),
+        env=dict(os.environ, PATH=f"{binaries}:/bin:/usr/bin", FAILING=failing or ""),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         universal_newlines=True,
     )
-    assert (tmp_path / "called").read_text().split("\n") == ["install", "test", "check", "test-rest", ""]
-    assert (done.returncode == 0) == (failing is None)
+    called = ["install", "test", "check"]
+    called += [f"test-engine ENGINE=pytensor PYTHON={found[version]}" for version in pythons] + ["test-rest"]
+    assert (tmp_path / "called").read_text().splitlines() == called
+    failed = [f"make {call}" for call in called if call.split()[0] == failing]
+    assert (done.returncode == 0) == (failed == [])
     last = done.stdout.splitlines()[-1]
-    assert last == (f"== FAILED: make {failing}" if failing else "= 3 passed in 1.00s =")
+    assert last == ("== FAILED: " + ", ".join(failed) if failed else "= 3 passed in 1.00s =")
+
+
+def script(path, text):
+    """Write a program for the shell."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)

@@ -103,7 +103,9 @@ def test_answers_errors_and_goes_on(bad, text):
         context, channel = Context(), Channel(bad, Stop())
         serve(context, channel, None)
         aborts = 1
-    assert text in channel.answers[0].error.summary
+    summary = channel.answers[0].error.summary
+    # (Python 3.12 and 3.13 name the object only: "Can't get local object 'f'".)
+    assert text in summary or (text == "pickle" and "Can't get local object" in summary)
     assert channel.answers[1].error is None
     assert context.log.count("abort") == aborts
 

@@ -1,0 +1,165 @@
+"""Train a network by PyTensor on real MNIST digits on all cores, then in plain PyTensor, and compare.
+
+    python demos/train_mnist_pytensor.py
+
+The parallel program is `train_with_synkhronos`; `train_with_pytensor` is the serial one it was made from. What differs
+is that gradients are averaged over the rows of all ranks (`synkhronos.ops.all_reduce`), and that one command is an
+epoch (`steps`). The network and the update rule are a few lines of PyTensor. Both programs start from the same values
+and take the same minibatches, so they must arrive at the same parameters.
+"""
+
+import os
+import sys
+import time
+
+import mnist_data
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from mnist_training import Settings, describe, flat_values, new_parser, parse, report, train
+from threadpoolctl import threadpool_limits
+
+import synkhronos as synk
+
+DEFAULTS = {"mlp": Settings(epochs=30, batch_size=500, learning_rate=0.2)}
+
+
+# The network: ordinary PyTensor code.
+
+
+def smooth_rectify(x):
+    """Return ``x * sigmoid(4 * x)``: a rectifier without the kink.
+
+    At a kink a rounding error in the seventh digit switches a unit's gradient on or off: two correct programs drift
+    apart, and could not be compared strictly.
+    """
+    return x * pt.sigmoid(4 * x)
+
+
+def build_mlp(seed, units=(784, 800, 800, 10)):
+    """Build the network; the same seed gives the same initial values."""
+    random = np.random.RandomState(seed)
+    images, labels = pt.matrix("images"), pt.ivector("labels")
+    layer, param_vars = images, []
+    for depth, (n_in, n_out) in enumerate(zip(units[:-1], units[1:]), 1):
+        limit = np.sqrt(12 / (n_in + n_out))
+        W = new_shared(random.uniform(-limit, limit, (n_in, n_out)), f"W{depth}")
+        b = new_shared(np.zeros(n_out), f"b{depth}")
+        param_vars += [W, b]
+        layer = (smooth_rectify(layer) if depth > 1 else layer) @ W + b
+    log_probability = pt.special.log_softmax(layer, axis=-1)
+    loss = -log_probability[pt.arange(labels.shape[0]), labels].mean()
+    accuracy = pt.mean(pt.eq(pt.argmax(layer, axis=1), labels), dtype=pytensor.config.floatX)
+    return images, labels, loss, accuracy, param_vars
+
+
+def new_shared(value, name):
+    return pytensor.shared(np.asarray(value, pytensor.config.floatX), name)
+
+
+def momentum(grads, param_vars, rate, momentum):
+    """Return the updates ``v := momentum * v - rate * gradient`` and ``p := p + v`` for all parameters."""
+    updates = []
+    for param, grad in zip(param_vars, grads):
+        velocity = new_shared(np.zeros_like(param.get_value()), "velocity of " + param.name)
+        step = np.float32(momentum) * velocity - rate * grad
+        updates += [(velocity, step), (param, param + step)]
+    return updates
+
+
+# The two programs. PyTensor compiles a function when it is first called, here before the clock starts: with a learning
+# rate of 0 all parameters stay as they are.
+
+
+def train_with_synkhronos(mnist, settings, n_parallel=None):
+    """Fork, train on all ranks, close."""
+    start = time.perf_counter()
+    n_ranks = synk.fork(n_parallel)
+    name = f"synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}"
+    print(f"\n{name}: compiling the network (a minute or two the first time)", flush=True)
+    images, labels, loss, accuracy, param_vars = build_mlp(settings.seed)
+    initial = flat_values(param_vars)
+    rate = new_shared(0, "rate")
+    grads = synk.ops.all_reduce(pytensor.grad(loss, param_vars))
+    updates = momentum(grads, param_vars, rate, settings.momentum)
+    train_fn = synk.function(inputs=[images, labels], outputs=(loss, "avg"), updates=updates)
+    accuracy_fn = synk.function(inputs=[images, labels], outputs=(accuracy, "avg"))
+    synk.distribute()
+    X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
+    train_fn.steps(X_train, y_train, batches=[np.arange(settings.batch_size)])
+    accuracy_fn(mnist.X_valid, mnist.y_valid)
+    rate.set_value(np.float32(settings.learning_rate))
+    synk.broadcast(rate)
+    prepare_seconds = time.perf_counter() - start
+
+    def train_epoch(minibatches, on_step):
+        return train_fn.steps(X_train, y_train, batches=minibatches, on_step=on_step)
+
+    run = train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings)
+    synk.close()
+    return run
+
+
+def train_with_pytensor(mnist, settings, blas_threads):
+    """Train in this process alone."""
+    name = f"plain PyTensor, {blas_threads} BLAS thread{'s' if blas_threads > 1 else ''}"
+    print(f"\n{name}: compiling the network", flush=True)
+    start = time.perf_counter()
+    images, labels, loss, accuracy, param_vars = build_mlp(settings.seed)
+    initial = flat_values(param_vars)
+    rate = new_shared(0, "rate")
+    grads = pytensor.grad(loss, param_vars)
+    updates = momentum(grads, param_vars, rate, settings.momentum)
+    train_fn = pytensor.function(inputs=[images, labels], outputs=loss, updates=updates)
+    accuracy_fn = pytensor.function(inputs=[images, labels], outputs=accuracy)
+    train_fn(mnist.X_train[: settings.batch_size], mnist.y_train[: settings.batch_size])
+    accuracy_fn(mnist.X_valid, mnist.y_valid)
+    rate.set_value(np.float32(settings.learning_rate))
+    prepare_seconds = time.perf_counter() - start
+
+    def train_epoch(minibatches, on_step):
+        losses = []
+        for i, batch_idxs in enumerate(minibatches):
+            losses.append(train_fn(mnist.X_train[batch_idxs], mnist.y_train[batch_idxs]))
+            on_step(i, losses[-1])
+        return losses
+
+    with threadpool_limits(limits=blas_threads):  # after the first call, by which PyTensor has loaded SciPy's BLAS
+        return train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings)
+
+
+def main(n_parallel=None, baseline=True, **settings):
+    """Train in parallel, then serially, and compare.
+
+    Parameters
+    ----------
+    n_parallel : int, optional
+        Number of ranks; default: the cores this process may use.
+    baseline : bool
+        Whether plain PyTensor is run too.
+    **settings
+        Fields of `Settings` that replace the defaults.
+
+    Returns
+    -------
+    agree : bool
+        Whether the programs agree to `mnist_training.TOLERANCE` (True without a baseline).
+    runs : list of Run
+        The parallel run first.
+    """
+    pytensor.config.floatX = "float32"
+    settings = DEFAULTS["mlp"]._replace(**settings)
+    mnist = mnist_data.load()
+    describe(mnist)
+    parallel = train_with_synkhronos(mnist, settings, n_parallel)
+    serials = []
+    if baseline:
+        for blas_threads in sorted({1, len(os.sched_getaffinity(0))}):
+            serials.append(train_with_pytensor(mnist, settings, blas_threads))
+    return report(parallel, serials, "plain PyTensor"), [parallel] + serials
+
+
+if __name__ == "__main__":
+    agree, _ = main(**parse(new_parser(__doc__.split("\n")[0], DEFAULTS)))
+    if not agree:
+        sys.exit("the parallel program did not compute what the serial one does")
