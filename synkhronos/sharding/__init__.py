@@ -21,7 +21,7 @@ Engines describe their graphs with these rules. All of it is pure: nothing here 
 """
 
 from .axes import MIXED, ONE, Axes, Checked, Elementwise, Moved, Reduction, along
-from .chosen import Coordinate, Masked, Where
+from .chosen import Coordinate, Coordinates, Masked, Where
 from .completion import Builder, Collective, complete, parts_of_rows
 from .layout import Layout, Product, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
@@ -49,6 +49,7 @@ __all__ = [
     "Common",
     "Completed",
     "Coordinate",
+    "Coordinates",
     "Divided",
     "Drawn",
     "Element",

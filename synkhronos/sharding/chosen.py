@@ -53,6 +53,18 @@ class Coordinate(Rule):
         return Placed([one])
 
 
+class Coordinates(Rule):
+    """The positions of elements that are not 0: a vector of numbers for each axis."""
+
+    def __init__(self, ndim: int, mask: Any) -> None:
+        self.where, self.axes = Where(ndim, mask), [Coordinate(axis) for axis in range(ndim)]
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        placed = self.where.place(inputs, exact)
+        found = [axis.place(placed.outputs, exact).outputs[0] for axis in self.axes]
+        return placed._replace(outputs=found)
+
+
 class Masked(Axes):
     """The elements that a mask of the first axes chooses, or the array with these set or added to.
 

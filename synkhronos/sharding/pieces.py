@@ -18,22 +18,25 @@ from .rule import Placed
 
 
 class Joined(Axes):
-    """Arrays joined along an axis; the axis itself is the first input.
+    """Arrays joined along an axis.
 
     Parameters
     ----------
     count, ndim, axis : int
         How many arrays, of how many dimensions, along which axis.
+    has_axis : bool
+        Whether the axis itself is the first input.
     """
 
-    def __init__(self, count: int, ndim: int, axis: int) -> None:
-        self.axis = axis
+    def __init__(self, count: int, ndim: int, axis: int, has_axis: bool = True) -> None:
+        self.axis, self.first = axis, int(has_axis)
         labels = [MIXED if one == axis else one for one in range(ndim)]
-        super().__init__([[], *[labels] * count], [labels], [range(1, count + 1)])
+        arrays = range(self.first, self.first + count)
+        super().__init__([*[[]] * self.first, *[labels] * count], [labels], [arrays])
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        arrays = [one for one in inputs[1:] if isinstance(one, Shard) and one.axis == self.axis]
-        if len(arrays) == len(inputs) - 1 and len({(one.power, one.loose) for one in arrays}) == 1:
+        arrays = [one for one in inputs[self.first :] if isinstance(one, Shard) and one.axis == self.axis]
+        if len(arrays) == len(inputs) - self.first and len({(one.power, one.loose) for one in arrays}) == 1:
             # The rows of the one and then those of the others, on every rank.
             if all(one.loose for one in arrays):
                 return Placed([Shard(self.axis, arrays[0].power, MERGED, uniform=True, loose=True)])
@@ -45,21 +48,23 @@ class Joined(Axes):
 
 
 class Divided(Axes):
-    """An array divided along an axis; the second and third input are the axis and the lengths of the pieces.
+    """An array divided along an axis; the last input is the lengths of the pieces.
 
     Parameters
     ----------
     count, ndim, axis : int
         Into how many pieces, of how many dimensions, along which axis.
+    has_axis : bool
+        Whether the axis itself is the second input.
     """
 
-    def __init__(self, count: int, ndim: int, axis: int) -> None:
+    def __init__(self, count: int, ndim: int, axis: int, has_axis: bool = True) -> None:
         self.axis = axis
         labels: List[Any] = [MIXED if one == axis else one for one in range(ndim)]
-        super().__init__([labels, [], [MIXED]], [labels] * count, [[0]])
+        super().__init__([labels, *[[]] * has_axis, [MIXED]], [labels] * count, [[0]])
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        one, _, lengths = inputs
+        one, lengths = inputs[0], inputs[-1]
         if isinstance(one, Shard) and one.axis == self.axis and isinstance(lengths, Size) and not one.loose:
             layouts = [length.layout for length in lengths.lengths if length.power == 1 or length.is_counted]
             known = [layout for layout in layouts if layout is not None]

@@ -133,6 +133,18 @@ class Drawn(Filled):
         super().__init__(values, ndim, shape)
         self.is_single = is_single
 
+    @classmethod
+    def of_labels(
+        cls, values: Sequence[Sequence[Any]], ndim: int, shape: Sequence[int], is_single: bool = True
+    ) -> Drawn:
+        """Return the rule with labels of the values' axes in place of patterns, for values with axes of their own.
+
+        Without a shape, the numbers have that of the values together.
+        """
+        rule = cls([()] * len(values), ndim, shape, is_single)
+        rule.labels = [list(labels) for labels in values]
+        return rule
+
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         stream = inputs[0] if isinstance(inputs[0], Stream) else Stream(None)
         placed = self._drawn([REPLICATE, *inputs[1:]], exact)
@@ -158,6 +170,8 @@ class Drawn(Filled):
         return Placed([drawn._replace(zero=False) if isinstance(drawn, Shard) else drawn], placed.whole)
 
     def _without_rows(self, values: Sequence[Placement], exact: bool) -> Placed:
+        if not self.shape and any(isinstance(one, Shard) for one in values):
+            return Axes(self.labels, [range(self.ndim)]).place(values, exact)
         common = all(isinstance(one, Replicate) and one.power == 0 for one in values)
         return Placed([WITHOUT_ROWS if common else Unknown("draws from a distribution that differs between ranks")])
 

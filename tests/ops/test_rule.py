@@ -39,8 +39,8 @@ def table(monkeypatch):
     """Rules that a test adds are gone after it."""
     from synkhronos.engines.theano import placing
 
-    monkeypatch.setattr(placing, "RULES", dict(placing.RULES))
-    monkeypatch.setattr(placing, "_added", set())
+    monkeypatch.setattr(placing.PLACING, "rules", dict(placing.RULES))
+    monkeypatch.setattr(placing.PLACING, "_added", set())
 
 
 @pytest.fixture

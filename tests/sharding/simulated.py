@@ -1,6 +1,6 @@
 """Graphs computed on simulated ranks, in step, with every variable compared with the serial program's by its placement.
 
-Every node is computed by Theano's own Python code: once of all rows, and once for each rank of its rows, without any
+Every node is computed by the library's own Python code: once of all rows, and once for each rank of its rows, without any
 optimisation and without ranks. Collectives that `exact` asks for are computed here, in NumPy, between the nodes.
 """
 
@@ -12,14 +12,10 @@ from unittest import mock
 import numpy as np
 import pytest
 import scipy.signal
-import theano
-from theano import tensor
-from theano.gof.graph import io_toposort
-from theano.tensor.nnet import abstract_conv
+from library import IS_THEANO, L
 
 import synkhronos.sharding as sharding
-from synkhronos.engines.theano import lengths, placing
-from synkhronos.engines.theano.formulas import with_formulas
+from synkhronos.engines.graph import lengths
 from synkhronos.sharding import Completed, Partial, Replicate, Shard, Size, Unknown, propagate
 
 #: Rows of each rank; those with a 0 are left out where an operation cannot have no rows.
@@ -60,7 +56,7 @@ class Program:
             return drawn.astype(dtype)
 
         ndim = len(shape) + (axis is not None)
-        variable = tensor.TensorType(dtype, (False,) * ndim)(f"in{len(self.inputs)}")
+        variable = L.variable(dtype, ndim, f"in{len(self.inputs)}")
         self.inputs.append(Input(variable, values, axis))
         return variable
 
@@ -81,11 +77,11 @@ def _propagated(program, outputs, exact):
     shards = {one.variable: Shard(one.axis) for one in program.inputs if one.axis is not None}
 
     def placed(outputs):
-        graph = placing.graph_of([one.variable for one in program.inputs], outputs)
+        graph = L.placing.graph_of([one.variable for one in program.inputs], outputs)
         return outputs, graph, propagate(graph.nodes, {**graph.known, **shards}, exact)
 
     outputs, graph, found = placed(outputs)
-    return placed(with_formulas(outputs, found.of)) if exact else (outputs, graph, found)
+    return placed(L.formulas(outputs, found.of)) if exact else (outputs, graph, found)
 
 
 def check(program, outputs, exact=False, splits=SPLITS, may_fail=False):
@@ -99,7 +95,7 @@ def check(program, outputs, exact=False, splits=SPLITS, may_fail=False):
         values, _ = serial_values(program, [*outputs, *before], 7)
         for new, old in zip(values, values[len(outputs) :]):
             _equal(new, old, "by formulas")
-    nodes = io_toposort([one.variable for one in program.inputs], outputs)
+    nodes = L.io_toposort([one.variable for one in program.inputs], outputs)
     thunks = [_thunk(node) for node in nodes]
     for split in splits:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -109,28 +105,23 @@ def check(program, outputs, exact=False, splits=SPLITS, may_fail=False):
 
 
 def serial_values(program, outputs, n_rows):
-    """Return what the interpreter and what ``theano.function`` compute of all rows."""
+    """Return what the interpreter and what the library's ``function`` computes of all rows."""
     variables = [one.variable for one in program.inputs]
     data = [one.make(n_rows) for one in program.inputs]
-    nodes = io_toposort(variables, outputs)
+    nodes = L.io_toposort(variables, outputs)
     values = dict(zip(variables, data))
     for node in nodes:
         values.update(zip(node.outputs, _thunk(node)([_value_of(one, values) for one in node.inputs])))
-    mode = theano.Mode(linker="py", optimizer=None)
-    function = theano.function(variables, outputs, mode=mode, on_unused_input="ignore")
+    function = L.function(variables, outputs, mode=L.slow, on_unused_input="ignore")
     return [values[one] for one in outputs], function(*data)
 
 
-@contextlib.contextmanager
-def compiled_quickly():
-    """Compile inner graphs in a hurry; Theano keeps the mode that it has once taken for the default one."""
-    with theano.change_flags(mode="FAST_COMPILE", compute_test_value="off"):
-        with mock.patch.object(theano.compile.mode, "instantiated_default_mode", None):
-            yield
-
-
 def with_convolutions():
-    """Give the Python code of convolutions, older than SciPy, what it takes from there."""
+    """Give the Python code of Theano's convolutions, older than SciPy, what it takes from there."""
+    if not IS_THEANO:
+        return contextlib.nullcontext()
+    from theano.tensor.nnet import abstract_conv
+
     return mock.patch.multiple(
         abstract_conv,
         create=True,
@@ -395,7 +386,7 @@ class Case:
         return self.name
 
     def verify(self, exact, splits=SPLITS):
-        with compiled_quickly(), with_convolutions():
+        with L.compiled_quickly(), with_convolutions():
             program = Program(seed=int(exact))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -1,9 +1,11 @@
 """Operations along one axis: softmax and cross-entropies, sorting, cumulative sums; and those that have no rule."""
 
-import theano.tensor as T
+from library import L, T
 from simulated import ALL_ROWS, Case, parametrize
-from theano.gradient import consider_constant, disconnected_grad, grad_clip, grad_scale, zero_grad
-from theano.tensor.nnet.neighbours import images2neibs
+
+consider_constant, disconnected_grad, grad_clip, grad_scale, zero_grad = map(
+    L.gradient, ["consider_constant", "disconnected_grad", "grad_clip", "grad_scale", "zero_grad"]
+)
 
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 
@@ -79,7 +81,7 @@ CASES = [
     Case("distances of all pairs", U, lambda p: [T.sqr(x.dimshuffle(0, "x", 1) - x.dimshuffle("x", 0, 1)).sum(2) for x in [p.rows(p.f)]]),
     Case("attention in rows", S, lambda p: [T.batched_dot(T.nnet.softmax(T.batched_dot(k, q)), k) for k in [p.rows(4, p.f)] for q in [p.rows(p.f)]]),
     Case("a contrast of rows", U, lambda p: [T.nnet.softmax(T.dot(x, y.T)) for x in [p.rows(p.f)] for y in [p.rows(p.f)]]),
-    Case("images to neighbours", U, lambda p: images2neibs(p.rows(2, 4, 4), (2, 2))),
+    Case("images to neighbours", U, lambda p: T.nnet.neighbours.images2neibs(p.rows(2, 4, 4), (2, 2))),
 ]  # fmt: skip
 
 

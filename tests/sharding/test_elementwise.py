@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import theano.tensor as T
+from library import L, T
 from simulated import ALL_ROWS, Case, Program, parametrize, serial_values
 
 UNARY = [

@@ -1,7 +1,6 @@
 """Shapes, and operations that are given one."""
 
-import theano
-import theano.tensor as T
+from library import L, T
 from simulated import ALL_ROWS, Case, parametrize
 
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
@@ -132,7 +131,7 @@ def _checked(x):
 
 
 def _printed(x):
-    return theano.printing.Print("x", attrs=())(x)
+    return L.Print("x", attrs=())(x)
 
 
 @parametrize(CASES)

@@ -1,9 +1,8 @@
 """Indices, basic and advanced, what sets and adds to elements, and gradients."""
 
 import pytest
-import theano.tensor as T
+from library import L, T
 from simulated import ALL_ROWS, Case, parametrize
-from theano.tensor.extra_ops import to_one_hot
 
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 
@@ -70,10 +69,10 @@ CASES = [
     Case("adds to an element, and at rows' positions", U, lambda p: T.sqrt(T.inc_subtensor(T.inc_subtensor(p.all(5, positive=True)[1:3], p.rows(positive=True).sum())[labels(p, 5)], p.rows(positive=True))), R),
     Case("adds parts at rows' positions", U, lambda p: T.inc_subtensor(p.rows(5).sum(0)[labels(p, 5)], p.rows()), P),
     Case("adds at positions of other axes", "Shard(0) Shard(0)", lambda p: [T.inc_subtensor(p.rows(3)[:, [0, 2]], 1.0), T.set_subtensor(p.rows(3)[:, [0, 2]], p.rows(2))]),
-    Case("one hot", S, lambda p: to_one_hot(labels(p, 4), 4)),
+    Case("one hot", S, lambda p: T.extra_ops.to_one_hot(labels(p, 4), 4)),
     Case("one hot by hand", "Shard(0) Shard(0)", lambda p: [T.eq(labels(p, 4).dimshuffle(0, "x"), T.arange(4))] + [T.set_subtensor(T.zeros((y.shape[0], 4))[T.arange(y.shape[0]), y], 1) for y in [labels(p, 4)]]),
     Case("one hot of eye", S, lambda p: T.eye(4)[labels(p, 4)]),
-    Case("a confusion matrix", P, lambda p: [T.dot(to_one_hot(y, 4).T, to_one_hot(z, 4)) for y in [labels(p, 4)] for z in [labels(p, 4)]]),
+    Case("a confusion matrix", P, lambda p: [T.dot(T.extra_ops.to_one_hot(y, 4).T, T.extra_ops.to_one_hot(z, 4)) for y in [labels(p, 4)] for z in [labels(p, 4)]]),
     Case("gradient of a slice", "Shard(0) Partial(avg)", lambda p: [T.grad(T.sqr((x * w)[:, 1:]).mean(), [x, w]) for x in [p.rows(3)] for w in [p.all(3)]][0], "Shard(0) Partial(sum)"),
     Case("gradient of an element in rows", "Shard(0) Partial(avg)", lambda p: [T.grad(T.sqr((x * w)[:, [0, 2, 2]]).mean(), [x, w]) for x in [p.rows(3)] for w in [p.all(3)]][0], "Shard(0) Partial(sum)"),
     Case("gradient of a label's probability", "Shard(0)", lambda p: [T.grad(x[T.arange(x.shape[0]), labels(p, 3)].mean(), x) for x in [p.rows(3)]]),

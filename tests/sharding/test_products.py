@@ -1,8 +1,7 @@
 """Products of matrices, convolutions and pooling, and their gradients."""
 
-import theano.tensor as T
+from library import T
 from simulated import ALL_ROWS, Case, parametrize
-from theano.tensor.signal.pool import pool_2d, pool_3d
 
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 
@@ -59,14 +58,14 @@ CASES = [
     Case("gradient of two convolutions", "Partial(avg) Partial(avg)", mean_grad(lambda p: [[T.nnet.conv2d(T.nnet.relu(T.nnet.conv2d(images(p), w)), v), w, v] for w in [p.all(2, 3, 2, 2)] for v in [p.all(2, 2, 2, 2)]][0]), "Partial(sum) Partial(sum)", empty=False),
     Case("transposed conv2d", "Shard(0) Partial(avg)", lambda p: [[y, T.grad(T.sqr(y).mean(), w)] for x in [p.rows(2, 3, 3)] for w in [p.all(2, 3, 2, 2)] for y in [T.nnet.abstract_conv.conv2d_grad_wrt_inputs(x, w, (None, 3, 4, 4))]][0], "Shard(0) Partial(sum)", empty=False),
     Case("conv3d", "Shard(0) Partial(avg)", lambda p: [[y, T.grad(T.sqr(y).mean(), w)] for w in [p.all(2, 2, 2, 2, 2)] for y in [T.nnet.conv3d(p.rows(2, 3, 3, 3), w)]][0], "Shard(0) Partial(sum)", empty=False),
-    Case("pooling", " ".join([S] * 4), lambda p: [pool_2d(images(p), (2, 2), ignore_border=True, mode=mode) for mode in ("max", "sum", "average_inc_pad", "average_exc_pad")]),
-    Case("pooling with padding and stride", "Shard(0) Shard(1)", lambda p: [pool_2d(images(p), (2, 2), stride=(1, 1), pad=(1, 1), ignore_border=True), pool_2d(p.rows(3, 4, 4, axis=1), (2, 2), ignore_border=True)]),
-    Case("pooling along rows", U, lambda p: pool_2d(p.rows(2, 4, axis=1), (2, 2), ignore_border=True)),
-    Case("pooling in three dimensions", S, lambda p: pool_3d(p.rows(2, 4, 4, 4), (2, 2, 2), ignore_border=True)),
-    Case("gradient of max pooling", "Shard(0) Partial(avg)", mean_grad(lambda p: [[pool_2d(x * b, (2, 2), ignore_border=True), x, b] for x in [images(p)] for b in [p.all(3, 4, 4)]][0]), "Shard(0) Partial(sum)"),
-    Case("gradient of max pooling of parts", "Unknown", lambda p: [T.grad(pool_2d(s, (2, 2), ignore_border=True).sum(), s) for s in [images(p).sum(0, keepdims=True)]], R),
-    Case("gradient of average pooling", "Shard(0) Partial(avg)", mean_grad(lambda p: [[pool_2d(x * b, (2, 2), ignore_border=True, mode="average_inc_pad"), x, b] for x in [images(p)] for b in [p.all(3, 4, 4)]][0]), "Shard(0) Partial(sum)"),
-    Case("second gradient of max pooling", "Shard(0)", lambda p: [T.grad(T.sqr(T.grad(T.sqr(pool_2d(x, (2, 2), ignore_border=True)).sum(), x)).sum(), x) for x in [images(p)]]),
+    Case("pooling", " ".join([S] * 4), lambda p: [T.signal.pool.pool_2d(images(p), (2, 2), ignore_border=True, mode=mode) for mode in ("max", "sum", "average_inc_pad", "average_exc_pad")]),
+    Case("pooling with padding and stride", "Shard(0) Shard(1)", lambda p: [T.signal.pool.pool_2d(images(p), (2, 2), stride=(1, 1), pad=(1, 1), ignore_border=True), T.signal.pool.pool_2d(p.rows(3, 4, 4, axis=1), (2, 2), ignore_border=True)]),
+    Case("pooling along rows", U, lambda p: T.signal.pool.pool_2d(p.rows(2, 4, axis=1), (2, 2), ignore_border=True)),
+    Case("pooling in three dimensions", S, lambda p: T.signal.pool.pool_3d(p.rows(2, 4, 4, 4), (2, 2, 2), ignore_border=True)),
+    Case("gradient of max pooling", "Shard(0) Partial(avg)", mean_grad(lambda p: [[T.signal.pool.pool_2d(x * b, (2, 2), ignore_border=True), x, b] for x in [images(p)] for b in [p.all(3, 4, 4)]][0]), "Shard(0) Partial(sum)"),
+    Case("gradient of max pooling of parts", "Unknown", lambda p: [T.grad(T.signal.pool.pool_2d(s, (2, 2), ignore_border=True).sum(), s) for s in [images(p).sum(0, keepdims=True)]], R),
+    Case("gradient of average pooling", "Shard(0) Partial(avg)", mean_grad(lambda p: [[T.signal.pool.pool_2d(x * b, (2, 2), ignore_border=True, mode="average_inc_pad"), x, b] for x in [images(p)] for b in [p.all(3, 4, 4)]][0]), "Shard(0) Partial(sum)"),
+    Case("second gradient of max pooling", "Shard(0)", lambda p: [T.grad(T.sqr(T.grad(T.sqr(T.signal.pool.pool_2d(x, (2, 2), ignore_border=True)).sum(), x)).sum(), x) for x in [images(p)]]),
 ]  # fmt: skip
 
 

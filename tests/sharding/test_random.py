@@ -1,10 +1,7 @@
 """Random draws: rows of a draw whose shape has rows are each rank's own; others differ from rank to rank."""
 
-import theano
-import theano.tensor as T
+from library import L, T
 from simulated import ALL_ROWS, SPLITS, Case, Program, parametrize, placements
-from theano.sandbox.rng_mrg import MRG_RandomStreams
-from theano.tensor.shared_randomstreams import RandomStreams
 
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 
@@ -13,7 +10,7 @@ class Streams:
     """Both kinds of streams, whose states are inputs of the program."""
 
     def __init__(self, p):
-        self.p, self.streams = p, [MRG_RandomStreams(7), RandomStreams(7)]
+        self.p, self.streams = p, L.streams(7)
 
     def draw(self, make):
         """Return what ``make`` draws from each of the streams."""
@@ -22,15 +19,9 @@ class Streams:
     def done(self, outputs):
         """Add the states to the inputs."""
         for stream in self.streams:
-            for state, _ in _updates(stream):
+            for state in L.states(stream):
                 self.p.given(state, state.get_value(borrow=True))
         return outputs
-
-
-def _updates(stream):
-    if isinstance(stream, MRG_RandomStreams):
-        return [(state, None) for state, *_ in stream.state_updates]
-    return stream.state_updates
 
 
 def drawn(*makes):
@@ -50,7 +41,7 @@ CASES = [
     Case("of rows along another axis", "Shard(1) Shard(1)", drawn(lambda s, x, p: s.uniform((3, x.shape[0])))),
     Case("normal, of rows", " ".join([S] * 4), drawn(lambda s, x, p: s.normal(x.shape), lambda s, x, p: s.normal((x.shape[0], 2), avg=1, std=2))),
     Case("normal, along another axis", "Shard(1) Shard(1)", drawn(lambda s, x, p: s.normal((3, x.shape[0])))),
-    Case("multinomial", "Shard(0) Shard(0)", drawn(lambda s, x, p: s.multinomial(pvals=T.nnet.softmax(x)) if isinstance(s, MRG_RandomStreams) else s.uniform(x.shape))),
+    Case("multinomial", "Shard(0) Shard(0)", drawn(lambda s, x, p: s.multinomial(pvals=T.nnet.softmax(x)) if hasattr(s, "multinomial") else s.uniform(x.shape))),
     Case("integers and choices", "Shard(0) Shard(0)", lambda p: [[streams.done([streams.streams[1].random_integers((x.shape[0],), 0, 5), streams.streams[1].choice((x.shape[0],), 5)])] for x in [p.rows(p.f)] for streams in [Streams(p)]][0][0]),
     Case("permutations for each row", S, lambda p: [streams.done([streams.streams[1].permutation((x.shape[0],), 4)]) for x in [p.rows(p.f)] for streams in [Streams(p)]][0]),
     Case("permutations, reshaped", U, lambda p: [streams.done([streams.streams[1].permutation((x.shape[0],), 4).reshape((4, x.shape[0]))]) for x in [p.rows(p.f)] for streams in [Streams(p)]][0]),
@@ -98,7 +89,7 @@ def _gibbs(p):
         h = s.binomial(n=1, p=T.nnet.sigmoid(T.dot(v, w)), size=(v.shape[0], p.h), dtype="float64")
         return s.binomial(n=1, p=T.nnet.sigmoid(T.dot(h, w.T)), size=v.shape, dtype="float64")
 
-    chain, updates = theano.scan(step, outputs_info=[v], non_sequences=[w], n_steps=3)
+    chain, updates = L.scan(step, outputs_info=[v], non_sequences=[w], n_steps=3)
     for state in updates:
         if state not in [one.variable for one in p.inputs]:
             p.given(state, state.get_value(borrow=True))
@@ -123,5 +114,5 @@ def test_placements_are_those_of_the_serial_program(case, exact):
 def test_a_draw_without_rows_says_so():
     program = Program()
     x = program.rows(3)
-    (found,) = placements(program, [x * MRG_RandomStreams(1).uniform((3,))])
+    (found,) = placements(program, [x * L.streams(1)[0].uniform((3,))])
     assert "differ from rank to rank" in found.why

@@ -7,10 +7,8 @@ import warnings
 
 import numpy as np
 import pytest
-import theano
-import theano.tensor as T
-from simulated import Program, _thunk, _value_of, check, compiled_quickly
-from theano.gof.graph import io_toposort
+from library import L, T
+from simulated import Program, _thunk, _value_of, check
 
 from synkhronos.sharding import Shard
 
@@ -58,7 +56,7 @@ class Growth:
                 warnings.simplefilter("ignore")
                 new = self.choice(OPERATIONS)(self)
                 values = dict(self.values)
-                for node in io_toposort(list(values), [new]):
+                for node in L.io_toposort(list(values), [new]):
                     values.update(zip(node.outputs, _thunk(node)([_value_of(one, values) for one in node.inputs])))
         except Exception:  # it does not fit: this is not what is tested
             return
@@ -149,12 +147,12 @@ def _filled(g):
 def _scanned(g):
     x = g.one(newest=0.8)
     kind = g.rng.randint(3)
-    with compiled_quickly():
+    with L.compiled_quickly():
         if kind == 0:
-            return theano.scan(lambda x_t: T.tanh(x_t) * 2, [x])[0]
+            return L.scan(lambda x_t: T.tanh(x_t) * 2, [x])[0]
         if kind == 1:
-            return theano.scan(lambda x_t, h: h + x_t, [x], [T.zeros_like(x[0])])[0]
-        return theano.scan(lambda x_t, h: h + x_t.sum(0), [x], [T.zeros_like(x[0].sum(0))])[0][-1]
+            return L.scan(lambda x_t, h: h + x_t, [x], [T.zeros_like(x[0])])[0]
+        return L.scan(lambda x_t, h: h + x_t.sum(0), [x], [T.zeros_like(x[0].sum(0))])[0][-1]
 
 
 def _gradient(g):
@@ -208,7 +206,7 @@ def test_what_is_said_of_a_graph_is_true(seed, exact):
 
 
 def verify(seed, exact, n_operations=25):
-    with compiled_quickly():
+    with L.compiled_quickly():
         growth = Growth(seed)
         for _ in range(n_operations):
             growth.grow()

@@ -26,14 +26,15 @@ from pytensor.tensor.type import TensorType
 
 from ...sharding import Rule
 from .. import random_states
+from ..graph.affine import Affine
 from ..graph.engine import GraphEngine
 from ..graph.library import Library
 from . import pickling_repairs, profiles, scans
-from .affine import affine_inputs
+from .classes import CLASSES
 from .formulas import with_formulas
-from .lengths import checked, counted
+from .lengths import LENGTHS
 from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
-from .placing import add_rule, graph_of
+from .placing import PLACING
 from .shapes import by_shapes_of_inputs, shapes_of
 
 
@@ -71,11 +72,11 @@ class PyTensorEngine(GraphEngine):
         InverseShare=InverseShare,
         Share=Share,
         TakeShare=TakeShare,
-        counted=counted,
-        checked=checked,
-        graph_of=lambda outputs: graph_of([], outputs),
+        counted=LENGTHS.counted,
+        checked=LENGTHS.checked,
+        graph_of=lambda outputs: PLACING.graph_of([], outputs),
         with_formulas=with_formulas,
-        affine_inputs=affine_inputs,
+        affine_inputs=Affine(CLASSES),
         by_shapes_of_inputs=by_shapes_of_inputs,
         inner_outputs=scans.inner_outputs,
         scan_in_order=scans.in_order,
@@ -106,7 +107,7 @@ class PyTensorEngine(GraphEngine):
         return isinstance(cls, type) and issubclass(cls, Op)
 
     def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
-        add_rule(cls, make)
+        PLACING.add_rule(cls, make)
 
     # -- random streams ------------------------------------------------------------------------------------------
 

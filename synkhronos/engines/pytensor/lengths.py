@@ -1,20 +1,54 @@
-"""The lengths of axes in a PyTensor graph as products of symbols: enough to see what a reshape does to rows."""
+"""What is known of lengths in PyTensor's graphs: `graph.lengths` for PyTensor's operations."""
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence, Tuple
+from typing import Any
 
-from pytensor import tensor
-from pytensor.raise_op import Assert
+from pytensor.compile.builders import OpFromGraph
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.special import LogSoftmax, Softmax
 
-from ...sharding import Product
-
-
-def checked(variables: Sequence[Any], equal: Sequence[Tuple[Product, Product]]) -> List[Any]:
-    """Return variables that raise an AssertionError where they are computed if lengths are not equal."""
-    raise NotImplementedError(str(Assert))
+from ..graph.lengths import Lengths, broadcastable
+from .classes import CLASSES
 
 
-def counted(lengths: Any, sums: Any, position: int) -> Any:
-    """Return a vector of lengths with one that was summed over ranks; or the sum if it is a number."""
-    return tensor.set_subtensor(lengths[position], sums[position]) if lengths.type.ndim else sums
+def _before(node: Any, axis: int, output: Any) -> Any:
+    op, k = node.op, node.outputs.index(output)
+    if isinstance(op, Blockwise):
+        return _before_blockwise(node, axis, k)
+    if isinstance(op, CLASSES.rows_at):
+        return (node.inputs[1], 0) if axis == 0 else (node.inputs[0], axis)
+    if isinstance(op, RandomVariable):
+        size = LENGTHS.elements(node.inputs[1])
+        return None if size is None or axis >= len(size) else size[axis]
+    if isinstance(op, OpFromGraph):
+        return _before_inner(node, axis, k)
+    return None
+
+
+def _before_blockwise(node: Any, axis: int, k: int) -> Any:
+    """Return what an axis of the batch, or one with a name in the signature, takes its length from."""
+    op = node.op
+    n = node.outputs[k].type.ndim - len(op.outputs_sig[k])
+    for variable, names in zip(node.inputs, op.inputs_sig):
+        if axis < n and not broadcastable(variable)[axis]:
+            return variable, axis
+        if axis >= n and op.outputs_sig[k][axis - n] in names:
+            return variable, n + names.index(op.outputs_sig[k][axis - n])
+    return None
+
+
+def _before_inner(node: Any, axis: int, k: int) -> Any:
+    """Return what an axis takes its length from, if that is an input of the graph inside."""
+    inputs, outputs = CLASSES.inner(node.op)
+    found = LENGTHS.axis_length(outputs[k], axis)
+    if not found.factors:
+        return found
+    ((symbol, exponent),) = found.factors if len(found.factors) == 1 else ((None, 0),)
+    if found.number == exponent == 1 and isinstance(symbol, tuple) and symbol[0] in inputs:
+        return node.inputs[inputs.index(symbol[0])], symbol[1]
+    return None
+
+
+LENGTHS = Lengths(CLASSES, (Softmax, LogSoftmax, *CLASSES.inc_rows_at), _before)

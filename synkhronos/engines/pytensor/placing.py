@@ -1,27 +1,110 @@
-"""The rule of `synkhronos.sharding` for each of PyTensor's operations."""
+"""The rule of `synkhronos.sharding` for each of PyTensor's operations.
+
+A new operation is one entry in the table at the end: from its class to a function from a node to a rule.
+"""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Callable, Dict, Optional, Sequence, Type
+from typing import Any, Dict, List, Optional, Type
 
 from pytensor.graph.op import Op
-from pytensor.graph.traversal import io_toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor import basic, extra_ops
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.type_other import NoneTypeT
 
-from ...sharding import Graph, Node, Opaque, Rule
+from ...sharding import MIXED, ONE, Axes, Coordinates, Drawn, Rule
+from ..graph.lengths import broadcastable, ndim
+from ..graph.placing import Make, Placing
+from ..graph.rules import indices, shapes
+from ..graph.rules.along import along, own_axis
+from .classes import CLASSES
+from .lengths import LENGTHS
 
-RULES: Dict[Type[Op], Callable[[Any], Optional[Rule]]] = {}
+
+def _batch(variable: Any, n_core: int, n_batch: int) -> List[Any]:
+    """Return labels for those axes of a variable that are the batch's."""
+    axes = range(n_batch - (ndim(variable) - n_core), n_batch)
+    return [ONE if one else ("batch", axis) for axis, one in zip(axes, broadcastable(variable))]
 
 
-def graph_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> Graph:
-    """Return a graph as the rules see it."""
-    nodes = [
-        Node(Opaque(len(node.outputs)), tuple(node.inputs), tuple(node.outputs), partial(str, node))
-        for node in io_toposort(inputs, outputs)
+def _blockwise(node: Any) -> Rule:
+    """What an operation does with each element of a batch, if a rule says it by axes; else it needs all its axes."""
+    op = node.op
+    n_batch = ndim(node.outputs[0]) - len(op.outputs_sig[0])
+    dummies = [
+        TensorType(one.dtype, shape=one.type.shape[ndim(one) - len(names) :])()
+        for one, names in zip(node.inputs, op.inputs_sig)
     ]
-    return Graph(nodes, list(inputs), list(outputs), {})
+    core = PLACING.rule_of(op.core_op.make_node(*dummies))
+    if type(core) is not Axes:
+        of_inputs, of_outputs = ([[MIXED] * len(names) for names in sig] for sig in (op.inputs_sig, op.outputs_sig))
+        core = Axes(of_inputs, of_outputs, reduce=[None] * len(node.outputs))
+    inputs = [
+        _batch(one, len(names), n_batch) + labels for one, names, labels in zip(node.inputs, op.inputs_sig, core.inputs)
+    ]
+    outputs = [[("batch", axis) for axis in range(n_batch)] + labels for labels in core.outputs]
+    return Axes(inputs, outputs, core.linear, core.powers, core.reduce)
 
 
-def add_rule(cls: Type[Op], make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
-    """Give an operation of the program's own a rule; see `Engine.add_rule`."""
-    raise NotImplementedError
+def _drawn(node: Any) -> Rule:
+    op, (_, size, *parameters), drawn = node.op, node.inputs, node.outputs[1]
+    n_batch = ndim(drawn) - op.ndim_supp
+    labels = []
+    for one, n_core in zip(parameters, op.ndims_params):
+        axes = range(n_batch - (ndim(one) - n_core), n_batch)
+        labels.append([ONE if flag else axis for axis, flag in zip(axes, broadcastable(one))] + [MIXED] * n_core)
+    shape = [] if isinstance(size.type, NoneTypeT) else [1]
+    return Drawn.of_labels([[], *labels], ndim(drawn), shape, is_single=op.ndim_supp == 0)
+
+
+def _where(node: Any) -> Rule:
+    return Coordinates(ndim(node.inputs[0]), node.inputs[0])
+
+
+def _advanced_subtensor(node: Any) -> Optional[Rule]:
+    return _masked(node, 1) or indices.advanced_subtensor(LENGTHS, node)
+
+
+def _advanced_inc_subtensor(node: Any) -> Optional[Rule]:
+    return _masked(node, 2) or indices.advanced_inc_subtensor(LENGTHS, node)
+
+
+def _masked(node: Any, first: int) -> Optional[Rule]:
+    entries = CLASSES.advanced_entries(node, first) or [None]
+    return indices.masked(node, first) if entries[0] == first else None
+
+
+def _diagonal(node: Any) -> Rule:
+    op, n = node.op, ndim(node.inputs[0])
+    names = [MIXED if axis in (op.axis1, op.axis2) else axis for axis in range(n)]
+    return Axes([names], [[*[name for name in names if name != MIXED], MIXED]], [[0]])
+
+
+def _sorted_in(node: Any) -> Rule:
+    """Positions in a sorted vector."""
+    vector, values, *rest = node.inputs
+    names = range(ndim(values))
+    return Axes([[MIXED], names, *[[MIXED] for _ in rest]], [names], reduce=[None])
+
+
+def _checked(node: Any) -> Rule:
+    return shapes.checked(LENGTHS, node)
+
+
+_OWN: Dict[Type[Op], Make] = {
+    Blockwise: _blockwise,
+    RandomVariable: _drawn,
+    CLASSES.Nonzero: _where,
+    CLASSES.AdvancedSubtensor: _advanced_subtensor,
+    CLASSES.AdvancedIncSubtensor: _advanced_inc_subtensor,
+    CheckAndRaise: _checked,
+    basic.ExtractDiag: _diagonal,
+    extra_ops.Repeat: along(own_axis, linear=True),
+    extra_ops.SearchsortedOp: _sorted_in,
+}
+
+PLACING = Placing(LENGTHS, _OWN)
+RULES = PLACING.rules

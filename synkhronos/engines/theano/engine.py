@@ -27,14 +27,15 @@ from ...errors import ArgumentTypeError
 from ...reductions import ReduceOp
 from ...sharding import Rule
 from .. import random_states
+from ..graph.affine import Affine
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
 from . import gpu, modules, pickling_repairs, profiles, repairs, scans
-from .affine import affine_inputs
+from .classes import CLASSES
 from .formulas import with_formulas
-from .lengths import checked, counted
+from .lengths import LENGTHS
 from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
-from .placing import add_rule, graph_of
+from .placing import PLACING
 from .shapes import by_shapes_of_inputs, shapes_of
 
 
@@ -74,11 +75,11 @@ class TheanoEngine(GraphEngine):
         InverseShare=InverseShare,
         Share=Share,
         TakeShare=TakeShare,
-        counted=counted,
-        checked=checked,
-        graph_of=lambda outputs: graph_of([], outputs),
+        counted=LENGTHS.counted,
+        checked=LENGTHS.checked,
+        graph_of=lambda outputs: PLACING.graph_of([], outputs),
         with_formulas=with_formulas,
-        affine_inputs=affine_inputs,
+        affine_inputs=Affine(CLASSES),
         by_shapes_of_inputs=by_shapes_of_inputs,
         inner_outputs=scans.inner_outputs,
         scan_in_order=scans.in_order,
@@ -145,7 +146,7 @@ class TheanoEngine(GraphEngine):
         return isinstance(cls, type) and issubclass(cls, Op)
 
     def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
-        add_rule(cls, make)
+        PLACING.add_rule(cls, make)
 
     # -- random streams ------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from ...errors import ArgumentTypeError, StateError, SynkhronosError, error_text
 from ...reductions import Accumulator, ReduceOp
 from ...selection import Indices
 from . import pocl
-from .all_reduce import AllReduce
+from .operations import AllReduce
 
 #: Where reductions keep their compiled kernel, which does not pickle, in their Apply node.
 KERNEL_OF_REDUCTION = "@cache_reduction_k"

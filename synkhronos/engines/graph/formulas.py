@@ -1,0 +1,78 @@
+"""Operations as formulas of simpler ones, of which the rules know more.
+
+An operation that computes with all rows at once is one node, into which no collective can be put. Its formula can have
+one between any two of its nodes::
+
+    inc_subtensor(w[i], x)     w + inc_subtensor(zeros_like(w)[i], x)     w of all ranks + a part
+
+A function with ``exact`` is given the formulas of those operations without which nothing would be known.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional, Sequence, Type
+
+from ...sharding import Placement, Shard, Unknown
+from .classes import Classes, Kinds
+
+#: From a node to equal expressions, one for each output; None if it has no formula.
+Formula = Callable[[Any], Optional[Sequence[Any]]]
+
+
+class Formulas:
+    """The formulas of a library's operations.
+
+    Parameters
+    ----------
+    classes : Classes
+    own : dict
+        From operations of this library alone to their formulas.
+    of_rows : sequence of classes
+        Those whose first input has rows.
+
+    Attributes
+    ----------
+    formulas : dict
+        From a class of operations to its formula; subclasses have that of their nearest base.
+    """
+
+    def __init__(self, classes: Classes, own: Dict[Type[Any], Formula], of_rows: Kinds = ()) -> None:
+        self.classes, self.of_rows = classes, of_rows
+        writes = (classes.IncSubtensor, *classes.inc_rows_at, classes.AdvancedIncSubtensor)
+        self.formulas: Dict[Type[Any], Formula] = {**dict.fromkeys(writes, self._added), **own}
+
+    def __call__(self, outputs: Sequence[Any], placement: Callable[[Any], Placement]) -> List[Any]:
+        """Return equal expressions with formulas in place of the operations of whose results nothing is known.
+
+        Parameters
+        ----------
+        outputs : sequence of variables
+        placement : callable
+            From a variable to its placement.
+
+        Returns
+        -------
+        list of variables
+            The outputs themselves if there are no such operations.
+        """
+        new: Dict[Any, Any] = {}
+        for node in self.classes.io_toposort([], outputs):
+            inputs = [new.get(variable, variable) for variable in node.inputs]
+            after = node if inputs == node.inputs else node.clone_with_new_inputs(inputs)
+            results: Optional[Sequence[Any]] = None if after is node else after.outputs
+            formula = next((self.formulas[cls] for cls in type(node.op).__mro__ if cls in self.formulas), None)
+            if formula is not None and any(isinstance(placement(one), Unknown) for one in node.outputs):
+                if not isinstance(placement(node.inputs[0]), Shard) or isinstance(node.op, self.of_rows):
+                    results = formula(after) or results
+            for variable, result in zip(node.outputs, results or ()):
+                result.name = variable.name
+                new[variable] = result
+        return [new.get(variable, variable) for variable in outputs]
+
+    def _added(self, node: Any) -> Optional[List[Any]]:
+        """Add to elements of zeros, and then to what they are elements of."""
+        if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False):
+            return None
+        array, *others = node.inputs
+        added = node.clone_with_new_inputs([self.classes.tensor.zeros_like(array), *others]).outputs[0]
+        return [self.classes.as_type(array + added, node.outputs[0].type)]

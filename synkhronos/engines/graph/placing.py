@@ -1,0 +1,128 @@
+"""From a graph of a tensor library to a graph of rules: which operation has which rule.
+
+::
+
+    RULES = {Elemwise: elementwise, CAReduce: reduction, ...}      a table of each library: what all have, and its own
+    node  -->  the rule of its operation's class, or of the nearest base class  -->  propagation through the graph
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Dict, Optional, Sequence, Set, Type
+
+import numpy as np
+
+from ...errors import ArgumentValueError
+from ...sharding import ZERO, Graph, Node, Opaque, Rule
+from .descriptions import described
+from .lengths import Lengths, ndim
+from .rules import along, elementwise, indices, nested, shapes
+
+#: From a node to its rule; None if it has none.
+Make = Callable[[Any], Optional[Rule]]
+
+
+class Placing:
+    """The rules of a library's operations.
+
+    Parameters
+    ----------
+    lengths : Lengths
+    own : dict
+        From operations of this library alone to what makes their rules.
+
+    Attributes
+    ----------
+    rules : dict
+        From a class of operations to what makes the rule of a node; subclasses have the rule of their nearest base.
+    """
+
+    def __init__(self, lengths: Lengths, own: Dict[Type[Any], Make]) -> None:
+        self.lengths = lengths
+        self.rules: Dict[Type[Any], Make] = {**common(lengths, self.graph_of), **own}
+        self._added: Set[Type[Any]] = set()
+
+    def graph_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Graph:
+        """Return a graph as the rules see it."""
+        nodes, known = [], {}
+        for node in self.lengths.classes.io_toposort(inputs, outputs):
+            describe = partial(described, self.lengths.classes, node)
+            nodes.append(Node(self.rule_of(node), tuple(node.inputs), tuple(node.outputs), describe))
+            for variable in node.inputs:
+                if self.is_zero(variable):
+                    known[variable] = ZERO
+        known.update({output: ZERO for output in outputs if self.is_zero(output)})
+        return Graph(nodes, list(inputs), list(outputs), known)
+
+    def rule_of(self, node: Any) -> Rule:
+        """Return the rule of a node; `Opaque` if its operation has none."""
+        for cls in type(node.op).__mro__:
+            if cls in self.rules:
+                rule = self.rules[cls](node)
+                if rule is not None:
+                    return rule
+        return Opaque(len(node.outputs))
+
+    def add_rule(self, cls: Type[Any], make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
+        """Give an operation of the program's own a rule; see `Engine.add_rule`."""
+        known = next((base for base in cls.__mro__ if base in self.rules and base not in self._added), None)
+        if known is not None:
+            got = f"{cls.__name__}" if known is cls else f"{cls.__name__}, a kind of {known.__name__}"
+            raise ArgumentValueError("op", "an operation without a rule", got)
+        self._added.add(cls)
+        self.rules[cls] = lambda node: make(
+            node, [ndim(one) for one in node.inputs], [ndim(one) for one in node.outputs]
+        )
+
+    def is_zero(self, variable: Any) -> bool:
+        """Return whether a variable is a constant all of whose elements are 0."""
+        value = self.lengths.constant(variable)
+        return isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and not value.any()
+
+
+def common(lengths: Lengths, graph_of: nested.GraphOf) -> Dict[Type[Any], Make]:
+    """Return the rules of operations that all libraries have."""
+    classes = lengths.classes
+    found: Dict[Type[Any], Callable[[Lengths, Any], Optional[Rule]]] = {
+        classes.Elemwise: elementwise.elementwise,
+        classes.CAReduce: elementwise.reduction,
+        classes.DimShuffle: elementwise.moved,
+        classes.Dot: along.dot,
+        classes.CumOp: along.cumulative,
+        classes.Shape: shapes.shape,
+        classes.Shape_i: shapes.length,
+        classes.Reshape: shapes.reshaped,
+        classes.Alloc: shapes.filled,
+        classes.AllocEmpty: shapes.empty,
+        classes.ARange: shapes.counting,
+        classes.MakeVector: shapes.vector,
+        classes.Join: shapes.joined,
+        classes.Split: shapes.split,
+        classes.Assert: shapes.checked,
+        classes.SpecifyShape: shapes.same_as_first,
+        classes.DeepCopyOp: elementwise.same,
+        classes.TensorFromScalar: elementwise.same,
+        classes.ScalarFromTensor: elementwise.same,
+        classes.Subtensor: indices.subtensor,
+        classes.IncSubtensor: indices.inc_subtensor,
+        classes.AdvancedSubtensor: indices.advanced_subtensor,
+        classes.AdvancedIncSubtensor: indices.advanced_inc_subtensor,
+        classes.IfElse: nested.choice,
+        classes.AllReduce: nested.completed,
+        classes.WholeLength: nested.whole_length,
+        classes.InverseShare: nested.inverse_share,
+        classes.TakeShare: nested.taken_share,
+        classes.PutShare: nested.put_share,
+        **dict.fromkeys(classes.argmaxes, elementwise.argmax),
+        **dict.fromkeys(classes.sorts, along.sort),
+        **dict.fromkeys(classes.views, elementwise.same),
+        **dict.fromkeys(classes.rebroadcasts, elementwise.same),
+        **dict.fromkeys(classes.batched_dots, along.batched_dot),
+        **dict.fromkeys(classes.rows_at, indices.rows_at),
+        **dict.fromkeys(classes.inc_rows_at, indices.inc_rows_at),
+    }
+    rules: Dict[Type[Any], Make] = {cls: partial(make, lengths) for cls, make in found.items()}
+    rules[classes.Scan] = partial(nested.loop, lengths, graph_of)
+    rules[classes.OpFromGraph] = partial(nested.inner, lengths, graph_of)
+    return rules

@@ -1,0 +1,160 @@
+"""Basic and advanced indices, and masks."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ....sharding import MIXED, Axes, Coordinate, Element, Masked, Rule, Slice, Subscript
+from ..indices import constant_index, is_all
+from ..lengths import Lengths, broadcastable, ndim
+from .along import labels
+
+
+def _basic_index(
+    lengths: Lengths, node: Any, first: int, as_it_is: Optional[int] = None
+) -> Tuple[List[Any], List[Any]]:
+    """Return the labels of the array that a basic index is put into, and of what it takes.
+
+    One axis may be given that is treated as if the index took it as it is.
+    """
+    array = node.inputs[0]
+    entries = lengths.classes.get_idx_list(node.inputs[first - 1 :], node.op.idx_list)
+    before = list(range(ndim(array)))
+    for axis, entry in enumerate(entries):
+        if axis != as_it_is and not is_all(lengths.classes, entry):
+            before[axis] = MIXED  # type: ignore[call-overload]
+    after = [name for axis, name in enumerate(before) if axis >= len(entries) or isinstance(entries[axis], slice)]
+    return before, after
+
+
+def _slices(lengths: Lengths, node: Any, first: int, rule_if: Callable[[int], Axes]) -> Dict[int, Slice]:
+    """Return the slices of a basic index that have ends in the graph, by axis."""
+    found: Dict[int, Slice] = {}
+    entries = lengths.classes.get_idx_list([None, *range(first, len(node.inputs))], node.op.idx_list)
+    for axis, entry in enumerate(entries):
+        if isinstance(entry, slice) and entry.step is None and not (entry.start is None and entry.stop is None):
+            is_start = entry.start is not None and _is_zero(lengths, node.inputs[entry.start])
+            found[axis] = Slice(None if is_start else entry.start, entry.stop, rule_if(axis))
+    return found
+
+
+def _is_zero(lengths: Lengths, variable: Any) -> bool:
+    value = lengths.constant(variable)
+    return value is not None and not value.any()
+
+
+def subtensor(lengths: Lengths, node: Any) -> Rule:
+    array, classes = node.inputs[0], lengths.classes
+    if array.owner is not None and isinstance(array.owner.op, classes.Nonzero) and ndim(node.outputs[0]) == 1:
+        (entry,) = classes.get_idx_list(node.inputs, node.op.idx_list)
+        if not isinstance(entry, slice) and lengths.constant(entry) is not None:
+            return Coordinate(int(lengths.constant(entry)))
+    ends = range(1, len(node.inputs))
+
+    def rule_if(as_it_is: Optional[int]) -> Any:
+        before, after = _basic_index(lengths, node, 1, as_it_is)
+        return [before, *[[]] * len(ends)], [after], [[0]]
+
+    is_vector = ndim(node.inputs[0]) == 1 and ndim(node.outputs[0]) == 1
+    slices = _slices(lengths, node, 1, lambda axis: Axes(*rule_if(axis)))
+    inputs, outputs, linear = rule_if(None)
+    rule = Subscript(inputs, outputs, linear, ends, is_vector=is_vector, slices=slices)
+    index = constant_index(classes, node) if ndim(node.inputs[0]) == 1 else None
+    return rule if index is None else Element(index, rule)
+
+
+def inc_subtensor(lengths: Lengths, node: Any) -> Rule:
+    ends, value = range(2, len(node.inputs)), node.inputs[1]
+
+    def rule_if(as_it_is: Optional[int]) -> Any:
+        before, taken = _basic_index(lengths, node, 2, as_it_is)
+        return [before, labels(value, taken[len(taken) - ndim(value) :]), *[[]] * len(ends)], [before], [[0, 1]]
+
+    slices = _slices(lengths, node, 2, lambda axis: Axes(*rule_if(axis)))
+    inputs, outputs, linear = rule_if(None)
+    return Subscript(inputs, outputs, linear, ends, sets=node.op.set_instead_of_inc, slices=slices)
+
+
+def rows_at(lengths: Lengths, node: Any) -> Rule:
+    """The elements of the first axis at positions in a vector."""
+    names = list(range(1, ndim(node.inputs[0])))
+    return Subscript([[MIXED, *names], ["at"]], [["at", *names]], [[0]], arrays={0: 1})
+
+
+def inc_rows_at(lengths: Lengths, node: Any) -> Rule:
+    names = list(range(1, ndim(node.inputs[0])))
+    value = ["at", *names][1 + len(names) - ndim(node.inputs[1]) :]
+    return Subscript(
+        [[MIXED, *names], labels(node.inputs[1], value), ["at"]],
+        [[MIXED, *names]],
+        [[0, 1]],
+        arrays={0: 2},
+        sets=node.op.set_instead_of_inc,
+    )
+
+
+def _advanced(lengths: Lengths, node: Any, first: int) -> Any:
+    """Return labels of the array, of what an advanced index takes, of its entries, its arrays by axis, and its ends."""
+    entries = lengths.classes.advanced_entries(node, first)
+    if entries is None:
+        return None
+    before: List[Any] = list(range(ndim(node.inputs[0])))
+    of_inputs: List[Any] = [[] for _ in node.inputs[first:]]
+    arrays: Dict[int, int] = {}
+    positions = [entry for entry in entries if not isinstance(entry, slice)]
+    if not all(is_integers(lengths, node.inputs[i]) for i in positions):
+        return None
+    width = max([ndim(node.inputs[i]) for i in positions], default=0)
+    place: Optional[int] = None
+    after: List[Any] = []
+    for axis, entry in enumerate(entries):
+        if isinstance(entry, slice):
+            if not entry == slice(None):
+                before[axis] = MIXED
+            after.append(before[axis])
+            continue
+        if place is not None and place != axis:
+            return None  # arrays that are not next to each other
+        place = axis + 1
+        arrays[axis] = entry
+        array = node.inputs[entry]
+        of_inputs[entry - first] = labels(array, [("at", k) for k in range(width - ndim(array), width)])
+        if len(arrays) == 1:
+            after += [("at", k) for k in range(width)]
+        before[axis] = MIXED
+    ends = [i for i in range(first, len(node.inputs)) if i not in arrays.values()]
+    return before, after + list(range(len(entries), ndim(node.inputs[0]))), of_inputs, arrays, ends
+
+
+def is_integers(lengths: Lengths, entry: Any) -> bool:
+    classes = lengths.classes
+    is_array = isinstance(entry.type, classes.TensorType)
+    return is_array and entry.dtype in classes.discrete_dtypes and entry.dtype != "bool"
+
+
+def advanced_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
+    found = _advanced(lengths, node, 1)
+    if found is None:
+        return None
+    before, after, of_inputs, arrays, ends = found
+    return Subscript([before, *of_inputs], [after], [[0]], ends, arrays=arrays)
+
+
+def advanced_inc_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
+    found = _advanced(lengths, node, 2)
+    if found is None:
+        return None
+    before, after, of_inputs, arrays, ends = found
+    value = labels(node.inputs[1], after[len(after) - ndim(node.inputs[1]) :])
+    # What is added to an element of several rows once only is no sum of what ranks add.
+    sets = bool(node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False))
+    return Subscript([before, value, *of_inputs], [before], [[0, 1]], ends, arrays=arrays, sets=sets)
+
+
+def masked(node: Any, first: int) -> Optional[Rule]:
+    """The elements that a mask chooses, or the array with these set; ``first`` is the position of the mask."""
+    array, mask = node.inputs[0], node.inputs[-1]
+    if len(node.inputs) != first + 1 or getattr(mask, "dtype", "") != "bool" or ndim(mask) == 0:
+        return None
+    of_value = broadcastable(node.inputs[1]) if first == 2 else None
+    return Masked(ndim(array), ndim(mask), mask, of_value, getattr(node.op, "set_instead_of_inc", False))

@@ -1,0 +1,95 @@
+"""Operations that make, use or change shapes."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+from ....sharding import (
+    MIXED,
+    Axes,
+    Checked,
+    Divided,
+    Filled,
+    Joined,
+    Opaque,
+    Positions,
+    Product,
+    Reshaped,
+    Rule,
+    ShapeOf,
+    Together,
+)
+from ..lengths import Lengths, broadcastable, ndim
+
+
+def shape(lengths: Lengths, node: Any) -> Rule:
+    return ShapeOf(ndim(node.inputs[0]))
+
+
+def length(lengths: Lengths, node: Any) -> Rule:
+    return ShapeOf(ndim(node.inputs[0]), node.op.i)
+
+
+def filled(lengths: Lengths, node: Any) -> Rule:
+    return _filled(node, 1)
+
+
+def empty(lengths: Lengths, node: Any) -> Rule:
+    return _filled(node, 0)
+
+
+def _filled(node: Any, values: int) -> Rule:
+    shape = range(values, len(node.inputs))
+    return Filled([broadcastable(one) for one in node.inputs[:values]], ndim(node.outputs[0]), shape)
+
+
+def reshaped(lengths: Lengths, node: Any) -> Rule:
+    before = [lengths.axis_length(node.inputs[0], axis) for axis in range(ndim(node.inputs[0]))]
+    after: List[Optional[Product]] = [None] * node.op.ndim
+    free = None
+    for axis, one in enumerate(lengths.elements(node.inputs[1]) or ()):
+        if one == Product(-1):
+            free = axis
+        elif one.number > 0:
+            after[axis] = one
+    return Reshaped(before, after, free)
+
+
+def vector(lengths: Lengths, node: Any) -> Rule:
+    n = len(node.inputs)
+    return Together([1] * n, Axes([[]] * n, [[MIXED]], [range(n)], moves=True))
+
+
+def joined(lengths: Lengths, node: Any) -> Rule:
+    axis, arrays = lengths.classes.joined(node)
+    if axis is None:
+        return Opaque(1)
+    has_axis = len(node.inputs) > len(arrays)
+    rule = Joined(len(arrays), ndim(arrays[0]), axis % ndim(arrays[0]), has_axis)
+    if ndim(arrays[0]) != 1:
+        return rule
+    vectors = map(lengths.elements, arrays)
+    return Together([*[0] * has_axis, *[None if one is None else len(one) for one in vectors]], rule)
+
+
+def split(lengths: Lengths, node: Any) -> Rule:
+    axis, n = lengths.classes.axis_of(node), ndim(node.inputs[0])
+    if axis is None:
+        return Opaque(len(node.outputs))
+    return Divided(len(node.outputs), n, axis % n, has_axis=len(node.inputs) > 2)
+
+
+def counting(lengths: Lengths, node: Any) -> Rule:
+    start, _, step = map(lengths.constant, node.inputs)
+    return Positions(start is not None and start == 0 and step is not None and step == 1)
+
+
+def checked(lengths: Lengths, node: Any) -> Rule:
+    return Checked(ndim(node.inputs[0]), len(node.inputs) - 1)
+
+
+def same_as_first(lengths: Lengths, node: Any) -> Rule:
+    """What an operation does that gives its first input as it is, whatever the values of the others."""
+    names = list(range(ndim(node.inputs[0])))
+    others: List[Any] = [[MIXED] * ndim(one) for one in node.inputs[1:]]
+    return Axes([names, *others], [names], [[0]], shapes_only=range(1, len(node.inputs)))

@@ -1,0 +1,124 @@
+"""PyTensor's operations that rules are about, of all versions from 3.0."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+from pytensor import printing, scalar, tensor
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.ops import DeepCopyOp, ViewOp
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import io_toposort
+from pytensor.ifelse import IfElse
+from pytensor.raise_op import Assert
+from pytensor.scan.op import Scan
+from pytensor.tensor import basic, blas, extra_ops, math, subtensor
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.sort import ArgSortOp, SortOp
+from pytensor.tensor.type import TensorType, discrete_dtypes, float_dtypes
+
+from ..graph.classes import Classes, Steps
+from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
+
+
+def _advanced_entries(node: Any, first: int) -> Optional[List[Any]]:
+    return list(subtensor.get_idx_list([None, *range(first, len(node.inputs))], node.op.idx_list))
+
+
+def _axis(op: Any, variable: Any) -> Optional[int]:
+    """Return the axis that an operation has itself, since PyTensor 3.1, or as an input."""
+    if hasattr(op, "axis"):
+        return int(op.axis)
+    return int(np.asarray(variable.data)) if isinstance(variable, Constant) else None
+
+
+def _joined(node: Any) -> Tuple[Optional[int], Sequence[Any]]:
+    return _axis(node.op, node.inputs[0]), node.inputs if hasattr(node.op, "axis") else node.inputs[1:]
+
+
+def _axis_of(node: Any) -> Optional[int]:
+    return _axis(node.op, node.inputs[-1] if len(node.inputs) < 3 else node.inputs[1])
+
+
+def _own(inputs: Sequence[Any], outputs: Sequence[Any]) -> Tuple[Sequence[Any], Sequence[Any]]:
+    """Return a copy of a graph with variables of its own: PyTensor has the same ones as inputs of all graphs inside."""
+    copies = [one.type() for one in inputs]
+    replaced = clone_replace(list(outputs), replace=dict(zip(inputs, copies)), rebuild_strict=False)
+    return copies, replaced
+
+
+def _steps(op: Any) -> Steps:
+    info = op.info
+    inputs, outputs = _own(op.inner_inputs, op.inner_outputs)
+    names = ("n_seqs", "tap_array", "mit_mot_out_slices", "n_mit_mot", "n_mit_sot", "n_sit_sot", "n_nit_sot")
+    known: Dict[str, Any] = {name: getattr(info, name) for name in names}
+    return Steps(
+        n_shared_outs=info.n_untraced_sit_sot,
+        as_while=info.as_while,
+        inputs=inputs,
+        outputs=outputs,
+        **known,
+    )
+
+
+CLASSES = Classes(
+    tensor=tensor,
+    scalar=scalar,
+    io_toposort=io_toposort,
+    discrete_dtypes=discrete_dtypes,
+    float_dtypes=float_dtypes,
+    Maximum=scalar.ScalarMaximum,
+    Minimum=scalar.ScalarMinimum,
+    powers={scalar.Sqr: 2, scalar.Sqrt: 0.5, scalar.Abs: 1, scalar.Reciprocal: -1, scalar.Sign: 0},
+    Constant=Constant,
+    TensorType=TensorType,
+    Alloc=basic.Alloc,
+    AllocEmpty=basic.AllocEmpty,
+    ARange=basic.ARange,
+    Assert=Assert,
+    argmaxes=(math.Argmax,),
+    CAReduce=CAReduce,
+    CumOp=extra_ops.CumOp,
+    DeepCopyOp=DeepCopyOp,
+    DimShuffle=DimShuffle,
+    Dot=math.Dot,
+    Elemwise=Elemwise,
+    IfElse=IfElse,
+    Join=basic.Join,
+    MakeVector=basic.MakeVector,
+    Nonzero=basic.Nonzero,
+    OpFromGraph=OpFromGraph,
+    Reshape=Reshape,
+    Scan=Scan,
+    ScalarFromTensor=basic.ScalarFromTensor,
+    Shape=Shape,
+    Shape_i=Shape_i,
+    sorts=(SortOp, ArgSortOp),
+    SpecifyShape=SpecifyShape,
+    Split=basic.Split,
+    TensorFromScalar=basic.TensorFromScalar,
+    Subtensor=subtensor.Subtensor,
+    IncSubtensor=subtensor.IncSubtensor,
+    AdvancedSubtensor=subtensor.AdvancedSubtensor,
+    AdvancedIncSubtensor=subtensor.AdvancedIncSubtensor,
+    rows_at=tuple(getattr(subtensor, name) for name in ("AdvancedSubtensor1",) if hasattr(subtensor, name)),
+    inc_rows_at=tuple(getattr(subtensor, name) for name in ("AdvancedIncSubtensor1",) if hasattr(subtensor, name)),
+    views=(printing.Print, extra_ops.CpuContiguous),
+    rebroadcasts=(ViewOp,),
+    batched_dots=(blas.BatchedDot,),
+    AllReduce=AllReduce,
+    WholeLength=WholeLength,
+    InverseShare=InverseShare,
+    TakeShare=TakeShare,
+    PutShare=PutShare,
+    get_idx_list=subtensor.get_idx_list,
+    advanced_entries=_advanced_entries,
+    joined=_joined,
+    axis_of=_axis_of,
+    steps=_steps,
+    inner=lambda op: _own(op.inner_inputs, op.inner_outputs),
+    as_type=lambda variable, type_: type_.filter_variable(variable),
+)

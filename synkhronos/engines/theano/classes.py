@@ -1,0 +1,120 @@
+"""Theano's operations that rules are about."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence, Tuple
+
+from theano import gradient, printing, scalar, tensor
+from theano.compile.builders import OpFromGraph
+from theano.compile.ops import DeepCopyOp, Rebroadcast, Shape, Shape_i, SpecifyShape, ViewOp
+from theano.gof import Constant
+from theano.gof.graph import io_toposort
+from theano.ifelse import IfElse
+from theano.scan_module.scan_op import Scan
+from theano.tensor import basic, blas, extra_ops, opt, subtensor
+from theano.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from theano.tensor.sort import ArgSortOp, SortOp
+
+from ..graph.classes import Classes, Steps
+from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
+
+
+def _advanced_entries(node: Any, first: int) -> Optional[List[Any]]:
+    entries: List[Any] = []
+    for i, entry in enumerate(node.inputs[first:], first):
+        if isinstance(entry.type, tensor.TensorType):
+            entries.append(i)
+        elif _is_whole_slice(entry):
+            entries.append(slice(None))
+        else:
+            return None
+    return entries
+
+
+def _is_whole_slice(entry: Any) -> bool:
+    if isinstance(entry, Constant):
+        return bool(entry.data == slice(None, None, None))
+    return entry.owner is not None and all(getattr(one, "data", 0) is None for one in entry.owner.inputs)
+
+
+def _number(variable: Any) -> Optional[int]:
+    """Return the number that a variable is, if it is a constant."""
+    while variable.owner is not None and isinstance(variable.owner.op, (DimShuffle, Rebroadcast, ViewOp)):
+        variable = variable.owner.inputs[0]
+    return int(variable.data) if isinstance(variable, Constant) and variable.ndim == 0 else None
+
+
+def _joined(node: Any) -> Tuple[Optional[int], Sequence[Any]]:
+    return _number(node.inputs[0]), node.inputs[1:]
+
+
+def _axis_of(node: Any) -> Optional[int]:
+    return _number(node.inputs[1])
+
+
+def _steps(op: Any) -> Steps:
+    return Steps(**{name: getattr(op, name) for name in Steps._fields})
+
+
+CLASSES = Classes(
+    tensor=tensor,
+    scalar=scalar,
+    io_toposort=io_toposort,
+    discrete_dtypes=tensor.discrete_dtypes,
+    float_dtypes=tensor.float_dtypes,
+    Maximum=scalar.Maximum,
+    Minimum=scalar.Minimum,
+    powers={scalar.Sqr: 2, scalar.Sqrt: 0.5, scalar.Abs: 1, scalar.Inv: -1, scalar.Sgn: 0},
+    Constant=Constant,
+    TensorType=tensor.TensorType,
+    Alloc=basic.Alloc,
+    AllocEmpty=basic.AllocEmpty,
+    ARange=basic.ARange,
+    Assert=opt.Assert,
+    argmaxes=(basic.MaxAndArgmax, basic.Argmax),
+    CAReduce=CAReduce,
+    CumOp=extra_ops.CumOp,
+    DeepCopyOp=DeepCopyOp,
+    DimShuffle=DimShuffle,
+    Dot=basic.Dot,
+    Elemwise=Elemwise,
+    IfElse=IfElse,
+    Join=basic.Join,
+    MakeVector=opt.MakeVector,
+    Nonzero=basic.Nonzero,
+    OpFromGraph=OpFromGraph,
+    Reshape=basic.Reshape,
+    Scan=Scan,
+    ScalarFromTensor=basic.ScalarFromTensor,
+    Shape=Shape,
+    Shape_i=Shape_i,
+    sorts=(SortOp, ArgSortOp),
+    SpecifyShape=SpecifyShape,
+    Split=basic.Split,
+    TensorFromScalar=basic.TensorFromScalar,
+    Subtensor=subtensor.Subtensor,
+    IncSubtensor=subtensor.IncSubtensor,
+    AdvancedSubtensor=subtensor.AdvancedSubtensor,
+    AdvancedIncSubtensor=subtensor.AdvancedIncSubtensor,
+    rows_at=(subtensor.AdvancedSubtensor1,),
+    inc_rows_at=(subtensor.AdvancedIncSubtensor1,),
+    views=(
+        *(printing.Print, extra_ops.CpuContiguous),
+        *(gradient.ConsiderConstant, gradient.ZeroGrad, gradient.DisconnectedGrad),
+        *(gradient.GradScale, gradient.GradClip),
+    ),
+    rebroadcasts=(Rebroadcast, ViewOp),
+    batched_dots=(blas.BatchedDot,),
+    AllReduce=AllReduce,
+    WholeLength=WholeLength,
+    InverseShare=InverseShare,
+    TakeShare=TakeShare,
+    PutShare=PutShare,
+    get_idx_list=subtensor.get_idx_list,
+    advanced_entries=_advanced_entries,
+    joined=_joined,
+    axis_of=_axis_of,
+    steps=_steps,
+    inner=lambda op: (op.local_inputs, op.local_outputs),
+    as_type=lambda variable, type_: tensor.patternbroadcast(variable, type_.broadcastable),
+)

@@ -1,0 +1,250 @@
+"""The words in which tests write graphs: those of Theano, or of PyTensor where that is what is installed.
+
+``T`` is the library's module of tensors with Theano's names; ``L`` has the rest. What a library does not have is skipped.
+"""
+
+import contextlib
+import importlib.util
+import warnings
+from unittest import mock
+
+import pytest
+
+IS_THEANO = importlib.util.find_spec("theano") is not None
+IS_PYTENSOR = not IS_THEANO and importlib.util.find_spec("pytensor") is not None
+NAME = "theano" if IS_THEANO else "pytensor"
+
+#: A module of tests for whose words PyTensor has no counterpart.
+needs_theano = pytest.mark.skipif(not IS_THEANO, reason="Theano is not installed")
+
+
+def lacks(what):
+    """Skip a test of what the library does not have."""
+    pytest.skip(f"{NAME} has no {what}")
+
+
+class Missing:
+    """What stands for a name that the library does not have."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __call__(self, *args, **kwargs):
+        lacks(self._name)
+
+    def __getattr__(self, name):
+        return Missing(f"{self._name}.{name}")
+
+
+class TheanoLibrary:
+    """Theano."""
+
+    def __init__(self):
+        import theano
+        from theano.gof.graph import inputs, io_toposort
+        from theano.ifelse import ifelse
+        from theano.printing import Print
+        from theano.scan_module import until
+
+        from synkhronos.engines.theano import engine, formulas, placing
+
+        import theano.tensor.nnet.neighbours
+        import theano.tensor.signal.pool
+
+        self.module, self.tensor = theano, theano.tensor
+        self.shared, self.function, self.scan, self.map, self.reduce = (
+            *(theano.shared, theano.function, theano.scan, theano.map),
+            theano.reduce,
+        )
+        self.until, self.ifelse, self.Print, self.io_toposort, self.inputs = until, ifelse, Print, io_toposort, inputs
+        self.OpFromGraph, self.Op, self.Apply = theano.OpFromGraph, theano.Op, theano.Apply
+        self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
+        self.slow = theano.Mode(linker="py", optimizer=None)
+
+    def variable(self, dtype, ndim, name=None):
+        return self.tensor.TensorType(dtype, (False,) * ndim)(name)
+
+    @contextlib.contextmanager
+    def compiled_quickly(self):
+        """Compile inner graphs in a hurry; Theano keeps the mode that it has once taken for the default one."""
+        with self.module.change_flags(mode="FAST_COMPILE", compute_test_value="off"):
+            with mock.patch.object(self.module.compile.mode, "instantiated_default_mode", None):
+                yield
+
+    def gradient(self, name):
+        return getattr(self.module.gradient, name)
+
+    def streams(self, seed):
+        """Return both kinds of streams of random numbers."""
+        from theano.sandbox.rng_mrg import MRG_RandomStreams
+        from theano.tensor.shared_randomstreams import RandomStreams
+
+        return [MRG_RandomStreams(seed), RandomStreams(seed)]
+
+    def states(self, stream):
+        """Return the shared variables of a stream."""
+        return [state for state, *_ in stream.state_updates]
+
+
+class PyTensorLibrary:
+    """PyTensor, with Theano's names."""
+
+    def __init__(self):
+        import pytensor
+        from pytensor.compile.builders import OpFromGraph
+        from pytensor.compile.mode import Mode
+        from pytensor.graph.basic import Apply
+        from pytensor.graph.op import Op
+        from pytensor.graph.traversal import graph_inputs, io_toposort
+        from pytensor.ifelse import ifelse
+        from pytensor.printing import Print
+        from pytensor.scan.utils import until
+
+        from synkhronos.engines.pytensor import engine, formulas, placing
+
+        self.module, self.tensor = pytensor, PyTensorTensors()
+        self.shared, self.function = pytensor.shared, pytensor.function
+        self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, io_toposort
+        self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
+        self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
+        self.slow = Mode(linker="py", optimizer=None)
+        self.inputs = lambda outputs: list(graph_inputs(outputs))
+
+    def variable(self, dtype, ndim, name=None):
+        return self.tensor.TensorType(dtype, shape=(None,) * ndim)(name)
+
+    def scan(self, *args, **kwargs):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = self.module.scan(*args, **kwargs)
+        return found if isinstance(found, tuple) and isinstance(found[1], dict) else (found, {})
+
+    def map(self, *args, **kwargs):
+        return self.scan(*args, **kwargs)
+
+    def reduce(self, fn, sequences, outputs_info, **kwargs):
+        (found, updates) = self.scan(fn, sequences, outputs_info, **kwargs)
+        return found[-1], updates
+
+    @contextlib.contextmanager
+    def compiled_quickly(self):
+        with self.module.config.change_flags(mode="FAST_COMPILE", linker="py", cxx="", compute_test_value="off"):
+            yield
+
+    def gradient(self, name):
+        return getattr(self.module.gradient, name, Missing(f"gradient.{name}"))
+
+    def streams(self, seed):
+        return [PyTensorStreams(seed), PyTensorStreams(seed + 1)]
+
+    def states(self, stream):
+        return [state for state, _ in stream.stream.state_updates]
+
+
+class PyTensorTensors:
+    """``pytensor.tensor`` with Theano's names."""
+
+    def __init__(self):
+        import pytensor.tensor as pt
+
+        self.pt, self.nnet, self.opt = pt, PyTensorNetworks(), PyTensorOpt()
+        self.inv, self.signal = pt.reciprocal, Missing("signal")
+
+    def __getattr__(self, name):
+        return getattr(self.pt, name, Missing(f"tensor.{name}"))
+
+    def batched_dot(self, one, other):
+        one, other = self.pt.as_tensor_variable(one), self.pt.as_tensor_variable(other)
+        left, right = one if one.ndim == 3 else one[:, None, :], other if other.ndim == 3 else other[:, :, None]
+        found = self.pt.matmul(left, right)
+        found = found if other.ndim == 3 else found[:, :, 0]
+        return found if one.ndim == 3 else found[:, 0]
+
+    def addbroadcast(self, x, *axes):
+        return self.pt.specify_broadcastable(x, *axes)
+
+    def max(self, x, axis=None, **kwargs):
+        return self.pt.max(x, axis=axis, **kwargs)
+
+    def split(self, x, splits, n_splits, axis=0):
+        return self.pt.basic.Split(n_splits)(x, axis, splits) if False else self.pt.split(x, splits, axis=axis)
+
+
+class PyTensorStreams:
+    """``pytensor.tensor.random.RandomStream`` with the words of Theano's."""
+
+    def __init__(self, seed):
+        import pytensor.tensor as pt
+
+        self.pt, self.stream = pt, pt.random.RandomStream(seed)
+
+    def uniform(self, size=None, low=0.0, high=1.0):
+        return self.stream.uniform(low, high, size=size)
+
+    def normal(self, size=None, avg=0.0, std=1.0):
+        return self.stream.normal(avg, std, size=size)
+
+    def binomial(self, size=None, n=1, p=0.5, dtype="int64"):
+        return self.pt.cast(self.stream.binomial(n, p, size=size), dtype)
+
+    def multinomial(self, pvals):
+        return self.stream.multinomial(1, pvals)
+
+    def random_integers(self, size, low, high):
+        return self.stream.integers(low, high + 1, size=size)
+
+    def choice(self, size, a):
+        return self.stream.integers(0, a, size=size)
+
+    def permutation(self, size, n):
+        return lacks("random.permutation of a size") if size else self.stream.permutation(n)
+
+
+class PyTensorOpt:
+    """``theano.tensor.opt``."""
+
+    def __init__(self):
+        from pytensor.raise_op import Assert
+
+        self.Assert = Assert
+
+
+class PyTensorNetworks:
+    """``theano.tensor.nnet``: what PyTensor has of it, and the formulas of the rest."""
+
+    def __init__(self):
+        import pytensor.tensor as pt
+
+        self.pt, self.sigmoid, self.softplus = pt, pt.sigmoid, pt.softplus
+
+    def __getattr__(self, name):
+        return Missing(f"nnet.{name}")
+
+    def softmax(self, x):
+        return self.pt.special.softmax(x, axis=-1)
+
+    def logsoftmax(self, x):
+        return self.pt.special.log_softmax(x, axis=-1)
+
+    def relu(self, x, alpha=0):
+        return self.pt.maximum(x, alpha * x) if alpha else 0.5 * (x + abs(x))
+
+    def elu(self, x, alpha=1):
+        return self.pt.switch(x > 0, x, alpha * self.pt.expm1(x))
+
+    def binary_crossentropy(self, output, target):
+        return -(target * self.pt.log(output) + (1.0 - target) * self.pt.log(1.0 - output))
+
+    def categorical_crossentropy(self, predicted, true):
+        if true.ndim == predicted.ndim:
+            return -self.pt.sum(true * self.pt.log(predicted), axis=predicted.ndim - 1)
+        return -self.pt.log(predicted)[self.pt.arange(true.shape[0]), true]
+
+
+if IS_THEANO:
+    L = TheanoLibrary()
+elif IS_PYTENSOR:
+    L = PyTensorLibrary()
+else:
+    pytest.skip("neither Theano nor PyTensor is installed", allow_module_level=True)
+T = L.tensor
