@@ -106,6 +106,21 @@ def mixture():
     return model
 
 
+def others():
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        rate, chances = pt.exp(mu + X[:, 0]), pm.math.softmax(X * mu, axis=-1)
+        pm.Censored("censored", pm.Normal.dist(mu), lower=None, upper=1.0, observed=np.minimum(REAL, 1))
+        pm.Truncated("truncated", pm.Normal.dist(mu + X[:, 0]), lower=-100.0, observed=REAL)
+        pm.ZeroInflatedPoisson("inflated", psi=0.5, mu=rate, observed=COUNTS)
+        pm.Categorical("categorical", p=chances, observed=GROUP % 3)
+        pm.Multinomial("multinomial", n=3, p=chances, observed=np.tile([1, 0, 2], (N, 1)))
+        pm.OrderedLogistic("ordered", eta=X[:, 0] * mu, cutpoints=[-1.0, 1.0], observed=GROUP % 3)
+        pm.NegativeBinomial("negative", mu=rate, alpha=1.0, observed=COUNTS)
+        pm.CustomDist("custom", mu, logp=lambda value, mu: -((value - mu) ** 2), observed=REAL)
+    return model
+
+
 def discrete():
     with pm.Model() as model:
         k = pm.Poisson("k", 2)
@@ -114,7 +129,7 @@ def discrete():
     return model
 
 
-MODELS = [logistic, linear, hierarchical, two_observed, matrices, vectors, mixture, discrete]
+MODELS = [logistic, linear, hierarchical, two_observed, matrices, vectors, mixture, others, discrete]
 
 
 def points_of(model, n):
@@ -222,8 +237,10 @@ def test_parameters_out_of_range(make_world):
     make_world("threads", 2)
     with pm.Model() as model:
         sigma = pm.Normal("sigma", 0, 1)
-        data_parallel(lambda y: pm.logp(pm.Normal.dist(0, sigma), y), [REAL])
-    logp = model.compile_logp()
+        data_parallel(
+            lambda x, y: pm.logp(pm.Normal.dist(0, pt.switch(x > 0, sigma, 1)), y), [np.arange(N) > N - 2, REAL]
+        )
+    logp = model.compile_logp()  # (out of range in the last row alone, which one rank has)
     assert logp({"sigma": -1.0}) == -np.inf and np.isfinite(logp({"sigma": 1.0}))
 
 
@@ -438,6 +455,44 @@ def test_refused_arguments():
         data_parallel(log_density, [X, BINARY])
     with refuses(TypeError, "likelihood", "a log-probability", "draws random numbers"):
         in_model(lambda X, beta: pm.Normal.dist(X @ beta), [X])
+
+
+def gaussian_process(X, y, beta):
+    covariance = pm.gp.cov.ExpQuad(3, pt.exp(beta[0]))(X) + pt.eye(X.shape[0])
+    return pm.logp(pm.MvNormal.dist(pt.zeros(X.shape[0]), covariance), y)
+
+
+#: What combines rows, and words of the refusal.
+MIXED = {
+    "a mean of all rows": (lambda X, y, beta: log_density(X, y, beta) - (X @ beta).mean(), "mean needs the whole"),
+    "a sum": (lambda X, y, beta: log_density(X, y, beta).sum(), "a single number"),
+    "sums up to a row": (lambda X, y, beta: log_density(X, y, beta).cumsum(), "along the axis of the rows"),
+    "rows before": (lambda X, y, beta: y[1:] - beta[0] * y[:-1], "along the axis of the rows"),
+    "all with all": (lambda X, y, beta: pt.dot(X, X.T) @ pt.ones_like(y), "each row with all others"),
+    "rows along another axis": (lambda X, y, beta: (X * beta).T, "along axis 1"),
+    "no rows": (lambda X, y, beta: beta, "the same for all rows"),
+    "rows that were not given": (lambda X, y, beta: y * X[:, 0] * REAL, "all rows on every rank"),
+    "a Gaussian process": (gaussian_process, "a single number"),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_likelihoods_that_mix_rows_are_refused(case):
+    logp, got = MIXED[case]
+    with refuses(TypeError, "likelihood", "depends on that row alone", got, "leave it in plain PyMC"):
+        in_model(logp, [X, BINARY])
+
+
+def test_models_that_mix_rows_are_refused():
+    with pm.Model() as of_time:
+        pm.AR("y", pm.Normal("rho"), sigma=1.0, init_dist=pm.Normal.dist(0, 1), observed=REAL)
+    with refuses(TypeError, "y", "depends on that row alone"):
+        data_parallel(of_time)
+    with pm.Model() as process:
+        covariance = pm.gp.cov.ExpQuad(3, pm.HalfNormal("scale"))
+        pm.gp.Marginal(cov_func=covariance).marginal_likelihood("y", X, REAL, sigma=1.0)
+    with refuses(TypeError, "y", "depends on that row alone"):
+        data_parallel(process)
 
 
 def test_refused_models():

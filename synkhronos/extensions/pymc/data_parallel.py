@@ -44,8 +44,9 @@ def data_parallel(
         log-probability of each row, as `pm.logp` does; each must depend on its own row alone.
     data : list, optional
         For a function: arrays with a row for each observation (or `Data`, ``np.memmap``, paths to ``.npy`` files).
-        For a model: the names of ``pm.Data`` and observed variables whose rows are divided; by default all arrays with
-        as many rows as the longest observed variable.
+        For a model: names of observed variables, whose rows are divided with all arrays of their length that they
+        depend on; or of ``pm.Data``, which alone are divided with the observed values. By default the observed
+        variables with the most rows.
     params : list of variables, optional
         What the function is given after the data: variables of the model, or expressions of them. Variables that
         it uses without being given them are found.

@@ -15,6 +15,8 @@ from pytensor.graph.basic import Variable
 import synkhronos as synk
 from synkhronos.errors import ArgumentValueError, StateError
 
+from .rows import refuse_mixed_rows
+
 #: What a chain in a process of its own is told.
 CHAINS = (
     "this likelihood is computed by the ranks of another process, which a chain (or program) in a process of its own "

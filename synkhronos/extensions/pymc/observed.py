@@ -53,8 +53,8 @@ def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observe
     ----------
     model : pm.Model
     names : list of str, optional
-        Of the ``pm.Data`` and observed variables whose rows are divided. By default all arrays with as many rows as the
-        longest observed variable.
+        Of the observed variables whose rows are divided, with all arrays of their length that they depend on; or of the
+        ``pm.Data`` whose rows are divided. By default the observed variables of the greatest length.
 
     Raises
     ------
@@ -67,16 +67,13 @@ def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observe
         raise ArgumentValueError("model", "an observed variable with rows", "a model without one")
     found, used = [], set()
     for rv, of_rv in arrays.items():
-        if names is None:
-            if lengths[rv] < max(lengths.values()):
-                continue
-            chosen = [each for each in of_rv["all"] if _length(each) == lengths[rv]]
-        else:
-            named = [each for each in of_rv["all"] if each.name in names]
-            if not named and rv.name not in names:
-                continue
-            used.update([rv.name, *[each.name for each in named]])
-            chosen = of_rv["values"] + [each for each in named if each not in of_rv["values"]]
+        named = [each for each in of_rv["all"] if each.name in (names or ())]
+        if rv.name in names if names is not None else lengths[rv] == max(lengths.values()):
+            named += [each for each in of_rv["all"] if _length(each) == lengths[rv]]
+        elif not named:
+            continue
+        used.update([rv.name, *[each.name for each in named]])
+        chosen = list(dict.fromkeys(of_rv["values"] + named))
         found.append(_observed(model, rv, chosen))
     unknown = [name for name in names or () if name not in used]
     if unknown:

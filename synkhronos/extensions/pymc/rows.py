@@ -6,8 +6,11 @@ import os
 from typing import Any, List, Sequence
 
 import numpy as np
+from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.type import TensorType
 
 import synkhronos as synk
@@ -54,27 +57,32 @@ def refuse_mixed_rows(rows: Variable, data: Sequence[Variable], params: Sequence
         Names the operation that mixes rows.
     """
     if not rows.type.ndim:
-        hint = "return it for each row, and leave the sum to data_parallel"
-        raise ArgumentTypeError(name, "a log-probability for each row of the data", "a single number", hint)
+        raise _mixed(name, "a single number for all of them (a sum over rows is data_parallel's own: leave it out)")
     try:
         found = synk.function(
             list(data),
-            rows,
+            without_checks(rows),
             bcast_inputs=list(params),
             mode=Mode(linker="py", optimizer=None),
             name=name,
             on_unused_input="ignore",
         )
     except ArgumentTypeError as error:
-        raise _mixed(name, error.got[len("none: ") :] if error.got.startswith("none: ") else str(error)) from None
+        raise _mixed(name, "another: " + error.got.split("none: ", 1)[-1]) from None
     if found.output_modes != ["gather"]:
-        raise _mixed(name, "it is the same for all rows, or adds them up")
+        raise _mixed(name, "one that is the same for all rows, or adds them up")
     axis = found.sharding().outputs[0].placement.axis
     if axis:
-        raise _mixed(name, f"it has them along axis {axis}")
+        raise _mixed(name, f"one with the rows along axis {axis}")
 
 
-def _mixed(name: str, why: str) -> ArgumentTypeError:
+def without_checks(rows: Variable) -> Variable:
+    """Return a log-probability without checks of parameters: one for each rank's own rows gives -inf as one for all."""
+    checks = [node for node in io_toposort([], [rows]) if isinstance(node.op, CheckParameterValue)]
+    return clone_replace(rows, {node.outputs[0]: node.inputs[0] for node in checks})
+
+
+def _mixed(name: str, got: str) -> ArgumentTypeError:
     expected = "a log-probability with an element for each row of the data, which depends on that row alone"
     hint = "what combines rows (a Gaussian process over them, a mean of them) cannot be divided: leave it in plain PyMC"
-    return ArgumentTypeError(name, expected, f"another: {why}", hint)
+    return ArgumentTypeError(name, expected, got, hint)
