@@ -233,6 +233,16 @@ def test_of_float32(make_world):
     assert_same(model, plain)
 
 
+def test_probabilities_that_round_to_1(make_world):
+    make_world("threads", 2)
+    plain = logistic()
+    points = [{"beta": scale * WEIGHTS} for scale in (-300.0, -40.0, 40.0, 300.0)]
+    for found, expected in zip(evaluate(data_parallel(plain), points), evaluate(plain, points)):
+        assert np.isfinite(expected[1]).all()
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-10)
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-10)
+
+
 def test_parameters_out_of_range(make_world):
     make_world("threads", 2)
     with pm.Model() as model:

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import pytensor
+from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Variable
 
@@ -70,7 +71,7 @@ class Likelihood:
         self.differentiable = [param.type.dtype.startswith("float") for param in params]
         self._pid, self._key = os.getpid(), uuid.uuid4().hex
         refuse_mixed_rows(rows, variables, params, name)
-        total = rows.sum()
+        total = rewrite_pregrad(rows.sum())  # as PyMC does: the gradient of a sigmoid's logarithm would be 0 / 0
         floats = [param for param, is_float in zip(params, self.differentiable) if is_float]
         gradients = pytensor.grad(total, floats, disconnected_inputs="ignore") if floats else []
         self.dtype = total.type.dtype

@@ -8,10 +8,11 @@ import pymc as pm
 from pymc.data import MinibatchOp
 from pymc.distributions.shape_utils import change_dist_size
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.type import TensorType
 
 import synkhronos as synk
@@ -138,8 +139,12 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
         raise ArgumentTypeError(rv.name, "to depend on free variables alone", f"one that depends on {others[0]}")
     params = [each.type(each.name) for each in of_model]
     replaced: Dict[Variable, Variable] = {**dict(zip(arrays, variables)), **dict(zip(of_model, params))}
-    (value,) = clone_replace([model.rvs_to_values[rv]], replaced, rebuild_strict=False)
-    (drawn,) = clone_replace([_of_size_of(rv, value)], replaced, rebuild_strict=False)
+    value = _remade(model.rvs_to_values[rv], replaced)
+    drawn = _remade(_of_size_of(rv, value), replaced)
+    fixed = [node.inputs[0] for node in io_toposort([], [drawn]) if _fixes_rows(node, len(data[0]))]
+    if fixed:
+        expected, hint = "a variable of any number of rows", "make its data pm.Data, whose length is not fixed"
+        raise ArgumentTypeError(rv.name, expected, f"{fixed[0]}, which is fixed to {len(data[0])}", hint)
     rows = pm.logp(drawn, value, warn_rvs=False)
     containers = [each for each in arrays if each in model.data_vars]
     return Observed(rv, rows, variables, data, params, of_model, containers)
@@ -152,3 +157,21 @@ def _of_size_of(rv: Variable, value: Variable) -> Variable:
     except (AttributeError, NotImplementedError):
         hint = "give the log-probability of its rows as a function"
         raise ArgumentTypeError(rv.name, "a distribution whose size PyMC can change", str(rv.owner.op), hint) from None
+
+
+def _remade(variable: Variable, replaced: Dict[Variable, Variable]) -> Variable:
+    """Return an expression with variables replaced, and every node made again, so that static shapes follow."""
+    new = dict(replaced)
+    for node in io_toposort(list(replaced), [variable]):
+        inputs, op = [new.get(each, each) for each in node.inputs], node.op
+        if isinstance(op, SymbolicOp):  # its graph inside is one for the shapes of before
+            op = type(op)(**{name: getattr(op, name) for name in op.__props__}, **op._init_kwargs)
+            outputs = op(*inputs, return_list=True)
+        else:
+            outputs = op.make_node(*inputs).outputs
+        new.update(zip(node.outputs, outputs))
+    return new.get(variable, variable)
+
+
+def _fixes_rows(node: Any, n_rows: int) -> bool:
+    return isinstance(node.op, SpecifyShape) and node.outputs[0].type.shape[:1] == (n_rows,)
