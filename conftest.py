@@ -14,6 +14,10 @@ collect_ignore = (
     else [f"synkhronos/{name}.py" for name in ("transports/gpu", "reductions/device", "transports/nccl")]
 )
 
+# And PyMC.
+if not importlib.util.find_spec("pymc"):
+    collect_ignore.append("synkhronos/extensions/pymc")
+
 
 @pytest.fixture(autouse=True)
 def closed_after_example(request):

@@ -419,6 +419,16 @@ def test_chains_in_processes_of_their_own(tmp_path, method):
     np.testing.assert_allclose(float(done.stdout.split()[-1]), expected, rtol=1e-10)
 
 
+def test_example_of_the_page(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "examples"))
+    from pymc_rows import main
+
+    sampled, serial, best, means = main(rows=300, draws=30)
+    np.testing.assert_allclose(sampled, serial, atol=0.1)
+    np.testing.assert_allclose(best, serial, atol=0.2)
+    np.testing.assert_allclose(means, serial, atol=0.5)
+
+
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 RESTRICTED = {
     "theano": {"engines", "extensions"},
     "lasagne": {"engines", "extensions"},
+    "pytensor": {"engines", "extensions"},
+    "pymc": {"extensions"},
     "pygpu": {"transports", "engines", "reductions"},
 }
 # Written on the published interface alone, as any user's program.
