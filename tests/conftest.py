@@ -12,12 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 import tiers
-from words import NumpyWords, TheanoWords, shards
-from worlds import THEANO_WORLDS, WORLDS, World
 
-import synkhronos as synk
-import synkhronos.testing.numpy_engine  # noqa: F401, registers itself
-from synkhronos.program.program import PROGRAM
+# Before PyTensor is imported, here and in what tests start: run by Python code, graphs cost no compiling.
+os.environ.setdefault("PYTENSOR_FLAGS", "linker=py,cxx=")
+
+from words import WORDS, NumpyWords, PyTensorWords, TheanoWords, shards  # noqa: E402
+from worlds import MISSING, PYTENSOR_WORLDS, THEANO_WORLDS, WORLDS, World  # noqa: E402
+
+import synkhronos as synk  # noqa: E402
+import synkhronos.testing.numpy_engine  # noqa: E402, F401, registers itself
+from synkhronos.program.program import PROGRAM  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
@@ -55,8 +59,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         path = item.path.relative_to(ROOT).as_posix()
         name = item.nodeid.split("::", 1)[-1]
-        for marker in tiers.markers_of(path, name, item.get_closest_marker("theano") is not None):
+        of_engines = [engine for engine in ("theano", "pytensor") if item.get_closest_marker(engine) is not None]
+        for marker in tiers.markers_of(path, name, bool(of_engines)):
             item.add_marker(marker)
+        for engine in of_engines:
+            if engine in MISSING:
+                item.add_marker(MISSING[engine])
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)  # before the clock of a test's timeout starts
@@ -88,7 +96,11 @@ def make_world():
     synk.close()
 
 
-@pytest.fixture(params=[pytest.param(world, id="{}-{}-root{}-{}".format(*world)) for world in WORLDS] + THEANO_WORLDS)
+@pytest.fixture(
+    params=[pytest.param(world, id="{}-{}-root{}-{}".format(*world)) for world in WORLDS]
+    + THEANO_WORLDS
+    + PYTENSOR_WORLDS
+)
 def world(request, make_world):
     """Every world in turn."""
     return make_world(*request.param)
@@ -112,6 +124,12 @@ def theano_words():
     return TheanoWords()
 
 
+@pytest.fixture
+def pytensor_words():
+    """The words of PyTensor."""
+    return PyTensorWords()
+
+
 @pytest.fixture(name="shards")
 def shards_fixture():
     """The function `shards`."""
@@ -121,7 +139,7 @@ def shards_fixture():
 @pytest.fixture
 def words_of():
     """From an engine's name to its words."""
-    return lambda name: {"numpy": NumpyWords, "theano": TheanoWords}[name]()
+    return lambda name: WORDS[name]()
 
 
 # -- nothing stays -----------------------------------------------------------------------------------------------------

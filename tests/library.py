@@ -33,7 +33,12 @@ class Missing:
         lacks(self._name)
 
     def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
         return Missing(f"{self._name}.{name}")
+
+    def __mro_entries__(self, bases):
+        return (object,)  # a class that derives from it can be defined
 
 
 class TheanoLibrary:
@@ -41,15 +46,16 @@ class TheanoLibrary:
 
     def __init__(self):
         import theano
+        import theano.tensor.nnet.neighbours
+        import theano.tensor.signal.pool
         from theano.gof.graph import inputs, io_toposort
         from theano.ifelse import ifelse
         from theano.printing import Print
+        from theano.scalar import or_
         from theano.scan_module import until
+        from theano.tensor.elemwise import CAReduce
 
         from synkhronos.engines.theano import engine, formulas, placing
-
-        import theano.tensor.nnet.neighbours
-        import theano.tensor.signal.pool
 
         self.module, self.tensor = theano, theano.tensor
         self.shared, self.function, self.scan, self.map, self.reduce = (
@@ -57,9 +63,12 @@ class TheanoLibrary:
             theano.reduce,
         )
         self.until, self.ifelse, self.Print, self.io_toposort, self.inputs = until, ifelse, Print, io_toposort, inputs
+        self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = theano.OpFromGraph, theano.Op, theano.Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
-        self.slow = theano.Mode(linker="py", optimizer=None)
+        self.sorts_have_an_axis = False
+        self.slow, self.quick = theano.Mode(linker="py", optimizer=None), "FAST_COMPILE"
+        self.with_compiler = theano.Mode("cvm", "fast_compile")
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, (False,) * ndim)(name)
@@ -95,19 +104,29 @@ class PyTensorLibrary:
         from pytensor.compile.mode import Mode
         from pytensor.graph.basic import Apply
         from pytensor.graph.op import Op
-        from pytensor.graph.traversal import graph_inputs, io_toposort
-        from pytensor.ifelse import ifelse
+        from pytensor.graph.traversal import graph_inputs
         from pytensor.printing import Print
+        from pytensor.scalar import or_
         from pytensor.scan.utils import until
+        from pytensor.tensor.elemwise import CAReduce
+        from pytensor.tensor.sort import SortOp
 
         from synkhronos.engines.pytensor import engine, formulas, placing
 
+        try:
+            from pytensor.conditional.op import ifelse
+        except ImportError:  # before PyTensor 3.3
+            from pytensor.ifelse import ifelse
+
         self.module, self.tensor = pytensor, PyTensorTensors()
         self.shared, self.function = pytensor.shared, pytensor.function
-        self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, io_toposort
+        self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, engine.io_toposort
+        self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
-        self.slow = Mode(linker="py", optimizer=None)
+        self.slow, self.quick = (Mode(linker="py", optimizer=one) for one in (None, "fast_compile"))
+        self.with_compiler = self.quick
+        self.sorts_have_an_axis = "axis" in SortOp.__props__
         self.inputs = lambda outputs: list(graph_inputs(outputs))
 
     def variable(self, dtype, ndim, name=None):
@@ -128,7 +147,7 @@ class PyTensorLibrary:
 
     @contextlib.contextmanager
     def compiled_quickly(self):
-        with self.module.config.change_flags(mode="FAST_COMPILE", linker="py", cxx="", compute_test_value="off"):
+        with self.module.config.change_flags(mode="FAST_COMPILE", linker="py", cxx=""):
             yield
 
     def gradient(self, name):
@@ -167,7 +186,7 @@ class PyTensorTensors:
         return self.pt.max(x, axis=axis, **kwargs)
 
     def split(self, x, splits, n_splits, axis=0):
-        return self.pt.basic.Split(n_splits)(x, axis, splits) if False else self.pt.split(x, splits, axis=axis)
+        return self.pt.split(x, splits, axis=axis)
 
 
 class PyTensorStreams:

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from refusals import refuses
 
-from synkhronos.partition import split_rows, split_slices
+pytest.importorskip("hypothesis")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from refusals import refuses  # noqa: E402
+
+from synkhronos.partition import split_rows, split_slices  # noqa: E402
 
 
 def lengths(bounds):

@@ -6,11 +6,14 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from refusals import refuses
 
-from synkhronos.selection import Indices, Rows, parse, parse_per_rank
+pytest.importorskip("hypothesis")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from refusals import refuses  # noqa: E402
+
+from synkhronos.selection import Indices, Rows, parse, parse_per_rank  # noqa: E402
 
 INTEGER_DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4", ">u8"]
 

@@ -112,7 +112,7 @@ def matches(rule, path, name):
     return path.startswith(rule.path) and re.search(rule.names, name) is not None
 
 
-def markers_of(path, name, is_theano):
+def markers_of(path, name, is_compiled):
     """Return the markers of a test; without that of a tier it begins to run with `make test`.
 
     Parameters
@@ -121,11 +121,11 @@ def markers_of(path, name, is_theano):
         Its file, from the root of the repository.
     name : str
         The rest of its id: the function, and the parameters in brackets.
-    is_theano : bool
-        Whether it has the marker `theano`.
+    is_compiled : bool
+        Whether it has the marker `theano` or `pytensor`.
     """
     markers = {rule.marker for rule in RULES if matches(rule, path, name)}
-    if not markers & {"thorough", "long"} and not is_theano and not any(matches(rule, path, name) for rule in SLOW):
+    if not markers & {"thorough", "long"} and not is_compiled and not any(matches(rule, path, name) for rule in SLOW):
         markers.add("quick")
     return sorted(markers)
 

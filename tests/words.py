@@ -53,6 +53,35 @@ class TheanoWords:
         return synk.function(*args, **kwargs)
 
 
+class PyTensorWords:
+    """Programs for PyTensor, in Python code: no compiler is called."""
+
+    def __init__(self):
+        self.pytensor = pytest.importorskip("pytensor")
+        import pytensor.tensor as pt
+
+        self.T, self.In = pt, self.pytensor.In
+        self.mean, self.sum, self.max, self.min, self.prod = pt.mean, pt.sum, pt.max, pt.min, pt.prod
+        self.mode = self.pytensor.compile.mode.Mode(linker="py", optimizer="fast_compile")
+
+    def shared(self, value, name=None, broadcastable=None):
+        known = {} if broadcastable is None else {"shape": tuple(1 if one else None for one in broadcastable)}
+        return self.pytensor.shared(value, name, **known)
+
+    def variable(self, name, ndim=1, dtype="float64", broadcastable=None):
+        shape = tuple(1 if one else None for one in broadcastable or (False,) * ndim)
+        return self.T.TensorType(dtype, shape=shape)(name)
+
+    def function(self, *args, **kwargs):
+        kwargs.setdefault("mode", self.mode)
+        kwargs.setdefault("on_unused_input", "ignore")
+        return synk.function(*args, **kwargs)
+
+
+#: By engine.
+WORDS = {"numpy": NumpyWords, "theano": TheanoWords, "pytensor": PyTensorWords}
+
+
 def shards(array, n, root):
     """Return every rank's rows, as the documentation says: NumPy's array_split, and the root first where rows lack."""
     if len(array) >= n:

@@ -15,6 +15,10 @@ try:
     import theano  # (before the first fork: the ranks inherit it, and need not import it themselves)
 except ImportError:
     theano = None
+try:
+    import pytensor  # (likewise)
+except ImportError:
+    pytensor = None
 
 
 HAS_MLXTEND = importlib.util.find_spec("mlxtend") is not None
@@ -88,6 +92,9 @@ class World:
             variables = [theano.shared(value, name=name) for value, name in zip(values, names)]
             if not DEVICE:
                 options["mode"] = "FAST_COMPILE"  # runs Python code: nothing is given to the C compiler
+        elif self.engine_name == "pytensor":
+            variables = [pytensor.shared(value, name=name) for value, name in zip(values, names)]
+            options["mode"] = pytensor.compile.mode.Mode(linker="py", optimizer=None)
         else:
             from synkhronos.testing import numpy_engine as engine
 
@@ -121,3 +128,20 @@ THEANO_WORLDS = [
     pytest.param(world, marks=pytest.mark.theano, id="{}-{}-root{}-{}".format(*world))
     for world in (("fork", 1, 0, "theano"), ("fork", 2, 0, "theano"), ("fork", 3, 2, "theano"))
 ]
+PYTENSOR_WORLDS = [
+    pytest.param(world, marks=pytest.mark.pytensor, id="{}-{}-root{}-{}".format(*world))
+    for world in (("fork", 1, 0, "pytensor"), ("fork", 2, 0, "pytensor"), ("fork", 3, 2, "pytensor"))
+]
+#: As parameters of a test: all engines, or those that are installed, for tests that go through them.
+ENGINES = [
+    "numpy",
+    pytest.param("theano", marks=pytest.mark.theano),
+    pytest.param("pytensor", marks=pytest.mark.pytensor),
+]
+INSTALLED = ["numpy"] + ["theano"] * (theano is not None) + ["pytensor"] * (pytensor is not None)
+#: The tests of an engine, where it is not installed.
+MISSING = {
+    name: pytest.mark.skip(reason=f"needs {label}: make install ENGINE={name}")
+    for name, label, module in (("theano", "Theano", theano), ("pytensor", "PyTensor", pytensor))
+    if module is None
+}

@@ -29,7 +29,7 @@ def main(rows=20000, draws=200, ranks=2):
     y = (random.random(rows) < 1 / (1 + np.exp(-X @ [1.0, -2.0, 0.5]))).astype("int64")
 
     model = data_parallel(plain_model(X, y))  # the same model: its rows now lie where all ranks see them
-    in_batches = data_parallel(plain_model(X, y), batch=500)
+    in_batches = data_parallel(plain_model(X, y), batch=rows // 10)
     options = dict(draws=draws, tune=draws, chains=2, cores=1, random_seed=1, progressbar=False)
 
     synk.fork(ranks)

@@ -98,7 +98,7 @@ class Variables:
         if not variables:
             raise ArgumentValueError("shared_vars", "a shared variable or a list of them", "an empty list")
         self.session, self.single = session, single
-        self.engine: Any = engines.find(variables, default=None)
+        self.engine: Any = engines.find(variables)
         for i, variable in enumerate(variables):
             if self.engine is None or not self.engine.is_shared(variable):
                 where = "shared_vars" if single else f"shared_vars[{i}]"

@@ -11,6 +11,7 @@ engine for, so unused engines are never imported::
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional
 
@@ -24,6 +25,9 @@ KNOWN = {
     "theano": ("theano", "synkhronos.engines.theano.engine"),
     "pytensor": ("pytensor", "synkhronos.engines.pytensor.engine"),
 }
+
+#: The engines that are libraries, in the order in which they are looked for.
+LIBRARIES = tuple(KNOWN)
 
 _made: Dict[str, Engine] = {}
 
@@ -47,7 +51,14 @@ def get(name: str, home: Optional[str] = None) -> Engine:
             register(name, home)
         if name not in KNOWN:
             raise ArgumentValueError("engine", "one of " + ", ".join(sorted(KNOWN)), repr(name))
-        _made[name] = importlib.import_module(home_of(name)).ENGINE
+        module, home = KNOWN[name]
+        try:
+            _made[name] = importlib.import_module(home).ENGINE
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            hint = f"install it: make install ENGINE={name}"
+            raise ArgumentValueError("engine", "one that is installed", name, hint) from error
     return _made[name]
 
 
@@ -61,11 +72,22 @@ def loaded() -> List[Engine]:
     return [get(name) for name, (module, _) in KNOWN.items() if module in sys.modules]
 
 
-def find(things: Iterable[Any], default: Optional[str] = "theano") -> Optional[Engine]:
-    """Return the engine that owns the first of ``things`` which any engine owns, else the default one (if any)."""
+def find(things: Iterable[Any]) -> Optional[Engine]:
+    """Return the engine that owns the first of ``things`` which any engine owns; None if there is none."""
     engines = loaded()
     for thing in things:
         for engine in engines:
             if engine.owns(thing):
                 return engine
-    return None if default is None else get(default)
+    return None
+
+
+def default() -> Engine:
+    """Return the engine of a program whose variables tell none: the first one imported, else the first installed."""
+    imported = [name for name in LIBRARIES if name in sys.modules]
+    return get((imported or [name for name in LIBRARIES if is_installed(name)] or list(LIBRARIES))[0])
+
+
+def is_installed(name: str) -> bool:
+    """Return whether an engine's library can be imported; imports nothing, and prepares nothing for it."""
+    return importlib.machinery.PathFinder.find_spec(KNOWN[name][0]) is not None

@@ -123,6 +123,7 @@ def dumps(
     reduce: Callable[[Any], Any],
     label: Callable[[Any], str],
     parts: Callable[[Any], Iterable[Tuple[str, Any]]],
+    before: Callable[[Any], Iterable[Any]] = lambda function: (),
 ) -> bytes:
     """Pickle the functions.
 
@@ -138,6 +139,9 @@ def dumps(
         How messages name a function.
     parts
         The parts of a function, with their names in messages, in which to look for what does not pickle.
+    before
+        What to pickle before a function: the nodes of its graph, each after those that it needs, so that pickling does
+        not go as deep as the graph is. (Since Python 3.12 C code cannot, however deep the stack.)
 
     Raises
     ------
@@ -145,9 +149,9 @@ def dumps(
         If something cannot be pickled; names the function and the object.
     """
 
-    def dump(thing: Any) -> bytes:
+    def dump(thing: Any, found: Sequence[Any] = ()) -> bytes:
         file = io.BytesIO()
-        _Pickler(file, known, reduce).dump(thing)
+        _Pickler(file, known, reduce).dump(([one for function in found for one in before(function)], thing))
         return file.getvalue()
 
     def pickles(thing: Any) -> bool:
@@ -168,7 +172,7 @@ def dumps(
 
     with DeferredSignals():  # so that what is raised here is raised by pickling
         try:
-            data: bytes = deep(dump, list(functions))
+            data: bytes = deep(dump, list(functions), functions)
             return data
         except MemoryError:
             raise
@@ -196,7 +200,7 @@ def loads(data: Any, find: Callable[[str, Any], Any]) -> List[Any]:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            functions: List[Any] = _Unpickler(io.BytesIO(data), find).load()
+            functions: List[Any] = _Unpickler(io.BytesIO(data), find).load()[1]
             return functions
         finally:
             if collecting:

@@ -13,6 +13,7 @@ jump is long; of streams with different seeds that is only probable::
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -165,7 +166,7 @@ def seeded_random_state(seed: int, index: int) -> np.random.RandomState:
     return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, index])))
 
 
-def jumped_generator(state: np.random.Generator, jumps: int) -> np.random.Generator:
+def jumped_generator(state: np.random.Generator, jumps: int, argument: str = "random state") -> np.random.Generator:
     """Return a generator that many jumps ahead: 2^127 numbers each for PCG64, which NumPy and PyTensor take by default.
 
     Source: https://numpy.org/doc/stable/reference/random/parallel.html ("Jumping the BitGenerator state").
@@ -176,6 +177,8 @@ def jumped_generator(state: np.random.Generator, jumps: int) -> np.random.Genera
         Is not changed.
     jumps : int
         How many; 0 returns a copy.
+    argument : str
+        What messages call the state.
 
     Returns
     -------
@@ -196,12 +199,8 @@ def jumped_generator(state: np.random.Generator, jumps: int) -> np.random.Genera
     bits: Any = state.bit_generator
     if jumps and not hasattr(bits, "jumped"):
         got, hint = type(bits).__name__, "make it by numpy.random.default_rng(seed)"
-        raise ArgumentTypeError("random state", "a generator that can jump: PCG64, Philox or MT19937", got, hint)
-    if jumps:
-        return np.random.Generator(bits.jumped(jumps))
-    copied = type(bits)()
-    copied.state = bits.state
-    return np.random.Generator(copied)
+        raise ArgumentTypeError(argument, "a generator that can jump: PCG64, Philox or MT19937", got, hint)
+    return np.random.Generator(bits.jumped(jumps)) if jumps else copy.deepcopy(state)
 
 
 def seeded_generator(state: np.random.Generator, seed: int, index: int) -> np.random.Generator:

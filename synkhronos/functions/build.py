@@ -117,7 +117,7 @@ def function(
         got = f"{kwargs['name']!r} of type {type(kwargs['name']).__name__}"
         raise ArgumentTypeError("name", "a str", got)
     parsed = signature.parse_outputs(outputs)
-    engine: Any = engines.find(_variables(inputs, bcast_inputs, parsed, updates))
+    engine: Any = engines.find(_variables(inputs, bcast_inputs, parsed, updates)) or engines.default()
     if PROGRAM.session is not None and not PROGRAM.session.closed:
         PROGRAM.session.prefetch.begin(engine)
     pairs, update_ops = signature.parse_updates(updates, engine.label)

@@ -58,7 +58,7 @@ def all_reduce(x: Any, op: Any = "avg") -> Any:
     variables = list(x) if isinstance(x, (list, tuple)) else [x]
     if not variables:
         raise ArgumentValueError("x", "at least one variable", "none")
-    engine = engines.find(variables, default=None)
+    engine = engines.find(variables)
     if engine is None:
         hint = "only what is computed in a function's graph can be reduced there; see synkhronos.all_reduce for values"
         raise ArgumentTypeError("x", "a variable, or a list of them", f"{type(variables[0]).__name__}", hint)

@@ -60,7 +60,7 @@ def shard(v: Any, axis: int = 0) -> Any:
     >>> train.last_rows, w.get_value()
     ([2, 1], array(4.))
     """
-    engine = engines.find([v], default=None)
+    engine = engines.find([v])
     if engine is None:
         hint = "only what is computed in a function's graph can be divided there; see synkhronos.scatter for values"
         raise ArgumentTypeError("v", "a variable", f"{type(v).__name__}", hint)

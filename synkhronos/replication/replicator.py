@@ -191,6 +191,8 @@ class Replicator(Replicas):
         value, begins = engine.get(shared), None
         if engine.is_random(shared):
             value, begins = self._streams.begin(engine, shared, PROGRAM.functions)
+            if begins is not None and self.session.size > 1:
+                engine.jumped(shared, value, 1)  # what other ranks will do: if it cannot be done, that is said here
         elif engine.shared_type(shared) is not None and value is not None:
             return SharedItem(sent.number, engine, blueprint, None, engine.is_on_device(value))
         return SharedItem(sent.number, engine, blueprint, _pickled(engine, shared, value), begins=begins)
@@ -205,6 +207,8 @@ class Replicator(Replicas):
         constants: Dict[int, Any] = {}
         for function, number in zip(functions, own):
             constants.update(self._share_constants(function, number))
+        for function in functions:  # before ranks load them: they find in the engine's cache what is compiled now
+            engine.warm_up(function.on_ranks)
         pickled = engine.dumps(
             [function.on_ranks for function in functions],
             {engine.identity(shared): self.find(engine, shared) for shared in used.values()},

@@ -16,6 +16,8 @@ class NumpyLanguage:
     """Programs for the NumPy engine."""
 
     name = "numpy"
+    #: Whether functions return dicts, and inputs have defaults.
+    has_dicts = has_defaults = True
     engine = engines.get("numpy")
     kwargs: dict = {}
 
@@ -47,10 +49,11 @@ class TheanoLanguage:
     """Programs for Theano, run by its C loop but with Python operations: no compiler is called."""
 
     name = "theano"
+    has_dicts = has_defaults = True
 
     def __init__(self) -> None:
         prepare_theano()
-        import theano
+        theano = pytest.importorskip("theano")
         import theano.tensor as T
 
         self.theano = theano
@@ -78,8 +81,56 @@ class TheanoLanguage:
         return self.theano.printing.Print("a", global_fn=lambda op, value: thing)(x)
 
 
-LANGUAGES = {"numpy": NumpyLanguage, "theano": TheanoLanguage}
-BOTH = ["numpy", pytest.param("theano", marks=pytest.mark.theano)]
+class PyTensorLanguage:
+    """Programs for PyTensor, run by Python code: no compiler is called."""
+
+    name = "pytensor"
+    has_dicts = has_defaults = False
+
+    def __init__(self) -> None:
+        pytensor = pytest.importorskip("pytensor")
+        import pytensor.tensor as pt
+
+        self.pytensor = pytensor
+        self.engine = engines.get("pytensor")
+        self.kwargs = {"mode": pytensor.compile.mode.Mode(linker="py", optimizer="fast_run")}
+        self.In, self.dot, self.mean = pytensor.In, pt.dot, pt.mean
+
+    def shared(self, value: Any, name: Any = None, broadcastable: Any = None) -> Any:
+        known = {} if broadcastable is None else {"shape": tuple(1 if one else None for one in broadcastable)}
+        return self.pytensor.shared(value, name, **known)
+
+    def variable(self, name: str, dtype: str, ndim: int = 0, broadcastable: Any = None) -> Any:
+        shape = tuple(1 if one else None for one in broadcastable or (False,) * ndim)
+        return self.pytensor.tensor.TensorType(dtype, shape=shape)(name)
+
+    def stream(self, seed: int) -> Any:
+        from pytensor.tensor.random import uniform
+
+        state = self.pytensor.shared(np.random.default_rng(seed), "state")
+        state.default_update, drawn = uniform(size=(3,), rng=state, return_next_rng=True)
+        return state, drawn
+
+    def clone(self, shared: Any) -> Any:
+        return shared.clone()
+
+    def generic(self, name: str) -> Any:
+        from pytensor.link.c.type import generic
+
+        return generic(name)
+
+    def unpicklable(self, x: Any, thing: Any) -> Any:
+        from pytensor.printing import Print
+
+        return Print("a", global_fn=lambda op, value: thing)(x)
+
+
+LANGUAGES = {"numpy": NumpyLanguage, "theano": TheanoLanguage, "pytensor": PyTensorLanguage}
+ALL = [
+    "numpy",
+    pytest.param("theano", marks=pytest.mark.theano),
+    pytest.param("pytensor", marks=pytest.mark.pytensor),
+]
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +145,7 @@ def _languages():
     return get
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=ALL)
 def language(request, _languages):
     """Give an engine and the words to write programs for it."""
     return _languages(request.param)
@@ -141,6 +192,12 @@ def numpy_master(_languages, _peers):
 def theano_master(_languages, _peers):
     """Give the same for Theano alone."""
     return Master(_languages("theano").engine, _peers("theano"))
+
+
+@pytest.fixture
+def pytensor_master(_languages, _peers):
+    """Give the same for PyTensor alone."""
+    return Master(_languages("pytensor").engine, _peers("pytensor"))
 
 
 @pytest.fixture

@@ -83,8 +83,13 @@ class Rank:
 
 
 def trusts_input(rank: Rank, function: int) -> bool:
-    """Say whether a Theano function has trust_input set."""
+    """Say whether a function has trust_input set."""
     return rank.functions[function].trust_input
+
+
+def mode_of(rank: Rank, function: int, setting: str) -> Any:
+    """Return a setting of a function's mode."""
+    return getattr(rank.functions[function].maker.mode, setting)
 
 
 def call_plainly(rank: Rank, function: int, *args: Any) -> Any:

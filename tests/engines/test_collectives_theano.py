@@ -13,7 +13,6 @@ from refusals import refuses
 prepare_theano()
 theano = pytest.importorskip("theano")
 import theano.tensor as T  # noqa: E402
-from synkhronos.engines.theano.all_reduce import AllReduce  # noqa: E402
 from theano.compile.builders import OpFromGraph  # noqa: E402
 from theano.compile.debugmode import DebugMode  # noqa: E402
 from theano.gof.graph import ancestors  # noqa: E402
@@ -25,6 +24,7 @@ import synkhronos as synk  # noqa: E402
 from synkhronos.engines.base import Degree  # noqa: E402
 from synkhronos.engines.graph import collectives as graph_collectives  # noqa: E402
 from synkhronos.engines.theano.engine import ENGINE  # noqa: E402
+from synkhronos.engines.theano.operations import AllReduce  # noqa: E402
 from synkhronos.errors import ArgumentValueError, WorkerDied  # noqa: E402
 
 pytestmark = pytest.mark.theano

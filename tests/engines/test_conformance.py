@@ -54,7 +54,7 @@ def test_type_of_a_shared_array(language, dtype, ndim):
 
 
 def test_type_shows_broadcastable_dimensions(language):
-    shared = language.shared(np.ones((1, 2)), broadcastable=(True, False))
+    shared = language.shared(np.ones((1, 2)), None, broadcastable=(True, False))
     assert language.engine.shared_type(shared).broadcastable == (True, False)
 
 
@@ -128,9 +128,10 @@ def compile(language, inputs, outputs, updates=(), givens=None, **kwargs):
 def test_inputs_are_what_a_caller_may_give(language):
     x, y = language.variable("x", "float32", 2), language.variable("y", "int64")
     z, w = language.variable("z", "float64", 1), language.shared(np.ones(3), "w")
+    default = {"value": 3} if language.has_defaults else {}
     f = compile(
         language,
-        [x, language.In(y, value=3, name="why"), language.In(z, mutable=True)],
+        [x, language.In(y, name="why", **default), language.In(z, mutable=True)],
         language.mean(x) * y + z + w,
         [(w, w + 1)],
     )
@@ -139,13 +140,13 @@ def test_inputs_are_what_a_caller_may_give(language):
     assert [given.type.dtype for given in inputs] == ["float32", "int64", "float64"]
     assert [given.type.ndim for given in inputs] == [2, 0, 1]
     assert [given.mutable for given in inputs] == [False, False, True]
-    assert [given.has_default for given in inputs] == [False, True, False]
-    assert inputs[1].default == 3
+    assert [given.has_default for given in inputs] == [False, language.has_defaults, False]
+    assert inputs[1].default == default.get("value")
 
 
 def test_inputs_that_are_no_arrays_have_no_type(language):
     x, thing = language.variable("x", "float64"), language.generic("thing")
-    kwargs = {"on_unused_input": "ignore"} if language.name == "theano" else {}
+    kwargs = {"on_unused_input": "ignore"} if language.name != "numpy" else {}
     f = compile(language, [x, thing], x + 1, **kwargs)
     given = language.engine.inputs(f)[1]
     assert given.type is None
@@ -164,7 +165,8 @@ def test_outputs_of_every_form(language):
 
     assert outputs([loss, x + 1]) == [("outputs[0] (loss)", None), ("outputs[1]", None)]
     assert outputs(loss) == [("output (loss)", None)]
-    assert outputs({"b": loss, "a": x + 1}) == [("outputs['a']", "a"), ("outputs['b'] (loss)", "b")]
+    if language.has_dicts:
+        assert outputs({"b": loss, "a": x + 1}) == [("outputs['a']", "a"), ("outputs['b'] (loss)", "b")]
     assert language.engine.outputs(compile(language, [x], loss))[0].type.ndim == 1
 
 
@@ -287,9 +289,10 @@ def test_call_returns_a_flat_list_for_every_form(language):
     assert len(engine.call(compile(language, [x], [double]), [value])) == 1
     single = engine.call(compile(language, [x], total), [value])
     assert type(single) is list and type(single[0]) is np.ndarray and single[0].shape == () and single[0] == 1.5
-    by_key = engine.call(compile(language, [x], {"b": double, "a": total}), [value])
-    assert by_key[0] == 1.5
-    np.testing.assert_array_equal(by_key[1], [2, 4])
+    if language.has_dicts:
+        by_key = engine.call(compile(language, [x], {"b": double, "a": total}), [value])
+        assert by_key[0] == 1.5
+        np.testing.assert_array_equal(by_key[1], [2, 4])
     assert engine.call(compile(language, [x], None, [(w, w + x)]), [value]) == []
     np.testing.assert_array_equal(w.get_value(), value)
     assert engine.call(compile(language, [x], [], [(w, w + x)]), [value]) == []
@@ -299,6 +302,8 @@ def test_call_returns_a_flat_list_for_every_form(language):
 @pytest.mark.parametrize("form", ["list", "dict", "single", "none"])
 @pytest.mark.parametrize("kind", ["replaced", "in place"])
 def test_output_subset_and_back(language, form, kind):
+    if form == "dict" and not language.has_dicts:
+        pytest.skip("functions of this engine return no dicts")
     engine, x = language.engine, language.variable("x", "float64", 1)
     w = language.shared(np.zeros(2), "w")
     expressions = [x * 2, x * 3, x * x, language.mean(x)]
@@ -382,7 +387,8 @@ def test_values_on_the_host_stay_what_they_are(language):
 
 def test_a_function_computes_the_same_there(language, master, matrix):
     x, w = language.variable("x", "float64", 2), language.shared(matrix, "w")
-    f = compile(language, [x], {"y": language.dot(x, w), "m": language.mean(x)}, [(w, w + 1)], name="step")
+    outputs = {"m": language.mean(x), "y": language.dot(x, w)}
+    f = compile(language, [x], outputs if language.has_dicts else list(outputs.values()), [(w, w + 1)], name="step")
     number = master.send(f)
     for step in range(3):
         there = master.peer.call(number, [matrix + step])
@@ -455,10 +461,11 @@ def test_two_variables_that_hold_one_array(language, master, where):
     read = master.send(compile(language, [], [a * 1, b * 1]))
     if where == "rank":
         master.peer.set_same_value([master.add(a), master.add(b)], value)
-    one = master.send(compile(language, [], [], [(a, language.dot(a, 5 * np.eye(2)))]))
+    factor = np.array([[5.0, 1.0], [2.0, 5.0]])
+    one = master.send(compile(language, [], [], [(a, language.dot(a, factor))]))
     master.peer.call(one, [])
     results = master.peer.call(read, [])
-    np.testing.assert_array_equal(results[0], value * 5)
+    np.testing.assert_array_equal(results[0], value @ factor)
     np.testing.assert_array_equal(results[1], value)
 
 
@@ -497,6 +504,8 @@ def test_variables_that_hold_other_objects(language, master, value):
 
 
 def test_defaults_travel(language, master):
+    if not language.has_defaults:
+        pytest.skip("inputs of this engine have no defaults")
     x, y = language.variable("x", "float64", 1), language.variable("y", "float64", 1)
     f = compile(language, [x, language.In(y, value=np.array([1.0, np.nan]))], x + y)
     given = language.engine.inputs(f)[1]

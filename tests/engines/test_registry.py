@@ -50,6 +50,33 @@ def test_an_unknown_engine_is_refused():
         engines.get("jax")
 
 
+@pytest.mark.parametrize("name", engines.LIBRARIES)
+def test_the_default_is_the_library_that_the_program_has_imported(name):
+    if not engines.is_installed(name):
+        pytest.skip(f"{name} is not installed")
+    program = f"import {name}; from synkhronos import engines; print(engines.default().name)"
+    assert run(program).split() == [name]
+
+
+def test_without_an_import_the_default_is_what_is_installed():
+    installed = [name for name in engines.LIBRARIES if engines.is_installed(name)]
+    program = (
+        "import sys; from synkhronos import engines\n"
+        "installed = [name for name in engines.LIBRARIES if engines.is_installed(name)]\n"
+        "print(any(name in sys.modules for name in engines.LIBRARIES))\n"
+        "print(engines.default().name if installed else 'none')"
+    )
+    assert run(program).split() == ["False", (installed or ["none"])[0]]
+
+
+@pytest.mark.parametrize("name", engines.LIBRARIES)
+def test_a_library_that_is_not_installed_is_refused(name):
+    if engines.is_installed(name):
+        pytest.skip(f"{name} is installed")
+    with refuses(ValueError, "engine", expected="installed", got=name, hint=f"make install ENGINE={name}"):
+        engines.get(name)
+
+
 def test_the_table_of_repairs_names_tests_that_exist():
     folder = ROOT / "synkhronos" / "engines" / "theano"
     named = set(re.findall(r"\btest_\w+", (folder / "pickling_repairs.py").read_text()))

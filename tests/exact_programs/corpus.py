@@ -3,8 +3,7 @@
 from typing import Any, List, NamedTuple
 
 import numpy as np
-import theano
-from theano import tensor as T
+from library import L, T
 
 #: Rows of all data, and of a batch: the last batch of an epoch has fewer, and neither can be divided by 2 or 3 evenly.
 ROWS, BATCH = 33, 7
@@ -40,12 +39,12 @@ def batches(data, steps):
 
 def weights(random, *shape, name=None, scale=0.5):
     """Return a shared variable with small random values."""
-    return theano.shared(scale * random.randn(*shape), name)
+    return L.shared(scale * random.randn(*shape), name)
 
 
 def zeros(*shape, name=None):
     """Return a shared variable of zeros."""
-    return theano.shared(np.zeros(shape), name)
+    return L.shared(np.zeros(shape), name)
 
 
 def classes(random, n, *shape):

@@ -2,12 +2,10 @@
 
 from collections import OrderedDict
 
-import lasagne
 import numpy as np
-import theano
 from corpus import ROWS, Program, bernoulli, classes, error_rate, log_likelihood, weights, zeros
-from lasagne import layers, nonlinearities, objectives, updates
-from theano import tensor as T
+from library import L, T
+from trainers import lasagne, layers, nonlinearities, objectives, updates
 
 import synkhronos as synk
 
@@ -90,7 +88,7 @@ def highway():
     net = layers.DenseLayer(net, 3, nonlinearity=nonlinearities.softmax)
     loss = T.mean(objectives.categorical_crossentropy(layers.get_output(net), y))
     params = layers.get_all_params(net, trainable=True)
-    gradients, norm = updates.total_norm_constraint(theano.grad(loss, params), 0.5, return_norm=True)
+    gradients, norm = updates.total_norm_constraint(T.grad(loss, params), 0.5, return_norm=True)
     steps = updates.nesterov_momentum(gradients, params, 0.1, 0.9)
     data = [random.randn(ROWS, 6), classes(random, 3)]
     return Program([x, y], [loss, norm], params, steps, data)
@@ -190,12 +188,12 @@ def clipped():
     random = np.random.RandomState(11)
     x, y = T.dmatrix("x"), T.dvector("y")
     w, b, v = weights(random, 5, 6, name="w"), zeros(6, name="b"), weights(random, 6, name="v")
-    rate = theano.shared(0.2, "rate")
+    rate = L.shared(0.2, "rate")
     error = T.dot(T.nnet.softplus(T.dot(x, w) + b), v) - y
     loss = T.mean(T.switch(abs(error) < 1, 0.5 * error**2, abs(error) - 0.5))
     steps = OrderedDict([(rate, rate * 0.97)])
     for param, gradient in zip([w, b, v], T.grad(loss, [w, b, v])):
-        speed = theano.shared(param.get_value() * 0, "speed")
+        speed = L.shared(param.get_value() * 0, "speed")
         steps[speed] = 0.9 * speed - rate * T.clip(gradient, -0.05, 0.05)
         steps[param] = param + 0.9 * steps[speed] - rate * T.clip(gradient, -0.05, 0.05)
     data = [random.randn(ROWS, 5), 3 * random.randn(ROWS)]
@@ -210,14 +208,14 @@ def policy_gradient():
     actor = layers.DenseLayer(hidden, 3, nonlinearity=nonlinearities.softmax)
     critic = layers.DenseLayer(hidden, 1, nonlinearity=None)
     p, value = layers.get_output([actor, critic])
-    advantage = theano.gradient.disconnected_grad(gain - value.flatten())
+    advantage = L.gradient("disconnected_grad")(gain - value.flatten())
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     ratio = p[T.arange(x.shape[0]), action] / old
     surrogate = T.minimum(ratio * advantage, T.clip(ratio, 0.8, 1.2) * advantage)
     entropy = -T.sum(p * T.log(p), axis=1)
     loss = -surrogate.mean() + 0.5 * T.mean(T.sqr(gain - value.flatten())) - 0.01 * entropy.mean()
     params = layers.get_all_params([actor, critic], trainable=True)
-    gradients = updates.total_norm_constraint(theano.grad(loss, params), 0.5)
+    gradients = updates.total_norm_constraint(T.grad(loss, params), 0.5)
     data = [random.randn(ROWS, 5), classes(random, 3), random.randn(ROWS), 0.2 + 0.6 * random.rand(ROWS)]
     outputs = [loss, entropy.mean(), ratio.max()]
     return Program([x, action, gain, old], outputs, params, updates.adam(gradients, params, 0.01), data)
@@ -237,7 +235,7 @@ def value_of_actions():
         layers.DenseLayer(layers.DenseLayer(layers.InputLayer((None, 5)), 8), 3, nonlinearity=None) for _ in range(2)
     )
     best = layers.get_output(later, then).max(axis=1)
-    target = theano.gradient.disconnected_grad(reward + 0.9 * (1 - ends) * best)
+    target = L.gradient("disconnected_grad")(reward + 0.9 * (1 - ends) * best)
     error = target - T.sum(layers.get_output(now, x) * T.extra_ops.to_one_hot(action, 3), axis=1)
     loss = T.mean(T.switch(abs(error) < 1, 0.5 * T.sqr(error), abs(error) - 0.5))
     params, followers = (layers.get_all_params(net, trainable=True) for net in (now, later))
@@ -256,7 +254,7 @@ def wasserstein():
     judge = layers.DenseLayer(layers.InputLayer((None, 4)), 8, nonlinearity=nonlinearities.tanh)
     judge = layers.DenseLayer(judge, 1, b=None, nonlinearity=None)
     between = where * real + (1 - where) * made
-    slope = theano.grad(layers.get_output(judge, between).sum(), between)
+    slope = T.grad(layers.get_output(judge, between).sum(), between)
     penalty = T.mean(T.sqr(T.sqrt(T.sum(T.sqr(slope), axis=1)) - 1))
     distance = layers.get_output(judge, real).mean() - layers.get_output(judge, made).mean()
     loss = 10 * penalty - distance
@@ -288,7 +286,7 @@ def by_hand():
     w, b = weights(random, 5, 2, name="w"), zeros(2, name="b")
     x_mean = synk.ops.all_reduce(x.mean(axis=0))
     loss = T.mean(T.sqr(T.dot(x - x_mean, w) + b - y))
-    gradients = synk.ops.all_reduce(theano.grad(loss, [w, b]))
+    gradients = synk.ops.all_reduce(T.grad(loss, [w, b]))
     steps = updates.adam(gradients, [w, b], 0.01)
     return Program([x, y], [loss], [w, b], steps, [random.randn(ROWS, 5), random.randn(ROWS, 2)])
 

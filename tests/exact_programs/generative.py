@@ -2,12 +2,10 @@
 
 from collections import OrderedDict
 
-import lasagne
 import numpy as np
-import theano
 from corpus import ROWS, Program, bernoulli, classes, log_likelihood, weights, zeros
-from lasagne import layers, nonlinearities, updates
-from theano import tensor as T
+from library import L, T
+from trainers import lasagne, layers, nonlinearities, updates
 
 BINARY = (np.random.RandomState(40).rand(ROWS, 8) < np.linspace(0.1, 0.9, 8)).astype("float64")
 
@@ -142,7 +140,7 @@ class Boltzmann:
             return T.cast(of_visible < self.down(hidden), "float64")
 
         of_hidden, of_visible = draws
-        chain, _ = theano.scan(step, sequences=[of_hidden, of_visible], outputs_info=[v])
+        chain, _ = L.scan(step, sequences=[of_hidden, of_visible], outputs_info=[v])
         return chain[-1]
 
     def cost(self, v, draws):
@@ -169,7 +167,7 @@ def boltzmann_machine():
     rbm = machine(random, 8, 5)
     draws, data = draws_of(random, 8, 5)
     cost, gradients = rbm.cost(x, [one.dimshuffle(1, 0, 2) for one in draws])
-    bits, place = T.round(x), theano.shared(0, "bit_i")
+    bits, place = T.round(x), L.shared(0, "bit_i")
     flipped = T.set_subtensor(bits[:, place], 1 - bits[:, place])
     likelihood = T.mean(8 * T.log(T.nnet.sigmoid(rbm.free_energy(flipped) - rbm.free_energy(bits))))
     steps = updates.momentum(gradients, rbm.params, 0.1, 0.5)

@@ -2,12 +2,10 @@
 
 from collections import OrderedDict
 
-import lasagne
 import numpy as np
-import theano
 from corpus import ROWS, Program, bernoulli, classes, log_likelihood, weights, zeros
-from lasagne import layers, nonlinearities, objectives, updates
-from theano import tensor as T
+from library import L, T
+from trainers import lasagne, layers, nonlinearities, objectives, updates
 
 TIME = 5
 
@@ -60,7 +58,7 @@ def gru():
     net = layers.DenseLayer(net, 1, nonlinearity=None)
     loss = T.mean((layers.get_output(net).flatten() - y) ** 2)
     params = layers.get_all_params(net, trainable=True)
-    steps = updates.adam(updates.total_norm_constraint(theano.grad(loss, params), 1.0), params, 0.01)
+    steps = updates.adam(updates.total_norm_constraint(T.grad(loss, params), 1.0), params, 0.01)
     numbers = np.stack([random.rand(ROWS, TIME), bernoulli(random, 0.4, TIME)], axis=2)
     return Program([x, y], [loss], params, steps, [numbers, numbers.prod(axis=2).sum(axis=1)])
 
@@ -77,7 +75,7 @@ def scanned():
         return hidden, T.dot(hidden, v) + c
 
     start = T.alloc(first, x.shape[0], 6)
-    (_, predicted), _ = theano.scan(step, sequences=x.dimshuffle(1, 0, 2), outputs_info=[start, None])
+    (_, predicted), _ = L.scan(step, sequences=x.dimshuffle(1, 0, 2), outputs_info=[start, None])
     predicted = predicted.dimshuffle(1, 0, 2)
     loss = T.mean(T.sqr(predicted - y))
     params = [w, u, v, first, b, c]
@@ -143,7 +141,7 @@ def matrix_factorization():
     random = np.random.RandomState(38)
     user, film, rating = T.ivector("user"), T.ivector("film"), T.dvector("rating")
     p, q = weights(random, 9, 3, name="p"), weights(random, 7, 3, name="q")
-    b, c, mean = zeros(9, name="b"), zeros(7, name="c"), theano.shared(3.0, "mean")
+    b, c, mean = zeros(9, name="b"), zeros(7, name="c"), L.shared(3.0, "mean")
     guess = mean + b[user] + c[film] + T.sum(p[user] * q[film], axis=1)
     error = T.sqr(rating - guess)
     penalty = T.sqr(p[user]).sum(axis=1) + T.sqr(q[film]).sum(axis=1) + b[user] ** 2 + c[film] ** 2
@@ -161,7 +159,7 @@ def attention():
     embedding = weights(random, 11, 6, name="embedding")
     wq, wk, wv = (weights(random, 6, 4, name=name) for name in ("query", "key", "value"))
     out, b = weights(random, 4, 3, name="out"), zeros(3, name="b")
-    words = embedding[x] + theano.shared(0.1 * random.randn(TIME, 6), "place")
+    words = embedding[x] + L.shared(0.1 * random.randn(TIME, 6), "place")
     q, k, v = (T.dot(words, w) for w in (wq, wk, wv))
     score = T.batched_dot(q, k.dimshuffle(0, 2, 1)) / 2.0
     score = score - 1e6 * (1 - mask.dimshuffle(0, "x", 1))
@@ -193,7 +191,7 @@ def lstm_tutorial():
         return m[:, None] * (o * T.tanh(new)) + (1.0 - m)[:, None] * h, new
 
     start = T.alloc(np.float64(0.0), x.shape[1], n)
-    (hidden, _), _ = theano.scan(step, sequences=[mask, T.dot(words, w) + b], outputs_info=[start, start])
+    (hidden, _), _ = L.scan(step, sequences=[mask, T.dot(words, w) + b], outputs_info=[start, start])
     mean = (hidden * mask[:, :, None]).sum(axis=0) / mask.sum(axis=0)[:, None]
     p = T.nnet.softmax(T.dot(mean, v) + c)
     cost = -T.log(p[T.arange(x.shape[1]), y] + 1e-8).mean() + 1e-4 * (v**2).sum()
@@ -213,7 +211,7 @@ def translation():
         return T.tanh(now + T.dot(h, w))
 
     start = T.zeros((x.shape[0], 4))
-    memory, _ = theano.scan(encode, sequences=of_x[x].dimshuffle(1, 0, 2), outputs_info=start)
+    memory, _ = L.scan(encode, sequences=of_x[x].dimshuffle(1, 0, 2), outputs_info=start)
     memory = memory.dimshuffle(1, 0, 2)
 
     def decode(now, h, memory):
@@ -222,7 +220,7 @@ def translation():
         return T.tanh(now + T.dot(h, u) + context)
 
     before = of_y[y[:, :-1]].dimshuffle(1, 0, 2)
-    hidden, _ = theano.scan(decode, sequences=before, outputs_info=memory[:, -1], non_sequences=memory)
+    hidden, _ = L.scan(decode, sequences=before, outputs_info=memory[:, -1], non_sequences=memory)
     p = T.nnet.softmax(T.dot(hidden.dimshuffle(1, 0, 2).reshape((-1, 4)), out))
     loss = T.nnet.categorical_crossentropy(p, y[:, 1:].flatten()).mean()
     params = [of_x, of_y, w, u, a, out]
@@ -243,7 +241,7 @@ def conditional_random_field():
         return now + highest + T.log(T.exp(paths - highest.dimshuffle(0, "x", 1)).sum(axis=1))
 
     in_time = value.dimshuffle(1, 0, 2)
-    paths, _ = theano.scan(step, sequences=in_time[1:], outputs_info=in_time[0])
+    paths, _ = L.scan(step, sequences=in_time[1:], outputs_info=in_time[0])
     everything = T.log(T.exp(paths[-1]).sum(axis=1))
     steps = T.arange(TIME)
     row = T.arange(x.shape[0])
@@ -270,7 +268,7 @@ def text_convolution():
     return Program([x, y], [loss], params, steps, [classes(random, 11, TIME), classes(random, 2)])
 
 
-text_convolution.mode = theano.Mode("cvm", "fast_compile")
+text_convolution.mode = L.with_compiler
 
 
 def time_major_text():
@@ -279,7 +277,7 @@ def time_major_text():
     x, y = T.dtensor3("x"), T.imatrix("y")
     w, u = weights(random, 3, 4, name="w"), weights(random, 4, 4, name="u")
     start = T.zeros((x.shape[0], 4))
-    hidden, _ = theano.scan(
+    hidden, _ = L.scan(
         lambda now, h: T.tanh(T.dot(now, w) + T.dot(h, u)), sequences=x.dimshuffle(1, 0, 2), outputs_info=start
     )
     p = T.nnet.softmax(hidden.reshape((-1, 4)))

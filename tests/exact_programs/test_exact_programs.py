@@ -1,6 +1,6 @@
-"""Programs of many kinds, parallel by `synk.function(..., exact=True)` in place of `theano.function`.
+"""Programs of many kinds, parallel by `synk.function(..., exact=True)` in place of the library's `function`.
 
-Each is trained for some steps as it is, in plain Theano, and on ranks, from the same values with the same batches: the
+Each is trained for some steps as it is, by the library alone, and on ranks, from the same values with the same batches: the
 number of rows is uneven, and the last batch of an epoch is smaller. Draws, such as dropout masks, are inputs of both.
 """
 
@@ -8,6 +8,7 @@ import logging
 
 import numpy as np
 import pytest
+from library import IS_THEANO, NAME, L, T
 from refusals import refuses
 from worlds import needs_lasagne
 
@@ -15,29 +16,32 @@ import synkhronos as synk
 from synkhronos.errors import ArgumentValueError
 
 pytestmark = [
-    pytest.mark.theano,
-    needs_lasagne,
+    getattr(pytest.mark, NAME),
+    *([needs_lasagne] if IS_THEANO else []),
     pytest.mark.timeout(600),  # compiling takes minutes if Theano has not seen the program before
     pytest.mark.filterwarnings("ignore:.*corr_gemm.c:pytest.PytestUnraisableExceptionWarning"),  # Theano leaves it open
 ]
-theano = pytest.importorskip("theano")
-T = theano.tensor
-lasagne = pytest.importorskip("lasagne")
+if IS_THEANO:
+    pytest.importorskip("lasagne")
 
-import convolutional  # noqa: E402
 import dense  # noqa: E402
 import generative  # noqa: E402
 import recurrent  # noqa: E402
 from corpus import Program, batches  # noqa: E402
+from trainers import lasagne  # noqa: E402
 
 STEPS = 20
 #: Of the way that a parameter went.
 TOLERANCE = 1e-5
 
-PROGRAMS = [*dense.PROGRAMS, *convolutional.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS]
+PROGRAMS = [*dense.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS]
+if IS_THEANO:
+    import convolutional
+
+    PROGRAMS += convolutional.PROGRAMS
 #: What does not work yet, and why: programs by name.
 FAULTS: dict = {}
-#: Also as processes, and with all of Theano's optimizations and C code: one of each kind is enough.
+#: Also as processes, and with all of the library's optimizations and C code: one of each kind is enough.
 ON_PROCESSES = [dense.mlp, dense.multi_task, recurrent.scanned, generative.variational_autoencoder]
 
 
@@ -86,7 +90,7 @@ def differences(program, mode, exact=True):
     functions = [synk.function(p.inputs, p.outputs, updates=p.updates, exact=exact, mode=mode) for p in ours]
     plain = []
     for p in serial:
-        plain.append(theano.function(p.inputs, p.outputs, updates=p.updates, mode=mode))
+        plain.append(L.function(p.inputs, p.outputs, updates=p.updates, mode=mode))
     variables, others = variables_of(serial), variables_of(ours)
     before = [variable.get_value() for variable in variables]
     for start, other in zip(before, others):
@@ -109,7 +113,7 @@ def differences(program, mode, exact=True):
 
 def mode_of(program):
     """Return a mode that compiles quickly: Python code, if there is any."""
-    return getattr(program, "mode", "FAST_COMPILE")
+    return getattr(program, "mode", L.quick)
 
 
 def check(program, mode):
@@ -120,20 +124,20 @@ def check(program, mode):
 
 @pytest.mark.parametrize("program", parameters(PROGRAMS))
 def test_program(program, make_world):
-    make_world("threads", 3, 1, engine="theano")
+    make_world("threads", 3, 1, engine=NAME)
     check(program, mode_of(program))
 
 
 @pytest.mark.parametrize("program", parameters(ON_PROCESSES))
 def test_program_on_processes(program, make_world):
-    make_world("fork", 2, 0, engine="theano")
+    make_world("fork", 2, 0, engine=NAME)
     check(program, None)
 
 
 @pytest.mark.parametrize("program", [dense.highway, dense.mlp, generative.variational_autoencoder, recurrent.gru])
 def test_programs_are_such_that_the_plain_replacement_is_wrong(program, make_world):
-    make_world("threads", 3, 1, engine="theano")
-    assert differences(program, "FAST_COMPILE", exact=False)[1] > 100 * TOLERANCE
+    make_world("threads", 3, 1, engine=NAME)
+    assert differences(program, L.quick, exact=False)[1] > 100 * TOLERANCE
 
 
 def compares_rows(x, w):
@@ -146,9 +150,9 @@ def ends_by_rows(x, w):
     """A loop that ends when its rows together are small."""
 
     def step(h):
-        return 0.5 * h, theano.scan_module.until(T.sqr(h).sum() < 0.5)
+        return 0.5 * h, L.until(T.sqr(h).sum() < 0.5)
 
-    return w - T.grad(T.sqr(theano.scan(step, n_steps=6, outputs_info=T.dot(x, w))[0][-1]).mean(), w)
+    return w - T.grad(T.sqr(L.scan(step, n_steps=6, outputs_info=T.dot(x, w))[0][-1]).mean(), w)
 
 
 def repeats_in_another_order(x, w):
@@ -165,28 +169,28 @@ def repeats_in_another_order(x, w):
     ],
 )
 def test_programs_that_need_all_rows_in_one_place_are_refused(make_world, new, why):
-    make_world("threads", 2, 0, engine="theano")
-    x, w = T.dmatrix("x"), theano.shared(np.ones((3, 2)), "w")
+    make_world("threads", 2, 0, engine=NAME)
+    x, w = T.dmatrix("x"), L.shared(np.ones((3, 2)), "w")
     with refuses(ArgumentValueError, argument="the update of w", got=why):
-        synk.function([x], [], updates=[(w, new(x, w))], exact=True, mode="FAST_COMPILE")
+        synk.function([x], [], updates=[(w, new(x, w))], exact=True, mode=L.quick)
 
 
 def test_the_size_of_a_row_is_checked_if_it_was_given_as_a_number(make_world):
-    make_world("threads", 2, 0, engine="theano")
-    x, w = T.dmatrix("x"), theano.shared(1.0, "w")
+    make_world("threads", 2, 0, engine=NAME)
+    x, w = T.dmatrix("x"), L.shared(1.0, "w")
     chosen = x.flatten()[T.arange(x.shape[0]) * 6 + 1]
-    step = synk.function([x], [], updates=[(w, w - (w * chosen).mean())], exact=True, mode="FAST_COMPILE")
+    step = synk.function([x], [], updates=[(w, w - (w * chosen).mean())], exact=True, mode=L.quick)
     X = np.random.RandomState(0).randn(7, 6)
     step(X)
     np.testing.assert_allclose(w.get_value(), 1 - X[:, 1].mean())
     with pytest.raises(Exception, match="another size of a row"):
-        step(X[:, :4])
+        step(np.hstack([X, X]))
 
 
 def test_what_a_mask_chooses_is_not_computed_in_slices(make_world):
-    make_world("threads", 2, 0, engine="theano")
-    x, w = T.dmatrix("x"), theano.shared(1.0, "w")
-    step = synk.function([x], [], updates=[(w, w - x[T.gt(x, 0)].mean())], exact=True, mode="FAST_COMPILE")
+    make_world("threads", 2, 0, engine=NAME)
+    x, w = T.dmatrix("x"), L.shared(1.0, "w")
+    step = synk.function([x], [], updates=[(w, w - x[T.gt(x, 0)].mean())], exact=True, mode=L.quick)
     X = np.random.RandomState(0).randn(7, 6)
     step(X)
     np.testing.assert_allclose(w.get_value(), 1 - X[X > 0].mean())

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from refusals import is_local, refuses
+from worlds import INSTALLED
 
 import synkhronos as synk
 
@@ -164,7 +165,7 @@ def test_after_scatter_with_uneven_lengths(world, words, shards):
 
 
 def test_a_rank_whose_data_is_empty_makes_no_call(make_world, words_of):
-    for launcher, engine in (("threads", "numpy"), ("fork", "numpy"), ("fork", "theano")):
+    for launcher, engine in [("threads", "numpy"), *(("fork", engine) for engine in INSTALLED)]:
         world, words = make_world(launcher, 3, 1, engine), words_of(engine)
         s, w = world.shared(np.zeros(0), "s"), world.shared(np.zeros(()), "w")
         f = words.function([], [words.mean(s), (s, "gather")], updates=[(w, w + 1)], sliceable_shareds=[s])
@@ -328,7 +329,7 @@ def test_updates_over_slices_of_shared_data(world, words, op):
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("launcher,n,engine", [("threads", 3, "numpy"), ("fork", 2, "numpy"), ("fork", 2, "theano")])
+@pytest.mark.parametrize("launcher,n,engine", [("threads", 3, "numpy"), *(("fork", 2, engine) for engine in INSTALLED)])
 def test_what_is_refused(make_world, words_of, launcher, n, engine):
     world, words = make_world(launcher, n, 1, engine), words_of(engine)
     f, ss, ts = build(world, words)
@@ -368,7 +369,7 @@ def test_what_is_refused(make_world, words_of, launcher, n, engine):
 
 
 def test_sliceable_shareds_that_are_none(words_of):
-    for engine in ("numpy", "theano"):
+    for engine in INSTALLED:
         words = words_of(engine)
         s, other, one = (words.shared(np.ones((1, 3)), name) for name in ("s", "other", "one"))
         row, scalar = words.shared(np.ones((1, 3)), "row", broadcastable=(True, False)), words.shared(1.0, "scalar")

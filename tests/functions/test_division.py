@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from refusals import is_local, refuses
 
-from synkhronos.functions.division import divide
+pytest.importorskip("hypothesis")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from refusals import is_local, refuses  # noqa: E402
+
+from synkhronos.functions.division import divide  # noqa: E402
 
 
 def pieces(division, size):

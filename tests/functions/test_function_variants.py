@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refusals import refuses
-from worlds import Tables
+from worlds import INSTALLED, Tables
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
@@ -96,7 +96,7 @@ def test_variants_are_compiled_from_the_function_as_it_was(world, words):
     del outputs[:]
     total, rows = f(ROWS, batch_s=[1, 0])
     assert total == 28 and rows.tolist() == [2, 1] * world.n
-    del w.default_update
+    w.default_update = None
     total, rows = g(np.ones(2 * world.n), batch_s=[1, 0], num_slices=2)
     assert total == 2 * world.n and rows.tolist() == [2, 1] * world.n
     assert [float(value) for value in world.values(w)] == [2] * world.n
@@ -104,7 +104,7 @@ def test_variants_are_compiled_from_the_function_as_it_was(world, words):
 
 
 def test_forked_again_with_other_ranks(make_world, words_of):
-    for launcher, engine in (("threads", "numpy"), ("fork", "numpy"), ("fork", "theano")):
+    for launcher, engine in [("threads", "numpy"), *(("fork", engine) for engine in INSTALLED)]:
         words = words_of(engine)
         x, w, s = words.variable("x"), words.shared(np.zeros(()), "w"), words.shared(ROWS, "s")
         f = words.function([x], (words.sum(x), "sum"), updates=[(w, w + words.mean(s))], sliceable_shareds=[s])

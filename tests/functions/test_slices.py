@@ -56,20 +56,13 @@ def test_many_rows_in_more_dimensions(world, words):
     x, y = words.variable("x", 2), words.variable("y")
     f = words.function(
         [x, y],
-        {
-            "mean": words.mean(x),
-            "columns": (words.sum(x, axis=0), "sum"),
-            "rows": (x, "gather"),
-            "y": (y, "gather"),
-            "top": (words.max(y), "max"),
-        },
+        [words.mean(x), (words.sum(x, axis=0), "sum"), (x, "gather"), (y, "gather"), (words.max(y), "max")],
     )
     random = np.random.RandomState(0)
     X, Y = random.rand(101, 3), random.rand(101)
     for k in (1, 2, 10, 101):
         results = f(X, Y, num_slices=k)
-        assert sorted(results) == ["columns", "mean", "rows", "top", "y"]
-        close([results[key] for key in ("mean", "columns", "rows", "y", "top")], [X.mean(), X.sum(0), X, Y, Y.max()])
+        close(results, [X.mean(), X.sum(0), X, Y, Y.max()])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "complex128", "int8", "bool"])
@@ -280,7 +273,7 @@ def test_default_updates_and_those_of_clones(world, words):
     v.default_update = v + 1.0
     f = words.function([x], (x + 0 * clone + 0 * v, "gather"))
     clone.default_update = clone * 1000  # what becomes of them later does not matter
-    del v.default_update
+    v.default_update = None
     truth = np.zeros(world.n)
     for call, k in enumerate((1, 3, 2), 1):
         np.testing.assert_array_equal(f(ROWS, num_slices=k), ROWS)
@@ -332,6 +325,8 @@ def test_outputs_whose_shapes_differ_between_slices_are_named(world, words):
 
 
 def test_outputs_of_a_dict_are_named_by_their_keys(world, words):
+    if world.engine_name == "pytensor":
+        pytest.skip("functions of PyTensor return no dicts")
     x = words.variable("x")
     f = words.function([x], {"mean": words.mean(x), "twice": (x * 2, "avg")})
     for options in (dict(), dict(output_subset=["twice"])):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import theano
-from synkhronos.engines.theano.all_reduce import AllReduce
 from theano import tensor as T
 from theano.gpuarray.basic_ops import GpuFromHost, as_gpuarray_variable
 from theano.gpuarray.type import GpuArrayType
@@ -12,6 +11,7 @@ from worlds import DEVICE
 import synkhronos as synk
 from synkhronos import in_graph
 from synkhronos.engines.theano.engine import ENGINE
+from synkhronos.engines.theano.operations import AllReduce
 from synkhronos.reductions import device as gpu_arrays
 
 X = np.random.RandomState(0).randn(7, 4).astype("float32")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refusals import refuses
+from worlds import ENGINES
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 X = np.array([[1.0, 2.0], [3.0, 5.0]])
 
 
-@pytest.fixture(params=["numpy", pytest.param("theano", marks=pytest.mark.theano)])
+@pytest.fixture(params=ENGINES)
 def words(request, words_of):
     return words_of(request.param)
 
@@ -24,7 +25,7 @@ def words(request, words_of):
 def compiled(words, inputs, outputs):
     """Compile by the engine alone, without ranks."""
     engine = synk.engines.find(inputs)
-    kwargs = {"mode": words.mode} if engine.name == "theano" else {}
+    kwargs = {} if engine.name == "numpy" else {"mode": words.mode}
     return engine.compile(inputs, outputs, [], None, **kwargs)
 
 
@@ -50,7 +51,7 @@ def test_ops(words, op):
 
 def _snapshot(words, inputs, outputs):
     engine = synk.engines.find(inputs)
-    return engine.snapshot(inputs, outputs, [], None, **({"mode": words.mode} if engine.name == "theano" else {}))
+    return engine.snapshot(inputs, outputs, [], None, **({} if engine.name == "numpy" else {"mode": words.mode}))
 
 
 @pytest.mark.parametrize("op", ["prod", "gather", None, "c_prod", "mean", ""])

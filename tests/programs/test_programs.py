@@ -18,15 +18,18 @@ from collections import Counter
 
 import bugs
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from library import Library
-from protocol import Raised, Wrong, random_program, replay, seeded_program, shortest
-from recipes import BY_NAME, RECIPES
-from steps import Call, Collective
 
-import synkhronos as synk
-from synkhronos.functions import division
+pytest.importorskip("hypothesis")
+
+from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from library import Library  # noqa: E402
+from protocol import Raised, Wrong, random_program, replay, seeded_program, shortest  # noqa: E402
+from recipes import BY_NAME, RECIPES  # noqa: E402
+from steps import Call, Collective  # noqa: E402
+
+import synkhronos as synk  # noqa: E402
+from synkhronos.functions import division  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from worlds import needs_lasagne
 
+pytest.importorskip("theano")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import (

@@ -32,6 +32,8 @@ RESTRICTED = {
     "theano": {"engines", "extensions"},
     "lasagne": {"engines", "extensions"},
     "pytensor": {"engines", "extensions"},
+    "pytensor": {"engines", "extensions"},
+    "numba": {"engines"},
     "pymc": {"extensions"},
     "pygpu": {"transports", "engines", "reductions"},
 }

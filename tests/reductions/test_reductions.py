@@ -7,12 +7,15 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
-from refusals import refuses
 
-from synkhronos.reductions import (
+pytest.importorskip("hypothesis")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from hypothesis.extra import numpy as hnp  # noqa: E402
+from refusals import refuses  # noqa: E402
+
+from synkhronos.reductions import (  # noqa: E402
     MISSING,
     Accumulator,
     ReduceOp,

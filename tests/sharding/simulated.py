@@ -376,9 +376,13 @@ class Case:
         The placements in a graph that may be changed, if they are others.
     empty : bool
         Whether a rank may have no rows.
+    pytensor : (str, str), optional
+        Both placements with PyTensor, if its graph is another.
     """
 
-    def __init__(self, name, expected, build, exact=None, empty=True):
+    def __init__(self, name, expected, build, exact=None, empty=True, pytensor=None):
+        if pytensor is not None and not IS_THEANO:
+            expected, exact = pytensor
         self.name, self.expected, self.build, self.empty = name, expected, build, empty
         self.exact = expected if exact is None else exact
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from library import L, T
+from library import IS_THEANO, L, T
 from simulated import ALL_ROWS, Case, Program, parametrize, serial_values
 
 UNARY = [
@@ -62,7 +62,7 @@ CASES = [
     Case("bits that are set", "Unknown Shard(0)", lambda p: [_bits(x, axis) for x in [p.rows(p.f, dtype="int64", high=9)] for axis in (0, 1)]),
     Case("sums and products that are bool", "Unknown Unknown Shard(0)", lambda p: [T.sum(x, axis=0, dtype="bool") for x in [p.rows(p.f) > 0]] + [T.prod(p.rows(p.f) > 0, axis=0, dtype="bool"), T.sum(p.rows(p.f) > 0, axis=1, dtype="bool")]),
     Case("any of any", "Partial(max)", lambda p: T.any(T.any(p.rows(p.f) > 0.5, axis=0))),
-    Case("max of a max", "Unknown", lambda p: T.max(p.rows(p.f).max(0)), R, empty=False),
+    Case("max of a max", "Unknown", lambda p: T.max(p.rows(p.f).max(0)), R, empty=False, pytensor=("Partial(max)", "Partial(max)")),
     Case("a negative max", "Partial(min)", lambda p: -p.rows(p.f).max(0), empty=False),
     Case("a difference to a max", U, lambda p: p.rows(p.f) - p.rows(p.f).max(0), S, empty=False),
     Case("means", "Partial(avg) Shard(0) Partial(avg) Partial(avg)", lambda p: _means(p), "Partial(sum) Shard(0) Partial(sum) Partial(sum)"),
@@ -130,10 +130,7 @@ def _reduced(op, p):
 
 
 def _bits(x, axis):
-    from theano.scalar import or_
-    from theano.tensor.elemwise import CAReduce
-
-    return CAReduce(or_, axis=axis)(x)
+    return L.CAReduce(L.or_, axis=axis if IS_THEANO else (axis,))(x)
 
 
 def _means(p):
@@ -164,11 +161,12 @@ def test_placements_are_those_of_the_serial_program(case, exact):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_interpreter_computes_what_theano_does(seed):
+def test_the_interpreter_computes_what_the_library_does(seed):
     program = Program(seed)
     x, w = program.rows(program.f), program.all(program.f, program.h)
     loss = T.nnet.softmax(T.dot(x, w)).max(axis=1).mean()
-    ours, theirs = serial_values(program, [loss, T.grad(loss, w)], 5)
+    with L.compiled_quickly():
+        ours, theirs = serial_values(program, [loss, T.grad(loss, w)], 5)
     for one, other in zip(ours, theirs):
         np.testing.assert_array_equal(one, other)
 

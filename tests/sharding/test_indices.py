@@ -1,7 +1,7 @@
 """Indices, basic and advanced, what sets and adds to elements, and gradients."""
 
 import pytest
-from library import L, T
+from library import T
 from simulated import ALL_ROWS, Case, parametrize
 
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"

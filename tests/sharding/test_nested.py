@@ -94,13 +94,13 @@ CASES = [
     Case("zeros or ones", "Shard(0)", lambda p: [L.ifelse(p.all() > 0, T.zeros_like(x), T.ones_like(x)) for x in [p.rows(p.f)]]),
     Case("ones or zeros", "Shard(0) Shard(0)", lambda p: [L.ifelse(c, *both) for c in [p.all() > 0] for x in [p.rows(p.f)] for both in [(x, T.zeros_like(x)), (T.zeros_like(x), x)]]),
     Case("labels or positions", U, lambda p: [L.ifelse(p.all() > 0, y, T.arange(y.shape[0])) for y in [p.rows(dtype="int64", high=3)]]),
-    Case("gradient of a condition", A, lambda p: [T.grad(ifelse(p.all() > 0, T.sqr(x * w), x * w).mean(), w) for x in [p.rows(p.f)] for w in [p.all(p.f)]], P),
+    Case("gradient of a condition", A, lambda p: [T.grad(L.ifelse(p.all() > 0, T.sqr(x * w), x * w).mean(), w) for x in [p.rows(p.f)] for w in [p.all(p.f)]], P),
     # -- graphs --------------------------------------------------------------------------------------------------------
     Case("a graph", "Shard(0) Partial(sum)", lambda p: [op(p.rows(p.f), p.all(p.f)) for op in [_graph(lambda a, b: [T.tanh(a + b)])]] + [op(p.rows(p.f), p.all(p.f)) for op in [_graph(lambda a, b: [(a * b).sum(0)])]]),
-    Case("a graph that needs all rows", U, lambda p: [op(p.rows(p.f), p.all(p.f)) for op in [_graph(lambda a, b: [a - a.mean(0) * b])]]),
+    Case("a graph that needs all rows", U, lambda p: [op(p.rows(p.f), p.all(p.f)) for op in [_graph(lambda a, b: [a - a.mean(0) * b])]], pytensor=(U, S)),
     Case("a graph with a number of rows", "Partial(avg)", lambda p: [op(p.rows(p.f), p.all(p.f)) for op in [_graph(lambda a, b: [(a * b).mean(0)])]]),
-    Case("a graph that counts rows", "Size", lambda p: _graph(lambda a, b: [a.shape[0], b])(p.rows(p.f), p.all(p.f))[0], U),
-    Case("a graph that chooses elements", U, lambda p: _graph(lambda a, b: [a[T.gt(a, 0)], b])(p.rows(p.f), p.all(p.f))[0]),
+    Case("a graph that counts rows", "Size", lambda p: _graph(lambda a, b: [a.shape[0], b])(p.rows(p.f), p.all(p.f))[0], U, pytensor=("Size", "Size")),
+    Case("a graph that chooses elements", U, lambda p: _graph(lambda a, b: [a[T.gt(a, 0)], b])(p.rows(p.f), p.all(p.f))[0], pytensor=(U, S)),
     Case("a graph of a part", U, lambda p: [_graph(lambda a, b: [a * T.exp(b)])(p.rows(p.f), p.rows(p.f).mean(0))], S),
     Case("gradient of a graph", A, lambda p: [T.grad(T.sqr(op(p.rows(p.f), w)).mean(), w) for op in [_graph(lambda a, b: [T.tanh(a * b)])] for w in [p.all(p.f)]], P),
     # -- collectives ---------------------------------------------------------------------------------------------------

@@ -5,13 +5,16 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import synkhronos as synk
-from synkhronos.kernels.reduce import portions_of
-from synkhronos.memory.pool import Pool
-from synkhronos.sync.control_block import NOTICE_BYTES
+pytest.importorskip("hypothesis")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+import synkhronos as synk  # noqa: E402
+from synkhronos.kernels.reduce import portions_of  # noqa: E402
+from synkhronos.memory.pool import Pool  # noqa: E402
+from synkhronos.sync.control_block import NOTICE_BYTES  # noqa: E402
 
 KEY = ("shared", -1)
 

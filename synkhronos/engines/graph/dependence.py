@@ -138,7 +138,7 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
             )
         changing = library.changing_in_scan(node, lambda variable: known.get(variable, FIXED).differs)
         inner_known = dependences(library, inner, dict.fromkeys(changing, OF_A_RANK))
-        if node.op.as_while and inner_known.get(inner[-1], FIXED).differs:
+        if library.is_while(node.op) and inner_known.get(inner[-1], FIXED).differs:
             _refuse(
                 f"the condition of scan {node.op} (until)",
                 "depends on scattered values, so ranks take different numbers of steps",

@@ -42,8 +42,6 @@ class GraphEngine(Engine):
     """
 
     library: Library
-    #: Linkers whose functions take an ``output_subset``.
-    lazy_linkers: Tuple[type, ...] = ()
     #: The attributes of a function, and of its maker, that say in what form it returns its outputs.
     forms_of_outputs: Sequence[str] = ("unpack_single", "output_keys")
 
@@ -234,18 +232,8 @@ class GraphEngine(Engine):
         if subset is not None and not all(0 <= index < len(outputs) for index in subset):
             # The library's C code would write out of bounds.
             raise ArgumentValueError("output_subset", f"indices from 0 to {len(outputs) - 1}", str(subset))
-        if subset is None or not isinstance(compiled.fn, self.lazy_linkers):
-            result = self._flat(compiled, compiled(*args))
-            chosen = range(len(outputs)) if subset is None else subset
-            result = [result[index] for index in chosen]
-        else:
-            chosen = subset
-            keys = self.output_keys(compiled)
-            if keys is None:
-                result = compiled(*args, output_subset=subset) or []
-            else:
-                by_key = compiled(*args, output_subset=[keys[index] for index in subset])
-                result = [by_key[keys[index]] for index in subset]
+        chosen = range(len(outputs)) if subset is None else subset
+        result = self.results(compiled, args, subset)
         is_own = self._is_own.get(compiled.maker)
         if is_own is None:
             is_own = self._is_own[compiled.maker] = self._find_own(compiled)
@@ -253,6 +241,11 @@ class GraphEngine(Engine):
             value if is_own[index] and type(value) is np.ndarray else self._own(compiled, index, value, is_own[index])
             for index, value in zip(chosen, result)
         ]
+
+    def results(self, compiled: Any, args: Sequence[Any], subset: Optional[List[int]]) -> List[Any]:
+        """Return the outputs of a call as a flat list, or some of them: those at these positions, which exist."""
+        results = self._flat(compiled, compiled(*args))
+        return results if subset is None else [results[index] for index in subset]
 
     def _flat(self, compiled: Any, result: Any) -> List[Any]:
         if result is None:
@@ -410,7 +403,7 @@ class GraphEngine(Engine):
         constants: Mapping[int, Any],
     ) -> bytes:
         known = pickling.names(numbers, variables, constants)
-        return pickling.dumps(compiled, known, self._reduce, _label_of_function, self._parts)
+        return pickling.dumps(compiled, known, self._reduce, _label_of_function, self._parts, self._nodes)
 
     @point("replication")
     def loads(
@@ -422,6 +415,12 @@ class GraphEngine(Engine):
             return replicas[place] if kind == "variable" else replicas[place].container.storage
 
         return pickling.loads(data, find)
+
+    def _nodes(self, compiled: Any) -> List[Any]:
+        """Return the nodes of a function's graph, and of the one that it was made from, each after those it needs."""
+        maker = compiled.maker
+        made_from: List[Any] = self.library.io_toposort([], [output.variable for output in maker.outputs])
+        return made_from + list(maker.fgraph.toposort())
 
     def _parts(self, compiled: Any) -> Iterator[Tuple[str, Any]]:
         maker = compiled.maker

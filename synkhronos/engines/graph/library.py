@@ -61,6 +61,8 @@ class Library(NamedTuple):
     scan_in_order: Callable[..., Any]
     #: From a scan's node to the inputs of its inner graph that change with some of the node's inputs.
     changing_in_scan: Callable[..., Any]
+    #: Whether the last inner output of a scan says when it ends.
+    is_while: Callable[[Any], bool]
     #: From variables to expressions of their shapes, int64 vectors.
     shapes_of: Callable[..., Any]
     #: The mode for graphs that are so small that compiling them costs more than it saves.

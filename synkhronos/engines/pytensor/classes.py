@@ -8,10 +8,7 @@ import numpy as np
 from pytensor import printing, scalar, tensor
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.ops import DeepCopyOp, ViewOp
-from pytensor.graph.basic import Constant
-from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import io_toposort
-from pytensor.ifelse import IfElse
+from pytensor.graph.basic import Apply, Constant
 from pytensor.raise_op import Assert
 from pytensor.scan.op import Scan
 from pytensor.tensor import basic, blas, extra_ops, math, subtensor
@@ -22,6 +19,12 @@ from pytensor.tensor.type import TensorType, discrete_dtypes, float_dtypes
 
 from ..graph.classes import Classes, Steps
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
+from .traversal import io_toposort
+
+try:
+    from pytensor.conditional.op import IfElse
+except ImportError:  # before PyTensor 3.3
+    from pytensor.ifelse import IfElse
 
 
 def _advanced_entries(node: Any, first: int) -> Optional[List[Any]]:
@@ -43,11 +46,19 @@ def _axis_of(node: Any) -> Optional[int]:
     return _axis(node.op, node.inputs[-1] if len(node.inputs) < 3 else node.inputs[1])
 
 
+def computed_of(values: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> List[Any]:
+    """Return what the graph inside an operation computes of other inputs; since PyTensor 3.1 it cannot be cloned."""
+    new: Dict[Any, Any] = dict(zip(inputs, values))
+    for node in io_toposort(inputs, outputs):
+        copy = Apply(node.op, [new.get(one, one) for one in node.inputs], [one.type(one.name) for one in node.outputs])
+        new.update(zip(node.outputs, copy.outputs))
+    return [new.get(one, one) for one in outputs]
+
+
 def _own(inputs: Sequence[Any], outputs: Sequence[Any]) -> Tuple[Sequence[Any], Sequence[Any]]:
     """Return a copy of a graph with variables of its own: PyTensor has the same ones as inputs of all graphs inside."""
-    copies = [one.type() for one in inputs]
-    replaced = clone_replace(list(outputs), replace=dict(zip(inputs, copies)), rebuild_strict=False)
-    return copies, replaced
+    copies = [one.type(one.name) for one in inputs]
+    return copies, computed_of(copies, inputs, outputs)
 
 
 def _steps(op: Any) -> Steps:

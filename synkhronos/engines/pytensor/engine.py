@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, List, Optional, Sequence
+import warnings
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from weakref import WeakKeyDictionary
 
 from pytensor import shared
 from pytensor.compile.aliasing import alias_root
@@ -16,26 +18,30 @@ from pytensor.compile.rebuild import rebuild_collect_shared
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import Op
-from pytensor.graph.traversal import graph_inputs, io_toposort
-from pytensor.ifelse import IfElse
+from pytensor.graph.traversal import graph_inputs
 from pytensor.link.basic import Container
+from pytensor.link.numba.linker import NumbaLinker
 from pytensor.scan.op import Scan
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
+from ...errors import ArgumentTypeError, ArgumentValueError
 from ...sharding import Rule
 from .. import random_states
+from ..base import Collectives
 from ..graph.affine import Affine
 from ..graph.engine import GraphEngine
 from ..graph.library import Library
-from . import pickling_repairs, profiles, scans
+from ..graph.snapshot import Snapshot
+from . import jit, pickling_repairs, profiles, repairs, scans
 from .classes import CLASSES
 from .formulas import with_formulas
 from .lengths import LENGTHS
 from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
 from .shapes import by_shapes_of_inputs, shapes_of
+from .traversal import io_toposort
 
 
 class PyTensorEngine(GraphEngine):
@@ -63,7 +69,7 @@ class PyTensorEngine(GraphEngine):
         graph_inputs=lambda outputs: list(graph_inputs(outputs)),
         io_toposort=io_toposort,
         DebugMode=DebugMode,
-        IfElse=IfElse,
+        IfElse=CLASSES.IfElse,
         Scan=Scan,
         Shape=Shape,
         Shape_i=Shape_i,
@@ -81,12 +87,39 @@ class PyTensorEngine(GraphEngine):
         inner_outputs=scans.inner_outputs,
         scan_in_order=scans.in_order,
         changing_in_scan=scans.changing,
+        is_while=scans.is_while,
         shapes_of=shapes_of,
         small=Mode(linker="py", optimizer=None),
     )
     forms_of_outputs = ("unpack_single",)
 
+    def __init__(self) -> None:
+        super().__init__()
+        #: By a function's maker, the storages of its shared variables.
+        self._cells: WeakKeyDictionary[Any, List[List[Any]]] = WeakKeyDictionary()
+
     # -- functions -----------------------------------------------------------------------------------------------
+
+    def compile(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(outputs, dict):
+            hint = "functions of PyTensor return no dicts"
+            raise ArgumentTypeError("outputs", "a variable or a list of variables", "a dict", hint)
+        return super().compile(inputs, outputs, updates, givens, **kwargs)
+
+    def results(self, compiled: Any, args: Sequence[Any], subset: Optional[List[int]]) -> List[Any]:
+        cells = self._cells.get(compiled.maker)
+        if cells is None:
+            maker = compiled.maker
+            cells = self._cells[maker] = [given.value.storage for given in maker.inputs if given.implicit]
+        jit.settle(cells)
+        if jit.is_jitted(compiled.maker.linker):
+            args = list(map(jit.laid_out, args))
+        return super().results(compiled, args, subset)
+
+    def warm_up(self, compiled: Any) -> None:
+        jit.compile_now(compiled)
 
     @staticmethod
     def output_keys(compiled: Any) -> Optional[List[str]]:
@@ -100,6 +133,19 @@ class PyTensorEngine(GraphEngine):
 
     def merged_profile(self, compiled: Sequence[Any], counts: Sequence[profiles.Counts]) -> Any:
         return profiles.merge(compiled, counts)
+
+    # -- collectives inside functions ----------------------------------------------------------------------------
+
+    def collectives(self, snapshot: Snapshot, scattered: Mapping[Any, int]) -> Optional[Collectives]:
+        linker = snapshot.settings["mode"].linker
+        if jit.is_jitted(linker) and not isinstance(linker, NumbaLinker) and snapshot.is_joint(self.library):
+            raise ArgumentValueError(
+                "mode",
+                "one that calls operations of synkhronos.ops once each, in order: NUMBA, or one of the C linker",
+                f"one of {type(linker).__name__}, which may leave out, repeat or reorder them",
+                "leave out the operations of synkhronos.ops (and exact=True), or choose another mode",
+            )
+        return super().collectives(snapshot, scattered)
 
     # -- operations of the program's own -------------------------------------------------------------------------
 
@@ -115,7 +161,7 @@ class PyTensorEngine(GraphEngine):
         return isinstance(shared.type, RandomGeneratorType)
 
     def jumped(self, shared: Any, value: Any, jumps: int) -> Any:
-        return random_states.jumped_generator(value, jumps)
+        return random_states.jumped_generator(value, jumps, f"random state {self.label(shared)}")
 
     def reseeded(self, shared: Any, value: Any, seed: int, index: int) -> Any:
         return random_states.seeded_generator(value, seed, index)
@@ -126,4 +172,7 @@ class PyTensorEngine(GraphEngine):
         return pickling_repairs.reduce(thing)
 
 
+# Graphs that are made of a function have its default updates among their updates: PyTensor must not add them again.
+warnings.filterwarnings("ignore", "The no_default_updates parameter", DeprecationWarning, "synkhronos")
+repairs.repair()
 ENGINE = PyTensorEngine()

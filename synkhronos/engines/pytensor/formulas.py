@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.replace import clone_replace
 
 from ..graph.formulas import Formulas
-from .classes import CLASSES
+from .classes import CLASSES, computed_of
 
 
 def _inside(node: Any) -> Sequence[Any]:
     """Return what the graph inside computes."""
-    inputs, outputs = CLASSES.inner(node.op)
-    found: Sequence[Any] = clone_replace(list(outputs), replace=dict(zip(inputs, node.inputs)))
-    return found
+    return computed_of(node.inputs, node.op.inner_inputs, node.op.inner_outputs)
 
 
 with_formulas = Formulas(CLASSES, {OpFromGraph: _inside}, of_rows=(OpFromGraph,))

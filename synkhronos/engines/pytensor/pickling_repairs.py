@@ -1,10 +1,31 @@
-"""Objects of PyTensor's graphs that it cannot pickle, or not so that another process can use them."""
+"""Objects of PyTensor's graphs that it cannot pickle, or not so that another process can use them.
+
+They are those of `graph.pickled_settings`; the tests that hold them are test_operations_made_in_main,
+test_debug_mode_is_there_what_it_was_told_to_be and test_profiles_travel. The values of a function's inputs, which it
+holds besides, are left out by `GraphEngine.restored`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
+
+from pytensor.compile.debug.debugmode import DebugMode
+from pytensor.compile.debug.profiling import ProfileStats
+from pytensor.compile.ops import FromFunctionOp
+
+from ..graph.pickled_settings import reduce_debug_mode, reduce_from_function, reduce_profile
 
 
 def reduce(thing: Any) -> Any:
     """Return what ``__reduce__`` should return for one of these objects, NotImplemented for all others."""
+    if type(thing) is FromFunctionOp:
+        return reduce_from_function(thing, FromFunctionOp)
+    if type(thing) is ProfileStats:
+        return reduce_profile(thing, _new_profile)
+    if type(thing) is DebugMode:
+        return reduce_debug_mode(thing)
     return NotImplemented
+
+
+def _new_profile(message: Optional[str], flag_time_thunks: bool) -> Any:
+    return ProfileStats(False, flag_time_thunks, message=message)

@@ -52,12 +52,12 @@ def _blockwise(node: Any) -> Rule:
 def _drawn(node: Any) -> Rule:
     op, (_, size, *parameters), drawn = node.op, node.inputs, node.outputs[1]
     n_batch = ndim(drawn) - op.ndim_supp
-    labels = []
+    shape = [] if isinstance(size.type, NoneTypeT) else [1]
+    labels: List[List[Any]] = [[]] * (2 - len(shape))
     for one, n_core in zip(parameters, op.ndims_params):
         axes = range(n_batch - (ndim(one) - n_core), n_batch)
         labels.append([ONE if flag else axis for axis, flag in zip(axes, broadcastable(one))] + [MIXED] * n_core)
-    shape = [] if isinstance(size.type, NoneTypeT) else [1]
-    return Drawn.of_labels([[], *labels], ndim(drawn), shape, is_single=op.ndim_supp == 0)
+    return Drawn.of_labels(labels, ndim(drawn), shape, is_single=op.ndim_supp == 0)
 
 
 def _where(node: Any) -> Rule:

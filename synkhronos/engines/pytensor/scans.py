@@ -1,13 +1,27 @@
-"""Collectives inside ``pytensor.scan``: the token goes through its steps as one more recurrent state."""
+"""Collectives inside ``pytensor.scan``: the token goes through its steps as one more recurrent state.
+
+::
+
+    token --> [ step 0: c1 --> c2 ] --> [ step 1: c1 --> c2 ] --> ... --> token
+
+So the collectives of a step come after those of the step before, and PyTensor cannot move one of them out of the loop,
+as it does with what depends on nothing that changes from step to step.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
+import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Variable
 from pytensor.scan.op import Scan
+from pytensor.scan.utils import expand_empty
 
+from .operations import AllReduce
+
+#: From the outputs of an inner graph and a token to the outputs with their collectives in order, and the last token.
 Order = Callable[[Sequence[Variable], Variable], Tuple[List[Variable], Variable]]
 
 
@@ -19,13 +33,69 @@ def inner_outputs(op: Any) -> Sequence[Variable]:
     return ()
 
 
+def is_while(op: Scan) -> bool:
+    """Return whether the last inner output of a scan says when it ends."""
+    return bool(op.info.as_while)
+
+
 def in_order(
-    op: Any, inputs: Sequence[Variable], token: Optional[Variable], order: Order
+    op: Scan, inputs: Sequence[Variable], token: Optional[Variable], order: Order
 ) -> Tuple[List[Variable], Optional[Variable]]:
-    """Return the results of a scan with its inner graph in order, and a token of after it if it was given one."""
-    raise NotImplementedError
+    """Return the results of a scan with its inner graph in order, and a token of after it if it was given one.
+
+    Parameters
+    ----------
+    op : Scan
+    inputs : list of variables
+        Of the scan's node.
+    token : variable, optional
+        Of what is computed before.
+    order : callable
+        Puts an inner graph in order.
+    """
+    before = AllReduce.first_token() if token is None else token
+    state = before.type()
+    # The graph inside cannot be changed, nor can what is computed from its variables be put into another one.
+    inner = op.fgraph.unfreeze() if hasattr(op.fgraph, "unfreeze") else op.fgraph.clone()
+    outputs, last = order(inner.outputs, state)
+    # The states of one tap each are the last of the states, among the inputs, the outputs and the taps.
+    info = op.info
+    n_inner_inputs = info.n_seqs + sum(map(len, info.tap_array))
+    n_inner_outputs = info.n_mit_mot_outs + info.n_mit_sot + info.n_sit_sot
+    n_outer_outputs = info.n_mit_mot + info.n_mit_sot + info.n_sit_sot
+    n_outer_inputs = 1 + info.n_seqs + n_outer_outputs
+    with_state = Scan(
+        _inserted(inner.inputs, n_inner_inputs, state),
+        _inserted(outputs, n_inner_outputs, last),
+        dataclasses.replace(info, sit_sot_in_slices=(*info.sit_sot_in_slices, (-1,))),
+        mode=op.mode,
+        truncate_gradient=op.truncate_gradient,
+        name=op.name,
+        profile=op.profile,
+        allow_gc=op.allow_gc,
+        strict=op.strict,
+    )
+    states = expand_empty(pt.shape_padleft(before), inputs[0])
+    results = list(with_state.make_node(*_inserted(inputs, n_outer_inputs, states)).outputs)
+    after = results.pop(n_outer_outputs)
+    return results, None if token is None else after[-1]
 
 
 def changing(node: Any, is_changing: Callable[[Variable], bool]) -> List[Variable]:
-    """Return the inner inputs of a scan that change with those outer inputs for which ``is_changing`` says so."""
-    raise NotImplementedError
+    """Return the inner inputs of a scan that change with those outer inputs for which ``is_changing`` says so.
+
+    Of recurrent states it is not found out: all of them are returned if there are any such inputs.
+    """
+    op, inner = node.op, node.op.inner_inputs
+    same = [
+        *zip(op.inner_seqs(inner), op.outer_seqs(node.inputs)),
+        *zip(op.inner_non_seqs(inner), op.outer_non_seqs(node.inputs)),
+    ]
+    unchanged = {one for one, other in same if not is_changing(other)}
+    if not any(map(is_changing, node.inputs)):
+        return []
+    return [variable for variable in inner if variable not in unchanged]
+
+
+def _inserted(variables: Sequence[Variable], position: int, variable: Variable) -> List[Variable]:
+    return [*variables[:position], variable, *variables[position:]]

@@ -10,8 +10,10 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
-from pytensor.graph.traversal import graph_inputs, io_toposort
+from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.rewriting.shape import ShapeFeature
+
+from .traversal import io_toposort
 
 
 def by_shapes_of_inputs(variable: Variable) -> Variable:
@@ -26,11 +28,17 @@ def shapes_of(variables: Sequence[Any]) -> List[Any]:
     """Return, for every variable, its shape as an int64 vector: of no entries if it is not an array."""
     feature = ShapeFeature()
     feature.on_attach(FunctionGraph([], []))
+    is_lazy = not hasattr(feature, "init_r")  # since PyTensor 3.3
     for node in io_toposort([], variables):
         feature.on_import(None, node, reason="shapes")
+        for output in node.outputs if is_lazy else ():
+            feature.shape_tuple(output)  # now, for what a long chain needs is found by recursion
     found = []
     for variable in variables:
-        feature.init_r(variable)
-        lengths = feature.shape_of[variable] or ()
+        if is_lazy:
+            lengths = feature.shape_tuple(variable) or ()
+        else:
+            feature.init_r(variable)
+            lengths = feature.shape_of[variable] or ()
         found.append(pt.stack([pt.cast(one, "int64") for one in lengths]) if lengths else pt.zeros((0,), "int64"))
     return found

@@ -84,10 +84,11 @@ class TheanoEngine(GraphEngine):
         inner_outputs=scans.inner_outputs,
         scan_in_order=scans.in_order,
         changing_in_scan=scans.changing,
+        is_while=scans.is_while,
         shapes_of=shapes_of,
         small=Mode(linker="py", optimizer=None),
     )
-    # CVM is missing if Theano has no C++ compiler.
+    #: Linkers whose functions take an ``output_subset``. (CVM is missing if Theano has no C++ compiler.)
     lazy_linkers = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))
     host_type = staticmethod(gpu.host_type)
     is_on_device = staticmethod(gpu.is_array)
@@ -114,6 +115,15 @@ class TheanoEngine(GraphEngine):
         return super().build(blueprint, value, storage_of)
 
     # -- functions -----------------------------------------------------------------------------------------------
+
+    def results(self, compiled: Any, args: Sequence[Any], subset: Optional[List[int]]) -> List[Any]:
+        if subset is None or not isinstance(compiled.fn, self.lazy_linkers):
+            return super().results(compiled, args, subset)
+        keys = self.output_keys(compiled)
+        if keys is None:
+            return compiled(*args, output_subset=subset) or []
+        by_key = compiled(*args, output_subset=[keys[index] for index in subset])
+        return [by_key[keys[index]] for index in subset]
 
     def on_ranks(self, compiled: Any) -> Any:
         changed = gpu.outputs_on_device(compiled)

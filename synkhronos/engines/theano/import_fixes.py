@@ -16,7 +16,7 @@ import sys
 import warnings
 from importlib import import_module, metadata, util
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Optional, Sequence, Set
@@ -57,6 +57,7 @@ class _BeforeTheano(MetaPathFinder):
     ) -> Optional[ModuleSpec]:
         """Prepare the import of Theano; leave finding it to others."""
         if fullname == "theano" and fullname not in sys.modules:
+            check_numpy()
             drop_failed_import()
             set_default_flags()
             restore_numpy_names()
@@ -86,6 +87,19 @@ def lasagne_is_old() -> bool:
         return metadata.version("Lasagne").split(".")[:2] == ["0", "1"]
     except metadata.PackageNotFoundError:
         return False
+
+
+def check_numpy() -> None:
+    """Refuse an import that NumPy 2 would let fail in the middle, if Theano is installed at all."""
+    try:
+        numpy = metadata.version("numpy")
+    except metadata.PackageNotFoundError:
+        return
+    if int(numpy.split(".")[0]) >= 2 and PathFinder.find_spec("theano") is not None:
+        raise ImportError(
+            f"Theano 1.0 does not run with NumPy 2 (here: {numpy}), which PyTensor 3 needs: programs of the two need "
+            "environments of their own, make install ENGINE=theano and make install ENGINE=pytensor"
+        )
 
 
 def drop_failed_import() -> None:

@@ -24,7 +24,6 @@ compiled kernel in its node     compiled again in the first
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, Dict, Optional
 
 from theano.compile.debugmode import DebugMode
@@ -33,6 +32,7 @@ from theano.compile.profiling import ProfileStats
 from theano.gof import Apply
 from theano.gof.utils import scratchpad
 
+from ..graph.pickled_settings import reduce_debug_mode, reduce_from_function, reduce_profile
 from . import gpu
 
 _BLAS = "local_ger"  # the attribute of the tag in which `ScipyGer` keeps SciPy's routine
@@ -41,28 +41,16 @@ _BLAS = "local_ger"  # the attribute of the tag in which `ScipyGer` keeps SciPy'
 def reduce(thing: Any) -> Any:
     """Return what ``__reduce__`` should return for one of these objects, NotImplemented for all others."""
     if type(thing) is FromFunctionOp:
-        return _reduce_from_function(thing)
+        return reduce_from_function(thing, FromFunctionOp)
     if isinstance(thing, Apply) and gpu.KERNEL_OF_REDUCTION in vars(thing):
         return gpu.without_kernel(thing)
     if isinstance(thing, scratchpad) and _BLAS in vars(thing):
         return _new_tag, ({name: value for name, value in vars(thing).items() if name != _BLAS},)
     if type(thing) is ProfileStats:
-        return _new_profile, (thing.message, thing.flag_time_thunks)
+        return reduce_profile(thing, _new_profile)
     if type(thing) is DebugMode:
-        checks = ("check", "stability", "require")
-        settings = {name: value for name, value in vars(thing).items() if name.split("_")[0] in checks}
-        return _new_debug_mode, (thing.__getstate__(), settings)
+        return reduce_debug_mode(thing)
     return NotImplemented
-
-
-def _reduce_from_function(op: Any) -> Any:
-    function, infer_shape = op._FromFunctionOp__fn, op._FromFunctionOp__infer_shape
-    if function.__module__ != "__main__":
-        try:
-            return op.__reduce__()
-        except pickle.PicklingError:
-            pass
-    return FromFunctionOp, (function, op.itypes, op.otypes, infer_shape)
 
 
 def _new_tag(state: Dict[str, Any]) -> Any:
@@ -73,10 +61,3 @@ def _new_tag(state: Dict[str, Any]) -> Any:
 
 def _new_profile(message: Optional[str], flag_time_thunks: bool) -> Any:
     return ProfileStats(False, flag_time_thunks, gpu_checks=False, message=message)
-
-
-def _new_debug_mode(state: Any, settings: Dict[str, Any]) -> Any:
-    mode = DebugMode.__new__(DebugMode)
-    mode.__setstate__(state)
-    vars(mode).update(settings)
-    return mode

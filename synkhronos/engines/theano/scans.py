@@ -32,6 +32,11 @@ def inner_outputs(op: Any) -> Sequence[Variable]:
     return op.local_outputs if isinstance(op, OpFromGraph) else ()
 
 
+def is_while(op: Scan) -> bool:
+    """Return whether the last inner output of a scan says when it ends."""
+    return bool(op.as_while)
+
+
 def in_order(
     op: Scan, inputs: Sequence[Variable], token: Optional[Variable], order: Order
 ) -> Tuple[List[Variable], Optional[Variable]]:

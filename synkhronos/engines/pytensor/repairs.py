@@ -1,0 +1,23 @@
+"""What is changed in PyTensor itself."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from pytensor.link.numba.linker import NumbaLinker
+
+
+def repair() -> None:
+    """Have Numba know our operations, from the first graph on that it is given: others do not import it."""
+    convert = NumbaLinker.fgraph_convert
+    if hasattr(convert, "__wrapped__"):
+        return
+
+    @functools.wraps(convert)
+    def fgraph_convert(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from . import numba_operations  # noqa: F401, registers itself
+
+        return convert(self, *args, **kwargs)
+
+    NumbaLinker.fgraph_convert = fgraph_convert

@@ -1,0 +1,230 @@
+"""What only PyTensor has: its linkers, its random generators, and how its functions travel; truth is plain PyTensor."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+from synkhronos.errors import ArgumentTypeError
+
+pytestmark = pytest.mark.pytensor
+pytensor = pytest.importorskip("pytensor")
+pt = pytest.importorskip("pytensor.tensor")
+
+from pytensor.compile.debug.debugmode import DebugMode  # noqa: E402
+from pytensor.compile.mode import Mode  # noqa: E402
+
+from synkhronos.engines import random_states  # noqa: E402
+from synkhronos.engines.pytensor import jit  # noqa: E402
+from synkhronos.engines.pytensor.engine import ENGINE  # noqa: E402
+
+FAST = Mode("py", "fast_run")
+
+
+@pytest.fixture
+def master(pytensor_master):
+    return pytensor_master
+
+
+def compile(inputs, outputs, updates=(), givens=None, mode=FAST, **kwargs):
+    return ENGINE.compile(inputs, outputs, list(updates), givens, mode=mode, **kwargs)
+
+
+def both(master, f, args, times=3):
+    """Compare calls here and there; return the function's number there."""
+    number = master.send(f)
+    for _ in range(times):
+        for one, other in zip(master.peer.call(number, args), ENGINE.call(f, args)):
+            np.testing.assert_array_equal(one, other)
+    return number
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+
+def test_dicts_of_outputs_are_refused():
+    x = pt.vector("x")
+    with refuses(TypeError, "outputs", got="a dict", hint="return no dicts"):
+        compile([x], {"a": x})
+
+
+def test_trust_input_travels(master):
+    x = pt.vector("x")
+    f = compile([x], x + 1)
+    ENGINE.set_trust_input(f, True)
+    number = both(master, f, [np.ones(2)])
+    assert ENGINE.trust_input(f) and master.peer.evaluate("trusts_input", number)
+
+
+@pytest.mark.parametrize("delete_updates", [False, True])
+def test_copies(delete_updates):
+    x, w, v = pt.vector("x"), pytensor.shared(np.ones(2), "w"), pytensor.shared(np.full(2, 5.0), "v")
+    keywords = dict(mode=Mode("py", None), name="f")  # in place, PyTensor would update w even so, and warn of it
+    f = ENGINE.compile([x], x * w, [(w, w + x)], None, **keywords)
+    snapshot = ENGINE.snapshot([x], x * w, [(w, w + x)], None, **keywords)
+    copied, copied_snapshot = ENGINE.copy(f, snapshot, swap={w: v}, delete_updates=delete_updates)
+    for compiled in (copied, ENGINE.variant(copied_snapshot, False, [])):
+        v.set_value(np.full(2, 5.0))
+        for step in range(2):
+            truth = 5.0 if delete_updates else 5.0 + 2 * step
+            np.testing.assert_array_equal(ENGINE.call(compiled, [np.full(2, 2.0)])[0], [2 * truth] * 2)
+    np.testing.assert_array_equal(w.get_value(), [1, 1])
+    with refuses(ArgumentTypeError, "swap"):
+        ENGINE.copy(f, snapshot, swap={w: pytensor.shared(np.ones((2, 2)), "m")})
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linker", ["py", "vm"])
+def test_what_can_only_be_read_is_not_written_to(linker):
+    value, w, x = np.ones(3), pytensor.shared(np.zeros(3), "w"), pt.vector("x")
+    value.flags.writeable = False
+    f = compile([x], x.sum(), [(w, w + x)], mode=Mode(linker, "fast_run"))
+    ENGINE.put(w, value)
+    for _ in range(2):
+        ENGINE.call(f, [np.ones(3)])
+    np.testing.assert_array_equal(value, np.ones(3))
+    np.testing.assert_array_equal(w.get_value(), np.full(3, 3.0))
+
+
+def arrays():
+    """Return arrays that do not lie in memory as Numba wants them, or do."""
+    whole = np.arange(24.0).reshape(4, 6)
+    readonly = whole.copy()
+    readonly.flags.writeable = False
+    unaligned = np.zeros(whole.nbytes + 1, np.uint8)[1:].view("f8").reshape(4, 6)
+    unaligned[:] = whole
+    return [
+        whole,
+        whole.T,
+        whole[::2],
+        whole[:, 1:3],
+        np.asfortranarray(whole),
+        readonly,
+        unaligned,
+        whole[0:0],
+        whole[1],
+    ]
+
+
+@pytest.mark.parametrize("i", range(9))
+def test_arguments_are_laid_out(i):
+    value = arrays()[i]
+    found = jit.laid_out(value)
+    assert found.flags.carray and found.dtype == value.dtype
+    np.testing.assert_array_equal(found, value)
+    assert (found is value) == value.flags.carray
+    if value.flags.c_contiguous and value.flags.aligned and value.size:
+        assert np.shares_memory(found, value)  # large files are not copied
+
+
+def test_other_values_stay():
+    for value in (None, 1.5, "x", np.random.default_rng(1)):
+        assert jit.laid_out(value) is value
+
+
+# -- random generators -------------------------------------------------------------------------------------------------
+
+
+def test_generators_that_cannot_jump():
+    state = pytensor.shared(np.random.Generator(np.random.SFC64(1)), "state")
+    with refuses(ArgumentTypeError, "random state state", got="SFC64", hint="default_rng"):
+        ENGINE.jumped(state, ENGINE.get(state), 1)
+    assert ENGINE.jumped(state, ENGINE.get(state), 0).random() == np.random.Generator(np.random.SFC64(1)).random()
+
+
+@pytest.mark.parametrize("kind", ["PCG64", "PCG64DXSM", "Philox", "MT19937"])
+@pytest.mark.parametrize("jumps", [0, 1, 3])
+def test_jumps_are_numpys(kind, jumps):
+    bits = getattr(np.random, kind)(7)
+    state = np.random.Generator(bits)
+    truth = np.random.Generator(bits.jumped(jumps) if jumps else copy.deepcopy(bits)).random(5)
+    jumped = random_states.jumped_generator(state, jumps)
+    assert jumped.bit_generator is not bits
+    np.testing.assert_array_equal(jumped.random(5), truth)
+    np.testing.assert_array_equal(state.random(5), np.random.Generator(getattr(np.random, kind)(7)).random(5))
+
+
+# -- travel ------------------------------------------------------------------------------------------------------------
+
+
+def test_outer_products_travel(master):
+    x, y, w = pt.vector("x"), pt.vector("y"), pytensor.shared(np.zeros((2, 3)), "w")
+    f = compile([x, y], w.sum(), [(w, w + pt.outer(x, y))])
+    both(master, f, [np.ones(2), np.arange(3.0)])
+
+
+def test_profiles_travel(master):
+    x = pt.vector("x")
+    f = compile([x], pt.tanh(x), profile=True, mode=Mode("vm", "fast_run"))
+    f.profile.atexit_print = False
+    ENGINE.call(f, [np.ones(2)])
+    both(master, f, [np.ones(2)])
+
+
+def test_debug_mode_travels(master):
+    x, w = pt.vector("x"), pytensor.shared(np.ones(2), "w")
+    mode = DebugMode(check_c_code=False, stability_patience=1)
+    both(master, compile([x], x * w, [(w, w + x)], mode=mode), [np.ones(2)], times=2)
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_debug_mode_is_there_what_it_was_told_to_be(master, checks):
+    x = pt.vector("x")
+    mode = DebugMode(check_c_code=False, check_isfinite=checks, stability_patience=3, optimizer=None)
+    number = master.send(compile([x], pt.log(x), mode=mode))
+    assert master.peer.evaluate("mode_of", number, "check_isfinite") is checks
+    assert master.peer.evaluate("mode_of", number, "stability_patience") == 3
+
+
+MAIN = """
+import pytensor.tensor as pt
+from pytensor.compile import ops
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+factor = 4
+as_op = getattr(ops, "wrap_py", ops.as_op)  # its new name
+@as_op([pt.dvector], [pt.dvector], infer_shape=lambda fgraph, node, shapes: shapes)
+def by_function(x):
+    return x * factor
+class Quadruple(Op):
+    __props__ = ()
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = inputs[0] * factor
+by_class = Quadruple()
+"""
+
+
+@pytest.mark.parametrize("name", ["by_function", "by_class"])
+def test_operations_made_in_main(master, name):
+    cell = {"__name__": "__main__"}
+    exec(MAIN, cell)
+    x = pt.dvector("x")
+    number = both(master, compile([x], cell[name](x) + 1), [np.ones(2)])
+    np.testing.assert_array_equal(master.peer.call(number, [np.ones(2)])[0], [5, 5])
+
+
+def test_random_generators_travel(master):
+    state = pytensor.shared(np.random.default_rng(3), "state")
+    after, drawn = pt.random.normal(size=(2,), rng=state, return_next_rng=True)
+    f = compile([], drawn, [(state, after)])
+    number = master.send(f)
+    truth = np.random.default_rng(3)
+    for _ in range(2):
+        expected = truth.normal(size=2)
+        np.testing.assert_array_equal(master.peer.call(number, [])[0], expected)
+        np.testing.assert_array_equal(ENGINE.call(f, [])[0], expected)
+    assert pickle.loads(pickle.dumps(ENGINE.get(state))).random() == truth.random()
+
+
+def test_two_thousand_operations(master):
+    x = pt.vector("x")
+    y = x
+    for i in range(2000):
+        y = y + 1 if i % 2 else -y
+    both(master, compile([x], y, mode=Mode("py", None)), [np.ones(2)], times=1)

@@ -1,0 +1,85 @@
+"""Operations that PyTensor alone has: of batches, of random variables, with graphs inside."""
+
+import pytest
+
+pytest.importorskip("pytensor", reason="PyTensor is not installed")
+
+import numpy as np
+from library import IS_THEANO, L, T
+from simulated import ALL_ROWS, SPLITS, Case, parametrize
+
+if IS_THEANO:
+    pytest.skip("the words are Theano's", allow_module_level=True)
+
+import pytensor.tensor as pt
+
+S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
+
+
+def positive_definite(rng, shape):
+    """Return matrices that can be inverted, a batch of them."""
+    return rng.normal(size=shape) + 5 * np.eye(shape[-1])
+
+
+def generator(p):
+    """Return a random state that all ranks have."""
+    return p.given(L.shared(np.random.default_rng(3)), np.random.default_rng(3))
+
+
+def drawn(make):
+    """Return what builds the output of a case: a function from a random state and a program to a draw."""
+    return lambda p: make(generator(p), p)
+
+
+BATCHES = [
+    Case("products of matrices", "Shard(0) Shard(1) Shard(0)", lambda p: [p.rows(2, 3) @ p.rows(3, 2), p.rows(2, 2, 3, axis=1) @ p.all(3, 4), p.rows(4) @ p.all(4, 2)], empty=False),
+    Case("products over rows", "Partial(sum) Unknown", lambda p: [p.rows(2, axis=1).T.T @ p.rows(3), p.rows(3) @ p.rows(3).T]),
+    Case("a product with a batch of one", S, lambda p: p.rows(2, 3) @ p.all(3, 2)[None], empty=False),
+    Case("products of parts", "Partial(sum) Unknown", lambda p: [p.rows(3, 2).sum(0) @ p.all(2, 2), p.rows(2, 2).sum(0) @ p.rows(2, 2).sum(0)], "Partial(sum) Replicate"),
+    Case("gradients of products", "Partial(avg) Shard(0)", lambda p: [T.grad(T.sqr(x @ w).mean(), [w, x]) for x in [p.rows(2, 3)] for w in [p.all(3, 2)]][0], "Partial(sum) Shard(0)", empty=False),
+    Case("inverses of a batch", "Shard(0) Replicate", lambda p: [pt.linalg.inv(one) for one in (p.rows(3, 3, make=positive_definite), p.all(3, 3, make=positive_definite))]),
+    Case("an inverse of a part", U, lambda p: [pt.linalg.inv(x.T @ x) for x in [p.rows(2)]], R, empty=False),
+    Case("solutions of a batch", "Shard(0) Shard(0)", lambda p: [pt.linalg.solve(p.rows(3, 3, make=positive_definite), p.rows(3, 2)), pt.linalg.solve(p.all(3, 3, make=positive_definite), p.rows(3, 2))], empty=False),
+    Case("singular values of a batch", S, lambda p: pt.linalg.svd(p.rows(3, 2), compute_uv=False), empty=False),
+    Case("diagonals", "Shard(0) Shard(0) Unknown", lambda p: [pt.diagonal(p.rows(3, 3), axis1=1, axis2=2), pt.diagonal(p.rows(3, 3), axis1=2, axis2=1).sum(1), pt.diagonal(p.rows(3), axis1=0, axis2=1)]),
+    Case("an einsum", "Shard(0) Partial(sum)", lambda p: [pt.einsum("nij,njk->nik", p.rows(2, 3), p.rows(3, 2)), pt.einsum("ni,nj->ij", p.rows(2), p.rows(3))], empty=False),
+    Case("positions in a sorted vector", "Shard(0) Unknown", lambda p: [pt.searchsorted(p.all(4, make=lambda rng, shape: np.sort(rng.normal(size=shape))), p.rows(2)), pt.searchsorted(p.rows(make=lambda rng, shape: np.sort(rng.normal(size=shape))), p.all(2))]),
+]  # fmt: skip
+
+GRAPHS = [
+    Case("softmax over all elements", U, lambda p: pt.special.softmax(p.rows(3)), S, empty=False),
+    Case("softmax of an axis", "Shard(0) Shard(1)", lambda p: [pt.special.softmax(p.rows(3, 2), axis=2), pt.special.log_softmax(p.rows(3, axis=1), axis=0)]),
+    Case("log of a sum over rows", U, lambda p: pt.logsumexp(p.rows(3), axis=0), R, empty=False),
+    Case("adds once at rows' positions", U, lambda p: pt.inc_subtensor(pt.zeros((5,))[p.rows(dtype="int64", high=5)], 1.0, ignore_duplicates=True)),
+    Case("a slice and positions", "Shard(0) Unknown", lambda p: [p.rows(4, 3)[:, 1:, [0, 2]], p.rows(3)[1:, [0, 2]]], empty=False),
+    Case("up to the number of rows, and positions", "Shard(0)", lambda p: [x[:, : y.shape[0]][:, :1] for x in [p.rows(5)] for y in [p.all(5)]]),
+    Case("joined and split", "Shard(0) Shard(0) Shard(0)", lambda p: [pt.concatenate([x, x], axis=1) for x in [p.rows(2)]] + list(pt.split(p.rows(3), [1, 2], axis=1))),
+    Case("given a static shape", "Shard(0) Shard(0)", lambda p: [pt.specify_shape(p.rows(3), (None, 3)), pt.specify_shape(p.rows(3), (None, 3)).reshape((-1,))]),
+    Case("broadcast to rows", S, lambda p: [pt.broadcast_to(p.all(3), (x.shape[0], 3)) for x in [p.rows(2)]]),
+]  # fmt: skip
+
+DRAWS = [
+    Case("of parameters that are rows", "Shard(0)", drawn(lambda rng, p: pt.random.normal(p.rows(3), 1.0, rng=rng))),
+    Case("of rows and what all have", "Shard(0)", drawn(lambda rng, p: pt.random.normal(p.all(3), p.rows(3, positive=True), rng=rng))),
+    Case("of a shape with rows", "Shard(0)", drawn(lambda rng, p: pt.random.normal(p.all(3), 1.0, size=p.rows(3).shape, rng=rng))),
+    Case("of parameters that all have", U, drawn(lambda rng, p: pt.random.normal(p.all(3), 1.0, rng=rng))),
+    Case("of classes", "Shard(0)", drawn(lambda rng, p: pt.random.categorical(T.nnet.softmax(p.rows(3)), rng=rng))),
+    Case("of several numbers together", "Shard(0) Shard(0)", lambda p: [pt.random.multivariate_normal(p.rows(2), pt.eye(2), rng=generator(p)), pt.random.dirichlet(p.rows(3, positive=True), rng=generator(p))]),
+    Case("of a part", U, drawn(lambda rng, p: [pt.random.normal(pt.zeros(x.shape) + x.sum(0), 1.0, rng=rng) for x in [p.rows(3)]]), S),
+    Case("of all rows of parameters", U, drawn(lambda rng, p: pt.random.normal(p.all(ALL_ROWS), 1.0, size=p.rows(3).shape[:1], rng=rng))),
+]  # fmt: skip
+
+
+@parametrize(BATCHES)
+def test_batches(case, exact):
+    case.verify(exact)
+
+
+@parametrize(GRAPHS)
+def test_graphs(case, exact):
+    case.verify(exact)
+
+
+@parametrize(DRAWS)
+def test_draws(case, exact):
+    case.verify(exact, SPLITS[2::3])
