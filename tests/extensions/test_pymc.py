@@ -111,7 +111,6 @@ def others():
         mu = pm.Normal("mu")
         rate, chances = pt.exp(mu + X[:, 0]), pm.math.softmax(X * mu, axis=-1)
         pm.Censored("censored", pm.Normal.dist(mu), lower=None, upper=1.0, observed=np.minimum(REAL, 1))
-        pm.Truncated("truncated", pm.Normal.dist(mu + X[:, 0]), lower=-100.0, observed=REAL)
         pm.ZeroInflatedPoisson("inflated", psi=0.5, mu=rate, observed=COUNTS)
         pm.Categorical("categorical", p=chances, observed=GROUP % 3)
         pm.Multinomial("multinomial", n=3, p=chances, observed=np.tile([1, 0, 2], (N, 1)))
@@ -531,6 +530,10 @@ def test_refused_models():
         pm.Normal("y", rows @ pm.Normal("beta", shape=3), observed=values, total_size=N)
     with refuses(ValueError, "model", hint="pass batch= to data_parallel"):
         data_parallel(in_batches)
+    with pm.Model() as truncated:
+        pm.Truncated("y", pm.Normal.dist(pm.Normal("a")), lower=-6.0, observed=REAL)
+    with refuses(TypeError, "y", "not truncated", hint="as a function"):
+        data_parallel(truncated)
     with pm.Model() as chained:
         first = pm.Normal("first", pm.Normal("a"), observed=REAL)
         pm.Normal("second", first, observed=REAL)

@@ -32,7 +32,6 @@ RESTRICTED = {
     "theano": {"engines", "extensions"},
     "lasagne": {"engines", "extensions"},
     "pytensor": {"engines", "extensions"},
-    "pytensor": {"engines", "extensions"},
     "numba": {"engines"},
     "pymc": {"extensions"},
     "pygpu": {"transports", "engines", "reductions"},

@@ -6,7 +6,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import pymc as pm
 from pymc.data import MinibatchOp
+from pymc.distributions.continuous import TruncatedNormalRV
 from pymc.distributions.shape_utils import change_dist_size
+from pymc.distributions.truncated import TruncatedRV
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.sharedvalue import SharedVariable
@@ -152,17 +154,23 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
 
 def _of_size_of(rv: Variable, value: Variable) -> Variable:
     """Return the random variable with the size of the value, where the model's has a fixed number of rows."""
+    hint = "give the log-probability of its rows as a function (written out, if it is truncated)"
+    if isinstance(
+        rv.owner.op, (TruncatedRV, TruncatedNormalRV)
+    ):  # with another size its open bound is a number like any other: NaN
+        raise ArgumentTypeError(rv.name, "a distribution that is not truncated", str(rv.owner.op), hint)
     try:
         return change_dist_size(rv, value.shape[: rv.type.ndim - rv.owner.op.ndim_supp])
     except (AttributeError, NotImplementedError):
-        hint = "give the log-probability of its rows as a function"
         raise ArgumentTypeError(rv.name, "a distribution whose size PyMC can change", str(rv.owner.op), hint) from None
 
 
 def _remade(variable: Variable, replaced: Dict[Variable, Variable]) -> Variable:
-    """Return an expression with variables replaced, and every node made again, so that static shapes follow."""
+    """Return an expression with variables replaced, and what depends on them made again, as static shapes change."""
     new = dict(replaced)
     for node in io_toposort(list(replaced), [variable]):
+        if not any(each in new for each in node.inputs):
+            continue
         inputs, op = [new.get(each, each) for each in node.inputs], node.op
         if isinstance(op, SymbolicOp):  # its graph inside is one for the shapes of before
             op = type(op)(**{name: getattr(op, name) for name in op.__props__}, **op._init_kwargs)
