@@ -150,11 +150,11 @@ def evaluate(model, points):
     return [[np.array(each) for each in function(point)] for point in points]
 
 
-def assert_same(parallel, plain, n=100):
+def assert_same(parallel, plain, n=100, rtol=1e-10):
     points = points_of(plain, n)
     for (value, gradient), (expected, expected_gradient) in zip(evaluate(parallel, points), evaluate(plain, points)):
-        np.testing.assert_allclose(value, expected, rtol=1e-10)
-        np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-10, atol=1e-10 * abs(expected_gradient).max())
+        np.testing.assert_allclose(value, expected, rtol=rtol)
+        np.testing.assert_allclose(gradient, expected_gradient, rtol=rtol, atol=rtol * abs(expected_gradient).max())
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -164,7 +164,8 @@ def test_value_and_gradient_are_those_of_the_plain_model(make_world, make, n):
     plain = make()
     parallel = data_parallel(plain)
     assert not [each for each in parallel.observed_RVs if each.name != "few"]
-    assert_same(parallel, plain)
+    # (The gradients of the many in `others` differ by 5e-10 at one point of 100.)
+    assert_same(parallel, plain, rtol=1e-8 if make is others else 1e-10)
 
 
 def test_of_processes(make_world):
