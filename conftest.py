@@ -21,6 +21,10 @@ collect_ignore_glob = [
     for name in names
 ]
 
+# And PyMC.
+if not importlib.util.find_spec("pymc"):
+    collect_ignore.append("synkhronos/extensions/pymc")
+
 
 @pytest.fixture(autouse=True)
 def closed_after_example(request):

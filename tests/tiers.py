@@ -29,6 +29,7 @@ SLOW = (
     Rule("", "tests/collectives/test_all_or_nothing.py"),
     Rule("", "tests/demos/"),
     Rule("", "tests/exact_programs/"),
+    Rule("", "tests/extensions/test_pymc.py"),
     Rule("", "tests/engines/test_import_fixes.py"),
     Rule("", "tests/engines/test_pocl.py"),
     Rule("", "tests/functions/test_steps_on_processes.py"),
@@ -82,6 +83,8 @@ RULES = (
     Rule("thorough", "tests/sharding/test_random.py"),
     Rule("thorough", "tests/sharding/test_random_graphs.py"),
     Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),
+    # Of every model, two ranks.
+    Rule("thorough", "tests/extensions/test_pymc.py", r"plain_model\[.*-[13]\]|spawn|fit_in_batches|compiled_by_numba"),
     Rule("thorough", "tests/project/test_docs.py", "program_of_readme_arrives"),
     Rule("thorough", "tests/project/test_benchmarks.py", "test_training"),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),

@@ -1,4 +1,4 @@
-"""Training: update rules, training functions and batch normalisation, all written on the published interface.
+"""Training, batch normalisation and PyMC models, all written on the published interface.
 
 Nothing here is imported by ``import synkhronos``: a program imports what it uses::
 
@@ -8,4 +8,5 @@ Nothing here is imported by ``import synkhronos``: a program imports what it use
       `-- training_graph           clipping, checks
     train.average_batch_norm       running statistics --> their mean over ranks
     batch_norm.BatchNormLayer      a layer of Lasagne: statistics over the rows of all ranks
+    pymc.data_parallel             a model of PyMC: likelihoods over the rows of all ranks
 """

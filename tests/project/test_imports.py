@@ -33,6 +33,7 @@ RESTRICTED = {
     "lasagne": {"engines", "extensions"},
     "pytensor": {"engines", "extensions"},
     "numba": {"engines"},
+    "pymc": {"extensions"},
     "pygpu": {"transports", "engines", "reductions"},
 }
 # Written on the published interface alone, as any user's program.

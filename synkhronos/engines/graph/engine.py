@@ -207,9 +207,12 @@ class GraphEngine(Engine):
         return self.filter(self.host_type(input.variable.type), value, spec.strict, spec.allow_downcast, argument)
 
     def check(self, input: Input, dtype: np.dtype[Any], shape: Tuple[int, ...], argument: str) -> None:
-        # Decided by dtype, number of dimensions, and which lengths are 1: a small array shows the same.
-        small = np.zeros([min(length, 2) for length in shape], dtype)
+        # Decided by dtype, number of dimensions, which lengths are 1, and those that the type fixes (PyTensor's do): a
+        # small array shows the same.
         type_, spec = self.host_type(input.variable.type), input.spec
+        fixed = getattr(type_, "shape", ())
+        free = len(fixed) != len(shape)
+        small = np.zeros([min(n, 2) if free or fixed[i] is None else n for i, n in enumerate(shape)], dtype)
         try:
             type_.filter(small, strict=spec.strict, allow_downcast=spec.allow_downcast)
         except Exception as error:

@@ -1,0 +1,17 @@
+"""PyMC models whose likelihood is computed by all ranks, each from its own part of the rows.
+
+::
+
+    pm.sample, pm.find_MAP, pm.fit           plain PyMC, on the master
+      point --> logp_dlogp_function
+                  priors                     as ever
+                  DataParallelLogp           an operation of the graph (operation)
+                    `-- Likelihood           one call over all ranks (likelihood):
+                          rows of rank 0, 1, ...  -->  the sum of their log-probabilities and its gradient
+
+`data_parallel` makes the operation of a function of the rows, or of the observed variables of a whole model (observed).
+"""
+
+from .data_parallel import data_parallel
+
+__all__ = ["data_parallel"]

@@ -1,0 +1,84 @@
+"""`DataParallelLogp`: a likelihood as an operation of PyTensor's graphs."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, List, Sequence
+
+import numpy as np
+from pytensor import config
+from pytensor import tensor as pt
+from pytensor.gradient import DisconnectedType, disconnected_type
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
+
+from .likelihood import Likelihood
+
+
+class DataParallelLogp(Op):  # type: ignore[misc]  # not typed where PyTensor is not installed
+    """The sum of the log-probabilities of rows, and its gradients: outputs of one node, computed in one call.
+
+    The gradient of the first output is the others times the cotangent, so that a function of value and gradient
+    contains the operation once. There are no second derivatives.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    in_batches : bool
+        Whether the last input is the rows that count.
+    """
+
+    __props__ = ("likelihood", "in_batches")
+
+    def __init__(self, likelihood: Likelihood, in_batches: bool = False) -> None:
+        self.likelihood, self.in_batches = likelihood, in_batches
+
+    def __str__(self) -> str:
+        return f"DataParallelLogp{{{self.likelihood.name}}}"
+
+    def make_node(self, *inputs: Any) -> Apply:
+        variables = [pt.as_tensor_variable(each) for each in inputs]
+        likelihood = self.likelihood
+        gradients = [one.type() for one, is_float in zip(variables, likelihood.differentiable) if is_float]
+        return Apply(self, variables, [pt.scalar(dtype=likelihood.dtype), *gradients])
+
+    def perform(self, node: Apply, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
+        params, batch = (inputs[:-1], inputs[-1]) if self.in_batches else (inputs, None)
+        results = self.likelihood(list(params), batch)
+        for output, variable, result in zip(outputs, node.outputs, results):
+            # Compiled code takes what comes from here for contiguous and of the type that was declared.
+            output[0] = np.asarray(result, variable.type.dtype, order="C")
+
+    def do_constant_folding(self, fgraph: Any, node: Apply) -> bool:
+        return False  # no call while a function is compiled
+
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> List[Any]:
+        of_params = zip(shapes, self.likelihood.differentiable)
+        return [(), *[shape for shape, is_float in of_params if is_float]]
+
+    def connection_pattern(self, node: Apply) -> List[List[bool]]:
+        n_params = len(self.likelihood.differentiable)
+        return [[i < n_params] * len(node.outputs) for i in range(len(node.inputs))]
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> List[Variable]:
+        if not all(isinstance(each.type, DisconnectedType) for each in cotangents[1:]):
+            raise NotImplementedError(
+                f"{self}: a data-parallel likelihood has no second derivatives, which the Hessian needs "
+                "(pm.find_hessian, compute_hessian=True, use_hess=True): use what needs the gradient alone"
+            )
+        gradients = iter(outputs[1:])
+        found = [
+            cotangents[0] * next(gradients) if is_float else one.zeros_like(dtype=config.floatX)
+            for one, is_float in zip(inputs, self.likelihood.differentiable)
+        ]
+        return found + [disconnected_type()] * self.in_batches
+
+
+@numba_funcify.register(DataParallelLogp)  # type: ignore[untyped-decorator]
+def _in_object_mode(op: DataParallelLogp, node: Apply, **kwargs: Any) -> Any:
+    with warnings.catch_warnings():  # that it runs in Python is what it is for
+        warnings.filterwarnings("ignore", "Numba will use object mode", UserWarning)
+        return generate_fallback_impl(op, node=node, **kwargs)
