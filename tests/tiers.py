@@ -74,6 +74,7 @@ RULES = (
     Rule("thorough", "tests/engines/test_import_fixes.py", "real_theano_computes"),
     # A program of each family; and of each rule, and each kind of output, one kind of ranks.
     Rule("thorough", "tests/exact_programs/", r"on_processes|test_program\[(?!mlp\]|highway|char_cnn|autoencoder)"),
+    Rule("thorough", "tests/exact_programs/", r"boltzmann|\[variational|\[gru"),
     Rule("thorough", "tests/functions/test_exact.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
     Rule("thorough", "tests/functions/test_default_ops.py", r"\bthreads-1"),
     # Hundreds of graphs, each for two kinds of functions: one kind, and the simple rules, are enough for `make test`.
@@ -85,8 +86,13 @@ RULES = (
     Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),
     # Of every model, two ranks.
     Rule("thorough", "tests/extensions/test_pymc.py", r"plain_model\[.*-[13]\]|spawn|fit_in_batches|compiled_by_numba"),
+    # What becomes of modules that ranks load beforehand, in programs that compile: one, and one fault.
+    Rule("thorough", "tests/replication/test_prefetched_modules.py", r"\[(?!in time)"),
+    Rule("thorough", "tests/engines/test_compiled_modules.py", r"\[not told|before_it_is_needed"),
+    # The longest page, of as many programs as it has patterns.
+    Rule("thorough", "tests/project/test_docs.py", r"examples_of_page\[porting"),
     Rule("thorough", "tests/project/test_docs.py", "program_of_readme_arrives"),
-    Rule("thorough", "tests/project/test_benchmarks.py", "test_training"),
+    Rule("thorough", "tests/project/test_benchmarks.py", r"test_training|test_runs\[benchmarks.(exact|rules)"),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`;
     # of processes, two ranks, and three whose root is in the middle.

@@ -11,7 +11,7 @@ import pytest
 theano = pytest.importorskip("theano")
 
 import theano.tensor as T  # noqa: E402
-from theano.gof import cmodule  # noqa: E402
+from theano.gof import cmodule, compilelock  # noqa: E402
 
 import synkhronos.engines.theano.engine  # noqa: E402, F401, which repairs
 
@@ -72,3 +72,20 @@ def test_variables_are_forgotten_after_a_gemm_that_cannot_be():
     del variable
     gc.collect()
     assert seen() is None
+
+
+def test_the_lock_is_taken_soon_after_it_is_free(tmp_path, monkeypatch):
+    folder, slept = tmp_path / "lock_dir", []
+    folder.mkdir()
+    (folder / "lock").write_text(f"{os.getppid()}_1_{compilelock.hostname}\n")
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            (folder / "lock").unlink()
+            folder.rmdir()
+
+    monkeypatch.setattr(compilelock.time, "sleep", sleep)
+    compilelock.lock(str(folder))
+    assert len(slept) == 3 and max(slept) < 0.1
+    assert (folder / "lock").read_text().startswith(f"{os.getpid()}_")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import io
 import pickle
@@ -17,7 +16,7 @@ from theano.compile.mode import Mode, get_mode
 from theano.compile.ops import Shape, Shape_i
 from theano.compile.pfunc import rebuild_collect_shared
 from theano.compile.sharedvalue import SharedVariable
-from theano.gof import Constant, Container, Op, Variable, compilelock, graph, vm
+from theano.gof import Constant, Container, Op, Variable, graph, vm
 from theano.ifelse import IfElse
 from theano.scan_module.scan_op import Scan
 from theano.tensor import TensorType
@@ -222,20 +221,9 @@ class TheanoEngine(GraphEngine):
     def loads(
         self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray[Any, Any]]
     ) -> List[Any]:
-        _poll_compile_lock_often()
         file = io.BytesIO(data)
         modules.share(pickle.load(file))
         return super().loads(file.getbuffer()[file.tell() :], replicas, constant)
-
-
-def _poll_compile_lock_often() -> None:
-    """Look more often whether the lock of the compile cache is free, on ranks.
-
-    They all load at the same time what the master has compiled. Each holds the lock for some milliseconds, but one
-    that finds it taken would sleep for 5 to 10 seconds (``compile.wait``, which cannot be changed in a program).
-    """
-    if not isinstance(compilelock.lock, functools.partial):
-        compilelock.lock = functools.partial(compilelock.lock, min_wait=0.005, max_wait=0.02, verbosity=0)
 
 
 repairs.repair()
