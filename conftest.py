@@ -12,6 +12,7 @@ NEEDED_BY = {
     "pygpu": ["transports/gpu.py", "reductions/device.py", "transports/nccl.py"],
     "theano": ["engines/theano/*.py", "extensions/*.py", "extensions/updates/*.py"],
     "pytensor": ["engines/pytensor/*.py"],
+    "pymc": ["extensions/pymc/*.py"],
 }
 
 collect_ignore_glob = [
@@ -20,10 +21,6 @@ collect_ignore_glob = [
     if not importlib.util.find_spec(package)
     for name in names
 ]
-
-# And PyMC.
-if not importlib.util.find_spec("pymc"):
-    collect_ignore.append("synkhronos/extensions/pymc")
 
 
 @pytest.fixture(autouse=True)
