@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin/python
 BOOT := $(or $(PYTHON),python3)
 
-# Two processes share the tests, file by file: most of them wait. JOBS=0 runs one test after the other.
+# Two processes share the tests, file by file: most of them wait. JOBS=0 runs one test after the other. (Not those with
+# the fewest tests last: they take long.)
 JOBS ?= 2
-PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile
+PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo quick test test-rest test-all test-long check prove sabotage bench docs clean
 
@@ -30,11 +31,11 @@ test: install
 
 # What test-all runs besides test.
 test-rest: install
-	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (up to ten minutes on two cores)"
+	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (up to fifteen minutes on two cores)"
 	$(PYTEST) -m thorough
 
 test-all: install
-	@echo "make test-all: everything but test-long (up to eighteen minutes on two cores)"
+	@echo "make test-all: everything but test-long (up to twenty-one minutes on two cores)"
 	$(PYTEST) -m "not long"
 
 test-long: install
