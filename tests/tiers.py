@@ -84,19 +84,29 @@ RULES = (
     Rule("thorough", "tests/replication/test_prefetched_modules.py", r"\[(?!in time)"),
     Rule("thorough", "tests/engines/test_compiled_modules.py", r"cannot_be_loaded|before_it_is_needed"),
     # Pages of many programs, each of which is compiled; and programs of a minute on a machine that has compiled nothing.
-    Rule("thorough", "tests/project/test_docs.py", r"examples_of_page\[(porting|exact|training|batches|large|first|trouble)"),
+    Rule(
+        "thorough",
+        "tests/project/test_docs.py",
+        r"examples_of_page\[(porting|exact|training|batches|large|first|trouble)",
+    ),
     Rule("thorough", "tests/cli/test_doctor.py", "test_command_line"),
     Rule("thorough", "tests/demos/test_demos.py", "mlp_learns"),
     Rule("thorough", "tests/functions/test_compare.py", "the_command_line"),
     Rule("thorough", "tests/functions/test_function_variants.py", "peak_memory"),
     Rule("thorough", "tests/sabotage/test_notebook.py", "restarted"),
     # Of functions that are compiled to C, one of a kind.
-    Rule("thorough", "tests/engines/test_collectives_theano.py", "scans_of_every_kind|through_scan|and_profiles|the_same_numbers_again"),
+    Rule(
+        "thorough",
+        "tests/engines/test_collectives_theano.py",
+        "scans_of_every_kind|through_scan|and_profiles|the_same_numbers_again",
+    ),
     Rule("thorough", "tests/engines/test_theano.py", "training_step_in_c"),
     Rule("thorough", "tests/replication/test_random_streams.py", r"dropout_of_lasagne|streams_of_theano\[mrg"),
     Rule("thorough", "tests/extensions/test_batch_norm.py", r"optimized|\[convolutional"),
     Rule("thorough", "tests/extensions/test_steps_of_training.py", r"every_rule\[(?!adam-|sgd-|momentum-)"),
-    Rule("thorough", "tests/functions/test_collectives_inside.py", r"-C\]|linear_in_the_gradients|updates_that_are_not"),
+    Rule(
+        "thorough", "tests/functions/test_collectives_inside.py", r"-C\]|linear_in_the_gradients|updates_that_are_not"
+    ),
     Rule("thorough", "tests/functions/test_exact.py", r"averages_of_steps|of_lasagne\[threads-3-ada(delta|grad)"),
     Rule("thorough", "tests/functions/test_sharded.py", r"loop_over_time|the_middle_axis|along_the_last_axis"),
     Rule("thorough", "tests/ops/test_shard.py", r"beside_|test_steps|test_gradients|random_numbers"),
