@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin/python
 BOOT := $(or $(PYTHON),python3)
 
-# Two processes share the tests, file by file: most of them wait. JOBS=0 runs one test after the other. (Not those with
-# the fewest tests last: they take long.)
+# Two processes share the tests, file by file: most of them wait. JOBS=0 runs one test after the other. The files are taken
+# by name: xdist would leave those with the fewest tests for the end, which take the longest.
 JOBS ?= 2
 PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
