@@ -8,9 +8,10 @@ CHOSEN := $(shell $(INSTALL) --which 2>/dev/null)
 CHOSEN_ENGINE := $(word 1,$(CHOSEN))
 BIN := $(word 2,$(CHOSEN))/bin/python
 
-# Two processes share the tests, file by file: most of them wait. JOBS=0 runs one test after the other.
+# Two processes share the tests, file by file: most of them wait. JOBS=0 runs one test after the other. The files are taken
+# by name: xdist would leave those with the fewest tests for the end, which take the longest.
 JOBS ?= 2
-PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile
+PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo quick test test-engine test-rest test-all test-long check prove sabotage bench docs clean
 
@@ -39,11 +40,11 @@ test-engine: install
 
 # What test-all runs besides test.
 test-rest: install
-	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (up to ten minutes on two cores)"
+	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (up to fifteen minutes on two cores)"
 	$(PYTEST) -m thorough
 
 test-all: install
-	@echo "make test-all: everything but test-long (up to eighteen minutes on two cores)"
+	@echo "make test-all: everything but test-long (up to twenty-one minutes on two cores)"
 	$(PYTEST) -m "not long"
 
 test-long: install

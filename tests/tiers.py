@@ -67,14 +67,14 @@ RULES = (
         "tests/demos/test_resnet.py",
         "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the|of_all_ranks_the",
     ),
-    Rule("thorough", "tests/demos/test_demos.py", r"short_demo\[(0[2345]|.*-1\])"),
+    Rule("thorough", "tests/demos/test_demos.py", r"short_demo\[(0[23456]|.*-1\])"),
     # They call Numba: minutes, until its compile directory is there.
     Rule("thorough", "tests/engines/test_numba.py"),
     Rule("thorough", "tests/replication/test_compiled_once.py"),
     Rule("thorough", "tests/engines/test_import_fixes.py", "real_theano_computes"),
     # A program of each family; and of each rule, and each kind of output, one kind of ranks.
     Rule("thorough", "tests/exact_programs/", r"on_processes|test_program\[(?!mlp\]|highway|char_cnn|autoencoder)"),
-    Rule("thorough", "tests/exact_programs/", r"boltzmann|\[variational|\[gru"),
+    Rule("thorough", "tests/exact_programs/", r"boltzmann|\[variational|\[gru|statistics_tell"),
     Rule("thorough", "tests/functions/test_exact.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
     Rule("thorough", "tests/functions/test_default_ops.py", r"\bthreads-1"),
     # Hundreds of graphs, each for two kinds of functions: one kind, and the simple rules, are enough for `make test`.
@@ -88,11 +88,38 @@ RULES = (
     Rule("thorough", "tests/extensions/test_pymc.py", r"plain_model\[.*-[13]\]|spawn|fit_in_batches|compiled_by_numba"),
     # What becomes of modules that ranks load beforehand, in programs that compile: one, and one fault.
     Rule("thorough", "tests/replication/test_prefetched_modules.py", r"\[(?!in time)"),
-    Rule("thorough", "tests/engines/test_compiled_modules.py", r"\[not told|before_it_is_needed"),
-    # The longest page, of as many programs as it has patterns.
-    Rule("thorough", "tests/project/test_docs.py", r"examples_of_page\[porting"),
+    Rule("thorough", "tests/engines/test_compiled_modules.py", r"cannot_be_loaded|before_it_is_needed"),
+    # Pages of many programs, each of which is compiled; and programs of a minute on a machine that has compiled nothing.
+    Rule(
+        "thorough",
+        "tests/project/test_docs.py",
+        r"examples_of_page\[(porting|exact|training|batches|large|first|trouble)",
+    ),
+    Rule("thorough", "tests/cli/test_doctor.py", "test_command_line"),
+    Rule("thorough", "tests/demos/test_demos.py", "mlp_learns"),
+    Rule("thorough", "tests/functions/test_compare.py", "the_command_line"),
+    Rule("thorough", "tests/functions/test_function_variants.py", "peak_memory"),
+    Rule("thorough", "tests/sabotage/test_notebook.py", "restarted"),
+    # Of functions that are compiled to C, one of a kind.
+    Rule(
+        "thorough",
+        "tests/engines/test_collectives_theano.py",
+        "scans_of_every_kind|through_scan|and_profiles|the_same_numbers_again",
+    ),
+    Rule("thorough", "tests/engines/test_theano.py", "training_step_in_c"),
+    Rule("thorough", "tests/replication/test_random_streams.py", r"dropout_of_lasagne|streams_of_theano\[mrg"),
+    Rule("thorough", "tests/extensions/test_batch_norm.py", r"optimized|\[convolutional"),
+    Rule("thorough", "tests/extensions/test_steps_of_training.py", r"every_rule\[(?!adam-|sgd-|momentum-)"),
+    Rule(
+        "thorough", "tests/functions/test_collectives_inside.py", r"-C\]|linear_in_the_gradients|updates_that_are_not"
+    ),
+    Rule("thorough", "tests/functions/test_exact.py", r"averages_of_steps|of_lasagne\[threads-3-ada(delta|grad)"),
+    Rule("thorough", "tests/functions/test_sharded.py", r"loop_over_time|the_middle_axis|along_the_last_axis"),
+    Rule("thorough", "tests/ops/test_shard.py", r"beside_|test_steps|test_gradients|random_numbers"),
     Rule("thorough", "tests/project/test_docs.py", "program_of_readme_arrives"),
-    Rule("thorough", "tests/project/test_benchmarks.py", r"test_training|test_runs\[benchmarks.(exact|rules)"),
+    Rule(
+        "thorough", "tests/project/test_benchmarks.py", r"test_training|test_runs\[benchmarks.(exact|rules|start|steps)"
+    ),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`;
     # of processes, two ranks, and three whose root is in the middle.

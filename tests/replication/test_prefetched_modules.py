@@ -43,7 +43,7 @@ FAILING = """
 """
 SLOW = """
     def preload(self, file):
-        time.sleep(0.3)
+        time.sleep(1)
         load(self, file)
         print("slowly", flush=True)
     TheanoEngine.preload = preload
@@ -61,6 +61,7 @@ DEATH = """
         sys.exit()
 """
 COMMANDS = """
+    time.sleep(0.5)  # until it has begun
     for _ in range(10):
         synk.broadcast(w)
         time.sleep(0.02)
