@@ -524,7 +524,7 @@ class Engine(ABC):
     # -- placements ----------------------------------------------------------------------------------------------
 
     def placed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[List[Placement]]:
-        """Return how every output lies over the ranks; None if the engine cannot tell.
+        """Return how every output, and the new value of every update, lies over the ranks; None if it cannot be told.
 
         Parameters
         ----------

@@ -82,10 +82,10 @@ class Exact(NamedTuple):
     streams: List[Any]
 
 
-def placed(graph: Graph, outputs: Sequence[Any], shards: Mapping[Any, Shard]) -> List[Placement]:
-    """Return the placements of a function's outputs; see `Engine.placed`."""
+def placed(graph: Graph, shards: Mapping[Any, Shard]) -> List[Placement]:
+    """Return the placements of what a function's graph computes; see `Engine.placed`."""
     found = propagate(graph.nodes, {**graph.known, **shards}, False)
-    return [found.of(output) for output in outputs]
+    return [found.of(output) for output in graph.outputs]
 
 
 def propagated(graph: Graph, shards: Mapping[Any, Shard], states: Sequence[Any] = ()) -> Propagated:

@@ -17,6 +17,7 @@ from . import signature
 from .arguments import Arguments
 from .default_ops import output_op
 from .function import Function
+from .own_updates import own_updates, tell_of_ranks
 from .sharded import Sharded, unwrapped
 from .variants import Variants
 
@@ -51,7 +52,8 @@ def function(
     bcast_inputs : list of variables, optional
         More inputs, after ``inputs``; their values go whole to every rank.
     updates : dict or list, optional
-        ``(shared, expression)`` or ``(shared, expression, op)``. Every rank updates its own copy; the op is for
+        ``(shared, expression)`` or ``(shared, expression, op)``. Every rank updates its own copy, without ``exact``
+        from its own rows (a warning is in the log if no collective makes the serial function's of these); the op is for
         slices.
     sliceable_shareds : list of shared variables, optional
         Data that lives in shared variables, of at least 1 dimension: calls select rows of them with ``batch_s``, and
@@ -163,6 +165,8 @@ def function(
         output_op(op, output, None if placements is None else placements[i], name, exact)
         for i, (op, output) in enumerate(zip(ops, outputs_of))
     ]
+    if placements is not None and not exact:
+        tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, sliceable))
     variants = Variants(engine, snapshot, sliceable, scattered)
     compile_own = None
     cut = None if variants.collectives is None else variants.collectives.cut

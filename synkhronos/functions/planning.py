@@ -13,10 +13,10 @@ from ..errors import ArgumentError, ArgumentValueError
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import Replicator, replicator_of
 from ..runtime.session import Session
-from ..sharding import Partial, Replicate, Unknown
 from .arguments import Arguments
 from .batches import table_per_rank
 from .division import Division, divide
+from .own_updates import own_updates, tell_of_slices
 from .plan import Plan, SecondHalf
 from .steps import Steps
 from .upkeep import SharedLengths
@@ -240,24 +240,11 @@ class Planner:
 
     def _tell_of_slices(self, name: str) -> None:
         """Say which updates slices together do not make as all rows at once do."""
-        found = self.engine.sharding(self.variants.snapshot, self.variants.placements)
-        ops = {self.engine.identity(shared): op for shared, op in self.updates}
-        updated = self.engine.updated_in(self.variants.snapshot)
-        for i, (shared, placement) in enumerate(zip(updated, [] if found is None else found.updates)):
-            op = ops.get(self.engine.identity(shared), ReduceOp("avg"))
-            if op is MISSING or self.engine.is_random(shared) or self.engine.shared_type(shared) is None:
-                continue
-            if isinstance(placement, Replicate) or isinstance(placement, Partial) and placement.reduction == op.name:
-                continue
-            why = placement.why if isinstance(placement, Unknown) else f"is not: {placement}"
-            logger.warning(
-                "function %s: the update of %s in slices is by '%s' of what every slice gives, which is not what all "
-                "rows at once give: that %s. Build the function with exact=True",
-                name,
-                self.engine.label(shared, f"updates[{i}]"),
-                op,
-                why,
-            )
+        variants = self.variants
+        placements = self.engine.placed(variants.snapshot, variants.placements)
+        if placements is not None:
+            found = own_updates(self.engine, variants.snapshot, placements, self.updates, variants.sliceable)
+            tell_of_slices(name, found)
 
     def _second_half(self, cut: Cut, replicator: Replicator, wanted: Sequence[int], num_slices: int) -> SecondHalf:
         """Return what a call in slices computes once; refuse it if the function cannot be cut."""

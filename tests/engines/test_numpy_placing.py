@@ -63,7 +63,7 @@ def one_of_two(x):
 )
 def test_placement(expression, placement):
     snapshot = ENGINE.snapshot([X, Y, B, ROW], expression, [], None)
-    (found,) = ENGINE.placed(snapshot, dict.fromkeys([X, Y, B], Shard(0)))
+    found, *_ = ENGINE.placed(snapshot, dict.fromkeys([X, Y, B], Shard(0)))
     assert str(found) == placement
 
 
@@ -84,3 +84,8 @@ def test_dropout_is_drawn_for_the_ranks_own_rows(make_world):
         numbers = f(np.zeros((5, 3)), num_slices=num_slices)
         assert len(np.unique(numbers)) == 15
         np.testing.assert_allclose(synk.gather(total), [np.linalg.norm(numbers)] * 2)
+
+
+def test_placements_of_outputs_and_then_of_updates():
+    snapshot = ENGINE.snapshot([X, ROW], [apply(np.sum, X)], [(W, W * 2)], None)
+    assert [str(one) for one in ENGINE.placed(snapshot, {X: Shard(0)})] == ["Partial(sum)", "Replicate"]

@@ -176,35 +176,3 @@ def test_an_engine_that_does_not_tell_keeps_avg(make_world, numpy_words, monkeyp
     v = numpy_words.variable("v")
     f = numpy_words.function([v], numpy_words.sum(v))
     assert f.output_modes == ["avg"] and ReduceOp.for_output(MISSING, "float64", "output").name == "avg"
-
-
-def test_updates_that_slices_do_not_make_are_told(threads, caplog):
-    """Once, with the remedy: not of means, of what is the same in all slices, nor of an op that fits."""
-
-    def updates(rule):
-        w = theano.shared(np.ones(4), "w")
-        return [(w, *rule(w))]
-
-    def built(name, rule):
-        options = dict(name=name, mode="FAST_COMPILE", on_unused_input="ignore")
-        return synk.function([x], updates=updates(rule), **options)
-
-    def mean(w):
-        return theano.grad(T.sqr(T.dot(x, w)).mean(), w)
-
-    functions = [
-        built("of means", lambda w: [w - 0.1 * mean(w)]),
-        built("of a sum", lambda w: [w - 0.1 * theano.grad(T.sqr(T.dot(x, w)).sum(), w)]),
-        built("of a sum, by sum", lambda w: [x.sum(axis=0), "sum"]),
-        built("of signs", lambda w: [w - 0.1 * T.sgn(mean(w))]),
-        built("of all", lambda w: [w * 2]),
-    ]
-    with caplog.at_level(logging.WARNING, "synkhronos"):
-        for f in functions:
-            f(data(7)[0])
-            assert not caplog.records
-        for f in functions:
-            f(data(7)[0], num_slices=2), f(data(7)[0], num_slices=2)
-    told = [each.getMessage() for each in caplog.records]
-    assert [text.split(":")[0] for text in told] == ["function of a sum", "function of signs"]
-    assert all("the update of w in slices" in text and "exact=True" in text for text in told)

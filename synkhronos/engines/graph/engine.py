@@ -347,8 +347,7 @@ class GraphEngine(Engine):
         return survey(self.library, snapshot, scattered, self.is_random)
 
     def placed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:
-        graph = self.library.graph_of(snapshot.expressions())
-        return placed(graph, [output.variable for output in snapshot.outputs], shards)
+        return placed(self.library.graph_of(snapshot.expressions()), shards)
 
     def common_streams(self, snapshot: Snapshot) -> List[Any]:
         return list(snapshot.streams)

@@ -108,7 +108,7 @@ class NumpyEngine(Engine):
         return collectives.survey(snapshot, list(scattered))
 
     def placed(self, snapshot: Graph, shards: Mapping[Any, Shard]) -> List[Placement]:
-        return placed(placing.graph_of(snapshot.expressions()), snapshot.outputs, shards)
+        return placed(placing.graph_of(snapshot.expressions()), shards)
 
     def completed(self, snapshot: Graph, shards: Mapping[Any, Shard]) -> Tuple[Graph, List[Placement]]:
         return exact.completed(snapshot, shards, self.label, self.is_random)

@@ -1,0 +1,115 @@
+"""Updates that each rank makes from its own rows, in a function without ``exact``: what becomes of them is said.
+
+When the function is built, and when its rows are first cut into slices, since no result shows it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Container, List, NamedTuple, Sequence, Tuple
+
+from ..reductions import MISSING, ReduceOp
+from ..sharding import Partial, Placement, Replicate, Unknown
+
+logger = logging.getLogger("synkhronos")
+
+
+class OwnUpdate(NamedTuple):
+    """An update whose new value follows from rows.
+
+    Attributes
+    ----------
+    label : str
+        Of the shared variable.
+    op : ReduceOp or MISSING
+        By which those of slices are put together; MISSING if they have to be the same.
+    placement : Placement
+        Of the new value.
+    """
+
+    label: str
+    op: Any
+    placement: Placement
+
+    @property
+    def reduction(self) -> Any:
+        """The op of a collective that makes the serial function's of the ranks' values; None if none does."""
+        return self.placement.reduction if isinstance(self.placement, Partial) else None
+
+    @property
+    def why(self) -> str:
+        """Why no collective does."""
+        return self.placement.why if isinstance(self.placement, Unknown) else f"it is {self.placement}"
+
+
+def own_updates(
+    engine: Any,
+    snapshot: Any,
+    placements: Sequence[Placement],
+    updates: Sequence[Tuple[Any, Any]],
+    sliceable: Container[Any],
+) -> List[OwnUpdate]:
+    """Return the updates of data that ranks make from their own rows.
+
+    Parameters
+    ----------
+    engine, snapshot
+    placements : list of Placement
+        Of the outputs and of the updates' new values; see `Engine.placed`.
+    updates : list of (shared variable, op)
+        The updates that the user gave.
+    sliceable : container of shared variables
+        Those of which every rank has rows of its own.
+    """
+    ops = {engine.identity(shared): op for shared, op in updates}
+    updated = engine.updated_in(snapshot)
+    found = []
+    for i, (shared, placement) in enumerate(zip(updated, placements[len(placements) - len(updated) :])):
+        if engine.is_random(shared) or engine.shared_type(shared) is None or shared in sliceable:
+            continue
+        if not isinstance(placement, Replicate):
+            op = ops.get(engine.identity(shared), ReduceOp("avg"))
+            found.append(OwnUpdate(engine.label(shared, f"updates[{i}]"), op, placement))
+    return found
+
+
+def tell_of_ranks(name: str, found: Sequence[OwnUpdate]) -> None:
+    """Say what is to be done with these updates: a collective, or ``exact``."""
+    parts = [one for one in found if one.reduction is not None]
+    if parts:
+        logger.info(
+            "function %s: every rank makes %s from its own rows; a collective with op '%s' makes the serial "
+            "function's of their values, as does building it with exact=True",
+            name,
+            _listed(parts),
+            parts[0].reduction,
+        )
+    others = [one for one in found if one.reduction is None]
+    if others:
+        logger.warning(
+            "function %s: every rank makes %s from its own rows, and no collective makes the serial function's of "
+            "their values: %s. Build the function with exact=True",
+            name,
+            _listed(others),
+            others[0].why,
+        )
+
+
+def tell_of_slices(name: str, found: Sequence[OwnUpdate]) -> None:
+    """Say which of these updates slices together do not make as all rows at once do."""
+    wrong = [one for one in found if one.op is not MISSING and one.reduction != one.op.name]
+    if wrong:
+        logger.warning(
+            "function %s: in slices %s is by '%s' of what every slice gives, which is not what all rows at once give: "
+            "%s. Build the function with exact=True",
+            name,
+            _listed(wrong),
+            wrong[0].op,
+            wrong[0].why,
+        )
+
+
+def _listed(found: Sequence[OwnUpdate]) -> str:
+    """Return what messages call these updates: the first, and how many there are besides."""
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"the update of {found[0].label}{more}"

@@ -1,0 +1,90 @@
+"""Updates that ranks make from their own rows: what becomes of them is said, once, when it first matters."""
+
+import logging
+
+import numpy as np
+import pytest
+from library import NAME, L, T
+
+import synkhronos as synk
+
+pytestmark = getattr(pytest.mark, NAME)
+
+x = T.dmatrix("x")
+ROWS = np.random.RandomState(0).randn(7, 4)
+
+
+def mean_gradient(w):
+    return T.grad(T.sqr(T.dot(x, w)).mean(), w)
+
+
+def sum_gradient(w):
+    return T.grad(T.sqr(T.dot(x, w)).sum(), w)
+
+
+#: The update of a vector w and its op; then the level and words of what is said of ranks, and words of that of slices.
+UPDATES = {
+    "of means": (lambda w: [w - 0.1 * mean_gradient(w)], "INFO", "with op 'avg'", None),
+    "of a sum": (lambda w: [w - 0.1 * sum_gradient(w)], "WARNING", "the whole of a value", "by 'avg'"),
+    "a sum": (lambda w: [x.sum(axis=0)], "INFO", "with op 'sum'", "by 'avg'"),
+    "a sum, by sum": (lambda w: [x.sum(axis=0), "sum"], "INFO", "with op 'sum'", None),
+    "of signs": (lambda w: [w - 0.1 * T.sgn(mean_gradient(w))], "WARNING", "the whole of a value", "by 'avg'"),
+    "of all": (lambda w: [w * 2], None, None, None),
+    "reduced": (lambda w: [w - synk.ops.all_reduce(mean_gradient(w), "avg")], None, None, None),
+}
+
+
+@pytest.fixture(autouse=True)
+def world(make_world):
+    return make_world("threads", 3, 1, engine=NAME)
+
+
+def built(updates, inputs=(x,), **options):
+    return synk.function(list(inputs), updates=updates, name="f", mode="FAST_COMPILE", **options)
+
+
+def said(caplog):
+    """Return the levels and texts of what has been said of updates since the last time."""
+    found = [(one.levelname, one.getMessage()) for one in caplog.records if "the update of" in one.getMessage()]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.parametrize("rule, level, of_ranks, of_slices", UPDATES.values(), ids=UPDATES)
+def test_what_is_said(rule, level, of_ranks, of_slices, caplog):
+    caplog.set_level(logging.INFO, "synkhronos")
+    w = L.shared(np.ones(4), "w")
+    f = built([(w, *rule(w))], on_unused_input="ignore")
+    expected = [] if level is None else [(level, "function f: every rank makes the update of w from its own rows")]
+    found = said(caplog)
+    assert [(one, text[: text.index(" rows") + 5]) for one, text in found] == expected
+    assert all(of_ranks in text and "exact=True" in text for _, text in found)
+    f(ROWS)
+    assert not said(caplog)
+    f(ROWS, num_slices=2), f(ROWS, num_slices=2)
+    found = said(caplog)
+    assert len(found) == (of_slices is not None)
+    assert all(text.startswith(f"function f: in slices the update of w is {of_slices}") for _, text in found)
+
+
+@pytest.mark.parametrize("options", [dict(exact=True), dict(sliceable=True)], ids=["exact", "rows of each rank"])
+def test_nothing_is_said_of_what_is_right(options, caplog):
+    caplog.set_level(logging.INFO, "synkhronos")
+    if "exact" in options:
+        w = L.shared(np.ones(4), "w")
+        built([(w, w - 0.1 * T.sgn(sum_gradient(w)))], **options)
+    else:
+        rows = L.shared(ROWS, "rows")
+        built([(rows, rows + 1)], inputs=(), sliceable_shareds=[rows])
+    assert not said(caplog)
+
+
+def test_many_updates_are_one_message(caplog):
+    """A counter of integers with them, which no op puts together, and nothing of random numbers."""
+    w, v, n = L.shared(np.ones(4), "w"), L.shared(np.ones(4), "v"), L.shared(np.int64(0), "n")
+    stream = L.streams(1)[0]
+    noise = stream.normal((4,))
+    new = w - 0.1 * T.sgn(mean_gradient(w)) * (1 + noise)
+    built([(w, new), (v, T.sqr(mean_gradient(w))), (n, n + T.gt(x, 0).sum())])
+    ((level, text),) = said(caplog)
+    assert level == "WARNING" and "every rank makes the update of w (and 2 more) from its own rows" in text
