@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import weakref
 from abc import ABC, abstractmethod
 from typing import Any, Callable, Hashable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -329,6 +330,10 @@ class Engine(ABC):
         It shares the storage of all shared variables with ``compiled``, which is what the program itself calls.
         """
         return compiled
+
+    def reference(self, owner: Any) -> Callable[[], Any]:
+        """Return what returns ``owner.on_ranks``, a compiled function; None after it was dropped. It keeps neither."""
+        return weakref.ref(owner.on_ranks)
 
     def present(self, compiled: Any, index: int, value: Any) -> Any:
         """Return the value of an output as the engine's own function returns it: on the host, or on the device."""

@@ -267,7 +267,7 @@ class Replicator(Replicas):
             # A function outlives many sessions, and keeps nothing of them.
             noted = partial(_note, self.session.dropped.append, number)
             self._living[number] = weakref.ref(self._offered[number], noted)
-        return [FunctionEntry(number, engine, partial(_on_ranks, self._living[number])) for number in numbers]
+        return [FunctionEntry(number, engine, engine.reference(self._offered[number])) for number in numbers]
 
     def forget(self, thing: Tuple[str, int]) -> None:
         kind, number = thing
@@ -276,12 +276,6 @@ class Replicator(Replicas):
             self._living.pop(number, None)
         elif number in self._sent:
             self._leave(self._sent[number])
-
-
-def _on_ranks(living: Any) -> Any:
-    """Return what ranks are given of a function, None if it was dropped. (PyTensor's own have no weak references.)"""
-    offered = living()
-    return None if offered is None else offered.on_ranks
 
 
 def _note(dropped: Any, number: int, reference: Any) -> None:

@@ -233,7 +233,7 @@ class GraphEngine(Engine):
             # The library's C code would write out of bounds.
             raise ArgumentValueError("output_subset", f"indices from 0 to {len(outputs) - 1}", str(subset))
         chosen = range(len(outputs)) if subset is None else subset
-        result = self.results(compiled, args, subset)
+        result = self.results(compiled, args) if subset is None else self.some_results(compiled, args, subset)
         is_own = self._is_own.get(compiled.maker)
         if is_own is None:
             is_own = self._is_own[compiled.maker] = self._find_own(compiled)
@@ -242,18 +242,20 @@ class GraphEngine(Engine):
             for index, value in zip(chosen, result)
         ]
 
-    def results(self, compiled: Any, args: Sequence[Any], subset: Optional[List[int]]) -> List[Any]:
-        """Return the outputs of a call as a flat list, or some of them: those at these positions, which exist."""
-        results = self._flat(compiled, compiled(*args))
-        return results if subset is None else [results[index] for index in subset]
-
-    def _flat(self, compiled: Any, result: Any) -> List[Any]:
+    def results(self, compiled: Any, args: Sequence[Any]) -> List[Any]:
+        """Return the outputs of a call as a flat list."""
+        result = compiled(*args)
         if result is None:
             return []
         keys = self.output_keys(compiled)
         if keys is not None:
             return [result[key] for key in keys]
         return [result] if compiled.unpack_single else result
+
+    def some_results(self, compiled: Any, args: Sequence[Any], subset: List[int]) -> List[Any]:
+        """Return the outputs at these positions, which exist."""
+        results = self.results(compiled, args)
+        return [results[index] for index in subset]
 
     def _find_own(self, compiled: Any) -> List[bool]:
         """Return, for every output, whether its value belongs to the caller as it comes."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
+from functools import partial
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
-from weakref import WeakKeyDictionary
 
 from pytensor import shared
 from pytensor.compile.aliasing import alias_root
@@ -96,7 +97,7 @@ class PyTensorEngine(GraphEngine):
     def __init__(self) -> None:
         super().__init__()
         #: By a function's maker, the storages of its shared variables.
-        self._cells: WeakKeyDictionary[Any, List[List[Any]]] = WeakKeyDictionary()
+        self._cells: weakref.WeakKeyDictionary[Any, List[List[Any]]] = weakref.WeakKeyDictionary()
 
     # -- functions -----------------------------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ class PyTensorEngine(GraphEngine):
             raise ArgumentTypeError("outputs", "a variable or a list of variables", "a dict", hint)
         return super().compile(inputs, outputs, updates, givens, **kwargs)
 
-    def results(self, compiled: Any, args: Sequence[Any], subset: Optional[List[int]]) -> List[Any]:
+    def results(self, compiled: Any, args: Sequence[Any]) -> List[Any]:
         cells = self._cells.get(compiled.maker)
         if cells is None:
             maker = compiled.maker
@@ -116,7 +117,10 @@ class PyTensorEngine(GraphEngine):
         jit.settle(cells)
         if jit.is_jitted(compiled.maker.linker):
             args = list(map(jit.laid_out, args))
-        return super().results(compiled, args, subset)
+        return super().results(compiled, args)
+
+    def reference(self, owner: Any) -> Callable[[], Any]:
+        return partial(_on_ranks, weakref.ref(owner))  # (PyTensor's own functions have no weak references)
 
     def warm_up(self, compiled: Any) -> None:
         jit.compile_now(compiled)
@@ -170,6 +174,11 @@ class PyTensorEngine(GraphEngine):
 
     def reduce(self, thing: Any) -> Any:
         return pickling_repairs.reduce(thing)
+
+
+def _on_ranks(owner: Callable[[], Any]) -> Any:
+    living = owner()
+    return None if living is None else living.on_ranks
 
 
 # Graphs that are made of a function have its default updates among their updates: PyTensor must not add them again.

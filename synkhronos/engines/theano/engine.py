@@ -115,9 +115,9 @@ class TheanoEngine(GraphEngine):
 
     # -- functions -----------------------------------------------------------------------------------------------
 
-    def results(self, compiled: Any, args: Sequence[Any], subset: Optional[List[int]]) -> List[Any]:
-        if subset is None or not isinstance(compiled.fn, self.lazy_linkers):
-            return super().results(compiled, args, subset)
+    def some_results(self, compiled: Any, args: Sequence[Any], subset: List[int]) -> List[Any]:
+        if not isinstance(compiled.fn, self.lazy_linkers):
+            return super().some_results(compiled, args, subset)
         keys = self.output_keys(compiled)
         if keys is None:
             return compiled(*args, output_subset=subset) or []
