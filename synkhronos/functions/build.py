@@ -63,7 +63,8 @@ def function(
         put together inside the graph, as `synkhronos.ops.all_reduce` does, where an operation needs the whole. All
         ranks make the same updates then. Random numbers are still drawn by each rank for its own rows. A call is
         refused if a collective has given the ranks different values of a shared variable, but for
-        ``sliceable_shareds``. By default what `fork` was told, else False.
+        ``sliceable_shareds``. By default what `fork` was told, else False. False also says that ranks are meant to
+        make updates from their own rows (local steps): nothing is said of it in the log.
     givens, **kwargs
         Passed to the engine's own ``function``.
 
@@ -165,7 +166,7 @@ def function(
         output_op(op, output, None if placements is None else placements[i], name, exact)
         for i, (op, output) in enumerate(zip(ops, outputs_of))
     ]
-    if placements is not None and not exact:
+    if placements is not None and chosen is None and not exact:
         tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, sliceable))
     variants = Variants(engine, snapshot, sliceable, scattered)
     compile_own = None

@@ -88,7 +88,7 @@ def tell_of_ranks(name: str, found: Sequence[OwnUpdate]) -> None:
     if others:
         logger.warning(
             "function %s: every rank makes %s from its own rows, and no collective makes the serial function's of "
-            "their values: %s. Build the function with exact=True",
+            "their values: %s. Build the function with exact=True, or with exact=False if that is meant",
             name,
             _listed(others),
             others[0].why,

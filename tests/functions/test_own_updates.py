@@ -67,10 +67,12 @@ def test_what_is_said(rule, level, of_ranks, of_slices, caplog):
     assert all(text.startswith(f"function f: in slices the update of w is {of_slices}") for _, text in found)
 
 
-@pytest.mark.parametrize("options", [dict(exact=True), dict(sliceable=True)], ids=["exact", "rows of each rank"])
-def test_nothing_is_said_of_what_is_right(options, caplog):
+@pytest.mark.parametrize(
+    "options", [dict(exact=True), dict(exact=False), {}], ids=["exact", "local steps", "rows of each rank"]
+)
+def test_nothing_is_said_of_what_is_right_or_meant(options, caplog):
     caplog.set_level(logging.INFO, "synkhronos")
-    if "exact" in options:
+    if options:
         w = L.shared(np.ones(4), "w")
         built([(w, w - 0.1 * T.sgn(sum_gradient(w)))], **options)
     else:
