@@ -54,7 +54,7 @@ def draw(launcher: str, engine: str, draws: int, seed: int, first: int = 0) -> T
     ------
     Wrong
     """
-    from library import Library
+    from built_recipes import Library
     from protocol import Wrong, seeded_program
 
     library = Library(engine)

@@ -21,9 +21,9 @@ import pytest
 
 pytest.importorskip("hypothesis")
 
+from built_recipes import Library  # noqa: E402
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from library import Library  # noqa: E402
 from protocol import Raised, Wrong, random_program, replay, seeded_program, shortest  # noqa: E402
 from recipes import BY_NAME, RECIPES  # noqa: E402
 from steps import Call, Collective  # noqa: E402
