@@ -56,7 +56,7 @@ SLOW = (
 RULES = (
     Rule("thorough", "tests/gpu/"),
     # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
-    Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program"),
+    Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program|mlp_of_the_demo"),
     Rule(
         "thorough",
         "tests/demos/test_lasagne_mnist.py",
