@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from distributions import put_numpy_of_theano
 
 from synkhronos.cli import doctor
 from synkhronos.host import gpus, machine
@@ -43,9 +44,8 @@ class Fake:
         self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, above)))
         # The doctor puts the library's folder first, where no module of that name may be found
         assert not (Path(ROOT) / (name + ".py")).exists()
-        if name == "theano":  # which is refused beside the NumPy that PyTensor needs
-            (self.folder / "numpy-1.23.5.dist-info").mkdir(exist_ok=True)
-            (self.folder / "numpy-1.23.5.dist-info" / "METADATA").write_text("Name: numpy\nVersion: 1.23.5\n")
+        if name == "theano":
+            put_numpy_of_theano(self.folder)
 
     def python(self, *version):
         self.set(sys, "version_info", version + ("final", 0))
