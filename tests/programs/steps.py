@@ -366,7 +366,7 @@ class Draw:
             ]
         )
         alone = self.chance(50)
-        if name in ("scatter", "all_gather"):
+        if name in ("scatter", "all_gather") or name == "set_value" and self.chance(30):
             among = list(DATA)
         elif name in ("reduce", "all_reduce"):
             among = list(FIXED)
