@@ -168,7 +168,7 @@ class PyTensorTensors:
         import pytensor.tensor as pt
 
         self.pt, self.nnet, self.opt = pt, PyTensorNetworks(), PyTensorOpt()
-        self.inv, self.signal = pt.reciprocal, Missing("signal")
+        self.inv, self.sgn, self.signal = pt.reciprocal, pt.sign, Missing("signal")
 
     def __getattr__(self, name):
         if name.startswith("__"):
