@@ -4,7 +4,7 @@
     python tools/prove.py --draws 5000 --no-write      # a first look
     python tools/prove.py --repeat "fork theano 17"    # one session again, of the same seed
 
-Beside the NumPy engine it draws with Theano, or with PyTensor where that is what is installed (make prove ENGINE=pytensor).
+Beside the NumPy engine it draws with Theano, or with PyTensor where that is installed (make prove ENGINE=pytensor).
 
 A draw is one call or collective with its checks. Sessions are drawn from the seed, the launcher, the engine and their
 number, so the same seed gives the same programs. The first wrong one ends it, with the shortest program that shows it.

@@ -243,7 +243,7 @@ class PyTensor(Tensors):
         return np.random.Generator(bits)
 
     def _uniform(self, stream):
-        return self._tensor.random.uniform(size=(3,), rng=stream).owner.outputs
+        return self._tensor.random.uniform(size=(3,), rng=stream, return_next_rng=True)
 
 
 #: By engine.
