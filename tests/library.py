@@ -25,6 +25,11 @@ def lacks(what):
     pytest.skip(f"{NAME} has no {what}")
 
 
+def executed(function):
+    """Return what executes a compiled function's operations."""
+    return function.fn if IS_THEANO else function.vm
+
+
 class Missing:
     """What stands for a name that the library does not have."""
 
@@ -61,7 +66,9 @@ class TheanoLibrary:
         from synkhronos.engines.theano import engine, formulas, placing
 
         self.module, self.tensor = theano, theano.tensor
-        self.In, self.as_op = theano.In, as_op
+        self.In, self.Out, self.as_op = theano.In, theano.Out, as_op
+        self.Mode, self.VMLinker, self.DebugMode = theano.Mode, theano.gof.vm.VM_Linker, theano.compile.DebugMode
+        self.UnusedInputError = theano.compile.UnusedInputError
         self.shared, self.function, self.scan, self.map, self.reduce = (
             *(theano.shared, theano.function, theano.scan, theano.map),
             theano.reduce,
@@ -73,9 +80,16 @@ class TheanoLibrary:
         self.sorts_have_an_axis = False
         self.slow, self.quick = theano.Mode(linker="py", optimizer=None), "FAST_COMPILE"
         self.full, self.with_compiler = "FAST_RUN", theano.Mode("cvm", "fast_compile")
+        self.lazy = self.quick  # computes only that branch of a condition which is chosen
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, (False,) * ndim)(name)
+
+    @property
+    def sparse(self):
+        import theano.sparse
+
+        return theano.sparse
 
     def zeros_like(self, param):
         """Return a shared variable of zeros, of the type of another."""
@@ -109,11 +123,14 @@ class PyTensorLibrary:
     def __init__(self):
         import pytensor
         from pytensor.compile.builders import OpFromGraph
+        from pytensor.compile.debug.debugmode import DebugMode
+        from pytensor.compile.maker import UnusedInputError
         from pytensor.compile.mode import Mode
         from pytensor.compile.ops import wrap_py
         from pytensor.graph.basic import Apply
         from pytensor.graph.op import Op
         from pytensor.graph.traversal import graph_inputs
+        from pytensor.link.vm import VMLinker
         from pytensor.printing import Print
         from pytensor.scalar import or_
         from pytensor.scan.utils import until
@@ -129,17 +146,26 @@ class PyTensorLibrary:
 
         self.module, self.tensor = pytensor, PyTensorTensors()
         self.In, self.shared, self.function, self.as_op = pytensor.In, pytensor.shared, pytensor.function, wrap_py
+        self.Out, self.Mode, self.VMLinker, self.DebugMode = pytensor.Out, Mode, VMLinker, DebugMode
+        self.UnusedInputError = UnusedInputError
         self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, engine.io_toposort
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
         self.slow, self.quick = (Mode(linker="py", optimizer=one) for one in (None, "fast_compile"))
         self.full, self.with_compiler = Mode(linker="py", optimizer="fast_run"), self.quick
+        self.lazy = Mode(linker="vm", optimizer="fast_compile")
         self.sorts_have_an_axis = "axis" in SortOp.__props__
         self.inputs = lambda outputs: list(graph_inputs(outputs))
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, shape=(None,) * ndim)(name)
+
+    @property
+    def sparse(self):
+        import pytensor.sparse
+
+        return pytensor.sparse
 
     def zeros_like(self, param):
         return self.shared(np.zeros_like(param.get_value()), shape=param.type.shape)
