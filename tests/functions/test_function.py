@@ -111,7 +111,7 @@ def test_downcasting_inputs(two, words):
 @needs_theano
 def test_in_with_a_state_is_refused(words):
     x, s = T.dvector("x"), T.dscalar("s")
-    with refuses(ValueError, "inputs[1] (s)", "an input without state", "In(update=...)", "L.shared(value)"):
+    with refuses(ValueError, "inputs[1] (s)", "an input without state", "In(update=...)", "theano.shared(value)"):
         words.function([x, L.In(s, value=0.0, update=s + 1)], x.sum())
 
 
@@ -328,6 +328,19 @@ def test_as_theano(two, words):
     assert [float(value) for value in two.values(w)] == [8.0] * two.n  # sent after 7 calls on the master
     f.as_theano(matrix, vector)
     assert [float(value) for value in two.values(w)] == [8.0 + (rank == two.root) for rank in range(two.n)]
+
+
+def test_what_as_theano_has_returned_stays_as_it_is(two, words):
+    """The value of before an update, whose memory is used again."""
+    w, m = L.shared(np.ones(3), "w"), L.shared(np.arange(6.0).reshape(2, 3), "m")
+    f = words.function([], [(w, None), (m.T, None)], updates=[(w, w + 1), (m, m * 2)])
+    f()
+    for _ in range(3):
+        before = [w.get_value(), m.get_value().T]
+        results = f.as_theano()
+        synk.broadcast([w, m])
+        for result, value in zip(results, before):
+            np.testing.assert_array_equal(result, value)
 
 
 def test_build_inputs(two, words):
