@@ -210,6 +210,7 @@ def test_planted_bug_is_found(planting, bug):
     find_planted_bug(planting(), "numpy", bug)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
 )
