@@ -131,7 +131,8 @@ RULES = (
         "thorough", "tests/functions/test_steps_with_collectives.py", r"threads-1|the_steps_before\[0-|before.*threads"
     ),
     # That the random programs find what is wrong; `make test` runs them as they are.
-    Rule("thorough", "tests/programs/test_programs.py", "planted_bug"),
+    Rule("thorough", "tests/programs/test_programs.py", r"planted_bug_is_found\["),
+    Rule("long", "tests/programs/test_programs.py", "planted_bug_is_found_in_graphs"),
     # Interrupts and deaths at every step; `make test` has some of each kind.
     Rule("thorough", "tests/sabotage/test_ctrl_c.py", r"-2-group\]|-master\]|killed\[.*-9\]"),
     Rule("thorough", "tests/sabotage/test_kills.py", "kill_at_every_step"),
