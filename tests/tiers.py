@@ -68,9 +68,6 @@ RULES = (
         "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the|of_all_ranks_the",
     ),
     Rule("thorough", "tests/demos/test_demos.py", r"short_demo\[(0[23456]|.*-1\])"),
-    # They call Numba: minutes, until its compile directory is there.
-    Rule("thorough", "tests/engines/test_numba.py"),
-    Rule("thorough", "tests/replication/test_compiled_once.py"),
     Rule("thorough", "tests/engines/test_import_fixes.py", "real_theano_computes"),
     # A program of each family; and of each rule, and each kind of output, one kind of ranks.
     Rule("thorough", "tests/exact_programs/", r"on_processes|test_program\[(?!mlp\]|highway|char_cnn|autoencoder)"),
