@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from worlds import LINKER
 
 IS_THEANO = importlib.util.find_spec("theano") is not None
 IS_PYTENSOR = not IS_THEANO and importlib.util.find_spec("pytensor") is not None
@@ -152,8 +153,8 @@ class PyTensorLibrary:
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
-        self.slow, self.quick = (Mode(linker="py", optimizer=one) for one in (None, "fast_compile"))
-        self.full, self.with_compiler = Mode(linker="py", optimizer="fast_run"), self.quick
+        self.slow, self.quick = (Mode(linker=LINKER, optimizer=one) for one in (None, "fast_compile"))
+        self.full, self.with_compiler = Mode(linker=LINKER, optimizer="fast_run"), self.quick
         self.lazy = Mode(linker="vm", optimizer="fast_compile")
         self.sorts_have_an_axis = "axis" in SortOp.__props__
         self.inputs = lambda outputs: list(graph_inputs(outputs))

@@ -214,9 +214,7 @@ def test_planted_bug_is_found(planting, bug):
 @pytest.mark.parametrize(
     "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
 )
-@pytest.mark.parametrize(
-    "bug", [bug for bug in bugs.BUGS if bug not in bugs.OF_THE_NUMPY_ENGINE], ids=lambda bug: bug.__name__
-)
+@pytest.mark.parametrize("bug", bugs.IN_GRAPHS, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_found_in_graphs(planting, engine, bug):
     find_planted_bug(planting(engine), engine, bug)
 
