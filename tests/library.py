@@ -69,7 +69,7 @@ class TheanoLibrary:
         self.module, self.tensor = theano, theano.tensor
         self.In, self.Out, self.as_op = theano.In, theano.Out, as_op
         self.Mode, self.VMLinker, self.DebugMode = theano.Mode, theano.gof.vm.VM_Linker, theano.compile.DebugMode
-        self.UnusedInputError = theano.compile.UnusedInputError
+        self.UnusedInputError, self.generic = theano.compile.UnusedInputError, theano.gof.generic
         self.shared, self.function, self.scan, self.map, self.reduce = (
             *(theano.shared, theano.function, theano.scan, theano.map),
             theano.reduce,
@@ -131,6 +131,7 @@ class PyTensorLibrary:
         from pytensor.graph.basic import Apply
         from pytensor.graph.op import Op
         from pytensor.graph.traversal import graph_inputs
+        from pytensor.link.c.type import generic
         from pytensor.link.vm import VMLinker
         from pytensor.printing import Print
         from pytensor.scalar import or_
@@ -148,7 +149,7 @@ class PyTensorLibrary:
         self.module, self.tensor = pytensor, PyTensorTensors()
         self.In, self.shared, self.function, self.as_op = pytensor.In, pytensor.shared, pytensor.function, wrap_py
         self.Out, self.Mode, self.VMLinker, self.DebugMode = pytensor.Out, Mode, VMLinker, DebugMode
-        self.UnusedInputError = UnusedInputError
+        self.UnusedInputError, self.generic = UnusedInputError, generic
         self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, engine.io_toposort
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
