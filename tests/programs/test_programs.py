@@ -23,8 +23,8 @@ pytest.importorskip("hypothesis")
 
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from library import Library  # noqa: E402
 from protocol import Raised, Wrong, random_program, replay, seeded_program, shortest  # noqa: E402
+from recipe_library import Library  # noqa: E402
 from recipes import BY_NAME, RECIPES  # noqa: E402
 from steps import Call, Collective  # noqa: E402
 
