@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from worlds import LINKER
 
 IS_THEANO = importlib.util.find_spec("theano") is not None
 IS_PYTENSOR = not IS_THEANO and importlib.util.find_spec("pytensor") is not None
@@ -68,7 +69,7 @@ class TheanoLibrary:
         self.module, self.tensor = theano, theano.tensor
         self.In, self.Out, self.as_op = theano.In, theano.Out, as_op
         self.Mode, self.VMLinker, self.DebugMode = theano.Mode, theano.gof.vm.VM_Linker, theano.compile.DebugMode
-        self.UnusedInputError = theano.compile.UnusedInputError
+        self.UnusedInputError, self.generic = theano.compile.UnusedInputError, theano.gof.generic
         self.shared, self.function, self.scan, self.map, self.reduce = (
             *(theano.shared, theano.function, theano.scan, theano.map),
             theano.reduce,
@@ -130,6 +131,7 @@ class PyTensorLibrary:
         from pytensor.graph.basic import Apply
         from pytensor.graph.op import Op
         from pytensor.graph.traversal import graph_inputs
+        from pytensor.link.c.type import generic
         from pytensor.link.vm import VMLinker
         from pytensor.printing import Print
         from pytensor.scalar import or_
@@ -147,13 +149,13 @@ class PyTensorLibrary:
         self.module, self.tensor = pytensor, PyTensorTensors()
         self.In, self.shared, self.function, self.as_op = pytensor.In, pytensor.shared, pytensor.function, wrap_py
         self.Out, self.Mode, self.VMLinker, self.DebugMode = pytensor.Out, Mode, VMLinker, DebugMode
-        self.UnusedInputError = UnusedInputError
+        self.UnusedInputError, self.generic = UnusedInputError, generic
         self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, engine.io_toposort
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
-        self.slow, self.quick = (Mode(linker="py", optimizer=one) for one in (None, "fast_compile"))
-        self.full, self.with_compiler = Mode(linker="py", optimizer="fast_run"), self.quick
+        self.slow, self.quick = (Mode(linker=LINKER, optimizer=one) for one in (None, "fast_compile"))
+        self.full, self.with_compiler = Mode(linker=LINKER, optimizer="fast_run"), self.quick
         self.lazy = Mode(linker="vm", optimizer="fast_compile")
         self.sorts_have_an_axis = "axis" in SortOp.__props__
         self.inputs = lambda outputs: list(graph_inputs(outputs))

@@ -129,6 +129,7 @@ RULES = (
     ),
     # That the random programs find what is wrong; `make test` runs them as they are.
     Rule("thorough", "tests/programs/test_programs.py", r"planted_bug_is_found\["),
+    Rule("thorough", "tests/functions/test_pytensor_programs.py", "linkers"),
     Rule("long", "tests/programs/test_programs.py", "planted_bug_is_found_in_graphs"),
     # Interrupts and deaths at every step; `make test` has some of each kind.
     Rule("thorough", "tests/sabotage/test_ctrl_c.py", r"-2-group\]|-master\]|killed\[.*-9\]"),

@@ -63,8 +63,8 @@ def draw(launcher: str, engine: str, draws: int, seed: int, first: int = 0) -> T
     ------
     Wrong
     """
-    from built_recipes import Library
     from protocol import Wrong, seeded_program
+    from recipe_library import Library
 
     library = Library(engine)
     begun = shown = time.monotonic()

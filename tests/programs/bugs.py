@@ -747,8 +747,9 @@ def length_of_the_rank(plant):
     plant.replace(in_graph, "whole_length", lambda length: length)
 
 
-#: Bugs in the NumPy engine's own code.
-OF_THE_NUMPY_ENGINE = [update_per_slice, stale_variant]
+#: Bugs in the NumPy engine's own code; and those of exact functions that average. In graphs these do not: the mean of a
+#: library of tensors is a sum, divided by the number of all rows.
+OF_THE_NUMPY_ENGINE = [update_per_slice, stale_variant, sum_for_avg, parts_of_slices_added, equal_weights_after_slices]
 
 #: Bugs of outputs without ops.
 WITHOUT_OPS = [default_op_is_sum, default_op_is_avg, rows_of_the_master_alone, least_for_largest]
@@ -817,3 +818,6 @@ BUGS = [
     *EXACT,
     *INSIDE,
 ]
+
+#: Those that can also be found in functions of Theano and PyTensor.
+IN_GRAPHS = [bug for bug in BUGS if bug not in OF_THE_NUMPY_ENGINE]

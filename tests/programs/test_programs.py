@@ -21,10 +21,10 @@ import pytest
 
 pytest.importorskip("hypothesis")
 
-from built_recipes import Library  # noqa: E402
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from protocol import Raised, Wrong, random_program, replay, seeded_program, shortest  # noqa: E402
+from recipe_library import Library  # noqa: E402
 from recipes import BY_NAME, RECIPES  # noqa: E402
 from steps import Call, Collective  # noqa: E402
 
@@ -214,9 +214,7 @@ def test_planted_bug_is_found(planting, bug):
 @pytest.mark.parametrize(
     "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
 )
-@pytest.mark.parametrize(
-    "bug", [bug for bug in bugs.BUGS if bug not in bugs.OF_THE_NUMPY_ENGINE], ids=lambda bug: bug.__name__
-)
+@pytest.mark.parametrize("bug", bugs.IN_GRAPHS, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_found_in_graphs(planting, engine, bug):
     find_planted_bug(planting(engine), engine, bug)
 
