@@ -63,7 +63,9 @@ setup(
         "demos": THEANO + ["lasagne", "mlxtend", "tqdm", "matplotlib"],
         "demos-pytensor": PYTENSOR + ["mlxtend", "tqdm"],
         # ruff is one version, so that the same formatting is right for everyone. (Python 3.8 has an older mypy.)
+        # Where PyMC runs there is no Theano that it could disturb.
         "test": [
+            'pymc>=6,<7; python_version>="3.12"',
             "pytest",
             "pytest-timeout",
             "pytest-xdist",

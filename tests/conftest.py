@@ -14,7 +14,8 @@ import pytest
 import tiers
 
 # Before PyTensor is imported, here and in what tests start: run by Python code, graphs cost no compiling.
-os.environ.setdefault("PYTENSOR_FLAGS", "linker=py,cxx=")
+LINKER = os.environ.get("SYNK_TEST_LINKER")
+os.environ.setdefault("PYTENSOR_FLAGS", f"linker={LINKER}" if LINKER else "linker=py,cxx=")
 
 from words import WORDS, NumpyWords, PyTensorWords, TheanoWords, shards  # noqa: E402
 from worlds import MISSING, PYTENSOR_WORLDS, THEANO_WORLDS, WORLDS, World  # noqa: E402

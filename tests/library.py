@@ -6,9 +6,12 @@
 import contextlib
 import importlib.util
 import warnings
+from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
+from worlds import LINKER
 
 IS_THEANO = importlib.util.find_spec("theano") is not None
 IS_PYTENSOR = not IS_THEANO and importlib.util.find_spec("pytensor") is not None
@@ -21,6 +24,11 @@ needs_theano = pytest.mark.skipif(not IS_THEANO, reason="Theano is not installed
 def lacks(what):
     """Skip a test of what the library does not have."""
     pytest.skip(f"{NAME} has no {what}")
+
+
+def executed(function):
+    """Return what executes a compiled function's operations."""
+    return function.fn if IS_THEANO else function.vm
 
 
 class Missing:
@@ -48,6 +56,7 @@ class TheanoLibrary:
         import theano
         import theano.tensor.nnet.neighbours
         import theano.tensor.signal.pool
+        from theano.compile.ops import as_op
         from theano.gof.graph import inputs, io_toposort
         from theano.ifelse import ifelse
         from theano.printing import Print
@@ -58,7 +67,9 @@ class TheanoLibrary:
         from synkhronos.engines.theano import engine, formulas, placing
 
         self.module, self.tensor = theano, theano.tensor
-        self.In = theano.In
+        self.In, self.Out, self.as_op = theano.In, theano.Out, as_op
+        self.Mode, self.VMLinker, self.DebugMode = theano.Mode, theano.gof.vm.VM_Linker, theano.compile.DebugMode
+        self.UnusedInputError, self.generic = theano.compile.UnusedInputError, theano.gof.generic
         self.shared, self.function, self.scan, self.map, self.reduce = (
             *(theano.shared, theano.function, theano.scan, theano.map),
             theano.reduce,
@@ -70,9 +81,20 @@ class TheanoLibrary:
         self.sorts_have_an_axis = False
         self.slow, self.quick = theano.Mode(linker="py", optimizer=None), "FAST_COMPILE"
         self.full, self.with_compiler = "FAST_RUN", theano.Mode("cvm", "fast_compile")
+        self.lazy = self.quick  # computes only that branch of a condition which is chosen
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, (False,) * ndim)(name)
+
+    @property
+    def sparse(self):
+        import theano.sparse
+
+        return theano.sparse
+
+    def zeros_like(self, param):
+        """Return a shared variable of zeros, of the type of another."""
+        return self.shared(np.zeros_like(param.get_value()), broadcastable=param.broadcastable)
 
     @contextlib.contextmanager
     def compiled_quickly(self):
@@ -102,10 +124,15 @@ class PyTensorLibrary:
     def __init__(self):
         import pytensor
         from pytensor.compile.builders import OpFromGraph
+        from pytensor.compile.debug.debugmode import DebugMode
+        from pytensor.compile.maker import UnusedInputError
         from pytensor.compile.mode import Mode
+        from pytensor.compile.ops import wrap_py
         from pytensor.graph.basic import Apply
         from pytensor.graph.op import Op
         from pytensor.graph.traversal import graph_inputs
+        from pytensor.link.c.type import generic
+        from pytensor.link.vm import VMLinker
         from pytensor.printing import Print
         from pytensor.scalar import or_
         from pytensor.scan.utils import until
@@ -120,18 +147,30 @@ class PyTensorLibrary:
             from pytensor.ifelse import ifelse
 
         self.module, self.tensor = pytensor, PyTensorTensors()
-        self.In, self.shared, self.function = pytensor.In, pytensor.shared, pytensor.function
+        self.In, self.shared, self.function, self.as_op = pytensor.In, pytensor.shared, pytensor.function, wrap_py
+        self.Out, self.Mode, self.VMLinker, self.DebugMode = pytensor.Out, Mode, VMLinker, DebugMode
+        self.UnusedInputError, self.generic = UnusedInputError, generic
         self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, engine.io_toposort
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
-        self.slow, self.quick = (Mode(linker="py", optimizer=one) for one in (None, "fast_compile"))
-        self.full, self.with_compiler = Mode(linker="py", optimizer="fast_run"), self.quick
+        self.slow, self.quick = (Mode(linker=LINKER, optimizer=one) for one in (None, "fast_compile"))
+        self.full, self.with_compiler = Mode(linker=LINKER, optimizer="fast_run"), self.quick
+        self.lazy = Mode(linker="vm", optimizer="fast_compile")
         self.sorts_have_an_axis = "axis" in SortOp.__props__
         self.inputs = lambda outputs: list(graph_inputs(outputs))
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, shape=(None,) * ndim)(name)
+
+    @property
+    def sparse(self):
+        import pytensor.sparse
+
+        return pytensor.sparse
+
+    def zeros_like(self, param):
+        return self.shared(np.zeros_like(param.get_value()), shape=param.type.shape)
 
     def scan(self, *args, **kwargs):
         with warnings.catch_warnings():
@@ -169,6 +208,10 @@ class PyTensorTensors:
 
         self.pt, self.nnet, self.opt = pt, PyTensorNetworks(), PyTensorOpt()
         self.inv, self.sgn, self.signal = pt.reciprocal, pt.sign, Missing("signal")
+        self.shared_randomstreams = SimpleNamespace(RandomStreams=PyTensorStreams)
+        self.nlinalg = SimpleNamespace(
+            det=pt.linalg.det, diag=pt.diagonal, matrix_inverse=pt.linalg.matrix_inverse, trace=pt.linalg.trace
+        )
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -201,28 +244,36 @@ class PyTensorStreams:
     def __init__(self, seed):
         import pytensor.tensor as pt
 
-        self.pt, self.stream = pt, pt.random.RandomStream(seed)
+        self.pt = pt
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # programs have them all the same
+            self.stream = pt.random.RandomStream(seed)
+
+    def _drawn(self, name, *args, **kwargs):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return getattr(self.stream, name)(*args, **kwargs)
 
     def uniform(self, size=None, low=0.0, high=1.0):
-        return self.stream.uniform(low, high, size=size)
+        return self._drawn("uniform", low, high, size=size)
 
     def normal(self, size=None, avg=0.0, std=1.0):
-        return self.stream.normal(avg, std, size=size)
+        return self._drawn("normal", avg, std, size=size)
 
     def binomial(self, size=None, n=1, p=0.5, dtype="int64"):
-        return self.pt.cast(self.stream.binomial(n, p, size=size), dtype)
+        return self.pt.cast(self._drawn("binomial", n, p, size=size), dtype)
 
     def multinomial(self, pvals):
-        return self.stream.multinomial(1, pvals)
+        return self._drawn("multinomial", 1, pvals)
 
     def random_integers(self, size, low, high):
-        return self.stream.integers(low, high + 1, size=size)
+        return self._drawn("integers", low, high + 1, size=size)
 
     def choice(self, size, a):
-        return self.stream.integers(0, a, size=size)
+        return self._drawn("integers", 0, a, size=size)
 
     def permutation(self, size, n):
-        return lacks("random.permutation of a size") if size else self.stream.permutation(n)
+        return lacks("random.permutation of a size") if size else self._drawn("permutation", n)
 
 
 class PyTensorOpt:

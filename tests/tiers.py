@@ -56,7 +56,7 @@ SLOW = (
 RULES = (
     Rule("thorough", "tests/gpu/"),
     # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
-    Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program"),
+    Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program|mlp_of_the_demo"),
     Rule(
         "thorough",
         "tests/demos/test_lasagne_mnist.py",
@@ -68,9 +68,6 @@ RULES = (
         "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the|of_all_ranks_the",
     ),
     Rule("thorough", "tests/demos/test_demos.py", r"short_demo\[(0[23456]|.*-1\])"),
-    # They call Numba: minutes, until its compile directory is there.
-    Rule("thorough", "tests/engines/test_numba.py"),
-    Rule("thorough", "tests/replication/test_compiled_once.py"),
     Rule("thorough", "tests/engines/test_import_fixes.py", "real_theano_computes"),
     # A program of each family; and of each rule, and each kind of output, one kind of ranks.
     Rule("thorough", "tests/exact_programs/", r"on_processes|test_program\[(?!mlp\]|highway|char_cnn|autoencoder)"),
@@ -85,7 +82,7 @@ RULES = (
     Rule("thorough", "tests/sharding/test_random_graphs.py"),
     Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),
     # Of every model, two ranks.
-    Rule("thorough", "tests/extensions/test_pymc.py", r"plain_model\[.*-[13]\]|spawn|fit_in_batches|compiled_by_numba"),
+    Rule("thorough", "tests/extensions/test_pymc.py", r"plain_model\[.*-[13]\]|spawn|fit_in_batches"),
     # What becomes of modules that ranks load beforehand, in programs that compile: one, and one fault.
     Rule("thorough", "tests/replication/test_prefetched_modules.py", r"\[(?!in time)"),
     Rule("thorough", "tests/engines/test_compiled_modules.py", r"cannot_be_loaded|before_it_is_needed"),
@@ -131,7 +128,9 @@ RULES = (
         "thorough", "tests/functions/test_steps_with_collectives.py", r"threads-1|the_steps_before\[0-|before.*threads"
     ),
     # That the random programs find what is wrong; `make test` runs them as they are.
-    Rule("thorough", "tests/programs/test_programs.py", "planted_bug"),
+    Rule("thorough", "tests/programs/test_programs.py", r"planted_bug_is_found\["),
+    Rule("thorough", "tests/functions/test_pytensor_programs.py", "linkers"),
+    Rule("long", "tests/programs/test_programs.py", "planted_bug_is_found_in_graphs"),
     # Interrupts and deaths at every step; `make test` has some of each kind.
     Rule("thorough", "tests/sabotage/test_ctrl_c.py", r"-2-group\]|-master\]|killed\[.*-9\]"),
     Rule("thorough", "tests/sabotage/test_kills.py", "kill_at_every_step"),

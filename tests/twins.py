@@ -1,20 +1,18 @@
 """The same program twice: what a test of functions compares with the serial program."""
 
 import numpy as np
-import pytest
+from library import L
 
 import synkhronos as synk
 
-theano = pytest.importorskip("theano")
-
 
 class Twins:
-    """The same program twice: on the ranks, and in plain Theano with shared variables of its own."""
+    """The same program twice: on the ranks, and in the plain library with shared variables of its own."""
 
     def __init__(self, build, **options):
         (self.params, ours), (self.others, plain) = build(), build()
         self.f = synk.function(**ours, **options)
-        self.g = theano.function(**plain, **{k: v for k, v in options.items() if k == "mode"})
+        self.g = L.function(**plain, **{k: v for k, v in options.items() if k == "mode"})
 
     def call(self, *args, **options):
         """Call both; compare what they return, and the variables of both on all ranks."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from worlds import DEVICE
+from worlds import DEVICE, LINKER
 
 import synkhronos as synk
 
@@ -54,7 +54,7 @@ class TheanoWords:
 
 
 class PyTensorWords:
-    """Programs for PyTensor, in Python code: no compiler is called."""
+    """Programs for PyTensor, in Python code, so that no compiler is called; see `worlds.LINKER`."""
 
     def __init__(self):
         self.pytensor = pytest.importorskip("pytensor")
@@ -62,7 +62,7 @@ class PyTensorWords:
 
         self.T, self.In = pt, self.pytensor.In
         self.mean, self.sum, self.max, self.min, self.prod = pt.mean, pt.sum, pt.max, pt.min, pt.prod
-        self.mode = self.pytensor.compile.mode.Mode(linker="py", optimizer="fast_compile")
+        self.mode = self.pytensor.compile.mode.Mode(linker=LINKER, optimizer="fast_compile")
 
     def shared(self, value, name=None, broadcastable=None):
         known = {} if broadcastable is None else {"shape": tuple(1 if one else None for one in broadcastable)}

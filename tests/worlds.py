@@ -121,6 +121,9 @@ class World:
 #: The device of all ranks of worlds of processes, when tests/gpu runs the tests of Theano's worlds again.
 DEVICE = os.environ.get("SYNK_TEST_DEVICE")
 
+#: The linker of PyTensor's functions, when its tests are run with another one than Python code: "cvm", "numba".
+LINKER = os.environ.get("SYNK_TEST_LINKER", "py")
+
 #: Worlds that every collective and every form of a call is tried in: most as threads, the same as processes.
 WORLDS = [("threads", n, root, "numpy") for n, root in ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2))]
 WORLDS += [("fork", 2, 0, "numpy"), ("fork", 3, 1, "numpy")]

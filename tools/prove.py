@@ -4,6 +4,8 @@
     python tools/prove.py --draws 5000 --no-write      # a first look
     python tools/prove.py --repeat "fork theano 17"    # one session again, of the same seed
 
+Beside the NumPy engine it draws with Theano, or with PyTensor where that is installed (make prove ENGINE=pytensor).
+
 A draw is one call or collective with its checks. Sessions are drawn from the seed, the launcher, the engine and their
 number, so the same seed gives the same programs. The first wrong one ends it, with the shortest program that shows it.
 """
@@ -12,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
+import importlib.util
 import os
 import platform
 import sys
@@ -26,14 +30,19 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "programs")]
 
 import synkhronos as synk  # noqa: E402
 
+#: The engine beside NumPy's, and what it is called.
+ENGINE, LABEL = ("theano", "Theano") if importlib.util.find_spec("theano") else ("pytensor", "PyTensor")
+os.environ.setdefault("PYTENSOR_FLAGS", "linker=py,cxx=")  # run by Python code, graphs cost no compiling
+
 DOCUMENT = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- written by make prove: begin -->\n", "<!-- end -->\n"
+COMMAND = "make prove" + (" ENGINE=pytensor" if ENGINE == "pytensor" else "")
+BEGIN, END = f"<!-- written by {COMMAND}: begin -->\n", "<!-- end -->\n"
 
 #: Draws of a session.
 STEPS = 200
 
 #: Launcher, engine, and their share of the draws in percent.
-KINDS = (("threads", "numpy", 40), ("fork", "numpy", 30), ("fork", "theano", 30))
+KINDS = (("threads", "numpy", 40), ("fork", "numpy", 30), ("fork", ENGINE, 30))
 
 
 def machine() -> str:
@@ -54,8 +63,8 @@ def draw(launcher: str, engine: str, draws: int, seed: int, first: int = 0) -> T
     ------
     Wrong
     """
-    from library import Library
     from protocol import Wrong, seeded_program
+    from recipe_library import Library
 
     library = Library(engine)
     begun = shown = time.monotonic()
@@ -72,7 +81,7 @@ def draw(launcher: str, engine: str, draws: int, seed: int, first: int = 0) -> T
         if now - shown > 5 or made >= draws:
             shown = now
             print(
-                f"{launcher:<8}{engine:<8}{(f'{made:,}'):>9} of {(f'{draws:,}')} draws{now - begun:8.0f} s",
+                f"{launcher:<8}{engine:<9}{(f'{made:,}'):>9} of {(f'{draws:,}')} draws{now - begun:8.0f} s",
                 flush=True,
             )
     return made, time.monotonic() - begun
@@ -83,10 +92,8 @@ def document(rows: List[Tuple[str, str, int, float]], seed: int) -> str:
     from recipes import RECIPES
 
     versions = {"Python": platform.python_version(), "NumPy": np.__version__}
-    if any(engine == "theano" for _, engine, _, _ in rows):
-        import theano
-
-        versions["Theano"] = theano.__version__
+    if any(engine == ENGINE for _, engine, _, _ in rows):
+        versions[LABEL] = importlib.import_module(ENGINE).__version__
     total, seconds = sum(row[2] for row in rows), sum(row[3] for row in rows)
     lines = [
         "Date: {}. Machine: {}. {}. Seed {}; {} functions; 1 to 4 ranks.".format(

@@ -207,7 +207,10 @@ class Function:
         >>> f([1., 2., 6.])                         # the largest of 1 + 2 and 6
         array(6.)
         """
-        return self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
+        # An output that is the value of before an update comes in that value's own memory, which is used again here.
+        held = [self.engine.get(shared) for shared in self._shareds]
+        results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
+        return _apart(results, [value for value in held if isinstance(value, np.ndarray)])
 
     def build_inputs(
         self, *args: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False, **kwargs: Any
@@ -860,6 +863,17 @@ def _mode(op: Any) -> Optional[str]:
 
 def _array(value: Any) -> Any:
     return value.data if isinstance(value, Data) else value
+
+
+def _apart(results: Any, held: Sequence[np.ndarray[Any, Any]]) -> Any:
+    """Return what a function has returned with copies in place of arrays that lie in the memory of others."""
+    if isinstance(results, dict):
+        return type(results)((key, _apart(value, held)) for key, value in results.items())
+    if isinstance(results, list):
+        return [_apart(value, held) for value in results]
+    if isinstance(results, np.ndarray) and any(np.may_share_memory(results, value) for value in held):
+        return results.copy("K")
+    return results
 
 
 def _restore(

@@ -35,7 +35,7 @@ def coarsest(dtypes: Iterable[Any]) -> float:
 
     Examples
     --------
-    >>> coarsest([np.dtype("float64"), np.dtype("float32"), np.dtype("int8")]) == np.finfo("float32").eps
+    >>> coarsest([np.dtype("float64"), np.dtype("float32"), np.dtype("int8")]) == float(np.finfo("float32").eps)
     True
     """
     found = [float(np.finfo(dtype).eps) for dtype in dtypes if dtype.kind in "fc"]

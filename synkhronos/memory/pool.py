@@ -65,7 +65,7 @@ class Pool:
     >>> from synkhronos.memory.attach import PoolMap
     >>> peer = PoolMap()
     >>> peer.add(0, pool.fileno())
-    >>> peer.attach(pool.handle(x[:, ::-1])).sum()
+    >>> float(peer.attach(pool.handle(x[:, ::-1])).sum())
     6.0
     """
 

@@ -63,6 +63,8 @@ def choose_devices(
         raise ArgumentValueError("devices", "none, as use_gpu is False", repr(devices), "leave out one of them")
     try:
         missing = engines.get(ENGINE).check_devices()
+    except ArgumentValueError:
+        missing = "only Theano computes on GPUs, which is not installed: make install ENGINE=theano"
     except ImportError as error:
         missing = f"Theano cannot be imported ({error}): pip install 'synkhronos[theano]'"
     names: List[str] = []

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from distributions import put_numpy_of_theano
 
 from synkhronos.cli import doctor
 from synkhronos.host import gpus, machine
@@ -43,6 +44,8 @@ class Fake:
         self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, above)))
         # The doctor puts the library's folder first, where no module of that name may be found
         assert not (Path(ROOT) / (name + ".py")).exists()
+        if name == "theano":
+            put_numpy_of_theano(self.folder)
 
     def python(self, *version):
         self.set(sys, "version_info", version + ("final", 0))
@@ -424,6 +427,7 @@ def test_command_line_with_theano():
     assert ["ok", "Engines", "Theano"] in lines and ["ok", "Theano", "Theano"] in lines
 
 
+@pytest.mark.pytensor
 @pytest.mark.timeout(300)  # with nothing in its cache, Numba compiles
 def test_command_line_with_pytensor():
     pytest.importorskip("pytensor")

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from distributions import put_numpy_of_theano
 
 from synkhronos.engines.theano import import_fixes as theano_setup
 
@@ -136,6 +137,7 @@ def run(program, tmp_path, **environment):
 
 
 def fake_theano(folder, **files):
+    put_numpy_of_theano(folder)
     for name, text in dict({"__init__": ""}, **files).items():
         path = folder / "theano" / (name.replace("__slash__", "/") + ".py")
         path.parent.mkdir(parents=True, exist_ok=True)

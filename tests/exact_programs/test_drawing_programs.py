@@ -8,24 +8,23 @@ here together, one is outside by chance in less than 1 of 100 rewrites of this f
 
 import numpy as np
 import pytest
+from library import IS_THEANO, NAME, L, T
 from worlds import needs_lasagne
 
 import synkhronos as synk
 
 pytestmark = [
-    pytest.mark.theano,
-    needs_lasagne,
+    getattr(pytest.mark, NAME),
+    *([needs_lasagne] if IS_THEANO else []),
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:.*corr_gemm.c:pytest.PytestUnraisableExceptionWarning"),
 ]
 
-theano = pytest.importorskip("theano")
-T = theano.tensor
-lasagne = pytest.importorskip("lasagne")
+if IS_THEANO:
+    pytest.importorskip("lasagne")
 
 from corpus import ROWS, Program, batches, classes, weights, zeros  # noqa: E402
-from lasagne import layers, nonlinearities  # noqa: E402
-from theano.sandbox.rng_mrg import MRG_RandomStreams  # noqa: E402
+from trainers import lasagne, layers, nonlinearities  # noqa: E402
 
 #: So often each program is trained, serial and parallel, with other random numbers each time.
 RUNS = 24
@@ -52,7 +51,7 @@ def dropout():
 def variational_autoencoder():
     """A sample of a normal distribution for each row; an odd number of numbers for some batches; rmsprop."""
     x = T.dmatrix("x")
-    start, streams = np.random.RandomState(61), MRG_RandomStreams(seed=61)
+    start, streams = np.random.RandomState(61), L.streams(61)[0]
     w, v, u, d = (weights(start, *shape, name=name) for name, shape in zip("wvud", [(8, 5), (5, 3), (5, 3), (3, 8)]))
     hidden = T.tanh(T.dot(x, w))
     mean, log_deviation = T.dot(hidden, v), T.dot(hidden, u)
@@ -66,7 +65,7 @@ def variational_autoencoder():
 def boltzmann_machine():
     """Contrastive divergence, whose chain is drawn inside a loop; momentum."""
     x = T.dmatrix("x")
-    start, streams = np.random.RandomState(62), MRG_RandomStreams(seed=62)
+    start, streams = np.random.RandomState(62), L.streams(62)[0]
     w, b, c = weights(start, 8, 5, name="w"), zeros(5, name="b"), zeros(8, name="c")
 
     def drawn(p):
@@ -78,7 +77,7 @@ def boltzmann_machine():
     def energy(v):
         return -T.dot(v, c) - T.nnet.softplus(T.dot(v, w) + b).sum(axis=1)
 
-    chain, drawing = theano.scan(step, outputs_info=x, n_steps=2)
+    chain, drawing = L.scan(step, outputs_info=x, n_steps=2)
     end = chain[-1]
     cost, params = energy(x).mean() - energy(end).mean(), [w, b, c]
     image = T.nnet.sigmoid(T.dot(T.nnet.sigmoid(T.dot(x, w) + b), w.T) + c)
@@ -92,7 +91,7 @@ def samples(function, program, share):
     state = [
         variable
         for variable in {**dict.fromkeys(program.params), **dict(program.updates)}
-        if variable.dtype == "float64"
+        if getattr(variable, "dtype", None) == "float64"
     ]
     starts = [variable.get_value() for variable in state]
     found = []
@@ -110,11 +109,11 @@ def compared(build, exact):
     """Return Welch's t, and the larger by the smaller variance, of all that is measured."""
     lasagne.random.set_rng(np.random.RandomState(0))
     program = build()
-    serial = theano.function(program.inputs, program.outputs, updates=program.updates, mode="FAST_COMPILE")
+    serial = L.function(program.inputs, program.outputs, updates=program.updates, mode=L.quick)
     plain = samples(serial, program, lambda state: None)
     lasagne.random.set_rng(np.random.RandomState(0))
     ours = build()
-    f = synk.function(ours.inputs, ours.outputs, updates=ours.updates, exact=exact, mode="FAST_COMPILE")
+    f = synk.function(ours.inputs, ours.outputs, updates=ours.updates, exact=exact, mode=L.quick)
     parallel = samples(f, ours, synk.broadcast)
     variances = [np.var(one, axis=0, ddof=1) for one in (plain, parallel)]
     t = np.abs(plain.mean(axis=0) - parallel.mean(axis=0)) / np.sqrt(sum(variances) / RUNS)
@@ -122,17 +121,17 @@ def compared(build, exact):
     return t.max(), np.maximum(variances[0] / variances[1], variances[1] / variances[0]).max()
 
 
-PROGRAMS = [dropout, variational_autoencoder, boltzmann_machine]
+PROGRAMS = [*[dropout] * IS_THEANO, variational_autoencoder, boltzmann_machine]
 
 
 @pytest.mark.parametrize("build", PROGRAMS)
 def test_what_is_drawn_on_ranks_has_the_serial_programs_distribution(build, make_world):
-    make_world("threads", 3, 1, engine="theano")
+    make_world("threads", 3, 1, engine=NAME)
     t, ratio = compared(build, exact=True)
     assert t <= MOST_T and ratio <= MOST_RATIO
 
 
 @pytest.mark.parametrize("build", PROGRAMS)
 def test_the_statistics_tell_the_plain_replacement_from_the_serial_program(build, make_world):
-    make_world("threads", 3, 1, engine="theano")
+    make_world("threads", 3, 1, engine=NAME)
     assert compared(build, exact=False)[0] > MOST_T

@@ -24,6 +24,7 @@ import pytensor.tensor as pt  # noqa: E402
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
 pytestmark = [
+    pytest.mark.pytensor,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
 ]

@@ -200,24 +200,25 @@ def test_mutable_inputs_leave_the_users_data_alone(make_world, words_of, launche
     np.testing.assert_array_equal(array, ROWS)
 
 
-def test_inputs_that_are_no_arrays_travel_whole(make_world, theano_words):
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_inputs_that_are_no_arrays_travel_whole(make_world, words_of, engine):
     import scipy.sparse
-    import theano.sparse
 
+    sparse, words = pytest.importorskip(f"{engine}.sparse"), words_of(engine)
     for launcher in ("threads", "fork"):
-        make_world(launcher, 2, 1, "theano")
-        s, x = theano.sparse.csr_matrix("s"), theano_words.variable("x", 2)
-        f = theano_words.function([x], [(theano.sparse.dot(x, s), "gather")], bcast_inputs=[s])
+        make_world(launcher, 2, 1, engine)
+        s, x = sparse.csr_matrix("s"), words.variable("x", 2)
+        f = words.function([x], [(sparse.dot(x, s), "gather")], bcast_inputs=[s])
         matrix = scipy.sparse.random(4, 3, 0.5, "csr", random_state=1)
         data = np.arange(20.0).reshape(5, 4)
         np.testing.assert_allclose(f(data, matrix)[0], data @ matrix.toarray())
         with refuses(TypeError, "input 's' (argument 1)", got="a Data"):
             f(data, synk.data(matrix.toarray()))
         with refuses(TypeError, "inputs", got="s, which is not a dense array", hint="bcast_inputs"):
-            theano_words.function([s], theano.sparse.dense_from_sparse(s))
+            words.function([s], sparse.dense_from_sparse(s))
         with refuses(TypeError, "output", "a dense array", hint="(variable, None)"):
-            theano_words.function([], s * 2, bcast_inputs=[s])
-        g = theano_words.function([], (s * 2, None), bcast_inputs=[s])
+            words.function([], s * 2, bcast_inputs=[s])
+        g = words.function([], (s * 2, None), bcast_inputs=[s])
         assert (g(matrix) != matrix * 2).nnz == 0
 
 

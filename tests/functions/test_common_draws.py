@@ -2,27 +2,30 @@
 
 import numpy as np
 import pytest
+from library import IS_THEANO, NAME, L, T
 from refusals import refuses
 
 import synkhronos as synk
 
-pytestmark = pytest.mark.theano
-theano = pytest.importorskip("theano")
-T = theano.tensor
-MRG = pytest.importorskip("theano.sandbox.rng_mrg").MRG_RandomStreams
-RandomStreams = T.shared_randomstreams.RandomStreams
+pytestmark = getattr(pytest.mark, NAME)
 
-FAST = dict(mode="FAST_COMPILE")
+
+def streams_of(seed):
+    """Return the quick kind of streams."""
+    return L.streams(seed)[0]
+
+
+FAST = dict(mode=L.quick)
 
 
 @pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
 def world(request, make_world):
-    return make_world(*request.param, engine="theano")
+    return make_world(*request.param, engine=NAME)
 
 
 @pytest.fixture
 def threads(make_world):
-    return make_world("threads", 3, 1, engine="theano")
+    return make_world("threads", 3, 1, engine=NAME)
 
 
 def rows(n, seed=0):
@@ -31,34 +34,34 @@ def rows(n, seed=0):
 
 def noise(streams):
     """Return a variable, an input, outputs and updates: weights with noise, and a mask on them."""
-    x, w = T.dmatrix("x"), theano.shared(np.array([0.4, -1.0, 0.3]), "w")
+    x, w = T.dmatrix("x"), L.shared(np.array([0.4, -1.0, 0.3]), "w")
     noisy = w + 0.1 * streams.normal((3,), avg=0.0, std=1.0)
     masked = noisy * T.cast(streams.binomial((3,), p=0.7), "float64")
     loss = T.sqr(T.dot(x, masked) - 1).mean()
-    g = theano.grad(loss, w)
+    g = T.grad(loss, w)
     return w, [x], [loss, masked, T.dot(x, masked)], [(w, w - 0.1 * g / (T.sqrt(T.sqr(g).sum()) + 0.1))]
 
 
 def chain(streams):
     """A chain that goes on from call to call, moved by noise in a scan, beside rows."""
-    x, w = T.dmatrix("x"), theano.shared(np.array([0.4, -1.0, 0.3]), "w")
-    particles = theano.shared(np.zeros((2, 3)), "particles")
+    x, w = T.dmatrix("x"), L.shared(np.array([0.4, -1.0, 0.3]), "w")
+    particles = L.shared(np.zeros((2, 3)), "particles")
 
     def step(v):
         return T.cast(streams.binomial((2, 3), p=T.nnet.sigmoid(v * w)), "float64")
 
-    states, of_scan = theano.scan(step, outputs_info=[particles], n_steps=3)
+    states, of_scan = L.scan(step, outputs_info=[particles], n_steps=3)
     cost = T.dot(x, w).mean() - T.dot(states[-1], w).mean()
-    g = theano.grad(cost, w, consider_constant=[states])
+    g = T.grad(cost, w, consider_constant=[states])
     return w, [x], [cost], [(w, w - 0.1 * T.tanh(g)), (particles, states[-1]), *of_scan.items()]
 
 
-@pytest.mark.parametrize("streams", [MRG, RandomStreams], ids=["MRG", "RandomStreams"])
+@pytest.mark.parametrize("kind", range(2 if IS_THEANO else 1))
 @pytest.mark.parametrize("build", [noise, chain])
-def test_all_ranks_draw_what_the_serial_program_draws(world, build, streams):
-    (w, inputs, outputs, updates), (other, *plain) = build(streams(7)), build(streams(7))
+def test_all_ranks_draw_what_the_serial_program_draws(world, build, kind):
+    (w, inputs, outputs, updates), (other, *plain) = (build(L.streams(7)[kind]) for _ in range(2))
     f = synk.function(inputs, outputs, updates=updates, exact=True, **FAST)
-    g = theano.function(plain[0], plain[1], updates=plain[2], **FAST)
+    g = L.function(plain[0], plain[1], updates=plain[2], **FAST)
     for i, n in enumerate([6, 4, 2, 7]):  # on three ranks, one is without rows in the third call
         for found, expected in zip(f(rows(n, i)), g(rows(n, i))):
             np.testing.assert_allclose(found, expected, rtol=1e-10)
@@ -70,26 +73,26 @@ def test_all_ranks_draw_what_the_serial_program_draws(world, build, streams):
 
 
 def test_rows_have_numbers_of_their_own_beside(threads):
-    x, streams = T.dmatrix("x"), MRG(3)
+    x, streams = T.dmatrix("x"), streams_of(3)
     f = synk.function([x], [x + streams.uniform(x.shape), streams.uniform((2,))], exact=True, **FAST)
     own, common = f(np.zeros((9, 1)))
     assert len(np.unique(own)) == 9 and common.shape == (2,)
-    reference = MRG(3)
+    reference = streams_of(3)
     reference.uniform(x.shape)
-    np.testing.assert_allclose(common, theano.function([], reference.uniform((2,)))())
+    np.testing.assert_allclose(common, L.function([], reference.uniform((2,)))())
 
 
 def test_a_copy_draws_likewise(threads):
-    w, inputs, outputs, updates = noise(MRG(7))
+    w, inputs, outputs, updates = noise(streams_of(7))
     f = synk.function(inputs, outputs, updates=updates, exact=True, **FAST).copy()
     assert len(f.common_streams) == 2
     masked = f(rows(6))[1]
-    _, plain, expected, _ = noise(MRG(7))
-    np.testing.assert_allclose(masked, theano.function(plain, expected, **FAST)(rows(6))[1])
+    _, plain, expected, _ = noise(streams_of(7))
+    np.testing.assert_allclose(masked, L.function(plain, expected, **FAST)(rows(6))[1])
 
 
 def test_slices_are_refused(threads):
-    w, inputs, outputs, updates = noise(MRG(7))
+    w, inputs, outputs, updates = noise(streams_of(7))
     f = synk.function(inputs, outputs[:1], updates=updates, exact=True, **FAST)
     with refuses(ValueError, "num_slices", "random numbers in common", "2"):
         f(rows(6), num_slices=2)
@@ -97,13 +100,13 @@ def test_slices_are_refused(threads):
 
 
 def test_without_exact_it_is_unknown(threads):
-    _, inputs, outputs, _ = noise(MRG(7))
+    _, inputs, outputs, _ = noise(streams_of(7))
     with refuses(TypeError, "outputs[0]", None, "differ from rank to rank"):
         synk.function(inputs, outputs[1:], **FAST)
 
 
 def test_a_stream_that_ranks_have_split_before_is_refused(threads):
-    streams, x = MRG(7), T.dmatrix("x")
+    streams, x = streams_of(7), T.dmatrix("x")
     draw = streams.uniform((3,))
     early = synk.function([x], [(x.sum(axis=0) + draw, "gather")], **FAST)
     late = synk.function([x], x.sum(axis=0) + draw, exact=True, name="late", **FAST)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from library import NAME, L, T
 from refusals import refuses
+from trainers import updates as rules
 from twins import Twins
-from worlds import needs_lasagne
 
 import synkhronos as synk
 
@@ -71,26 +71,20 @@ def by_signs(loss, params):
     return {param: param - 0.1 * T.sgn(gradient) for param, gradient in zip(params, T.grad(loss, params))}
 
 
-@needs_lasagne
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam"])
 def test_every_rule_of_lasagne(world, rule):
-    import lasagne
-
     def updates(loss, params):
-        return getattr(lasagne.updates, rule)(loss, params, learning_rate=0.1)
+        return getattr(rules, rule)(loss, params, learning_rate=0.1)
 
     check(regression(updates), 1)
 
 
-@needs_lasagne
 def test_constraints_and_weight_decay(world):
-    import lasagne
-
     def updates(loss, params):
         loss = loss + 0.1 * sum(T.sqr(param).sum() for param in params)
-        grads = lasagne.updates.total_norm_constraint(T.grad(loss, params), 0.5)
-        found = lasagne.updates.apply_nesterov_momentum(lasagne.updates.sgd(grads, params, 0.1), momentum=0.9)
-        found[params[0]] = lasagne.updates.norm_constraint(found[params[0]], 0.7)
+        grads = rules.total_norm_constraint(T.grad(loss, params), 0.5)
+        found = rules.apply_nesterov_momentum(rules.sgd(grads, params, 0.1), momentum=0.9)
+        found[params[0]] = rules.norm_constraint(found[params[0]], 0.7)
         return found
 
     check(regression(updates), 1)
@@ -232,7 +226,7 @@ def test_alone_on_the_master_it_makes_the_default_updates_of_when_it_was_built()
     x, seen, total = T.dvector("x"), L.shared(np.int64(1), "seen"), L.shared(0.0, "total")
     seen.default_update = seen + 1
     f = synk.function([x], updates=[(total, T.sqr(x.sum() * seen))], exact=True, **FAST)
-    del seen.default_update
+    seen.default_update = None
     f.as_theano([1.0, 2.0])
     assert total.get_value() == 9 and seen.get_value() == 2
 
@@ -331,14 +325,11 @@ def test_an_output_that_cannot_be_exact_is_refused(threads):
         synk.function([x], T.sort(x, axis=0)[0, 0], exact=True, **FAST)
 
 
-@needs_lasagne
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "rmsprop", "adam"])
 def test_slices_of_every_rank_are_added_up_before_the_rule(world, rule):
-    import lasagne
-
     def updates(loss, params):
-        grads = lasagne.updates.total_norm_constraint(T.grad(loss, params), 0.5)
-        return getattr(lasagne.updates, rule)(grads, params, learning_rate=0.1)
+        grads = rules.total_norm_constraint(T.grad(loss, params), 0.5)
+        return getattr(rules, rule)(grads, params, learning_rate=0.1)
 
     twins = Twins(regression(updates), exact=True, **FAST)
     for i, (n, num_slices) in enumerate([(7, 2), (6, 3), (7, 7), (2, 2), (9, 4), (5, 1)]):

@@ -12,20 +12,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from library import IS_THEANO, NAME, L, T, executed
 from refusals import refuses
 from worlds import INSTALLED, Tables
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 
+of_the_library = getattr(pytest.mark, NAME)
 ROWS = np.arange(7.0) + 1
 
 
 @pytest.fixture(params=[("threads", 3), ("fork", 2)], ids=lambda param: "{}-{}".format(*param))
 def two(request, make_world):
-    """A world of threads and one of processes, for Theano."""
-    pytest.importorskip("theano")
-    return make_world(*request.param, engine="theano")
+    """A world of threads and one of processes, for the library."""
+    return make_world(*request.param, engine=NAME)
+
+
+@pytest.fixture
+def graphs(words_of):
+    """The words of the library."""
+    return words_of(NAME)
 
 
 @pytest.fixture
@@ -140,11 +147,11 @@ def test_what_a_dropped_function_had_goes_with_it(make_world, numpy_words):
 # -- copies and pickles --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.theano
-def test_copies(two, theano_words):
-    x, w, v = theano_words.variable("x"), two.shared(np.zeros(()), "w"), two.shared(np.full((), 50.0), "v")
+@of_the_library
+def test_copies(two, graphs):
+    x, w, v = graphs.variable("x"), two.shared(np.zeros(()), "w"), two.shared(np.full((), 50.0), "v")
     s, t = two.shared(ROWS, "s"), two.shared(ROWS * 10, "t")
-    f = theano_words.function(
+    f = graphs.function(
         [x],
         [(x.sum() + 0 * w, "sum"), (s + w, "gather")],
         updates=[(w, w + 1.0, "max")],
@@ -167,31 +174,32 @@ def test_copies(two, theano_words):
     assert still.update_modes == [] and same.update_modes == other.update_modes == ["max"]
 
 
-@pytest.mark.theano
-def test_a_copy_without_updates_is_weighed_by_the_rows_of_shared_data(two, theano_words):
+@of_the_library
+def test_a_copy_without_updates_is_weighed_by_the_rows_of_shared_data(two, graphs):
     """Training, and validation with its copy, on data that was scattered unevenly."""
     s, w = two.shared(np.zeros(0), "s"), two.shared(np.zeros(()), "w")
-    f = theano_words.function([], theano_words.mean(s), updates=[(w, w + 1.0)], sliceable_shareds=[s])
+    f = graphs.function([], graphs.mean(s), updates=[(w, w + 1.0)], sliceable_shareds=[s])
     synk.scatter(s, ROWS)
     for g in (f, f.copy(delete_updates=True)):
         assert g() == 4 == g(num_slices=2)
     assert [float(value) for value in two.values(w)] == [2] * two.n
 
 
-@pytest.mark.theano
-def test_pickled_functions(two, theano_words):
-    x, w, s = theano_words.variable("x"), two.shared(np.zeros(()), "w"), two.shared(ROWS, "s")
-    f = theano_words.function(
-        [x], {"rows": (s, "gather"), "mean": x.mean()}, updates=[(w, w + x.mean())], sliceable_shareds=[s]
+@of_the_library
+def test_pickled_functions(two, graphs):
+    x, w, s = graphs.variable("x"), two.shared(np.zeros(()), "w"), two.shared(ROWS, "s")
+    outputs, rows_of, mean_of = {"rows": (s, "gather"), "mean": x.mean()}, *(("rows", "mean") if IS_THEANO else (0, 1))
+    f = graphs.function(
+        [x], outputs if IS_THEANO else list(outputs.values()), updates=[(w, w + x.mean())], sliceable_shareds=[s]
     )
-    f(np.ones(two.n), output_subset=["rows"], batch_s=[0])
+    f(np.ones(two.n), output_subset=[rows_of], batch_s=[0])
     for again in (pickle.loads(pickle.dumps(f)), copy.deepcopy(f)):
         (own,) = [shared for shared in again.get_shared() if shared.name == "w"]
         assert own is not w and own.get_value() == 1
-        assert again(ROWS, output_subset=["rows"], batch_s=[2, 0])["rows"].tolist() == [3, 1] * two.n
+        assert again(ROWS, output_subset=[rows_of], batch_s=[2, 0])[rows_of].tolist() == [3, 1] * two.n
         rows = np.arange(2.0 * two.n)
         result = again(rows, batch_s=[2, 0], num_slices=2)
-        assert result["rows"].tolist() == [3, 1] * two.n and result["mean"] == rows.mean()
+        assert result[rows_of].tolist() == [3, 1] * two.n and result[mean_of] == rows.mean()
         np.testing.assert_allclose(
             two.values(own),
             1
@@ -202,12 +210,12 @@ def test_pickled_functions(two, theano_words):
     assert [float(value) for value in two.values(w)] == [1] * two.n  # each has its own
 
 
-@pytest.mark.theano
-def test_free_reaches_all_graphs(make_world, theano_words):
-    world = make_world("threads", 2, engine="theano")
-    theano, x = theano_words.theano, theano_words.variable("x")
-    mode = theano.Mode(theano.gof.vm.VM_Linker(use_cloop=False, allow_gc=False), None)
-    f = theano_words.function([x], ((x * 2).sum() + (x * 3).sum(), "sum"), mode=mode)
+@of_the_library
+def test_free_reaches_all_graphs(make_world, graphs):
+    world = make_world("threads", 2, engine=NAME)
+    x = graphs.variable("x")
+    mode = L.Mode(L.VMLinker(use_cloop=False, allow_gc=False), None)
+    f = graphs.function([x], ((x * 2).sum() + (x * 3).sum(), "sum"), mode=mode)
     assert f(ROWS, num_slices=2) == 140 == f(ROWS)
     contexts = [world.session.context] + list(world.session.launcher.contexts.values())
     compiled = [context.functions[number].reference() for context in contexts for number in context.functions]
@@ -217,7 +225,7 @@ def test_free_reaches_all_graphs(make_world, theano_words):
         return [
             sum(
                 isinstance(cell[0], np.ndarray) and variable.owner is not None
-                for variable, cell in each.fn.storage_map.items()
+                for variable, cell in executed(each).storage_map.items()
             )
             for each in compiled
         ]
@@ -233,20 +241,17 @@ def test_free_reaches_all_graphs(make_world, theano_words):
 # -- what Theano can do --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.theano
-def test_scan_and_ifelse(two, theano_words):
-    theano, T = theano_words.theano, theano_words.T
-    from theano.ifelse import ifelse
-
-    x, w, s = theano_words.variable("x"), two.shared(np.full((), 2.0), "w"), two.shared(ROWS, "s")
-    sums, _ = theano.scan(
+@of_the_library
+def test_scan_and_ifelse(two, graphs):
+    x, w, s = graphs.variable("x"), two.shared(np.full((), 2.0), "w"), two.shared(ROWS, "s")
+    sums, _ = L.scan(
         lambda row, total: total * 1 + row * w,
         sequences=x,
         outputs_info=T.constant(np.zeros(())),
-        mode=theano_words.mode,
+        mode=graphs.mode,
     )
-    chosen = ifelse(T.gt(x[0], 3), s * 2, s - 1)
-    f = theano_words.function(
+    chosen = L.ifelse(T.gt(x[0], 3), s * 2, s - 1)
+    f = graphs.function(
         [x], [(sums[-1], "sum"), (chosen, "gather")], updates=[(w, w + 0 * sums[-1], "max")], sliceable_shareds=[s]
     )
     for batch_s, k, rows in (([0, 1], 1, ROWS), ([0, 1], 2, ROWS), (None, 2, ROWS), ([2], 1, -ROWS)):
@@ -261,18 +266,15 @@ def test_scan_and_ifelse(two, theano_words):
     assert [float(value) for value in two.values(w)] == [2] * two.n
 
 
-@pytest.mark.theano
-def test_sparse_inputs_and_sparse_shared_variables(two, theano_words):
-    sparse, theano = pytest.importorskip("scipy.sparse"), theano_words.theano
-    pytest.importorskip("theano.sparse")
+@of_the_library
+def test_sparse_inputs_and_sparse_shared_variables(two, graphs):
+    sparse = pytest.importorskip("scipy.sparse")
 
-    x, a = theano_words.variable("x", 2), theano.sparse.csr_matrix("a")
-    held = theano.shared(sparse.csr_matrix(np.array([[0.0, 2.0], [3.0, 0.0]])), "held")
+    x, a = graphs.variable("x", 2), L.sparse.csr_matrix("a")
+    held = L.sparse.shared(sparse.csr_matrix(np.array([[0.0, 2.0], [3.0, 0.0]])), "held")
     w = two.shared(np.zeros(2), "w")
-    dense = theano.sparse.structured_dot(held, theano.sparse.dot(a, x.T)).T
-    f = theano_words.function(
-        [x], [(dense, "gather"), dense.mean()], bcast_inputs=[a], updates=[(w, w + dense.mean(0))]
-    )
+    dense = L.sparse.structured_dot(held, L.sparse.dot(a, x.T)).T
+    f = graphs.function([x], [(dense, "gather"), dense.mean()], bcast_inputs=[a], updates=[(w, w + dense.mean(0))])
     X, A = np.arange(14.0).reshape(7, 2), sparse.csr_matrix(np.array([[1.0, 0.0], [1.0, 5.0]]))
     truth = X @ A.T.toarray() @ held.get_value().T.toarray()
     for k in (1, 2):
@@ -280,7 +282,7 @@ def test_sparse_inputs_and_sparse_shared_variables(two, theano_words):
         np.testing.assert_allclose(results[0], truth)
         np.testing.assert_allclose(results[1], truth.mean())
     np.testing.assert_allclose(two.values(w), [2 * part.mean(0) for part in np.array_split(truth, two.n)])
-    g = theano_words.function([x], (x.sum(), "sum"), updates=[(held, theano.sparse.mul(held, 2.0))])
+    g = graphs.function([x], (x.sum(), "sum"), updates=[(held, held * 2.0)])
     with refuses(ValueError, "num_slices", got="2 for a function that updates held, which is not a dense array"):
         g(X, num_slices=2)
     assert g(X) == X.sum() and held.get_value().sum() == 10

@@ -40,7 +40,7 @@ def world(make_world):
 
 
 def built(updates, inputs=(x,), **options):
-    return synk.function(list(inputs), updates=updates, name="f", mode="FAST_COMPILE", **options)
+    return synk.function(list(inputs), updates=updates, name="f", mode=L.quick, **options)
 
 
 def said(caplog):

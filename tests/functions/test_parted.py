@@ -2,25 +2,24 @@
 
 import numpy as np
 import pytest
+from library import NAME, L, T
 from refusals import refuses
 
 import synkhronos as synk
 
-pytestmark = pytest.mark.theano
-theano = pytest.importorskip("theano")
-T = theano.tensor
+pytestmark = getattr(pytest.mark, NAME)
 
-FAST = dict(mode="FAST_COMPILE")
+FAST = dict(mode=L.quick)
 
 
 @pytest.fixture(params=[("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
 def world(request, make_world):
-    return make_world(*request.param, engine="theano")
+    return make_world(*request.param, engine=NAME)
 
 
 @pytest.fixture
 def program(world):
-    x, w, n = T.dvector("x"), theano.shared(np.array([1.0, 2.0]), "w"), theano.shared(0.0, "n")
+    x, w, n = T.dvector("x"), L.shared(np.array([1.0, 2.0]), "w"), L.shared(0.0, "n")
     f = synk.function([x], x.sum() + w.sum(), updates=[(n, n + x.sum())], exact=True, name="f", **FAST)
     assert f(np.ones(5)) == 8
     return f, w, n
@@ -56,7 +55,7 @@ def test_scatter(world, program):
 
 
 def test_what_has_rows_on_every_rank_is_not_refused(world):
-    s = theano.shared(np.zeros(0), "s")
+    s = L.shared(np.zeros(0), "s")
     f = synk.function([], s.sum() + s.mean(), sliceable_shareds=[s], exact=True, **FAST)
     synk.distribute()
     synk.scatter(s, np.arange(6.0))

@@ -8,6 +8,7 @@ import gc
 
 import numpy as np
 import pytest
+from worlds import ENGINES
 
 import synkhronos as synk
 from synkhronos import engines
@@ -316,18 +317,15 @@ def test_the_plans_of_a_dropped_function_are_forgotten(two, numpy_words):
     assert again(np.arange(3.0)) == 3
 
 
-# -- with Theano ---------------------------------------------------------------------------------------------------
+# -- with a library of graphs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.theano
-def test_sparse_matrices_of_theano_are_not_kept(make_world):
-    pytest.importorskip("theano")
-    sparse = pytest.importorskip("scipy.sparse")
-    make_world("fork", 2, engine="theano")
-    from theano import sparse as theano_sparse
-
-    s = theano_sparse.csr_matrix("s", "float64")
-    f = synk.function([], theano_sparse.sp_sum(s), bcast_inputs=[s])
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_sparse_matrices_are_not_kept(make_world, engine):
+    sparse, symbolic = pytest.importorskip("scipy.sparse"), pytest.importorskip(f"{engine}.sparse")
+    make_world("fork", 2, engine=engine)
+    s = symbolic.csr_matrix("s", "float64")
+    f = synk.function([], symbolic.sp_sum(s), bcast_inputs=[s])
     for value in (1.0, 2.0):
         assert f(sparse.csr_matrix(np.full((2, 2), value))) == 4 * value
     assert not PROGRAM.session.context.plans

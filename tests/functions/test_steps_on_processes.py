@@ -7,12 +7,10 @@ import time
 import numpy as np
 import psutil
 import pytest
-from worlds import Tables
+from worlds import ENGINES, Tables
 
 import synkhronos as synk
 from synkhronos.runtime import session as session_module
-
-ENGINES = ["numpy", pytest.param("theano", marks=pytest.mark.theano)]
 
 
 def slowly(x):
@@ -31,7 +29,9 @@ class Counter:
         if name == "numpy":
             value = self.words.apply(slowly, x, dtype="float64", ndim=0)
         else:
-            value = self.words.theano.compile.ops.as_op([x.type], [self.words.T.dscalar])(slowly)(x)
+            from library import L, T
+
+            value = L.as_op([x.type], [T.dscalar])(slowly)(x)
         self.f = self.words.function(
             [x], [(value, "sum"), (self.count, "gather")], updates=[(self.count, self.count + 1)]
         )
@@ -117,7 +117,16 @@ def test_time_counts_from_the_last_finished_step(make_world, numpy_words, monkey
     assert caught.value.rank == 1 and caught.value.step < 10
 
 
-@pytest.mark.parametrize("engine, n", [("numpy", 100000), pytest.param("theano", 20000, marks=pytest.mark.theano)])
+@pytest.mark.parametrize(
+    "engine, n",
+    [
+        ("numpy", 100000),
+        *(
+            pytest.param(name, n, marks=getattr(pytest.mark, name))
+            for name, n in (("theano", 20000), ("pytensor", 10000))
+        ),
+    ],
+)
 def test_memory_does_not_grow(make_world, words_of, engine, n):
     words = words_of(engine)
     world = make_world("fork", 2, 0, engine)

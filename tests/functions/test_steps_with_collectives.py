@@ -1,13 +1,14 @@
 """Steps of functions with collectives inside: all ranks make a step or none does, whatever goes wrong in the next.
 
-Truth is plain Theano, where a collective is the identity, called with all rows step by step.
+Truth is the plain library, where a collective is the identity, called with all rows step by step.
 """
 
 from collections import OrderedDict
 
 import numpy as np
 import pytest
-from worlds import needs_lasagne
+from library import NAME, L, T
+from trainers import updates as rules
 
 import synkhronos as synk
 from synkhronos import in_graph
@@ -15,16 +16,15 @@ from synkhronos.errors import WorkerDied, WorkerError
 from synkhronos.functions.calling import Change, CollectivesOfCall
 from synkhronos.runtime.context import MAX_TRIED
 
-pytestmark = pytest.mark.theano
-theano = pytest.importorskip("theano")
-T = theano.tensor
+pytestmark = getattr(pytest.mark, NAME)
 
+FAST = dict(mode=L.quick)
 X = np.random.RandomState(0).randn(40, 3)
 #: Uneven batches, some with fewer rows than ranks.
 BATCHES = [np.random.RandomState(i).permutation(40)[:n] for i, n in enumerate([6, 7, 1, 5, 2, 6, 3, 6])]
 
 
-class Trouble(theano.Op):
+class Trouble(L.Op):
     """Return what is given; in one step on one rank, do something else first."""
 
     __props__ = ("rank", "step", "how")
@@ -33,7 +33,7 @@ class Trouble(theano.Op):
         self.rank, self.step, self.how = rank, step, how
 
     def make_node(self, count, value):
-        return theano.Apply(self, [count, value], [value.type()])
+        return L.Apply(self, [count, value], [value.type()])
 
     def perform(self, node, inputs, outputs):
         count, value = inputs
@@ -44,7 +44,7 @@ class Trouble(theano.Op):
 
 
 class Twins:
-    """A program that counts its steps and learns, on the ranks and in plain Theano.
+    """A program that counts its steps and learns, on the ranks and in the plain library.
 
     Parameters
     ----------
@@ -57,32 +57,30 @@ class Twins:
 
     def __init__(self, trouble=None, after=False, only_every=None):
         (self.f, self.params), (self.g, self.others) = (
-            self._build(make, trouble, after, only_every) for make in (synk.function, theano.function)
+            self._build(make, trouble, after, only_every) for make in (synk.function, L.function)
         )
 
     @staticmethod
     def _build(make, trouble, after, only_every):
-        from theano.ifelse import ifelse
-
         x = T.dmatrix("x")
         w, speed, count = (
-            theano.shared(value, name) for value, name in ((np.ones(3), "w"), (np.zeros(3), "speed"), (0, "count"))
+            L.shared(value, name) for value, name in ((np.ones(3), "w"), (np.zeros(3), "speed"), (0, "count"))
         )
         loss = T.sqr(T.dot(x, w) - 1).mean()
-        gradient = theano.grad(loss, w)
+        gradient = T.grad(loss, w)
         if trouble and not after:
             gradient = Trouble(*trouble)(count, gradient)
         gradient = synk.ops.all_reduce(gradient)
         if only_every:
-            gradient = ifelse(T.eq(count % only_every, 0), gradient, T.zeros_like(gradient))
+            gradient = L.ifelse(T.eq(count % only_every, 0), gradient, T.zeros_like(gradient))
         new = 0.5 * speed - 0.1 * gradient
         if trouble and after:
             new = Trouble(*trouble)(count, new)
         updates = OrderedDict([(speed, new), (w, w + new), (count, count + 1)])
-        return make([x], loss, updates=updates, mode="FAST_COMPILE"), [w, speed, count]
+        return make([x], loss, updates=updates, mode=L.lazy if only_every else L.quick), [w, speed, count]
 
     def serial(self, batches):
-        """Take steps in plain Theano; return the losses."""
+        """Take steps in the plain library; return the losses."""
         return [float(self.g(X[rows])) for rows in batches]
 
     def compare(self):
@@ -94,7 +92,7 @@ class Twins:
 
 @pytest.mark.parametrize("how", [("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
 def test_steps_are_the_serial_programs(make_world, how):
-    make_world(*how, engine="theano")
+    make_world(*how, engine=NAME)
     twins, seen = Twins(), []
     losses = twins.f.steps(synk.data(X), batches=BATCHES, on_step=lambda i, loss: seen.append(i))
     np.testing.assert_allclose(losses, twins.serial(BATCHES), rtol=1e-11)
@@ -111,18 +109,15 @@ def test_steps_are_the_serial_programs(make_world, how):
     )
 
 
-@needs_lasagne
 def test_an_epoch_of_adam(make_world):
-    import lasagne
-
-    make_world("fork", 2, 0, engine="theano")
+    make_world("fork", 2, 0, engine=NAME)
 
     def build(make):
-        x, w = T.dmatrix("x"), theano.shared(np.ones(3), "w")
+        x, w = T.dmatrix("x"), L.shared(np.ones(3), "w")
         loss = T.sqr(T.dot(x, w) - 1).mean()
-        return make([x], loss, updates=lasagne.updates.adam(synk.ops.all_reduce(theano.grad(loss, [w])), [w], 0.1)), w
+        return make([x], loss, updates=rules.adam(synk.ops.all_reduce(T.grad(loss, [w])), [w], 0.1)), w
 
-    (f, w), (g, other) = build(synk.function), build(theano.function)
+    (f, w), (g, other) = build(synk.function), build(L.function)
     for _ in range(2):
         losses = f.steps(X, batches=BATCHES)
         np.testing.assert_allclose(losses, [g(X[rows]) for rows in BATCHES], rtol=1e-10)
@@ -138,7 +133,7 @@ def fail():
 @pytest.mark.parametrize("how", [("threads", 3, 0), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
 @pytest.mark.parametrize("step", [0, 4])
 def test_an_error_in_a_step_leaves_the_steps_before(make_world, how, rank, after, step):
-    make_world(*how, engine="theano")
+    make_world(*how, engine=NAME)
     twins = Twins((rank, step, fail), after)
     with pytest.raises(ArithmeticError if rank == 0 else WorkerError) as caught:
         twins.f.steps(X, batches=BATCHES)
@@ -160,7 +155,7 @@ def interrupt():
 
 @pytest.mark.parametrize("after", [False, True])
 def test_ctrl_c_in_a_step(make_world, after):
-    make_world("fork", 2, 0, engine="theano")
+    make_world("fork", 2, 0, engine=NAME)
     twins = Twins((0, 5, interrupt), after)
     with pytest.raises(KeyboardInterrupt) as caught:
         twins.f.steps(X, batches=BATCHES)
@@ -171,7 +166,7 @@ def test_ctrl_c_in_a_step(make_world, after):
 
 
 def test_ctrl_c_before_a_step_is_counted(make_world, monkeypatch):
-    make_world("fork", 2, 0, engine="theano")
+    make_world("fork", 2, 0, engine=NAME)
     twins, right, calls = Twins(), Change.__call__, []
 
     def interrupted(self):
@@ -197,7 +192,7 @@ def die():
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_rank_that_dies_in_a_step(make_world, after):
-    make_world("fork", 2, 0, engine="theano")
+    make_world("fork", 2, 0, engine=NAME)
     twins = Twins((1, 5, die), after)
     with pytest.raises(WorkerDied) as caught:
         twins.f.steps(X, batches=BATCHES)
@@ -209,7 +204,7 @@ def test_a_rank_that_dies_in_a_step(make_world, after):
 
 def test_steps_in_which_ranks_do_not_meet(make_world):
     """A condition leaves the collectives out of most of them."""
-    make_world("fork", 2, 0, engine="theano")
+    make_world("fork", 2, 0, engine=NAME)
     batches = [BATCHES[i % 8] for i in range(3 * MAX_TRIED)]
     every = 2 * MAX_TRIED + 3
     twins = Twins(only_every=every)
@@ -227,7 +222,7 @@ def test_steps_in_which_ranks_do_not_meet(make_world):
 
 @pytest.mark.parametrize("how", [("threads", 3, 0), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
 def test_on_step_ends_the_steps(make_world, how):
-    make_world(*how, engine="theano")
+    make_world(*how, engine=NAME)
     twins = Twins()
     losses = twins.f.steps(X, batches=BATCHES, on_step=lambda i, loss: i < 3)
     assert len(losses) == 4  # ranks are at the same step
@@ -238,7 +233,7 @@ def test_on_step_ends_the_steps(make_world, how):
 @pytest.mark.parametrize("n", [1, 3])
 def test_values_of_one_step_alone_are_kept(make_world, monkeypatch, n):
     """To undo it: once ranks have met in the next step's collective, the step before it stands. One rank meets itself."""
-    make_world("threads", n, 0, engine="theano")
+    make_world("threads", n, 0, engine=NAME)
     right, kept = CollectivesOfCall.all_reduce, []
 
     def counting(self, *args):
@@ -252,8 +247,8 @@ def test_values_of_one_step_alone_are_kept(make_world, monkeypatch, n):
 
 
 def test_memory_does_not_grow(make_world):
-    world = make_world("fork", 2, 0, engine="theano")
-    w = theano.shared(np.ones(30000), "w")
+    world = make_world("fork", 2, 0, engine=NAME)
+    w = L.shared(np.ones(30000), "w")
     f = synk.function([], w.sum(), updates=[(w, synk.ops.all_reduce(w * 0.999) + 0.001)])
     f.steps(n_steps=500)
     used = world.session.pool.used

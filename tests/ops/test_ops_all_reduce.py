@@ -92,21 +92,22 @@ def test_integers_with_avg_are_refused(words, dtype):
     assert synk.ops.all_reduce(i, "sum").type == i.type
 
 
-@pytest.mark.theano
-def test_sparse_variables_are_refused(theano_words):
+@pytest.mark.parametrize("name", ENGINES[1:])
+def test_sparse_variables_are_refused(name):
     pytest.importorskip("scipy")
-    import theano.sparse
+    from library import L
 
-    for variable in (theano.sparse.csr_matrix("s"), theano.gof.generic("g")):
+    for variable in (L.sparse.csr_matrix("s"), L.generic("g")):
         with refuses(ArgumentTypeError, argument=variable.name, expected="a dense array", got=str(variable.type)):
             synk.ops.all_reduce(variable, "sum")
 
 
-@pytest.mark.theano
-def test_shared_variables_and_constants(theano_words):
-    theano, T = theano_words.theano, theano_words.T
-    w, c = theano.shared(X, "w"), T.constant(X)
-    f = theano.function([], synk.ops.all_reduce([w, c]), mode=theano_words.mode)
+@pytest.mark.parametrize("name", ENGINES[1:])
+def test_shared_variables_and_constants(words_of, name):
+    from library import L, T
+
+    w, c = L.shared(X, "w"), T.constant(X)
+    f = L.function([], synk.ops.all_reduce([w, c]), mode=words_of(name).mode)
     for result in f():
         np.testing.assert_array_equal(result, X)
 

@@ -2,6 +2,7 @@
 
 import pytest
 from refusals import refuses
+from worlds import INSTALLED
 
 import synkhronos as synk
 from synkhronos.host import gpus
@@ -29,6 +30,18 @@ def test_use_gpu_says_what_is_missing(monkeypatch, caplog):
     assert synk.fork(2) == 2
     synk.close()
     assert not caplog.records
+
+
+@pytest.mark.skipif("theano" in INSTALLED, reason="Theano is installed")
+def test_without_theano_no_gpu_is_used(monkeypatch, caplog):
+    monkeypatch.setattr(gpus, "count_gpus", lambda: 2)
+    for arguments in (dict(use_gpu=True), dict(devices=["cuda0"])):
+        with pytest.raises(synk.SynkhronosError, match=f"{list(arguments)[0]}.*: only Theano computes on GPUs"):
+            synk.fork(**arguments)
+    with caplog.at_level("WARNING", "synkhronos"):
+        assert synk.fork(2) == 2
+    synk.close()
+    assert "CPU processes take their place: only Theano computes on GPUs, which is not installed" in caplog.text
 
 
 @pytest.mark.theano

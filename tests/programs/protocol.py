@@ -42,7 +42,7 @@ class Program:
         library.start(initial)
         self.session = PROGRAM.open(n, root, launcher=launcher)
         library.distribute(self.session)
-        self.model = Model(n, root, initial)
+        self.model = Model(n, root, initial, library.words.computes_all)
         states = library.values(self.session)
         self.model.values.update({name: states[name] for name in RANDOM})  # the ranks' own, from which they go on
 

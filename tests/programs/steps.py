@@ -63,17 +63,15 @@ class Call:
         given = {name: value.offered(rows) for name, value in self.given.items()}
         positional = [given[name] for name in recipe.inputs[: len(recipe.inputs) // 2]]
         named = {name: given[name] for name in recipe.inputs[len(positional) :]}
-        results = (function.as_theano if self.how == "as_theano" else function)(*positional, **named, **self.options)
+        call = function.as_theano if self.how == "as_theano" else function
+        results = call(*positional, **named, **library.asked(recipe, self.options))
         for name, value in self.given.items():
             left_alone = self.how == "call" or not recipe.mutable
             if left_alone and value.form != "minibatch" and not np.array_equal(np.asarray(given[name]), value.array):
                 raise AssertionError(f"the call changed its argument {name}: {given[name]!r}")
         if results is None or not recipe.outputs:
             return []
-        subset = self.options.get("output_subset")
-        if recipe.form == "dict":
-            return [results[key] for key in (recipe.keys if subset is None else subset)]
-        return [results] if recipe.form == "single" and subset is None else list(results)
+        return library.listed(recipe, results, self.options)
 
 
 @dataclass(repr=False)
@@ -85,13 +83,10 @@ class Steps(Call):
     def run(self, library):
         recipe, function = BY_NAME[self.recipe], library.functions[self.recipe]
         given = {name: value.offered() for name, value in self.given.items()}
-        results = function.steps(**given, **self.options)
+        results = function.steps(**given, **library.asked(recipe, self.options))
         if not recipe.outputs:
             return []
-        subset = self.options.get("output_subset")
-        if recipe.form == "dict":
-            results = [results[key] for key in (recipe.keys if subset is None else subset)]
-        results = [results] if recipe.form == "single" and subset is None else results
+        results, subset = library.listed(recipe, results, self.options), self.options.get("output_subset")
         for result, i in zip(results, range(len(recipe.outputs)) if subset is None else map(recipe.keys.index, subset)):
             gathered = recipe.outputs[i].op in ("gather", "c_gather")
             same = len({np.shape(of_step) for of_step in result}) == 1
@@ -366,7 +361,7 @@ class Draw:
             ]
         )
         alone = self.chance(50)
-        if name in ("scatter", "all_gather"):
+        if name in ("scatter", "all_gather") or name == "set_value" and self.chance(30):
             among = list(DATA)
         elif name in ("reduce", "all_reduce"):
             among = list(FIXED)

@@ -23,8 +23,8 @@ pytest.importorskip("hypothesis")
 
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from library import Library  # noqa: E402
 from protocol import Raised, Wrong, random_program, replay, seeded_program, shortest  # noqa: E402
+from recipe_library import Library  # noqa: E402
 from recipes import BY_NAME, RECIPES  # noqa: E402
 from steps import Call, Collective  # noqa: E402
 
@@ -133,11 +133,12 @@ def test_processes(library):
     check(library("numpy"), "fork", 2)
 
 
-@pytest.mark.theano
-def test_processes_of_theano(library):
+@pytest.mark.parametrize(
+    "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
+)
+def test_processes_of_graphs(library, engine):
     """420 draws."""
-    pytest.importorskip("theano")
-    check(library("theano"), "fork", 3)
+    check(library(engine), "fork", 3)
 
 
 def is_of_the_plant(error):
@@ -168,11 +169,17 @@ def found_by_a_value(library, programs=50):
 
 
 @pytest.fixture
-def plant(monkeypatch):
-    """What plants bugs; afterwards none is left, and nothing that a cache has of it."""
-    plant = bugs.Plant(monkeypatch)
-    yield plant
-    plant.pull_out()
+def planting(monkeypatch):
+    """From an engine's name to what plants bugs; afterwards none is left, and nothing that a cache has of it."""
+    plants = []
+
+    def planting(engine="numpy"):
+        plants.append(bugs.Plant(monkeypatch, engine))
+        return plants[-1]
+
+    yield planting
+    for plant in plants:
+        plant.pull_out()
 
 
 def concerns(bug, recipe):
@@ -185,22 +192,36 @@ def concerns(bug, recipe):
     return is_plain if bug in bugs.WITHOUT_OPS else not (is_plain or recipe.exact)
 
 
-@pytest.mark.parametrize("bug", bugs.BUGS, ids=lambda bug: bug.__name__)
-def test_planted_bug_is_found(plant, bug):
-    """Within 2,000 draws, by a wrong value; the program that shows it is short, and without the bug it is right."""
+def find_planted_bug(plant, engine, bug):
+    """Find it within 2,000 draws, by a wrong value; the program that shows it is short, and without the bug it is right."""
     bug(plant)
     recipes = [recipe for recipe in RECIPES if concerns(bug, recipe)]
-    found = found_by_a_value(Library("numpy", recipes))
+    found = found_by_a_value(Library(engine, recipes))
     assert found is not None, "no value was wrong in 2,000 draws"
     program, wrong = found
     assert len(program.steps) <= 4, wrong
     plant.pull_out()
-    program.library = Library("numpy", recipes)
+    program.library = Library(engine, recipes)
     assert replay(program, program.steps) is None
 
 
-def test_bug_that_is_stale_or_raises_is_not_found(plant):
+@pytest.mark.parametrize("bug", bugs.BUGS, ids=lambda bug: bug.__name__)
+def test_planted_bug_is_found(planting, bug):
+    find_planted_bug(planting(), "numpy", bug)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
+)
+@pytest.mark.parametrize("bug", bugs.IN_GRAPHS, ids=lambda bug: bug.__name__)
+def test_planted_bug_is_found_in_graphs(planting, engine, bug):
+    find_planted_bug(planting(engine), engine, bug)
+
+
+def test_bug_that_is_stale_or_raises_is_not_found(planting):
     """What made two of ten bugs "found" for months: a replacement that takes other parameters, or only raises."""
+    plant = planting()
     with pytest.raises(bugs.Stale, match="split_rows"):
         plant.replace(division, "split_rows", lambda n_rows, n_ranks: ())
     with pytest.raises(bugs.Stale, match="has no split_columns"):
@@ -226,5 +247,7 @@ def test_caches_neither_hide_a_bug_nor_keep_it(monkeypatch):
 def test_bug_alone_is_found():
     """By itself, without the tests before it, in a fresh process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", __file__]
-    done = subprocess.run([*command, "-k", "found and off_by_one_partition"], stdout=subprocess.PIPE, timeout=100)
+    done = subprocess.run(
+        [*command, "-k", "found and off_by_one_partition and not graphs"], stdout=subprocess.PIPE, timeout=100
+    )
     assert b"\n1 passed" in done.stdout, done.stdout.decode()

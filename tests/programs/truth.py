@@ -137,10 +137,12 @@ class Model:
     n, root : int
     initial : dict
         The value of every shared variable, by name.
+    computes_all : bool
+        Whether an engine computes also the outputs that ``output_subset`` leaves out, so that they can fail.
     """
 
-    def __init__(self, n, root, initial):
-        self.n, self.root = n, root
+    def __init__(self, n, root, initial, computes_all=False):
+        self.n, self.root, self.computes_all = n, root, computes_all
         self.values = {name: [value] * n for name, value in initial.items()}
         self.last_rows = {}  # by function, the rows of every rank in its last call
 
@@ -168,6 +170,7 @@ class Model:
             raise Refused("more slices than rows")
         positions = range(len(recipe.outputs)) if output_subset is None else map(recipe.keys.index, output_subset)
         outputs = [recipe.outputs[i] for i in positions]
+        others = [output for output in recipe.outputs if output not in outputs] if self.computes_all else []
         ops = ["avg" if output.op == DEFAULT else output.op and output.op.replace("c_", "") for output in outputs]
         if num_slices > 1 and None in ops:
             raise Refused("op None in slices")
@@ -183,7 +186,7 @@ class Model:
                 raise Refused("rows that depend on all rows, in slices")
             by_rows = batch_s is not None or num_slices > 1
             given = {**whole, **{name: given[name].array for name in scattered}}
-            found = self._exact(recipe, outputs, ops, updates, given, parts, shared_rows if by_rows else None)
+            found = self._exact(recipe, outputs, others, ops, updates, given, parts, shared_rows if by_rows else None)
             self.last_rows[recipe.name] = of_call
             return found
         for made, op in [*zip(outputs, ops), *updates] if num_slices > 1 else []:
@@ -210,6 +213,8 @@ class Model:
                     values[name] = advanced(values[name], i)
                 slices.append(Slice(rank, i, weight, i < pieces, values))
         size = self._size(slices)
+        for output in others:
+            self._evaluate(recipe, output.value, slices)
         results = []
         for output, op in zip(outputs, ops):
             results.append(self._output(recipe, output, None if empty else op, slices, size))
@@ -218,7 +223,7 @@ class Model:
         self.last_rows[recipe.name] = of_call
         return results, after
 
-    def _exact(self, recipe, outputs, ops, updates, given, parts, shared_rows):
+    def _exact(self, recipe, outputs, others, ops, updates, given, parts, shared_rows):
         """Return what one rank alone computes of all ranks' rows; after that, all ranks hold the same."""
         if self.differing(recipe.in_common):
             raise NoAnswer("ranks differ in what an exact function takes to be the same")
@@ -231,6 +236,9 @@ class Model:
             values[name] = np.concatenate([each[name] for each in of_ranks])
         alone = Slice(self.root, 0, 1, True, values)
         size = self._size([alone]) ** 2  # its rules are products of products
+
+        for output in others:
+            self._evaluate(recipe, output.value, [alone])
 
         def serial(made, op):
             ((value, rounding),) = self._evaluate(recipe, made.value, [alone])

@@ -1,4 +1,4 @@
-"""The words in which the formulas of `recipes` are written, spoken by NumPy, by the NumPy engine and by Theano.
+"""The words in which the formulas of `recipes` are written, spoken by NumPy and by every engine.
 
 A formula is a function of the words and of values, arrays or variables: ``lambda v, x, w: v.sum(x * w, 0)``. Beside
 these words it uses ``+ - *``, comparisons by name, and indexing by constants; all constants are exact in binary.
@@ -45,7 +45,10 @@ def precision(x):
 
 
 def state_of(generator):
-    """Return the state of a RandomState as an array."""
+    """Return the state of a RandomState, or of a Generator with the same algorithm, as an array."""
+    if isinstance(generator, np.random.Generator):
+        state = generator.bit_generator.state["state"]
+        return np.append(state["key"], np.uint32(state["pos"]))
     _, key, position, _, _ = generator.get_state()
     return np.append(key, np.uint32(position))
 
@@ -137,8 +140,9 @@ class Collectives:
 class NumpyEngine(Collectives):
     """The words as expressions of the NumPy engine."""
 
-    options = {}
+    options, returns_dicts, computes_all = {}, True, False
     shared, In = staticmethod(numpy_engine.shared), numpy_engine.In
+    generator_of = staticmethod(generator_of)
 
     @staticmethod
     def variable(name, dtype, ndim, broadcastable=None):
@@ -157,31 +161,32 @@ class NumpyEngine(Collectives):
         return lambda *args: numpy_engine.apply(function, *args)
 
 
-class Theano(Collectives):
-    """The words as expressions of Theano, run as Python code: no compiler is called."""
+class Tensors(Collectives):
+    """The words as expressions of a library of tensors.
 
-    def __init__(self):
-        import theano
-        import theano.tensor as T
+    Parameters
+    ----------
+    tensor : module
+        Of its operations.
+    """
 
-        self.shared, self.In = theano.shared, theano.In
-        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False)
-        mode = theano.Mode(linker, "fast_compile").excluding("constant_folding")  # which compiles what it folds
-        self.options = {"mode": mode, "on_unused_input": "ignore"}
-        self._tensor = T
+    generator_of, returns_dicts, computes_all = staticmethod(generator_of), True, False
+
+    def __init__(self, tensor):
+        self._tensor = tensor
         self._words = {
             "abs": abs,
-            "where": T.switch,
-            "greater": T.gt,
-            "larger": T.maximum,
+            "where": tensor.switch,
+            "greater": tensor.gt,
+            "larger": tensor.maximum,
             "transposed": lambda x: x.T,
             "at": operator.getitem,
-            "divide": T.true_div,
+            "divide": tensor.true_div,
             "length": lambda x: x.shape[0],
         }
 
-    def variable(self, name, dtype, ndim, broadcastable=None):
-        return self._tensor.TensorType(dtype, broadcastable or (False,) * ndim)(name)
+    def __getattr__(self, word):
+        return self._words[word] if word in self._words else getattr(self._tensor, word)
 
     def draw(self, stream):
         return self._uniform(stream)[1]
@@ -189,13 +194,57 @@ class Theano(Collectives):
     def advanced(self, stream):
         return self._uniform(stream)[0]
 
+
+class Theano(Tensors):
+    """The words of Theano, run as Python code: no compiler is called."""
+
+    def __init__(self):
+        import theano
+        import theano.tensor as T
+
+        super().__init__(T)
+        self.shared, self.In = theano.shared, theano.In
+        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False)
+        mode = theano.Mode(linker, "fast_compile").excluding("constant_folding")  # which compiles what it folds
+        self.options = {"mode": mode, "on_unused_input": "ignore"}
+
+    def variable(self, name, dtype, ndim, broadcastable=None):
+        return self._tensor.TensorType(dtype, broadcastable or (False,) * ndim)(name)
+
     def _uniform(self, stream):
         from theano.tensor import raw_random
 
         return raw_random.uniform(stream, (3,), ndim=1, dtype="float64")
 
-    def __getattr__(self, word):
-        return self._words[word] if word in self._words else getattr(self._tensor, word)
+
+class PyTensor(Tensors):
+    """The words of PyTensor, run as Python code likewise."""
+
+    returns_dicts, computes_all = False, True
+
+    def __init__(self):
+        import pytensor
+        import pytensor.tensor as pt
+        from pytensor.compile.mode import Mode
+
+        super().__init__(pt)
+        self.shared, self.In = pytensor.shared, pytensor.In
+        self.options = {"mode": Mode("py", "fast_compile"), "on_unused_input": "ignore"}
+
+    def variable(self, name, dtype, ndim, broadcastable=None):
+        shape = tuple(1 if one else None for one in broadcastable or (False,) * ndim)
+        return self._tensor.TensorType(dtype, shape=shape)(name)
+
+    @staticmethod
+    def generator_of(state):
+        """Return the Generator that draws what the RandomState of this state draws."""
+        bits = np.random.MT19937()
+        bits.state = {"bit_generator": "MT19937", "state": {"key": state[:-1].astype("uint32"), "pos": int(state[-1])}}
+        return np.random.Generator(bits)
+
+    def _uniform(self, stream):
+        return self._tensor.random.uniform(size=(3,), rng=stream, return_next_rng=True)
 
 
-WORDS = {"numpy": NumpyEngine, "theano": Theano}
+#: By engine.
+WORDS = {"numpy": NumpyEngine, "theano": Theano, "pytensor": PyTensor}

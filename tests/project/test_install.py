@@ -242,6 +242,12 @@ def test_venv_keeps_its_python(counted, tmp_path, extra):
     assert (tmp_path / "called").read_text().splitlines() == ["-m pip --version", again]
 
 
+def without_make():
+    """Return the environment without what a ``make`` that runs the tests has put there."""
+    of_make = ("PYTHON", "ENGINE", "JOBS")
+    return {key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key not in of_make}
+
+
 def test_make_without_python():
     make = shutil.which("make")
     if not make:
@@ -249,7 +255,7 @@ def test_make_without_python():
     done = subprocess.run(
         [make, "install", "PYTHON=no-such-python"],
         cwd=str(ROOT),
-        env={key: value for key, value in os.environ.items() if not key.startswith("MAKE")},
+        env=without_make(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         universal_newlines=True,
@@ -263,11 +269,9 @@ def test_make_uses_the_environment_of_the_engine(engine, demo):
     make = shutil.which("make")
     if not make:
         pytest.skip("make is not installed")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
-
     targets = ["demo", "quick", "test", "test-engine", "test-rest", "test-all", "check", "prove", "bench", "docs"]
     lines = subprocess.check_output(
-        [make, "-n", f"ENGINE={engine}", *targets], cwd=str(ROOT), env=environment, universal_newlines=True
+        [make, "-n", f"ENGINE={engine}", *targets], cwd=str(ROOT), env=without_make(), universal_newlines=True
     ).splitlines()
     python = {"theano": ".venv", "pytensor": ".venv-pytensor"}[engine] + "/bin/python"
     used = [line.split(" -m ")[-1] for line in lines if line.startswith(python + " ")]

@@ -1,6 +1,7 @@
 """Which test runs when: the table of tiers, turns of tests that want to be alone, and `.ci/run`."""
 
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -41,8 +42,22 @@ def test_what_a_rule_names_exists(rule):
     files = [place] if place.is_file() else sorted(place.rglob("test_*.py"))
     text = "".join(path.read_text() for path in files)
     assert text
-    if rule.path != "tests/" and "\\" not in rule.names:  # else it is about parameters
-        assert [name for name in rule.names.split("|") if name not in text] == []
+    assert missing(rule.names, text) == []
+
+
+def missing(pattern, text):
+    """Return the words with which alternatives of a pattern begin, and which a text has not; others are of parameters."""
+    alternatives = re.split(r"\|(?![^(\[]*[)\]])", pattern)
+    return [
+        found.group() for found in map(re.compile(r"\w+").match, alternatives) if found and found.group() not in text
+    ]
+
+
+def test_what_does_not_exist_is_found():
+    text = "def test_one_by_one(kind): ..."
+    assert missing(r"one_by|by_two\[a|\[.*-1\]|b|(one|two)", text) == ["by_two"]
+    assert missing(r"by_one\[(?!a|b)|two", text) == ["two"]
+    assert missing("", text) == []
 
 
 def test_a_test_that_wants_to_be_alone_is(tmp_path):

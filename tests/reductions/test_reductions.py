@@ -218,9 +218,12 @@ def test_ops_are_those_of_numpy(op, data):
     parts = data.draw(st.lists(hnp.arrays(dtype, shape, elements=elements(dtype)), min_size=1, max_size=4))
     with np.errstate(all="ignore"):
         expected = reduce(lambda x, y: UFUNCS[op](x, y, dtype=dtype), parts)
+        in_place = np.array(parts[0], dtype)  # where a product of complex numbers may be rounded otherwise
+        for part in parts[1:]:
+            UFUNCS[op](in_place, part, out=in_place)
     result = combine(op, parts)
     assert type(result) is np.ndarray
-    assert bits(result) == bits(np.asarray(expected))
+    assert bits(result) in (bits(np.asarray(expected)), bits(in_place))
     assert not any(np.shares_memory(result, part) for part in parts)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worlds import DEVICE, INSTALLED, Tables
+from worlds import DEVICE, ENGINES, INSTALLED, Tables
 
 import synkhronos as synk
 from synkhronos.runtime.command import Command
@@ -204,16 +204,18 @@ def test_default_updates(world, words):
     assert g(rows).tolist() == [2] * world.n and g(rows).tolist() == [2] * world.n
 
 
-def test_variables_that_are_no_arrays_are_replicated(make_world, theano_words):
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_variables_that_are_no_arrays_are_replicated(make_world, words_of, engine):
     import scipy.sparse
-    import theano.sparse
+    from library import T
 
+    sparse, words = pytest.importorskip(f"{engine}.sparse"), words_of(engine)
     for launcher in ("threads", "fork"):
-        make_world(launcher, 2, engine="theano")
-        s = theano_words.theano.shared(scipy.sparse.csr_matrix(np.diag([1.0, 2.0])), "s")
-        x = theano_words.variable("x", 2)
-        random = theano_words.T.shared_randomstreams.RandomStreams(1)
-        f = theano_words.function([x], [(theano.sparse.dot(x, s), "gather"), (random.uniform((2,)), "avg")])
+        make_world(launcher, 2, engine=engine)
+        s = sparse.shared(scipy.sparse.csr_matrix(np.diag([1.0, 2.0])), "s")
+        x = words.variable("x", 2)
+        random = T.shared_randomstreams.RandomStreams(1)
+        f = words.function([x], [(sparse.dot(x, s), "gather"), (random.uniform((2,)), "avg")])
         product, noise = f(np.ones((4, 2)))
         assert product.tolist() == [[1, 2]] * 4 and 0 < noise.min() < noise.max() < 1
         assert not np.array_equal(f(np.ones((4, 2)))[1], noise)

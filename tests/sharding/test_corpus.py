@@ -4,21 +4,16 @@ import warnings
 
 import numpy as np
 import pytest
-
-pytest.importorskip("lasagne", reason="needs Theano and Lasagne")
-
-import theano
-import theano.tensor as T
-from lasagne import init, layers, nonlinearities, objectives, regularization, updates
-from library import L
+from library import IS_THEANO, L, T
 from simulated import Program, check, with_convolutions
-from theano.gof.graph import io_toposort
-from theano.sandbox.rng_mrg import MRG_RandomStreams
-from theano.scan_module.scan_op import Scan
+from trainers import HAS_LASAGNE, init, lasagne, layers, nonlinearities, objectives, updates
 
-from synkhronos.engines.theano import placing
-from synkhronos.extensions.batch_norm import BatchNormLayer
 from synkhronos.sharding import Unknown
+
+if HAS_LASAGNE:
+    from synkhronos.extensions.batch_norm import BatchNormLayer
+elif IS_THEANO:
+    pytest.skip("needs Lasagne", allow_module_level=True)
 
 #: Operations of these programs that have no rule, and why they need none: all their inputs are replicated.
 WITHOUT_A_RULE = {}
@@ -27,7 +22,7 @@ SPLIT = (3, 1, 2)
 
 
 def param(p, *shape):
-    return theano.shared(p.rng.normal(size=shape))
+    return L.shared(p.rng.normal(size=shape))
 
 
 def layer(build, *shape, make=None):
@@ -49,8 +44,8 @@ def trained(p, loss, params, rule, *args, **kwargs):
 
 
 def _with_state(p, outputs):
-    for variable in theano.gof.graph.inputs(outputs):
-        if isinstance(variable, theano.compile.SharedVariable):
+    for variable in L.inputs(outputs):
+        if L.engine.is_shared(variable):
             value = variable.get_value(borrow=True)
             if not np.any(np.asarray(value)) and getattr(value, "dtype", None) is not None and value.dtype.kind == "f":
                 value = np.abs(p.rng.normal(size=value.shape)).astype(value.dtype)  # zero would hide mistakes
@@ -63,10 +58,10 @@ def rule(name, *args, constrained=None):
 
     def program(p):
         x, y = p.rows(3), p.rows(dtype="int32", high=4)
-        network = layers.DenseLayer(layers.InputLayer((None, 3), x), 5, nonlinearity=nonlinearities.tanh)
-        network = layers.DenseLayer(network, 4, nonlinearity=nonlinearities.softmax)
-        loss = objectives.categorical_crossentropy(layers.get_output(network), y).mean()
-        params = layers.get_all_params(network, trainable=True)
+        params = [param(p, 3, 5), param(p, 5), param(p, 5, 4), param(p, 4)]
+        w, b, v, c = params
+        probabilities = T.nnet.softmax(T.dot(T.tanh(T.dot(x, w) + b), v) + c)
+        loss = objectives.categorical_crossentropy(probabilities, y).mean()
         grads = T.grad(loss, params)
         if constrained is not None:
             grads = constrained(grads)
@@ -93,7 +88,7 @@ def mlp_with_penalties(p):
 
 def autoencoder(p):
     x, w, b, c = p.rows(4, make=lambda rng, shape: rng.uniform(size=shape)), param(p, 4, 3), param(p, 3), param(p, 4)
-    corrupted = MRG_RandomStreams(1).binomial(size=x.shape, n=1, p=0.7, dtype="float64") * x
+    corrupted = L.streams(1)[0].binomial(size=x.shape, n=1, p=0.7, dtype="float64") * x
     z = T.nnet.sigmoid(T.dot(T.nnet.sigmoid(T.dot(corrupted, w) + b), w.T) + c)
     loss = T.mean(-T.sum(x * T.log(z) + (1 - x) * T.log(1 - z), axis=1))
     return trained(p, loss, [w, b, c], updates.sgd)
@@ -101,13 +96,13 @@ def autoencoder(p):
 
 def boltzmann_machine(p):
     v, w, b = p.rows(4, high=2), param(p, 4, 3), param(p, 3)
-    streams = MRG_RandomStreams(1)
+    streams = L.streams(1)[0]
 
     def step(v):
         h = streams.binomial(size=(v.shape[0], 3), n=1, p=T.nnet.sigmoid(T.dot(v, w) + b), dtype="float64")
         return streams.binomial(size=v.shape, n=1, p=T.nnet.sigmoid(T.dot(h, w.T)), dtype="float64")
 
-    chain, _ = theano.scan(step, outputs_info=[v], n_steps=2)
+    chain, _ = L.scan(step, outputs_info=[v], n_steps=2)
     model = chain[-1]
 
     def energy(v):
@@ -124,7 +119,7 @@ def boltzmann_machine(p):
 def variational_autoencoder(p):
     x, w, v, u = p.rows(4), param(p, 4, 3), param(p, 4, 3), param(p, 3, 4)
     mean, log_var = T.dot(x, w), T.dot(x, v)
-    z = mean + T.exp(0.5 * log_var) * MRG_RandomStreams(1).normal(mean.shape)
+    z = mean + T.exp(0.5 * log_var) * L.streams(1)[0].normal(mean.shape)
     reconstruction = T.nnet.binary_crossentropy(T.clip(T.nnet.sigmoid(T.dot(z, u)), 1e-6, 1 - 1e-6), T.nnet.sigmoid(x))
     loss = T.sum(reconstruction) - 0.5 * T.sum(1 + log_var - mean**2 - T.exp(log_var))
     return trained(p, loss, [w, v, u], updates.adam)
@@ -141,7 +136,7 @@ def language_model(p):
     )
     x = e[words[:-1].flatten()].reshape((words.shape[0] - 1, words.shape[1], 3))
     initial = T.zeros((words.shape[1], 2))
-    h, _ = theano.scan(lambda x_t, h, w, v: T.tanh(T.dot(x_t, w) + T.dot(h, v)), [x], [initial], [w, v])
+    h, _ = L.scan(lambda x_t, h, w, v: T.tanh(T.dot(x_t, w) + T.dot(h, v)), [x], [initial], [w, v])
     logits = T.dot(h, u)
     probabilities = T.nnet.softmax(logits.reshape((logits.shape[0] * logits.shape[1], logits.shape[2])))
     loss = T.nnet.categorical_crossentropy(probabilities, words[1:].flatten()).mean()
@@ -197,7 +192,7 @@ def penalised(p):
     x = p.rows(3)
     network = layers.DenseLayer(layers.InputLayer((None, 3), x), 2)
     loss = T.sqr(layers.get_output(network)).mean()
-    loss += 0.1 * regularization.regularize_network_params(network, regularization.l2)
+    loss += 0.1 * lasagne.regularization.regularize_network_params(network, lasagne.regularization.l2)
     return trained(p, loss, layers.get_all_params(network, trainable=True), updates.sgd)
 
 
@@ -276,22 +271,19 @@ def built(name, seed=0):
         return program, PROGRAMS[name](program)
 
 
-def operations(inputs, outputs):
+def operations(outputs):
     """Yield the nodes of a graph, and of those inside."""
-    for node in io_toposort(inputs, outputs):
+    for node in L.io_toposort(L.inputs(outputs), outputs):
         yield node
-        if isinstance(node.op, Scan):
-            yield from operations(node.op.inputs, node.op.outputs)
-        elif isinstance(node.op, theano.OpFromGraph):
-            yield from operations(node.op.local_inputs, node.op.local_outputs)
+        yield from operations(list(L.engine.library.inner_outputs(node.op)))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_operation_has_a_rule_and_every_variable_is_the_serial_programs(name):
     with L.compiled_quickly(), with_convolutions():
         program, outputs = built(name)
-        for node in operations([one.variable for one in program.inputs], outputs):
-            known = [cls for cls in type(node.op).__mro__ if cls in placing.RULES]
+        for node in operations(outputs):
+            known = [cls for cls in type(node.op).__mro__ if cls in L.placing.rules or cls in L.formulas.formulas]
             assert known or type(node.op).__name__ in WITHOUT_A_RULE, f"{node.op} ({type(node.op)}) has no rule"
         found = check(program, outputs, True, [SPLIT])
     assert not [one.why for one in found if isinstance(one, Unknown)]

@@ -7,8 +7,7 @@ from simulated import ALL_ROWS, Case, Program, parametrize, serial_values
 
 UNARY = [
     T.neg, T.exp, T.sqr, T.sgn, abs, T.floor, T.ceil, T.round_half_to_even, T.sin, T.cos, T.tanh, T.sinh, T.cosh,
-    T.arctan, T.erf, T.expm1, T.nnet.sigmoid, T.nnet.softplus, T.nnet.relu, T.nnet.elu, T.nnet.hard_sigmoid,
-    T.nnet.ultra_fast_sigmoid, T.isnan, T.isinf, T.inv,
+    T.arctan, T.erf, T.expm1, T.nnet.sigmoid, T.nnet.softplus, T.nnet.relu, T.nnet.elu, T.isnan, T.isinf, T.inv,
 ]  # fmt: skip
 POSITIVE = [T.sqrt, T.log, T.log2, T.log10, T.log1p, T.gammaln]
 BINARY = [
@@ -25,6 +24,7 @@ CASES = [
     Case("the sign of a number of rows", U, lambda p: [T.sgn(v * x.shape[0]) for x in [p.rows(p.f)] for v in [p.all(p.f)]], R),
     Case("the sign of rows by their number", S, lambda p: [T.sgn(x / x.shape[0]) for x in [p.rows(p.f)]]),
     Case("unary", " ".join([S] * len(UNARY)), lambda p: [op(x) for x in [p.rows(p.f)] for op in UNARY]),
+    Case("sigmoids in a hurry", " ".join([S] * 2), lambda p: [op(x) for x in [p.rows(p.f)] for op in (T.nnet.hard_sigmoid, T.nnet.ultra_fast_sigmoid)]),
     Case("unary of positive", " ".join([S] * 6), lambda p: [op(x) for x in [p.rows(p.f, positive=True)] for op in POSITIVE]),
     Case("rows and rows", " ".join([S] * len(BINARY)), lambda p: _binary(p.rows(p.f), p.rows(p.f))),
     Case("rows and a number", " ".join([S] * len(BINARY)), lambda p: _binary(p.rows(p.f), p.all())),

@@ -12,6 +12,7 @@ if IS_THEANO:
     pytest.skip("the words are Theano's", allow_module_level=True)
 
 import pytensor.tensor as pt
+from pytensor.tensor.signal import convolve1d, convolve2d
 
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 
@@ -58,6 +59,27 @@ GRAPHS = [
     Case("broadcast to rows", S, lambda p: [pt.broadcast_to(p.all(3), (x.shape[0], 3)) for x in [p.rows(2)]]),
 ]  # fmt: skip
 
+AXES = [
+    Case("axes of rows made one", "Shard(0) Shard(0) Shard(1)", lambda p: [pt.join_dims(p.rows(2, 3), 1), pt.join_dims(p.rows(2, 3, 2), 1, 2), pt.join_dims(p.rows(2, 3, 2, axis=1), 2)], empty=False),
+    Case("rows made one with what is after or before them", "Shard(0) Shard(0)", lambda p: [pt.join_dims(p.rows(2, 3), 0, 2), pt.join_dims(p.rows(2, 3, axis=1), 0, 2)], empty=False),
+    Case("a new axis", "Shard(1) Shard(0)", lambda p: [pt.join_dims(p.rows(2), 0, 0), pt.join_dims(p.rows(2), 1, 0)], empty=False),
+    Case("an axis of rows made several", "Shard(0) Shard(2)", lambda p: [pt.split_dims(p.rows(6), (2, 3), axis=1), pt.split_dims(p.rows(6, axis=1), (2, 3), axis=0)]),
+    Case("rows made several", "Shard(0)", lambda p: [pt.split_dims(x, (x.shape[0], 1), axis=0) for x in [p.rows(2)]]),
+    Case("made one and several again", "Shard(0) Shard(1)", lambda p: [pt.split_dims(pt.join_dims(x, 0, 2), (x.shape[0], x.shape[1]), axis=0) for x in [p.rows(2, 3), p.rows(2, 3, axis=1)]], empty=False),
+    Case("rows in given lengths", "Unknown Unknown", lambda p: [pt.split_dims(p.rows(2), (p.all(ALL_ROWS).shape[0], 1), axis=0), pt.split_dims(p.all(ALL_ROWS), (p.rows(2).shape[0], 1), axis=0)]),
+    Case("parts", "Partial(sum) Replicate", lambda p: [pt.join_dims(p.rows(2, 3).sum(0)), pt.split_dims(p.all(6, 2), (2, 3), axis=0)]),
+    Case("gradients", "Partial(avg) Partial(sum)", lambda p: [T.grad(T.sqr(pt.join_dims(x, 1) @ w).mean(), w) for x in [p.rows(2, 3)] for w in [p.all(6, 2)]] + [T.grad(T.sqr(pt.split_dims(x @ w, (2, 3), axis=1)).sum(), w) for x in [p.rows(2)] for w in [p.all(2, 6)]], "Partial(sum) Partial(sum)", empty=False),
+    Case("packed", "Shard(0) Shard(0)", lambda p: [one for x, y in [(p.rows(2, 3), p.rows(4))] for packed, shapes in [pt.pack(x, y, keep_axes=0)] for one in (packed, pt.unpack(packed, packed_shapes=shapes, keep_axes=0)[0])], empty=False),
+]  # fmt: skip
+
+CONVOLUTIONS = [
+    Case("of rows with a kernel", "Shard(0) Shard(0)", lambda p: [convolve1d(p.rows(7), p.all(3)[None]), convolve2d(p.rows(5, 4), p.all(3, 2)[None], mode="valid")], empty=False),
+    Case("of rows with kernels of their own", "Shard(0)", lambda p: convolve1d(p.rows(7), p.rows(3), mode="valid"), empty=False),
+    Case("along the rows", "Unknown Unknown", lambda p: [convolve1d(p.rows(), p.all(3)), convolve2d(p.rows(4), p.all(3, 2))], empty=False),
+    Case("of a part", "Partial(sum) Unknown", lambda p: [convolve1d(p.rows(7).sum(0), p.all(3)), convolve2d(*(p.rows(4, 3).sum(0) for _ in range(2)))], "Partial(sum) Replicate"),
+    Case("gradients", "Partial(avg) Shard(0)", lambda p: [T.grad(T.sqr(convolve1d(x, k[None], mode="valid")).mean(), [k, x]) for x in [p.rows(7)] for k in [p.all(3)]][0], "Partial(sum) Shard(0)", empty=False),
+]  # fmt: skip
+
 DRAWS = [
     Case("of parameters that are rows", "Shard(0)", drawn(lambda rng, p: pt.random.normal(p.rows(3), 1.0, rng=rng))),
     Case("of rows and what all have", "Shard(0)", drawn(lambda rng, p: pt.random.normal(p.all(3), p.rows(3, positive=True), rng=rng))),
@@ -77,6 +99,16 @@ def test_batches(case, exact):
 
 @parametrize(GRAPHS)
 def test_graphs(case, exact):
+    case.verify(exact)
+
+
+@parametrize(AXES)
+def test_axes(case, exact):
+    case.verify(exact)
+
+
+@parametrize(CONVOLUTIONS)
+def test_convolutions(case, exact):
     case.verify(exact)
 
 

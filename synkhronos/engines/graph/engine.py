@@ -75,10 +75,14 @@ class GraphEngine(Engine):
         """Return the type of the same arrays on the host; the type itself if it is not one of a device."""
         return type_
 
+    def is_dense(self, type_: Any) -> bool:
+        """Return whether one of the library's types is that of dense arrays on the host."""
+        return isinstance(type_, self.library.TensorType)
+
     def array_type(self, type_: Any) -> Optional[ArrayType]:
         """Return one of the library's types as ours, or None if it is not that of a dense array."""
         type_ = self.host_type(type_)
-        if isinstance(type_, self.library.TensorType):
+        if self.is_dense(type_):
             return ArrayType(type_.numpy_dtype, type_.ndim, type_.broadcastable)
         return None
 
@@ -271,7 +275,7 @@ class GraphEngine(Engine):
 
     def _own(self, compiled: Any, index: int, value: Any, is_own: bool) -> Any:
         """Return the output's value as an array that belongs to the caller alone."""
-        on_host = isinstance(compiled.maker.fgraph.outputs[index].type, self.library.TensorType)
+        on_host = self.is_dense(compiled.maker.fgraph.outputs[index].type)
         if not on_host and not self.is_on_device(value):
             return value
         if isinstance(value, np.generic):

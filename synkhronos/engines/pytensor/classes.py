@@ -27,6 +27,11 @@ except ImportError:  # before PyTensor 3.3
     from pytensor.ifelse import IfElse
 
 
+def is_sparse(type_: Any) -> bool:
+    """Return whether a type is that of sparse matrices, which in PyTensor are tensors, too."""
+    return isinstance(type_, TensorType) and getattr(type_, "format", None) is not None
+
+
 def _advanced_entries(node: Any, first: int) -> Optional[List[Any]]:
     return list(subtensor.get_idx_list([None, *range(first, len(node.inputs))], node.op.idx_list))
 

@@ -36,7 +36,7 @@ from ..graph.engine import GraphEngine
 from ..graph.library import Library
 from ..graph.snapshot import Snapshot
 from . import jit, pickling_repairs, profiles, repairs, scans
-from .classes import CLASSES
+from .classes import CLASSES, is_sparse
 from .formulas import with_formulas
 from .lengths import LENGTHS
 from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
@@ -98,6 +98,9 @@ class PyTensorEngine(GraphEngine):
         super().__init__()
         #: By a function's maker, the storages of its shared variables.
         self._cells: weakref.WeakKeyDictionary[Any, List[List[Any]]] = weakref.WeakKeyDictionary()
+
+    def is_dense(self, type_: Any) -> bool:
+        return super().is_dense(type_) and not is_sparse(type_)
 
     # -- functions -----------------------------------------------------------------------------------------------
 

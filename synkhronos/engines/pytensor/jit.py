@@ -24,6 +24,8 @@ from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
+from .classes import is_sparse
+
 logger = logging.getLogger("synkhronos")
 
 #: Seconds from which on the log says what was compiled.
@@ -56,7 +58,7 @@ def _signature(compiled: Any) -> Optional[Tuple[Any, ...]]:
 
     found: List[Any] = []
     for variable in compiled.maker.fgraph.inputs:
-        if isinstance(variable.type, TensorType):
+        if isinstance(variable.type, TensorType) and not is_sparse(variable.type):
             found.append(types.Array(from_dtype(np.dtype(variable.type.dtype)), variable.type.ndim, "C"))
         elif isinstance(variable.type, RandomGeneratorType):
             found.append(types.NumPyRandomGeneratorType("NumPyRandomGeneratorType"))

@@ -7,9 +7,11 @@ from typing import Any
 from pytensor.compile.builders import OpFromGraph
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.special import LogSoftmax, Softmax
 
-from ..graph.lengths import Lengths, broadcastable
+from ...sharding import product
+from ..graph.lengths import Lengths, broadcastable, ndim
 from .classes import CLASSES
 
 
@@ -22,6 +24,8 @@ def _before(node: Any, axis: int, output: Any) -> Any:
     if isinstance(op, RandomVariable):
         size = LENGTHS.elements(node.inputs[1])
         return None if size is None or axis >= len(size) else size[axis]
+    if isinstance(op, (JoinDims, SplitDims)):
+        return _before_regrouped(node, axis)
     if isinstance(op, OpFromGraph):
         return _before_inner(node, axis, k)
     return None
@@ -37,6 +41,19 @@ def _before_blockwise(node: Any, axis: int, k: int) -> Any:
         if axis >= n and op.outputs_sig[k][axis - n] in names:
             return variable, n + names.index(op.outputs_sig[k][axis - n])
     return None
+
+
+def _before_regrouped(node: Any, axis: int) -> Any:
+    """Return what an axis takes its length from, if axes before it were made one, or one was made several."""
+    array, op, n = node.inputs[0], node.op, ndim(node.outputs[0]) - ndim(node.inputs[0]) + 1
+    if isinstance(op, JoinDims):
+        if axis == op.start_axis:
+            return product(LENGTHS.axis_length(array, one) for one in op.axis_range)
+        return array, axis if axis < op.start_axis else axis + op.n_axes - 1
+    if not op.axis <= axis < op.axis + n:
+        return array, axis if axis < op.axis else axis - n + 1
+    found = LENGTHS.elements(node.inputs[1])
+    return None if found is None or found[axis - op.axis].number < 0 else found[axis - op.axis]
 
 
 def _before_inner(node: Any, axis: int, k: int) -> Any:

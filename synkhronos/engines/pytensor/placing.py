@@ -5,6 +5,7 @@ A new operation is one entry in the table at the end: from its class to a functi
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, List, Optional, Type
 
 from pytensor.graph.op import Op
@@ -12,10 +13,12 @@ from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor import basic, extra_ops
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.reshape import JoinDims, SplitDims
+from pytensor.tensor.signal.conv import Convolve1d, Convolve2d
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.type_other import NoneTypeT
 
-from ...sharding import MIXED, ONE, Axes, Coordinates, Drawn, Rule
+from ...sharding import MIXED, ONE, Axes, Coordinates, Drawn, Inner, Rule
 from ..graph.lengths import broadcastable, ndim
 from ..graph.placing import Make, Placing
 from ..graph.rules import indices, shapes
@@ -60,6 +63,26 @@ def _drawn(node: Any) -> Rule:
     return Drawn.of_labels(labels, ndim(drawn), shape, is_single=op.ndim_supp == 0)
 
 
+def _regrouped(node: Any) -> Rule:
+    """Axes that are made one, or one that is made several: what a reshape to the same lengths does."""
+    array, (new,) = node.inputs[0], node.outputs
+    lengths = [array.shape[axis] for axis in range(ndim(array))]
+    if isinstance(node.op, JoinDims):
+        begin, end = node.op.start_axis, node.op.start_axis + node.op.n_axes
+        lengths[begin:end] = [math.prod(lengths[begin:end])]
+    else:
+        begin, n = node.op.axis, ndim(new) - ndim(array) + 1
+        lengths[begin : begin + 1] = [node.inputs[1][i] for i in range(n)]
+    # Its inputs are those of the node, so that rules see where their lengths come from.
+    return Inner(PLACING.graph_of(node.inputs, [array.reshape(lengths)]))
+
+
+def _convolved(node: Any) -> Rule:
+    """Of two arrays; how it is done with the edges is the third input."""
+    labels: List[List[Any]] = [[MIXED] * ndim(one) for one in node.inputs]
+    return Axes(labels, [[MIXED] * ndim(node.outputs[0])], [[0], [1]], reduce=[None])
+
+
 def _where(node: Any) -> Rule:
     return Coordinates(ndim(node.inputs[0]), node.inputs[0])
 
@@ -96,7 +119,11 @@ def _checked(node: Any) -> Rule:
 
 _OWN: Dict[Type[Op], Make] = {
     Blockwise: _blockwise,
+    JoinDims: _regrouped,
+    SplitDims: _regrouped,
     RandomVariable: _drawn,
+    Convolve1d: _convolved,
+    Convolve2d: _convolved,
     CLASSES.Nonzero: _where,
     CLASSES.AdvancedSubtensor: _advanced_subtensor,
     CLASSES.AdvancedIncSubtensor: _advanced_inc_subtensor,

@@ -2,7 +2,7 @@
 
 import numpy as np
 from recipes import INPUTS, RANDOM, RECIPES, SHARED, WHOLE, evaluate
-from vocabulary import WORDS, generator_of, state_of
+from vocabulary import WORDS, state_of
 
 import synkhronos as synk
 from synkhronos.replication.replicator import replicator_of
@@ -17,7 +17,8 @@ class Peek(Command):
 
     def run(self, context):
         values = [engine.get(variable) for engine, variable in map(context.shareds.get, self.numbers)]
-        return [state_of(value) if isinstance(value, np.random.RandomState) else np.array(value) for value in values]
+        generators = (np.random.RandomState, np.random.Generator)
+        return [state_of(value) if isinstance(value, generators) else np.array(value) for value in values]
 
 
 class Library:
@@ -36,7 +37,7 @@ class Library:
         self.engine, self.words = engine, WORDS[engine]()
         self.variables = {
             name: self.words.shared(
-                np.random.RandomState(1)
+                self.words.generator_of(state_of(np.random.RandomState(1)))
                 if name in RANDOM
                 else np.ones([2 if length is None else length for length in shape], dtype),
                 name=name,
@@ -62,7 +63,7 @@ class Library:
         outputs = [output if len(output) == 2 else output[0] for output in outputs]
         if recipe.form == "single":
             outputs = outputs[0]
-        elif recipe.form == "dict":
+        elif self._is_dict(recipe):
             outputs = dict(zip(recipe.keys, outputs))
         updates = [
             (values[update.target], update.value(words, values)) + (() if update.op == "default" else (update.op,))
@@ -88,13 +89,30 @@ class Library:
             for update in recipe.default_updates:
                 values[update.target].default_update = None
 
+    def _is_dict(self, recipe):
+        return recipe.form == "dict" and self.words.returns_dicts
+
+    def asked(self, recipe, options):
+        """Return the options of a call, in which ``output_subset`` has positions if the engine returns no dicts."""
+        subset = options.get("output_subset")
+        if subset is None or recipe.form != "dict" or self.words.returns_dicts:
+            return options
+        return dict(options, output_subset=[recipe.keys.index(key) for key in subset])
+
+    def listed(self, recipe, results, options):
+        """Return what a call with these options returned as a list."""
+        subset = options.get("output_subset")
+        if self._is_dict(recipe):
+            return [results[key] for key in (recipe.keys if subset is None else subset)]
+        return [results] if recipe.form == "single" and subset is None else list(results)
+
     def _input(self, recipe, variable):
         return self.words.In(variable, mutable=True) if recipe.mutable else variable
 
     def start(self, initial):
         """Give the master's variables their first values, before the ranks have any."""
         for name, value in initial.items():
-            self.variables[name].set_value(generator_of(value) if name in RANDOM else value)
+            self.variables[name].set_value(self.words.generator_of(value) if name in RANDOM else value)
 
     def distribute(self, session):
         """Give the ranks the variables; functions follow when they are called."""

@@ -3,86 +3,100 @@
 from collections import OrderedDict
 from types import SimpleNamespace
 
-import numpy as np
-from library import IS_THEANO, L, Missing, T
+from library import L, Missing, T
+from worlds import HAS_LASAGNE
 
 
 def _gradients(loss, params):
     return list(loss) if isinstance(loss, (list, tuple)) else T.grad(loss, params)
 
 
-def _zeros_like(param):
-    return L.shared(np.zeros_like(param.get_value()), shape=param.type.shape)
+def sgd(loss, params, learning_rate):
+    """``p - learning_rate * g``"""
+    return OrderedDict((p, p - learning_rate * g) for p, g in zip(params, _gradients(loss, params)))
 
 
-def sgd(loss, params, rate):
-    """``p - rate * g``"""
-    return OrderedDict((p, p - rate * g) for p, g in zip(params, _gradients(loss, params)))
-
-
-def momentum(loss, params, rate, momentum=0.9):
-    """``v = momentum * v - rate * g``, ``p + v``"""
+def momentum(loss, params, learning_rate, momentum=0.9):
+    """``v = momentum * v - learning_rate * g``, ``p + v``"""
     new = OrderedDict()
     for p, g in zip(params, _gradients(loss, params)):
-        speed = _zeros_like(p)
-        new[speed] = momentum * speed - rate * g
+        speed = L.zeros_like(p)
+        new[speed] = momentum * speed - learning_rate * g
         new[p] = p + new[speed]
     return new
 
 
-def nesterov_momentum(loss, params, rate, momentum=0.9):
-    """``v = momentum * v - rate * g``, ``p + momentum * v - rate * g``"""
+def nesterov_momentum(loss, params, learning_rate, momentum=0.9):
+    """``v = momentum * v - learning_rate * g``, ``p + momentum * v - learning_rate * g``"""
     new = OrderedDict()
     for p, g in zip(params, _gradients(loss, params)):
-        speed = _zeros_like(p)
-        new[speed] = momentum * speed - rate * g
-        new[p] = p + momentum * new[speed] - rate * g
+        speed = L.zeros_like(p)
+        new[speed] = momentum * speed - learning_rate * g
+        new[p] = p + momentum * new[speed] - learning_rate * g
     return new
 
 
-def adagrad(loss, params, rate=1.0, epsilon=1e-6):
-    """``s + g^2``, ``p - rate * g / sqrt(s)``"""
+def adagrad(loss, params, learning_rate=1.0, epsilon=1e-6):
+    """``s + g^2``, ``p - learning_rate * g / sqrt(s)``"""
     new = OrderedDict()
     for p, g in zip(params, _gradients(loss, params)):
-        sums = _zeros_like(p)
+        sums = L.zeros_like(p)
         new[sums] = sums + g**2
-        new[p] = p - rate * g / T.sqrt(new[sums] + epsilon)
+        new[p] = p - learning_rate * g / T.sqrt(new[sums] + epsilon)
     return new
 
 
-def rmsprop(loss, params, rate=1.0, rho=0.9, epsilon=1e-6):
-    """``s = rho * s + (1 - rho) * g^2``, ``p - rate * g / sqrt(s)``"""
+def rmsprop(loss, params, learning_rate=1.0, rho=0.9, epsilon=1e-6):
+    """``s = rho * s + (1 - rho) * g^2``, ``p - learning_rate * g / sqrt(s)``"""
     new = OrderedDict()
     for p, g in zip(params, _gradients(loss, params)):
-        mean = _zeros_like(p)
+        mean = L.zeros_like(p)
         new[mean] = rho * mean + (1 - rho) * g**2
-        new[p] = p - rate * g / T.sqrt(new[mean] + epsilon)
+        new[p] = p - learning_rate * g / T.sqrt(new[mean] + epsilon)
     return new
 
 
-def adadelta(loss, params, rate=1.0, rho=0.95, epsilon=1e-6):
-    """``p - rate * g * sqrt(d) / sqrt(s)``, with the means of ``g^2`` and of the steps' squares"""
+def adadelta(loss, params, learning_rate=1.0, rho=0.95, epsilon=1e-6):
+    """``p - learning_rate * g * sqrt(d) / sqrt(s)``, with the means of ``g^2`` and of the steps' squares"""
     new = OrderedDict()
     for p, g in zip(params, _gradients(loss, params)):
-        squares, steps = _zeros_like(p), _zeros_like(p)
+        squares, steps = L.zeros_like(p), L.zeros_like(p)
         new[squares] = rho * squares + (1 - rho) * g**2
         step = g * T.sqrt(steps + epsilon) / T.sqrt(new[squares] + epsilon)
-        new[p] = p - rate * step
+        new[p] = p - learning_rate * step
         new[steps] = rho * steps + (1 - rho) * step**2
     return new
 
 
-def adam(loss, params, rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8):
+def adam(loss, params, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8):
     """Adam, with one number of steps for all parameters."""
-    steps, new = L.shared(np.zeros(())), OrderedDict()
+    steps, new = L.shared(0.0), OrderedDict()
     t = steps + 1
     for p, g in zip(params, _gradients(loss, params)):
-        first, second = _zeros_like(p), _zeros_like(p)
+        first, second = L.zeros_like(p), L.zeros_like(p)
         new[first] = beta1 * first + (1 - beta1) * g
         new[second] = beta2 * second + (1 - beta2) * g**2
-        new[p] = p - rate * T.sqrt(1 - beta2**t) / (1 - beta1**t) * new[first] / (T.sqrt(new[second]) + epsilon)
+        new[p] = p - learning_rate * T.sqrt(1 - beta2**t) / (1 - beta1**t) * new[first] / (
+            T.sqrt(new[second]) + epsilon
+        )
     new[steps] = t
     return new
+
+
+def apply_nesterov_momentum(updates, momentum=0.9):
+    """Give the steps of ``updates`` momentum."""
+    new = OrderedDict(updates)
+    for p, value in updates.items():
+        speed = L.zeros_like(p)
+        new[speed] = momentum * speed + value - p
+        new[p] = momentum * new[speed] + value
+    return new
+
+
+def norm_constraint(value, max_norm, epsilon=1e-7):
+    """Scale the columns of a matrix so that the norm of each is at most a number."""
+    norms = T.sqrt(T.sum(value**2, axis=0, keepdims=True))
+    return value * T.clip(norms, 0, max_norm) / (epsilon + norms)
 
 
 def total_norm_constraint(gradients, max_norm, epsilon=1e-7, return_norm=False):
@@ -98,7 +112,7 @@ def aggregate(loss, weights=None, mode="mean"):
     return loss.sum() / weights.sum() if mode == "normalized_sum" else loss.mean()
 
 
-if IS_THEANO:
+if HAS_LASAGNE:
     import lasagne
 else:
     lasagne = SimpleNamespace(
@@ -116,7 +130,8 @@ else:
             adadelta=adadelta,
             adam=adam,
             total_norm_constraint=total_norm_constraint,
-            norm_constraint=Missing("lasagne.updates.norm_constraint"),
+            apply_nesterov_momentum=apply_nesterov_momentum,
+            norm_constraint=norm_constraint,
         ),
         objectives=SimpleNamespace(
             squared_error=lambda one, other: (one - other) ** 2,
