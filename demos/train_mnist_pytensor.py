@@ -3,9 +3,9 @@
     python demos/train_mnist_pytensor.py
 
 The parallel program is `train_with_synkhronos`; `train_with_pytensor` is the serial one it was made from. What differs
-is that functions are built with ``exact=True``, by which they compute on all ranks what the serial ones do, and that one
-command is an epoch (`steps`). The network and the update rule are a few lines of PyTensor. Both programs start from the
-same values and take the same minibatches, so they must arrive at the same parameters.
+is that functions are built with ``exact=True``, by which all ranks together compute what the serial ones do, and that
+one command is an epoch (`steps`). The network and the update rule are a few lines of PyTensor. Both programs start from
+the same values and take the same minibatches, so they must arrive at the same parameters.
 """
 
 import os
@@ -67,8 +67,8 @@ def momentum(grads, param_vars, rate, momentum):
     return updates
 
 
-# The two programs. PyTensor compiles a function in its first call: `synkhronos.distribute` has that done before, for all
-# ranks at once; in the plain program it is `compile_now`.
+# The two programs. PyTensor compiles a function in its first call. Here the clock starts later: `synkhronos.distribute`
+# compiles for all ranks, and `compile_now` in the plain program.
 
 
 def train_with_synkhronos(mnist, settings, n_parallel=None):
