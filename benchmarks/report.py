@@ -33,10 +33,7 @@ def machine():
         model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    cores = len(os.sched_getaffinity(0))
-    return (
-        f"{model}, {cores} cores, {platform.system()}; Python {platform.python_version()}, {NAME} {module.__version__}"
-    )
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, {platform.system()}; Python {platform.python_version()}"
 
 
 def size(nbytes):
@@ -176,8 +173,9 @@ def document(rows, verdicts, state):
         ("Where the time of training goes", parts_table(rows)),
         ("All medians, in microseconds", times_table(rows).lstrip("\n")),
     ]
-    return f"Date: {datetime.date.today().isoformat()}. Machine: {machine()}. {state}\n\n" + "\n".join(
-        f"### {title}{'' if IS_THEANO else ' (PyTensor)'}\n\n{text}" for title, text in sections if text
+    of_engine = "" if IS_THEANO else f" ({NAME})"
+    return f"Date: {datetime.date.today()}. Machine: {machine()}, {NAME} {module.__version__}. {state}\n\n" + "\n".join(
+        f"### {title}{of_engine}\n\n{text}" for title, text in sections if text
     )
 
 

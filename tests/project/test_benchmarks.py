@@ -318,6 +318,7 @@ def test_report(tmp_path):
     verdicts = goals.judge(rows)
     report.save(rows, verdicts, "quiet", tmp_path)
     assert '"median": 30' in (tmp_path / "results.json").read_text()
+    assert report.DOCUMENT.read_text().count(report.BEGIN) == 1  # each engine has its part
     page = tmp_path / "page.md"
     page.write_text("before\n" + report.BEGIN + "old\n" + report.END + "after\n")
     report.write(report.document(rows, verdicts, "quiet"), tmp_path, page)
