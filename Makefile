@@ -65,7 +65,8 @@ prove: install
 sabotage: install
 	$(BIN) tools/sabotage.py
 
-# Synkhronos beside MPI and others: half an hour on a quiet machine, into docs/performance.md. BENCH=--quick: minutes.
+# Synkhronos beside MPI and others: half an hour on a quiet machine, into docs/performance.md, where each engine has its
+# part. BENCH=--quick: minutes.
 bench: install
 	@echo "make bench: installing MPI, twice"
 	@$(INSTALL) --extra bench

@@ -1,4 +1,4 @@
-"""Measure everything, beside the peers, and judge it by the goals.
+"""Measure everything, beside the peers, and judge it by the goals: with Theano, or PyTensor if that is installed.
 
 python -m benchmarks                 # all of it, half an hour; writes docs/performance.md
 python -m benchmarks --quick         # a few minutes
@@ -6,6 +6,7 @@ python -m benchmarks --only calls collectives
 """
 
 import argparse
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -15,23 +16,32 @@ import threadpoolctl
 import synkhronos as synk  # first: it prepares what Theano needs
 from synkhronos.host.affinity import CoreClaims
 
-from . import calls, collectives, end_to_end, exact, goals, inputs, report, rules, start, steps
+from . import collectives, goals, report
+from .library import IS_THEANO, NAME, without_networks
 from .measure import BUSY, stolen
 from .peers.group import Groups
 
-#: What is run with which settings: all of it, and quickly.
+#: Of the deep network that is distributed: as many as ResNet-50 has; with Numba, which compiles for minutes, some.
+LAYERS = 53 if IS_THEANO else 6
+
+#: The module of every part, and its settings: for all of it, and quickly.
 PARTS = {
     # First: ranks, and what they are compared with, are forked from processes that know no compiled functions yet.
-    "start": (start.run, {}, {"repeats": 3, "set_bytes": 1 << 28, "depth": None}),
-    "calls": (calls.run, {}, {"repeats": 400}),
-    "calls of 4": (calls.run, {"n": 4}, {"n": 4, "repeats": 400}),
-    "collectives": (collectives.run, {}, {"sizes": collectives.SIZES[:-1], "most": 100}),
-    "inputs": (inputs.run, {}, {"repeats": 100}),
-    "steps": (steps.run, {}, {"repeats": 6}),
-    "rules": (rules.run, {}, {"repeats": 6}),
-    "exact": (exact.run, {}, {"epochs": 2, "digits": 2000, "builds": 2}),
-    "end to end": (end_to_end.run, {}, {"repeats": 10, "epochs": 2, "digits": 2000, "depth": 8, "steps": 2}),
+    "start": ("start", {"layers": LAYERS}, {"layers": LAYERS, "repeats": 3, "set_bytes": 1 << 28, "depth": None}),
+    "calls": ("calls", {}, {"repeats": 400}),
+    "calls of 4": ("calls", {"n": 4}, {"n": 4, "repeats": 400}),
+    "collectives": ("collectives", {}, {"sizes": collectives.SIZES[:-1], "most": 100}),
+    "inputs": ("inputs", {}, {"repeats": 100}),
+    "steps": ("steps", {}, {"repeats": 6}),
+    "gradients": ("gradients", {}, {"repeats": 10}),
+    "rules": ("rules", {}, {"repeats": 6}),
+    "exact": ("exact", {}, {"epochs": 2, "digits": 2000, "builds": 2}),
+    "end to end": ("end_to_end", {}, {"epochs": 2, "digits": 2000, "depth": 8, "steps": 2}),
+    "compiling": ("compiling", {}, {"ranks": (2,), "rounds": 1}),
+    "engines": ("engines", {}, {"rounds": 3}),
 }
+#: Parts of the demos' networks and of Lasagne's rules; those that only tell something of PyTensor.
+OF_LASAGNE, OF_PYTENSOR = ("rules", "exact", "end to end"), ("compiling", "engines")
 
 
 def main(arguments=None):
@@ -42,7 +52,8 @@ def main(arguments=None):
     parser.add_argument("--anyway", action="store_true", help="measure and conclude on a busy machine, too")
     parser.add_argument("--no-peers", action="store_true", help="us alone")
     parser.add_argument("--no-write", action="store_true", help="leave docs/performance.md as it is")
-    parser.add_argument("--folder", type=Path, default=Path("benchmarks") / "results", help="for JSON and pictures")
+    folder = Path("benchmarks") / "results" / ("" if IS_THEANO else NAME.lower())
+    parser.add_argument("--folder", type=Path, default=folder, help="for JSON and pictures; default: %(default)s")
     given = parser.parse_args(arguments)
     before = stolen()
     if not can_be_pinned():
@@ -56,12 +67,16 @@ def main(arguments=None):
         )
         return 2
     rows, worst = [], before
-    threadpoolctl.threadpool_limits(1)  # of plain Theano, too; ranks have as many as there are cores for each
+    threadpoolctl.threadpool_limits(1)  # of plain programs, too; ranks have as many as there are cores for each
     with Groups(() if given.no_peers else Groups.KINDS) as groups:
-        for name, (run, full, quick) in PARTS.items():
-            if given.only and name not in given.only:
+        for name, (module, full, quick) in PARTS.items():
+            if name not in (given.only or PARTS):
                 continue
-            print(f"\n{name}", flush=True)
+            why_not = left_out(name)
+            print(f"\n{name}" + (f": left out, {why_not}" if why_not else ""), flush=True)
+            if why_not:
+                continue
+            run = importlib.import_module(f"benchmarks.{module}").run
             for row in run(groups, **(quick if given.quick else full)):
                 rows.append(row)
                 print("  " + report.line_of(row), flush=True)
@@ -84,6 +99,13 @@ def main(arguments=None):
     if not (given.no_write or given.quick or given.only):
         report.write(report.document(rows, verdicts, state), given.folder)
     return 0 if all(verdict.met for verdict in verdicts) else 1
+
+
+def left_out(part):
+    """Return why a part is not measured here; None if it is."""
+    if part in OF_PYTENSOR and IS_THEANO:
+        return "it is about PyTensor"
+    return without_networks() if part in OF_LASAGNE else None
 
 
 def can_be_pinned():

@@ -5,11 +5,11 @@ import os
 import time
 
 import numpy as np
-import theano
-import theano.tensor as T
 
 import synkhronos as synk
 
+from .contenders import PLAIN
+from .library import T, function, shared
 from .measure import Local, WrongResult, measure_in_turn
 
 #: Beside our calls.
@@ -17,10 +17,10 @@ PEERS = ("barrier", "pipes", "openmpi", "mpich", "gloo")
 
 
 class Functions:
-    """Pairs of functions, ours and plain Theano's for half of the rows, and calls of them; made before `fork`."""
+    """Pairs of functions, ours and the plain library's for half of the rows, and calls of them; made before `fork`."""
 
     def __init__(self, rows, n):
-        w = theano.shared(np.float32(3), "w")
+        w = shared(np.float32(3), "w")
         x, y = T.fmatrix("x"), T.fmatrix("y")
         many = [T.fmatrix(f"x{i}") for i in range(20)]
         total = sum(each[0, 0] for each in many)
@@ -33,9 +33,9 @@ class Functions:
             synk.function(many, (total, "sum")),
         ]
         self._plain = [
-            theano.function([], w * 1),
-            theano.function([x, y], x.sum() + y.sum()),
-            theano.function(many, total),
+            function([], w * 1),
+            function([x, y], x.sum() + y.sum()),
+            function(many, total),
         ]
         self.n = n
 
@@ -68,13 +68,13 @@ def run(groups, n=2, repeats=2000, rows=60000, pauses=(1e-3, 1e-1)):
         for name, (ours, plain, expected) in functions.cases().items():
             if ours() != expected:
                 raise WrongResult(name)
-            contenders = {"synkhronos": Local(ours), "plain Theano": Local(plain)}
+            contenders = {"synkhronos": Local(ours), PLAIN: Local(plain)}
             contenders.update(groups.contenders(PEERS if name == "no inputs" else PEERS[:1], n, "barrier"))
             yield row("call, " + name, n, measure_in_turn(contenders, repeats))
         ours, plain, _ = functions.cases()["no inputs"]
         for pause in pauses:
             sleep = functools.partial(time.sleep, pause)
-            contenders = {"synkhronos": Local(ours, before=sleep), "plain Theano": Local(plain, before=sleep)}
+            contenders = {"synkhronos": Local(ours, before=sleep), PLAIN: Local(plain, before=sleep)}
             contenders.update(groups.contenders(PEERS[:2], n, "barrier", pause=pause))
             yield row(
                 f"call, after {1e3 * pause:g} ms",
@@ -88,7 +88,7 @@ def run(groups, n=2, repeats=2000, rows=60000, pauses=(1e-3, 1e-1)):
 
 def row(case, n, times):
     """Return a row of the results, with what our call costs beyond the plain one."""
-    plain, ours = times["plain Theano"], times["synkhronos"]
+    plain, ours = times[PLAIN], times["synkhronos"]
     times["synkhronos"] = ours._replace(
         median=ours.median - plain.median, p99=ours.p99 - plain.median, least=ours.least - plain.least
     )

@@ -1,10 +1,10 @@
 """Collectives over shared variables, beside MPI's and Gloo's over plain arrays, and a copy in memory as the floor."""
 
 import numpy as np
-import theano
 
 import synkhronos as synk
 
+from .library import shared
 from .measure import Local, measure_in_turn, repeats_for
 
 PEERS = ("openmpi", "mpich", "gloo")
@@ -30,7 +30,7 @@ class Variables:
 
     def __init__(self, name, shapes):
         self.name = name
-        self.variables = [theano.shared(np.ones(shape, "float32"), f"{name} {i}") for i, shape in enumerate(shapes)]
+        self.variables = [shared(np.ones(shape, "float32"), f"{name} {i}") for i, shape in enumerate(shapes)]
         self.first = self.variables[0]
         self.nbytes = 4 * sum(int(np.prod(shape)) for shape in shapes)
         self.use = synk.function([], (self.first.sum(), None))

@@ -1,6 +1,5 @@
 """The networks that the demos train, with the digits and the batches; only this module knows where the demos are."""
 
-import importlib.util
 import itertools
 import sys
 from pathlib import Path
@@ -45,11 +44,6 @@ class Task(NamedTuple):
     batches: list
     rate: float
     tolerance: float
-
-
-def missing():
-    """Return what must be installed before demos can be imported; empty if nothing must."""
-    return [name for name in ("lasagne", "mlxtend", "tqdm") if importlib.util.find_spec(name) is None]
 
 
 def single_precision():

@@ -1,4 +1,4 @@
-"""How much faster whole programs are on two ranks than plain Theano on one thread, and where their time goes."""
+"""How much faster the demos' networks train on two ranks than plain Theano on one thread, and where their time goes."""
 
 import functools
 
@@ -6,14 +6,12 @@ import numpy as np
 
 import synkhronos as synk
 
-from . import demo_networks, gradients
+from . import demo_networks
 from .at_once import APART, CEILING, AtOnce
+from .contenders import IN_STEPS, PLAIN
 from .lstm import lstm
 from .measure import Local, WrongResult, measure_in_turn
 from .training import Apart, InSteps, Parallel, Plain
-
-#: Our contender that takes an epoch in one command.
-IN_STEPS = "synkhronos, steps"
 
 #: Models of demos/lasagne_mnist, of which an epoch is measured.
 MODELS = ("mlp", "cnn")
@@ -22,8 +20,6 @@ MODELS = ("mlp", "cnn")
 def run(
     groups,
     n=2,
-    mlps=gradients.MLPS,
-    repeats=60,
     models=MODELS,
     epochs=10,
     digits=None,
@@ -37,8 +33,8 @@ def run(
     ----------
     groups : Groups
         Not used: the peers are plain Theano, and twice plain Theano.
-    n, mlps, repeats
-        Ranks; what gradients are measured of, and how often.
+    n : int
+        Ranks.
     models, epochs, digits
         Models of demos/lasagne_mnist, how many epochs of each, of how many digits (all by default).
     depth, steps : int
@@ -46,11 +42,6 @@ def run(
     recurrent : bool
         Whether an LSTM is measured, too.
     """
-    yield from gradients.run(n, mlps, repeats)
-    lacking = demo_networks.missing()
-    if lacking:
-        print("without the demos' networks: pip install {}".format(" ".join(lacking)))
-        return
     for model in models:
         make = functools.partial(demo_networks.mnist, model, digits)
         yield from trained(f"epoch of MNIST, {model}", n, make, epochs, groups, model)
@@ -86,7 +77,7 @@ def trained(case, n, make, repeats, groups=None, model=None):
             contenders = {
                 "synkhronos": Local(ours.epoch, before=ours.begin),
                 IN_STEPS: Local(in_steps.epoch, before=in_steps.begin),
-                "plain Theano": Local(plain.epoch, before=plain.begin),
+                PLAIN: Local(plain.epoch, before=plain.begin),
                 CEILING: at_once.contender(CEILING),
                 APART: at_once.contender(APART),
             }
@@ -110,10 +101,10 @@ def trained(case, n, make, repeats, groups=None, model=None):
             "case": f"speedup of PyTorch DDP, {case}",
             "n": n,
             "value": theirs,
-            "of": times["plain Theano"].median / times[IN_STEPS].median,
+            "of": times[PLAIN].median / times[IN_STEPS].median,
         }
     yield {
         "case": "where the time of a step goes, " + case.split(" of ")[1],
         "n": n,
-        "parts": {"synkhronos": ours.parts(), "plain Theano": plain.parts()},
+        "parts": {"synkhronos": ours.parts(), PLAIN: plain.parts()},
     }

@@ -8,11 +8,9 @@ import theano
 import synkhronos as synk
 
 from . import demo_networks
+from .contenders import BY_HAND, PLAIN
 from .measure import Local, WrongResult, measure_in_turn
 from .training import InSteps
-
-#: The contender whose gradients go through ``synk.ops.all_reduce``.
-BY_HAND = "by hand"
 
 
 def run(groups, n=2, models=("mlp", "cnn"), epochs=10, digits=None, builds=8):
@@ -27,8 +25,6 @@ def run(groups, n=2, models=("mlp", "cnn"), epochs=10, digits=None, builds=8):
     builds : int
         How often functions are built.
     """
-    if demo_networks.missing():
-        return
     for model in models:
         make = functools.partial(demo_networks.mnist, model, digits)
         with demo_networks.single_precision():
@@ -65,6 +61,6 @@ def building(make, builds):
 
         contenders = {
             "synkhronos": Local(functools.partial(build, synk.function, exact=True)),
-            "plain Theano": Local(functools.partial(build, theano.function)),
+            PLAIN: Local(functools.partial(build, theano.function)),
         }
         return measure_in_turn(contenders, builds, rounds=builds, warm=0)

@@ -2,9 +2,9 @@
 
 from typing import Callable, NamedTuple, Optional
 
-from . import exact, inputs, start
+from . import inputs, start
 from .at_once import CEILING
-from .end_to_end import IN_STEPS
+from .contenders import BY_HAND, IN_STEPS, PLAIN, WITH_THEANO
 
 
 class Goal(NamedTuple):
@@ -94,11 +94,11 @@ GOALS += [
 ]
 GOALS += [
     *(
-        Goal(f"epoch with Adam and exact=True, {model}", f"epoch with Adam, {model}", 1.03, exact.BY_HAND)
+        Goal(f"epoch with Adam and exact=True, {model}", f"epoch with Adam, {model}", 1.03, BY_HAND)
         for model in ("mlp", "cnn")
     ),
     *(
-        Goal(f"building it, beside compiling alone, {model}", f"building a step of Adam, {model}", 1.15, "plain Theano")
+        Goal(f"building it, beside compiling alone, {model}", f"building a step of Adam, {model}", 1.15, PLAIN)
         for model in ("mlp", "cnn")
     ),
     Goal("all_reduce of 4 KB inside steps, per step, us", "all_reduce of 4 KB inside steps, us", 12.0, beside=""),
@@ -109,7 +109,18 @@ GOALS += [
         beside="",
     ),
 ]
-#: Of whole programs: how many times faster than plain Theano, for work of so many ms per call at least.
+GOALS += [
+    *(
+        Goal(f"call, {case}, beyond the plain call", f"call with PyTensor, {case}", 1.3, WITH_THEANO)
+        for case in ("no inputs", "two Data, slice", "two Data, 1,024 shuffled", "20 Data")
+    ),
+    *(
+        Goal(f"{case}, n = {n}, nothing cached", case, 1.3, PLAIN, n=n)
+        for case in ("compiling an MLP", "compiling an MLP, processor time")
+        for n in (2, 3)
+    ),
+]
+#: Of whole programs: how many times faster than plain ones, for work of so many ms per call at least.
 SPEEDUPS = [(0.1, 1.8), (1.0, 1.9)]
 
 
@@ -191,19 +202,19 @@ def speedup_goals(rows):
     goals = []
     for row in rows:
         if row["case"].startswith("MLP gradient"):
-            work = row["times"]["plain Theano"].median / 1e3
+            work = row["times"][PLAIN].median / 1e3
             limits = [limit for least, limit in SPEEDUPS if work >= least]
             if limits:
-                goals.append(Goal("speedup, " + row["case"], row["case"], limits[-1], "plain Theano", least=True))
+                goals.append(Goal("speedup, " + row["case"], row["case"], limits[-1], PLAIN, least=True))
         elif row["case"].startswith("steps of"):
             limit = STEPS[row["case"].startswith("steps of 1,000")]
-            goals.append(Goal("speedup, " + row["case"], row["case"], limit, "plain Theano", least=True))
+            goals.append(Goal("speedup, " + row["case"], row["case"], limit, PLAIN, least=True))
         elif row["case"] in EPOCHS:
             case, (paper, in_steps) = row["case"], EPOCHS[row["case"]]
             if paper:
-                goals.append(Goal("speedup, " + case, case, paper, "plain Theano", least=True))
+                goals.append(Goal("speedup, " + case, case, paper, PLAIN, least=True))
             what = f"speedup, {case}, in steps"
-            goals.append(Goal(what, case, in_steps, "plain Theano", least=True, ours=IN_STEPS))
+            goals.append(Goal(what, case, in_steps, PLAIN, least=True, ours=IN_STEPS))
             if case in BESIDE_DDP:
                 goals.append(Goal(f"{case}, in steps", case, BESIDE_DDP[case], "PyTorch DDP", ours=IN_STEPS))
     return goals

@@ -1,14 +1,14 @@
-"""How much faster gradients of small and large MLPs are on two ranks than in plain Theano with one thread."""
+"""How much faster gradients of small and large MLPs are on two ranks than in a plain program with one thread."""
 
 import functools
 
 import numpy as np
-import theano
-import theano.tensor as T
 
 import synkhronos as synk
 
 from .at_once import CEILING, AtOnce
+from .contenders import PLAIN
+from .library import T, cross_entropy, function, grad, relu, shared
 from .measure import Local, WrongResult, measure_in_turn
 
 #: Layer sizes and rows of MLPs whose gradients take about 0.1, 2, 18 and 110 ms.
@@ -21,28 +21,29 @@ def mlp(layers, seed=0):
     x, y = T.fmatrix("x"), T.ivector("y")
     hidden, params = x, []
     for i, (n_in, n_out) in enumerate(zip(layers, layers[1:])):
-        w = theano.shared((random.randn(n_in, n_out) / np.sqrt(n_in)).astype("float32"), f"w{i}")
-        b = theano.shared(np.zeros(n_out, "float32"), f"b{i}")
+        w = shared((random.randn(n_in, n_out) / np.sqrt(n_in)).astype("float32"), f"w{i}")
+        b = shared(np.zeros(n_out, "float32"), f"b{i}")
         params += [w, b]
         hidden = T.dot(hidden, w) + b
         if i < len(layers) - 2:
-            hidden = T.nnet.relu(hidden)
-    loss = T.nnet.categorical_crossentropy(T.nnet.softmax(hidden), y).mean()
+            hidden = relu(hidden)
+    loss = cross_entropy(hidden, y).mean()
     return x, y, loss, params
 
 
-def run(n, mlps, repeats):
-    """Measure; yield a row per network."""
+def run(groups, n=2, mlps=MLPS, repeats=60):
+    """Measure; yield a row per network. (The peers are plain programs: no groups are used.)"""
     prepared, works = [], [{} for _ in range(n)]
     random = np.random.RandomState(1)
     for i, (layers, rows) in enumerate(mlps):
         x, y, loss, params = mlp(layers)
-        outputs = [loss] + T.grad(loss, params)
-        plain = theano.function([x, y], outputs)
+        outputs = [loss] + grad(loss, params)
+        plain = function([x, y], outputs)
         # The gradients stay where they are: the master's own are returned, as an update would take them.
-        ours = synk.function([x, y], [loss] + [(grad, None) for grad in outputs[1:]])
+        ours = synk.function([x, y], [loss] + [(gradient, None) for gradient in outputs[1:]])
         images = random.rand(rows, layers[0]).astype("float32")
         labels = random.randint(0, layers[-1], rows).astype("int32")
+        plain(images, labels)  # by which PyTensor compiles, before the fork
         prepared.append((plain, ours, images, labels))
         for rank, share in enumerate(zip(np.array_split(images, n), np.array_split(labels, n))):
             works[rank][i] = Local(functools.partial(plain, *share))
@@ -56,12 +57,12 @@ def run(n, mlps, repeats):
                 times = measure_in_turn(
                     {
                         "synkhronos": Local(functools.partial(ours, *data)),
-                        "plain Theano": Local(functools.partial(plain, images, labels)),
+                        PLAIN: Local(functools.partial(plain, images, labels)),
                         CEILING: at_once.contender(i),
                     },
                     repeats,
                 )
-                work = times["plain Theano"].median / 1e3
+                work = times[PLAIN].median / 1e3
                 yield {"case": f"MLP gradient, {work:.2g} ms of work", "n": n, "times": times}
         finally:
             synk.close()

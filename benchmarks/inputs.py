@@ -4,11 +4,11 @@ import itertools
 import time
 
 import numpy as np
-import theano.tensor as T
 
 import synkhronos as synk
 
 from .at_once import AtOnce
+from .library import T
 from .measure import Local, Times, WrongResult, measure_in_turn
 
 #: The pieces of our number, that number, and what it is judged by.

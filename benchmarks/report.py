@@ -8,13 +8,21 @@ import shutil
 from pathlib import Path
 
 from .at_once import APART, CEILING
+from .contenders import PLAIN
 from .goals import OF_BEST
+from .library import IS_THEANO, NAME, module
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "performance.md"
-#: The collectives whose pictures the document shows; they lie beside it.
-PICTURES = ("all_reduce, in slots", "all_reduce, updated", "broadcast", "all_gather")
-BEGIN, END = "<!-- written by make bench: begin -->\n", "<!-- end -->\n"
+#: The collectives whose pictures the document shows; they lie beside it. (They are the same with either engine.)
+PICTURES = ("all_reduce, in slots", "all_reduce, updated", "broadcast", "all_gather") if IS_THEANO else ()
+#: The part of the document that is of this engine.
+BEGIN = (
+    "<!-- written by make bench: begin -->\n"
+    if IS_THEANO
+    else "<!-- written by make bench ENGINE=pytensor: begin -->\n"
+)
+END = "<!-- end -->\n"
 
 
 def machine():
@@ -63,15 +71,15 @@ def value_of(row):
 
 
 def speedup_table(rows):
-    """Return how much faster whole programs are than plain Theano, beside what the machine would give, in Markdown."""
+    """Return how much faster whole programs are than plain ones, beside what the machine would give, in Markdown."""
     lines = [
-        f"| what | plain Theano, ms | synkhronos, ms | speedup | {CEILING}, ms | speedup at best "
+        f"| what | {PLAIN}, ms | synkhronos, ms | speedup | {CEILING}, ms | speedup at best "
         "| gradients and step apart, ms | at best |",
         "| --- |" + " ---: |" * 7,
     ]
     for row in rows:
         if CEILING in row.get("times", ()):
-            plain, ours, best = (row["times"][name].median / 1e3 for name in ("plain Theano", "synkhronos", CEILING))
+            plain, ours, best = (row["times"][name].median / 1e3 for name in (PLAIN, "synkhronos", CEILING))
             apart = row["times"][APART].median / 1e3 if APART in row["times"] else None
             lines.append(
                 "| {} | {:.4g} | {:.4g} | {:.2f} | {:.4g} | {:.2f} | {} |".format(
@@ -165,8 +173,9 @@ def document(rows, verdicts, state):
         ("Where the time of training goes", parts_table(rows)),
         ("All medians, in microseconds", times_table(rows).lstrip("\n")),
     ]
-    return f"Date: {datetime.date.today().isoformat()}. Machine: {machine()}. {state}\n\n" + "\n".join(
-        f"### {title}\n\n{text}" for title, text in sections if text
+    of_engine = "" if IS_THEANO else f" ({NAME})"
+    return f"Date: {datetime.date.today()}. Machine: {machine()}, {NAME} {module.__version__}. {state}\n\n" + "\n".join(
+        f"### {title}{of_engine}\n\n{text}" for title, text in sections if text
     )
 
 

@@ -11,6 +11,7 @@ import theano
 
 import synkhronos as synk
 
+from .contenders import PLAIN
 from .demo_networks import single_precision
 from .measure import Local, WrongResult, measure_in_turn
 
@@ -56,7 +57,7 @@ def run(groups, n=1, rules=tuple(RULES), elements=1 << 20, repeats=30, count=10)
         for name, (ours, plain) in pairs.items():
             contenders = {
                 "synkhronos": Local(functools.partial(ours.function.steps, n_steps=count)),
-                "plain Theano": Local(functools.partial(plain.loop, count)),
+                PLAIN: Local(functools.partial(plain.loop, count)),
             }
             times = measure_in_turn(contenders, repeats)
             for shared in list(ours.updates) + list(plain.updates):

@@ -6,14 +6,11 @@ import pickle
 import sys
 
 import numpy as np
-import theano
-import theano.tensor as T
 
 import synkhronos as synk
-from synkhronos.extensions import train, updates
 
-from . import demo_networks
 from .calls import children
+from .library import T, grad, relu, shared, without_networks
 from .measure import Local, measure_in_turn
 from .unpickling import Unpickling
 
@@ -27,22 +24,26 @@ def deep_network(layers, width):
     x, params = T.fmatrix("x"), []
     hidden = x
     for i in range(layers):
-        w = theano.shared(np.eye(width, dtype="float32"), f"w{i}")
-        b, gain = theano.shared(np.zeros(width, "float32"), f"b{i}"), theano.shared(np.ones(width, "float32"))
+        w = shared(np.eye(width, dtype="float32"), f"w{i}")
+        b, gain = shared(np.zeros(width, "float32"), f"b{i}"), shared(np.ones(width, "float32"))
         params += [w, b, gain]
-        hidden = T.nnet.relu(T.dot(hidden, w) * gain + b) + hidden
+        hidden = relu(T.dot(hidden, w) * gain + b) + hidden
     return x, hidden.mean(), params
 
 
 def small_functions(layers, width):
     """Return the training function of a deep network of small layers, and how many variables it has."""
     x, loss, params = deep_network(layers, width)
-    changes = [(p, p - np.float32(0.01) * g) for p, g in zip(params, T.grad(loss, params))]
+    changes = [(p, p - np.float32(0.01) * g) for p, g in zip(params, grad(loss, params))]
     return [synk.function([x], loss, updates=changes)], len(params)
 
 
 def resnet_functions(depth):
     """Return the function of a training step of demos/resnet."""
+    from synkhronos.extensions import train, updates
+
+    from . import demo_networks  # with Theano only
+
     with demo_networks.single_precision():
         task, settings = demo_networks.resnet_graph(depth)
         step = train.make_train_function(
@@ -58,7 +59,7 @@ def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 <<
         functions, n_variables = small_functions(layers, width)
         yield from distributed(f"{n_variables} variables", n, functions, unpickling, repeats)
         del functions
-        if depth is not None and not demo_networks.missing():
+        if depth is not None and without_networks() is None:
             yield from distributed(f"ResNet-{depth}", n, resnet_functions(depth), unpickling, min(repeats, 3))
     open_again(n)
     times = measure_in_turn(

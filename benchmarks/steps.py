@@ -1,15 +1,16 @@
-"""Many calls in one command, `Function.steps`, beside a loop of calls of plain Theano; and collectives inside it."""
+"""Many calls in one command, `Function.steps`, beside a loop of plain calls; and collectives inside it."""
 
 import functools
 import time
 
 import numpy as np
-import theano
 
 import synkhronos as synk
 
 from .at_once import CEILING, AtOnce
+from .contenders import PLAIN
 from .gradients import mlp
+from .library import function, grad, shared
 from .measure import Local, WrongResult, measure_in_turn
 
 #: Layer sizes and rows of the MLPs whose SGD steps are taken, and how many of them in a command.
@@ -20,14 +21,15 @@ REDUCED = 1024
 
 
 class Sgd:
-    """Steps of SGD of an MLP, each process by itself: ours, or plain Theano's; both are made before `fork`."""
+    """Steps of SGD of an MLP, each process by itself: ours, or the plain library's; both are made before `fork`."""
 
-    def __init__(self, layers, function):
+    def __init__(self, layers, compile):
         x, y, loss, self.params = mlp(layers)
         updates = [
-            (param, param - np.float32(1e-3) * grad) for param, grad in zip(self.params, theano.grad(loss, self.params))
+            (param, param - np.float32(1e-3) * gradient)
+            for param, gradient in zip(self.params, grad(loss, self.params))
         ]
-        self.function = function([x, y], loss, updates=updates)
+        self.function = compile([x, y], loss, updates=updates)
         self._initial = [param.get_value() for param in self.params]
 
     def begin(self):
@@ -52,7 +54,9 @@ def run(groups, n=2, programs=PROGRAMS, repeats=30, rounds=1000):
         images = random.rand(8 * rows, layers[0]).astype("float32")
         labels = random.randint(0, layers[-1], len(images)).astype("int32")
         batches = np.array([random.permutation(len(images))[:rows] for _ in range(count)])
-        ours, plain = Sgd(layers, synk.function), Sgd(layers, theano.function)
+        ours, plain = Sgd(layers, synk.function), Sgd(layers, function)
+        plain.loop(images, labels, batches[:1])  # by which PyTensor compiles, before the fork
+        plain.begin()
         prepared.append((ours, plain, images, labels, batches))
         for rank in range(n):
             works[rank][i] = Local(functools.partial(plain.loop, images, labels, batches[:, rank::n]))
@@ -69,7 +73,7 @@ def run(groups, n=2, programs=PROGRAMS, repeats=30, rounds=1000):
                 times = measure_in_turn(
                     {
                         "synkhronos": Local(functools.partial(ours.steps, *data, batches)),
-                        "plain Theano": Local(functools.partial(plain.loop, images, labels, batches)),
+                        PLAIN: Local(functools.partial(plain.loop, images, labels, batches)),
                         CEILING: at_once.contender(i),
                     },
                     repeats,
@@ -83,7 +87,7 @@ def run(groups, n=2, programs=PROGRAMS, repeats=30, rounds=1000):
                     )
                     for name, of_all in times.items()
                 }
-                work = each["plain Theano"].median / 1e3
+                work = each[PLAIN].median / 1e3
                 yield {"case": f"steps of {len(batches):,}, {work:.2g} ms of work each", "n": n, "times": each}
             yield {
                 "case": "all_reduce of 4 KB inside steps, us",
@@ -96,18 +100,18 @@ def run(groups, n=2, programs=PROGRAMS, repeats=30, rounds=1000):
 
 def reducer(is_reduced):
     """Return a function that changes a vector, and averages it or not."""
-    w = theano.shared(np.ones(REDUCED, "float32"), "w")
+    w = shared(np.ones(REDUCED, "float32"), "w")
     new = w * np.float32(0.999)
     return synk.function([], updates=[(w, synk.ops.all_reduce(new) if is_reduced else new)])
 
 
 def difference(with_op, without, count, repeats):
     """Return how much longer a step of the first function takes, in microseconds: in turn, the median of each."""
-    seconds = {with_op: [], without: []}
+    seconds = {with_op.steps: [], without.steps: []}
     for _ in range(max(3, repeats // 3)):
-        for function, found in seconds.items():
-            function.steps(n_steps=max(1, count // 10))
+        for steps, found in seconds.items():
+            steps(n_steps=max(1, count // 10))
             begin = time.perf_counter()
-            function.steps(n_steps=count)
+            steps(n_steps=count)
             found.append((time.perf_counter() - begin) / count)
-    return 1e6 * float(np.median(seconds[with_op]) - np.median(seconds[without]))
+    return 1e6 * float(np.subtract(*map(np.median, seconds.values())))

@@ -3,9 +3,9 @@
     python demos/train_mnist_pytensor.py
 
 The parallel program is `train_with_synkhronos`; `train_with_pytensor` is the serial one it was made from. What differs
-is that gradients are averaged over the rows of all ranks (`synkhronos.ops.all_reduce`), and that one command is an
-epoch (`steps`). The network and the update rule are a few lines of PyTensor. Both programs start from the same values
-and take the same minibatches, so they must arrive at the same parameters.
+is that functions are built with ``exact=True``, by which all ranks together compute what the serial ones do, and that
+one command is an epoch (`steps`). The network and the update rule are a few lines of PyTensor. Both programs start from
+the same values and take the same minibatches, so they must arrive at the same parameters.
 """
 
 import os
@@ -62,13 +62,13 @@ def momentum(grads, param_vars, rate, momentum):
     updates = []
     for param, grad in zip(param_vars, grads):
         velocity = new_shared(np.zeros_like(param.get_value()), "velocity of " + param.name)
-        step = np.float32(momentum) * velocity - rate * grad
+        step = momentum * velocity - rate * grad
         updates += [(velocity, step), (param, param + step)]
     return updates
 
 
-# The two programs. PyTensor compiles a function when it is first called, here before the clock starts: with a learning
-# rate of 0 all parameters stay as they are.
+# The two programs. PyTensor compiles a function in its first call. Here the clock starts later: `synkhronos.distribute`
+# compiles for all ranks, and `compile_now` in the plain program.
 
 
 def train_with_synkhronos(mnist, settings, n_parallel=None):
@@ -79,17 +79,12 @@ def train_with_synkhronos(mnist, settings, n_parallel=None):
     print(f"\n{name}: compiling the network (a minute or two the first time)", flush=True)
     images, labels, loss, accuracy, param_vars = build_mlp(settings.seed)
     initial = flat_values(param_vars)
-    rate = new_shared(0, "rate")
-    grads = synk.ops.all_reduce(pytensor.grad(loss, param_vars))
-    updates = momentum(grads, param_vars, rate, settings.momentum)
-    train_fn = synk.function(inputs=[images, labels], outputs=(loss, "avg"), updates=updates)
-    accuracy_fn = synk.function(inputs=[images, labels], outputs=(accuracy, "avg"))
+    grads = pytensor.grad(loss, param_vars)
+    updates = momentum(grads, param_vars, settings.learning_rate, settings.momentum)
+    train_fn = synk.function(inputs=[images, labels], outputs=loss, updates=updates, exact=True)
+    accuracy_fn = synk.function(inputs=[images, labels], outputs=accuracy, exact=True)
     synk.distribute()
     X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
-    train_fn.steps(X_train, y_train, batches=[np.arange(settings.batch_size)])
-    accuracy_fn(mnist.X_valid, mnist.y_valid)
-    rate.set_value(np.float32(settings.learning_rate))
-    synk.broadcast(rate)
     prepare_seconds = time.perf_counter() - start
 
     def train_epoch(minibatches, on_step):
@@ -107,14 +102,12 @@ def train_with_pytensor(mnist, settings, blas_threads):
     start = time.perf_counter()
     images, labels, loss, accuracy, param_vars = build_mlp(settings.seed)
     initial = flat_values(param_vars)
-    rate = new_shared(0, "rate")
     grads = pytensor.grad(loss, param_vars)
-    updates = momentum(grads, param_vars, rate, settings.momentum)
+    updates = momentum(grads, param_vars, settings.learning_rate, settings.momentum)
     train_fn = pytensor.function(inputs=[images, labels], outputs=loss, updates=updates)
     accuracy_fn = pytensor.function(inputs=[images, labels], outputs=accuracy)
-    train_fn(mnist.X_train[: settings.batch_size], mnist.y_train[: settings.batch_size])
-    accuracy_fn(mnist.X_valid, mnist.y_valid)
-    rate.set_value(np.float32(settings.learning_rate))
+    for function in (train_fn, accuracy_fn):
+        compile_now(function, mnist.X_valid, mnist.y_valid)
     prepare_seconds = time.perf_counter() - start
 
     def train_epoch(minibatches, on_step):
@@ -126,6 +119,15 @@ def train_with_pytensor(mnist, settings, blas_threads):
 
     with threadpool_limits(limits=blas_threads):  # after the first call, by which PyTensor has loaded SciPy's BLAS
         return train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings)
+
+
+def compile_now(function, *args):
+    """Call a function, and put back what the call has updated."""
+    shareds = function.get_shared()
+    values = [shared.get_value() for shared in shareds]
+    function(*args)
+    for shared, value in zip(shareds, values):
+        shared.set_value(value)
 
 
 def main(n_parallel=None, baseline=True, **settings):

@@ -114,9 +114,7 @@ RULES = (
     Rule("thorough", "tests/functions/test_sharded.py", r"loop_over_time|the_middle_axis|along_the_last_axis"),
     Rule("thorough", "tests/ops/test_shard.py", r"beside_|test_steps|test_gradients|random_numbers"),
     Rule("thorough", "tests/project/test_docs.py", "program_of_readme_arrives"),
-    Rule(
-        "thorough", "tests/project/test_benchmarks.py", r"test_training|test_runs\[benchmarks.(exact|rules|start|steps)"
-    ),
+    Rule("thorough", "tests/project/test_benchmarks.py", r"test_training|test_runs\[(exact|rules|start|steps)"),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`;
     # of processes, two ranks, and three whose root is in the middle.
@@ -138,7 +136,7 @@ RULES = (
     Rule("long", "tests/sabotage/test_sessions.py", "300_sessions"),
     # Tests that measure; a few allow for less than a second.
     Rule("alone", "tests/launchers/test_keeper.py", "idle"),
-    Rule("alone", "tests/project/test_benchmarks.py", "at_once|test_training|test_runs"),
+    Rule("alone", "tests/project/test_benchmarks.py", "at_once|test_training|test_runs|processes_have_used"),
 )
 
 

@@ -264,7 +264,6 @@ demo.build_mlp.__defaults__ = ({units},)
 if {is_wrong}:
     function = synkhronos.function
     synkhronos.function = lambda *args, exact=True, **kwargs: function(*args, **kwargs)
-    synkhronos.ops.all_reduce = lambda x, op="avg": x
 agree, _ = demo.main(**parse(new_parser("", demo.DEFAULTS)))
 sys.exit(0 if agree else "it did not compute what the serial one does")
 """

@@ -1,4 +1,4 @@
-"""Every benchmark at a tiny size, without the peers; and how results are judged."""
+"""Every benchmark at a tiny size, without the peers, with the engine that is installed; and how results are judged."""
 
 import importlib
 import importlib.util
@@ -10,62 +10,100 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from library import NAME
 from worlds import needs_lasagne
 
-pytest.importorskip("theano")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import (
-    calls,
-    collectives,
-    end_to_end,
-    exact,
-    goals,
-    gradients,
-    inputs,
-    measure,
-    report,
-    rules,
-    start,
-    steps,
-)  # noqa: E402
+from benchmarks import __main__ as command_line  # noqa: E402
+from benchmarks import collectives, compiling, engines, goals, inputs, measure, report, start  # noqa: E402
 from benchmarks.at_once import APART, CEILING, AtOnce  # noqa: E402
+from benchmarks.contenders import IN_STEPS, PLAIN, WITH_THEANO  # noqa: E402
 from benchmarks.measure import Local, Times, WrongResult  # noqa: E402
 from benchmarks.peers.collective import Collective  # noqa: E402
 from benchmarks.peers.forked import Forked  # noqa: E402
 from benchmarks.peers.group import Groups  # noqa: E402
 from benchmarks.unpickling import Unpickling  # noqa: E402
 
+pytestmark = getattr(pytest.mark, NAME)
+
 NO_PEERS = Groups(())
 
+#: By the module: options, and a case of the results.
 TINY = [
-    (calls.run, dict(repeats=5, rows=300, pauses=(1e-4,)), "call, no inputs"),
-    (collectives.run, dict(sizes=(4096,), most=3, many=[(3, 4), (5,)]), "all_reduce, in slots"),
-    (inputs.run, dict(repeats=5, shape=(300, 4), batch=64), "batch of 64 shuffled rows"),
-    (steps.run, dict(programs=[((4, 5, 3), 6, 3)], repeats=3, rounds=20), "steps of 3"),
+    ("calls", dict(repeats=5, rows=300, pauses=(1e-4,)), "call, no inputs"),
+    ("collectives", dict(sizes=(4096,), most=3, many=[(3, 4), (5,)]), "all_reduce, in slots"),
+    ("inputs", dict(repeats=5, shape=(300, 4), batch=64), "batch of 64 shuffled rows"),
+    ("steps", dict(programs=[((4, 5, 3), 6, 3)], repeats=3, rounds=20), "steps of 3"),
     pytest.param(
-        rules.run, dict(n=1, rules=("sgd", "adam"), elements=100, repeats=5), "10 steps of sgd", marks=needs_lasagne
+        *("rules", dict(n=1, rules=("sgd", "adam"), elements=100, repeats=5), "10 steps of sgd"), marks=needs_lasagne
     ),
     pytest.param(
-        exact.run, dict(models=("mlp",), epochs=1, digits=600, builds=1), "epoch with Adam", marks=needs_lasagne
+        *("exact", dict(models=("mlp",), epochs=1, digits=600, builds=1), "epoch with Adam"), marks=needs_lasagne
     ),
-    (gradients.run, dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3), "MLP gradient"),
+    ("gradients", dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3), "MLP gradient"),
     (
-        start.run,
+        "start",
         dict(layers=2, width=4, set_bytes=1 << 20, constant_bytes=1 << 20, repeats=2, depth=None),
         "fork and close",
     ),
 ]
 
 
-@pytest.mark.parametrize("run, options, case", TINY, ids=lambda value: getattr(value, "__module__", ""))
-def test_runs(run, options, case):
-    peers = () if run is gradients.run else (NO_PEERS,)
-    rows = list(run(*peers, **{"n": 2, **options}))
+@pytest.mark.parametrize("module, options, case", TINY, ids=lambda value: value if type(value) is str else "")
+def test_runs(module, options, case):
+    run = importlib.import_module(f"benchmarks.{module}").run
+    rows = list(run(NO_PEERS, **{"n": 2, **options}))
     assert any(row["case"].startswith(case) for row in rows)
     for row in rows:
         assert report.line_of(row)
         assert "value" in row or all(np.isfinite(times.median) for times in row["times"].values())
+
+
+def test_every_part_is_measured_or_says_why_not(monkeypatch):
+    for name, (module, _, _) in command_line.PARTS.items():
+        if command_line.left_out(name) is None:
+            assert callable(importlib.import_module(f"benchmarks.{module}").run)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    reason = (
+        "pip install lasagne mlxtend tqdm" if NAME == "theano" else "they are Lasagne's, which is written in Theano"
+    )
+    assert command_line.left_out("exact") == reason and command_line.left_out("calls") is None
+
+
+def test_compiling_where_nothing_is_cached(monkeypatch):
+    monkeypatch.setenv(compiling.FLAGS, "linker=py,cxx=,optimizer=None")
+    rows = {(row["case"], row["n"]): row for row in compiling.run(NO_PEERS, ranks=(2,), rounds=2, layers=(4, 3))}
+    times = rows["compiling an MLP", 2]["times"]
+    assert times["synkhronos"].count == times[PLAIN].count == 2
+    assert times["synkhronos"].least > 0
+    assert rows["compiling an MLP, processor time", 2]["times"]["synkhronos"].least > 0
+
+
+def test_what_processes_have_used_counts():
+    def work(seconds):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+    before = compiling.processor_seconds()
+    with AtOnce([{"work": Local(lambda: work(0.2))}] * 2) as at_once:
+        at_once.contender("work").measure(2)
+        found = compiling.processor_seconds() - before
+    assert 0.7 < found < 1.5  # twice in two processes; the clock ticks every 10 ms
+
+
+def test_calls_beside_those_of_another_environment():
+    rows = list(engines.run(NO_PEERS, rounds=2, repeats=5, theano=sys.executable, pytensor=sys.executable))
+    assert [row["case"] for row in rows][:2] == ["call with PyTensor, no inputs", "call with PyTensor, two Data, slice"]
+    for row in rows:
+        assert list(row["times"]) == ["synkhronos", WITH_THEANO]
+        assert all(times.count == 2 and np.isfinite(times.median) for times in row["times"].values())
+
+
+def test_no_calls_beside_those_of_an_environment_that_is_not_there(tmp_path, capsys):
+    assert list(engines.run(NO_PEERS, theano=tmp_path / "python", pytensor=sys.executable)) == []
+    assert "python is not there; make install" in capsys.readouterr().out
 
 
 class Alone(Collective):
@@ -111,17 +149,16 @@ def shallow(depth, images, normalize):
 
 
 @needs_lasagne
-@pytest.mark.theano
 @pytest.mark.timeout(300)  # compiling takes long where nothing is cached
 @pytest.mark.parametrize("options, what, n_steps", TRAINED, ids=["mnist", "lstm", "resnet"])
 def test_training(options, what, n_steps, monkeypatch):
     workload = importlib.import_module("workload")
     monkeypatch.setattr(workload, "build_resnet", shallow)  # a real one takes 20 seconds to compile
-    times, where = list(end_to_end.run(NO_PEERS, mlps=[], epochs=2, **options))
+    times, where = list(importlib.import_module("benchmarks.end_to_end").run(NO_PEERS, epochs=2, **options))
     assert times["case"].endswith(what) and list(times["times"]) == [
         "synkhronos",
-        end_to_end.IN_STEPS,
-        "plain Theano",
+        IN_STEPS,
+        PLAIN,
         CEILING,
         APART,
     ]
@@ -135,8 +172,9 @@ def test_training(options, what, n_steps, monkeypatch):
 
 
 @needs_lasagne
-@pytest.mark.theano
 def test_training_with_another_loss_is_no_time(monkeypatch):
+    from benchmarks import end_to_end
+
     epoch = end_to_end.Parallel.epoch
 
     def other_rows(self, steps=None):
@@ -145,7 +183,7 @@ def test_training_with_another_loss_is_no_time(monkeypatch):
 
     monkeypatch.setattr(end_to_end.Parallel, "epoch", other_rows)
     with pytest.raises(WrongResult, match="mean loss"):
-        list(end_to_end.run(NO_PEERS, mlps=[], epochs=2, **TRAINED[0][0]))
+        list(end_to_end.run(NO_PEERS, epochs=2, **TRAINED[0][0]))
 
 
 def test_at_once():
@@ -226,7 +264,7 @@ def test_judged():
         {
             "case": "MLP gradient, 2 ms of work",
             "n": 2,
-            "times": {"synkhronos": times(1000), "plain Theano": times(1950)},
+            "times": {"synkhronos": times(1000), PLAIN: times(1950)},
         },
         {"case": "idle ranks, % CPU", "n": 2, "value": 3.0},
         {
@@ -234,8 +272,8 @@ def test_judged():
             "n": 2,
             "times": {"synkhronos": times(500), inputs.COPY: times(210), inputs.TAKE: times(200)},
         },
-        {"case": "epoch of MNIST, cnn", "n": 2, "times": {"synkhronos": times(1000), "plain Theano": times(1700)}},
-        {"case": "5 steps of ResNet-20", "n": 2, "times": {"synkhronos": times(1000), "plain Theano": times(1700)}},
+        {"case": "epoch of MNIST, cnn", "n": 2, "times": {"synkhronos": times(1000), PLAIN: times(1700)}},
+        {"case": "5 steps of ResNet-20", "n": 2, "times": {"synkhronos": times(1000), PLAIN: times(1700)}},
         {"case": start.OF_DATA, "n": 2, "value": 300.0, "of": 150.0},
     ]
     verdicts = {verdict.goal.what: (round(verdict.ratio, 3), verdict.met) for verdict in goals.judge(rows)}
@@ -263,23 +301,24 @@ def test_report(tmp_path):
         {
             "case": "5 steps of ResNet-20",
             "n": 2,
-            "times": {"synkhronos": times(6e5), "plain Theano": times(9e5), CEILING: times(5e5), APART: times(6e5)},
+            "times": {"synkhronos": times(6e5), PLAIN: times(9e5), CEILING: times(5e5), APART: times(6e5)},
         },
         {
             "case": "MLP gradient",
             "n": 2,
-            "times": {"synkhronos": times(6e5), "plain Theano": times(9e5), CEILING: times(5e5)},
+            "times": {"synkhronos": times(6e5), PLAIN: times(9e5), CEILING: times(5e5)},
         },
         {
             "case": "where the time of a step goes, ResNet-20",
             "n": 2,
-            "parts": {"synkhronos": {"all_reduce": 1500.0, "total": 120000.0}, "plain Theano": {"total": 180000.0}},
+            "parts": {"synkhronos": {"all_reduce": 1500.0, "total": 120000.0}, PLAIN: {"total": 180000.0}},
         },
         {"case": start.OF_DATA, "n": 2, "value": 1031.0, "of": 1024.0},
     ]
     verdicts = goals.judge(rows)
     report.save(rows, verdicts, "quiet", tmp_path)
     assert '"median": 30' in (tmp_path / "results.json").read_text()
+    assert report.DOCUMENT.read_text().count(report.BEGIN) == 1  # each engine has its part
     page = tmp_path / "page.md"
     page.write_text("before\n" + report.BEGIN + "old\n" + report.END + "after\n")
     report.write(report.document(rows, verdicts, "quiet"), tmp_path, page)

@@ -1,0 +1,133 @@
+"""What a call costs beyond its work with PyTensor, beside the same with Theano: a program of each, in turn.
+
+python -m benchmarks.engines                    # the environments that make has installed
+python -m benchmarks.engines --theano PYTHON --pytensor PYTHON --rounds 20
+
+The two libraries cannot live in one process, nor can two programs have ranks on the same cores. So each round one
+program forks, measures, and closes, and then the other: every case of `calls.py`, our call less the plain one.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import synkhronos as synk
+
+from .calls import Functions
+from .contenders import WITH_THEANO
+from .library import IS_THEANO
+from .measure import BUSY, Local, Times, measure_in_turn, stolen
+
+ROOT = Path(__file__).resolve().parents[1]
+#: The interpreters: this one, and that of the other environment that `make install` makes.
+THEANO, PYTENSOR = (
+    Path(sys.executable) if is_this else ROOT / folder / "bin" / "python"
+    for is_this, folder in ((IS_THEANO, ".venv"), (not IS_THEANO, ".venv-pytensor"))
+)
+#: Rows of the data.
+ROWS = 6000
+
+
+class Program:
+    """A process of another environment, which measures when it is told to; a context manager that ends it."""
+
+    def __init__(self, python, n):
+        paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [str(python), "-m", "benchmarks.engines", "--serve", str(n)]
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, env=environment, cwd=str(ROOT), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def overheads(self, repeats):
+        """Return, by case, the microseconds that a call costs beyond the plain one: the median of so many of each."""
+        self._process.stdin.write(b"%d\n" % repeats)
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{' '.join(self._process.args)} ended: {self._process.wait()}")
+        return json.loads(line)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def serve(n):
+    """Measure as often as a line comes."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what is printed meanwhile is no answer
+    functions = Functions(ROWS, n)
+    for line in sys.stdin:
+        synk.fork(n, use_gpu=False)
+        try:
+            found = {}
+            for case, (ours, plain, _) in functions.cases().items():
+                times = measure_in_turn({"ours": Local(ours), "plain": Local(plain)}, int(line))
+                found[case] = times["ours"].median - times["plain"].median
+        finally:
+            synk.close()
+        print(json.dumps(found), file=answers, flush=True)
+
+
+def run(groups, n=2, rounds=20, repeats=500, theano=THEANO, pytensor=PYTENSOR):
+    """Measure; yield a row per case: the medians of the rounds of either engine. (No groups are used.)"""
+    for python in (theano, pytensor):
+        if not Path(python).exists():
+            print(f"without calls beside the other engine's: {python} is not there; make install ENGINE=... makes it")
+            return
+    found = []
+    with Program(theano, n) as one, Program(pytensor, n) as other:
+        for program in (one, other):
+            program.overheads(repeats)  # compiles, and is not counted
+        for _ in range(rounds):
+            found.append((one.overheads(repeats), other.overheads(repeats)))
+    for case in found[0][0]:
+        with_theano, with_pytensor = (np.array([each[i][case] for each in found]) for i in (0, 1))
+        times = {"synkhronos": statistics(with_pytensor), WITH_THEANO: statistics(with_theano)}
+        yield {"case": f"call with PyTensor, {case}", "n": n, "times": times}
+
+
+def statistics(micro):
+    """Return what the rounds' medians come to."""
+    return Times(float(np.median(micro)), float(np.percentile(micro, 99)), float(micro.min()), len(micro))
+
+
+def main(arguments=None):
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engines", description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--theano", type=Path, default=THEANO, help="interpreter of an environment; default: %(default)s"
+    )
+    parser.add_argument("--pytensor", type=Path, default=PYTENSOR, help="likewise; default: %(default)s")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.serve:
+        serve(given.serve)
+        return
+    before = stolen()
+    for row in run(None, given.ranks, given.rounds, theano=given.theano, pytensor=given.pytensor):
+        ours, theirs = row["times"]["synkhronos"], row["times"][WITH_THEANO]
+        print(
+            f"{row['case']:<45} {ours.median:6.1f} us, least {ours.least:6.1f}; {WITH_THEANO} {theirs.median:6.1f}, "
+            f"least {theirs.least:6.1f}; ratio {ours.median / theirs.median:.2f}, of the least "
+            f"{ours.least / theirs.least:.2f} (goal 1.3)"
+        )
+    busy = max(before, stolen())
+    if busy > BUSY:
+        print(f"Other programs took {100 * busy:.0f} % of a core: nothing is concluded.")
+
+
+if __name__ == "__main__":
+    main()
