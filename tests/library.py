@@ -87,6 +87,12 @@ class TheanoLibrary:
         return self.tensor.TensorType(dtype, (False,) * ndim)(name)
 
     @property
+    def NanGuardMode(self):
+        from theano.compile.nanguardmode import NanGuardMode
+
+        return NanGuardMode
+
+    @property
     def sparse(self):
         import theano.sparse
 
@@ -164,6 +170,12 @@ class PyTensorLibrary:
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, shape=(None,) * ndim)(name)
+
+    @property
+    def NanGuardMode(self):
+        from pytensor.compile.debug.nanguardmode import NanGuardMode
+
+        return NanGuardMode
 
     @property
     def sparse(self):
