@@ -31,6 +31,7 @@ SLOW = (
     Rule("", "tests/exact_programs/"),
     Rule("", "tests/extensions/test_pymc.py"),
     Rule("", "tests/engines/test_import_fixes.py"),
+    Rule("", "tests/engines/test_jax.py", "programs|meets"),
     Rule("", "tests/engines/test_pocl.py"),
     Rule("", "tests/functions/test_steps_on_processes.py"),
     Rule("", "tests/host/test_affinity.py"),

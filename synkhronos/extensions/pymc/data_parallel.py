@@ -137,8 +137,8 @@ def _of_function(
     if random:
         names = ", ".join(sorted(str(each.name or each) for each in random))
         hint = (
-            "pm.logp(distribution, values) is that of a distribution; variables of the model that it depends on are best "
-            "given to the function: data_parallel(f, data, params)"
+            "pm.logp(distribution, values) is that of a distribution; variables of the model that it depends on are "
+            "best given to the function: data_parallel(f, data, params)"
         )
         raise ArgumentTypeError(name, "a log-probability", f"one that draws random numbers ({names})", hint)
     refuse_open_bounds(rows, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable, List, Sequence
+from typing import Any, Iterable, List, Sequence, Set
 
 import numpy as np
 from pymc.logprob.utils import CheckParameterValue
@@ -66,7 +66,7 @@ def refuse_open_bounds(rows: Variable, name: str) -> None:
     PyMC's own is that of a truncated distribution with a shape, or with a parameter that has one: it takes its open
     bound for a number like any other.
     """
-    infinite = set()
+    infinite: Set[Variable] = set()
     for node in io_toposort([], [rows]):
         infinite.update(
             each
