@@ -103,7 +103,7 @@ def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
         raise ArgumentValueError(
             "model", "one without total_size", got, "leave it out and pass batch= to data_parallel"
         )
-    if isinstance(rv.owner.op, PartialObservedRV):
+    if isinstance(rv.owner.op, PartialObservedRV) or _is_observed_part(model, rv):
         hint = "leave the rows out in which values are missing, or fill them in"
         raise ArgumentValueError("model", "observed values without missing ones", f"some that are ({rv.name})", hint)
     value = model.rvs_to_values[rv]
@@ -114,6 +114,11 @@ def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
         hint = "give the model its whole data, and pass batch= to data_parallel"
         raise ArgumentValueError("model", "one that does not use pm.Minibatch", got, hint)
     return {"values": [each for each in ancestors([value]) if _is_array(each)], "all": list(filter(_is_array, every))}
+
+
+def _is_observed_part(model: pm.Model, rv: Variable) -> bool:
+    """Return whether PyMC has divided what was observed in two, because some of it is missing."""
+    return rv.name.endswith("_observed") and rv.name[: -len("observed")] + "unobserved" in model.named_vars
 
 
 def _distribution_parameters(rv: Variable) -> List[Variable]:
