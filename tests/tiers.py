@@ -30,6 +30,8 @@ SLOW = (
     Rule("", "tests/demos/"),
     Rule("", "tests/exact_programs/"),
     Rule("", "tests/extensions/test_pymc.py"),
+    Rule("", "tests/extensions/test_pymc_requirement.py"),
+    Rule("", "tests/engines/test_import_check.py"),
     Rule("", "tests/engines/test_import_fixes.py"),
     Rule("", "tests/engines/test_jax.py", "programs|meets"),
     Rule("", "tests/engines/test_pocl.py"),
