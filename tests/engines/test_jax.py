@@ -165,22 +165,11 @@ def run(folder, body):
 # -- refused when a function is made: nothing has begun yet, with or without JAX ---------------------------------------
 
 
-def mode_of(name):
-    """Return a mode whose linker belongs to another library; nothing of that is imported before it compiles."""
-    from pytensor.compile.mode import Mode
+def by_jax():
+    """Return a mode of JAX's linker; nothing of JAX is imported before it compiles."""
     from pytensor.link.jax.linker import JAXLinker
-    from pytensor.link.mlx.linker import MLXLinker
-    from pytensor.link.pytorch.linker import PytorchLinker
 
-    linker = {"jax": JAXLinker, "pytorch": PytorchLinker, "mlx": MLXLinker}[name]
-    return Mode(linker(), "fast_compile")
-
-
-@pytest.mark.parametrize("name", ["pytorch", "mlx"])
-def test_linkers_whose_arrays_are_not_numpys(name):
-    x = pt.dvector("x")
-    with refuses(ValueError, "mode", "Numba", "linker"):
-        synk.function([x], x * 2, mode=mode_of(name))
+    return pytensor.compile.mode.Mode(JAXLinker(), "fast_compile")
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -188,6 +177,6 @@ def test_collectives_inside(exact):
     x, w = pt.dvector("x"), pytensor.shared(np.zeros(()), "w")
     mean = x.mean() if exact else synk.ops.all_reduce(x.mean())
     with refuses(ValueError, "mode", "in order", "JAXLinker", "leave out"):
-        synk.function([x], updates=[(w, mean)], exact=exact, mode=mode_of("jax"))
+        synk.function([x], updates=[(w, mean)], exact=exact, mode=by_jax())
     with refuses(ValueError, "mode", "in order", "JAXLinker", "leave out"):
-        synk.function([x], mean if exact else (mean, "avg"), updates=[(w, mean)], exact=exact, mode=mode_of("jax"))
+        synk.function([x], mean if exact else (mean, "avg"), updates=[(w, mean)], exact=exact, mode=by_jax())

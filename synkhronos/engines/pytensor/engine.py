@@ -107,7 +107,10 @@ class PyTensorEngine(GraphEngine):
         if isinstance(outputs, dict):
             hint = "functions of PyTensor return no dicts"
             raise ArgumentTypeError("outputs", "a variable or a list of variables", "a dict", hint)
-        linker = get_mode(kwargs.get("mode")).linker
+        mode = get_mode(kwargs.get("mode"))
+        if not isinstance(mode, Mode):
+            raise ArgumentTypeError("mode", "a mode of PyTensor, or the name of one", repr(mode))
+        linker = mode.linker
         if not jit.is_known(linker):
             raise ArgumentValueError(
                 "mode",
