@@ -184,6 +184,15 @@ def test_value_and_gradient_are_those_of_the_plain_model(make_world, make, n):
     assert_same(parallel, plain)
 
 
+@pytest.mark.timeout(600)  # it compiles two graphs
+def test_compiled_by_numba(make_world):
+    pytest.importorskip("numba")
+    make_world("fork", 2)
+    with pytensor.config.change_flags(mode="NUMBA"):
+        plain = logistic()
+        assert_same(data_parallel(plain), plain, 5)
+
+
 def test_of_processes(make_world):
     make_world("fork", 2)
     plain = linear()
