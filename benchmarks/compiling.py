@@ -91,7 +91,7 @@ def program(n, layers):
 
 
 def processor_seconds():
-    """Return the processor time of this program, compilers that have ended with it, and that of its processes alone."""
+    """Return the processor time of all processes, ended compilers included, and that of the keeper and ranks alone."""
     of_each, pids, tick = [], [os.getpid()], os.sysconf("SC_CLK_TCK")
     while pids:
         pid = pids.pop(0)
