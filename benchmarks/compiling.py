@@ -50,6 +50,8 @@ def run(groups, ranks=(2, 3), rounds=3, layers=LAYERS):
             yield {"case": case, "n": n, "times": times}
         share = np.median([each["distribute"] / plain["seconds"] for each, plain in zip(found[n], found[0])])
         yield {"case": "distribute alone, in compilations of one process", "n": n, "value": float(share)}
+        others = np.median([each["others"] / (each["processor"] - each["others"]) for each in found[n]])
+        yield {"case": "processor time of the other ranks, in the master's", "n": n, "value": float(others)}
 
 
 def in_empty_directory(n, layers):
@@ -82,21 +84,21 @@ def program(n, layers):
     found = {
         "seconds": time.perf_counter() - began,
         "distribute": distributed - built,
-        "processor": processor_seconds() - before,
     }
+    found["processor"], found["others"] = np.subtract(processor_seconds(), before).tolist()
     synk.close()
     print(json.dumps(found))
 
 
 def processor_seconds():
-    """Return the processor time of this program with the keeper, the ranks, and the compilers that have ended."""
-    total, pids, tick = 0.0, [os.getpid()], os.sysconf("SC_CLK_TCK")
+    """Return the processor time of all processes, ended compilers included, and that of the keeper and ranks alone."""
+    of_each, pids, tick = [], [os.getpid()], os.sysconf("SC_CLK_TCK")
     while pids:
-        pid = pids.pop()
+        pid = pids.pop(0)
         pids += children(pid)
         with open(f"/proc/{pid}/stat") as file:
-            total += sum(map(int, file.read().rsplit(")", 1)[1].split()[11:15])) / tick
-    return total
+            of_each.append(sum(map(int, file.read().rsplit(")", 1)[1].split()[11:15])) / tick)
+    return sum(of_each), sum(of_each[1:])
 
 
 def main(arguments=None):
@@ -112,7 +114,7 @@ def main(arguments=None):
     before = stolen()
     for row in run(None, given.ranks, given.rounds):
         if "value" in row:
-            print(f"{row['case']}, n={row['n']}: {row['value']:.2f}", flush=True)
+            print(f"{row['case']}, n={row['n']}: {row['value']:.3f}", flush=True)
             continue
         ours, plain = row["times"]["synkhronos"], row["times"][PLAIN]
         print(
