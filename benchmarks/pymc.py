@@ -1,12 +1,16 @@
 """A logistic regression in PyMC: its gradient by all ranks beside plain PyMC, and beside programs that never meet.
 
-python -m benchmarks.pymc                       # 1,000,000 rows and 20 columns, two ranks
+python -m benchmarks.pymc                       # 1,000,000 rows and 20 columns, two ranks; writes docs/performance.md
 python -m benchmarks.pymc --rows 100000 --repeats 50
 """
 
 import argparse
+import datetime
 import functools
+import logging
 import os
+import sys
+import time
 
 import numpy as np
 import pymc as pm
@@ -16,8 +20,23 @@ import synkhronos as synk
 from synkhronos.extensions.pymc import data_parallel
 
 from .at_once import CEILING, AtOnce
+from .goals import Goal, Verdict
 from .measure import BUSY, Local, WrongResult, measure_in_turn, stolen
+from .report import DOCUMENT, machine, verdict_table
 
+ROWS, REPEATS = 1_000_000, 200
+CASE = "gradient of a logistic regression in PyMC"
+THREADS = "plain PyMC, {} threads"
+#: What docs/performance.md has of this.
+MARK = "<!-- written by python -m benchmarks.pymc: {} -->\n"
+BEGIN, END = MARK.format("begin"), MARK.format("end")
+GOALS = [
+    Goal(f"{CASE}, of the ceiling", CASE, 0.93, CEILING, least=True),
+    Goal(f"{CASE}, of plain PyMC", CASE, 1.0, THREADS.format(2), least=True),
+]
+SAMPLING = dict(
+    draws=50, tune=50, chains=1, cores=1, random_seed=1, progressbar=False, compute_convergence_checks=False
+)
 COLUMNS = 20
 
 
@@ -51,8 +70,8 @@ class Gradient:
         return self.function(self.points[self.calls % len(self.points)])
 
 
-def run(rows=1_000_000, n=2, repeats=60):
-    """Measure; return the times by contender."""
+def run(rows=ROWS, n=2, repeats=REPEATS, sampling=SAMPLING):
+    """Measure; return the times of gradients by contender, and the seconds that sampling takes by some of them."""
     x, y = data_of(rows)
     parts = [Gradient(model_of(*share)) for share in zip(np.array_split(x, n), np.array_split(y, n))]  # before the fork
     plain_model = model_of(x, y)
@@ -65,41 +84,96 @@ def run(rows=1_000_000, n=2, repeats=60):
             ours = Gradient(parallel_model)
             for value, expected in zip(ours.function(plain.points[0]), plain.function(plain.points[0])):
                 if not np.allclose(value, expected, rtol=1e-10):
-                    raise WrongResult("the gradient of a logistic regression")
-            return measure_in_turn(
-                {
-                    "synkhronos": Local(ours, before=functools.partial(limit, 1)),
-                    "plain PyMC, one thread": Local(plain, before=functools.partial(limit, 1)),
-                    f"plain PyMC, {n} threads": Local(plain, before=functools.partial(limit, n)),
-                    CEILING: at_once.contender("gradient"),
-                },
-                repeats,
-            )
+                    raise WrongResult(CASE)
+            contenders = {
+                "synkhronos": Local(ours, before=functools.partial(limit, 1)),
+                "plain PyMC, one thread": Local(plain, before=functools.partial(limit, 1)),
+                THREADS.format(n): Local(plain, before=functools.partial(limit, n)),
+                CEILING: at_once.contender("gradient"),
+            }
+            times = measure_in_turn(contenders, repeats, rounds=10)
+            sampled = sample({"synkhronos": (parallel_model, 1), THREADS.format(n): (plain_model, n)}, sampling)
         finally:
             synk.close()
+    return times, sampled
+
+
+def sample(models, sampling):
+    """Return, for every model, the seconds that sampling takes, once its functions are compiled."""
+    logging.getLogger("pymc").setLevel(logging.ERROR)  # so few draws, it says, cannot be judged
+    seconds, chains = {}, []
+    for name, (model, threads) in models.items():
+        threadpoolctl.threadpool_limits(threads)
+        pm.sample(model=model, **dict(sampling, draws=1, tune=1))
+        begin = time.perf_counter()
+        chain = pm.sample(model=model, discard_tuned_samples=False, **sampling)
+        seconds[name] = time.perf_counter() - begin
+        chains.append(np.concatenate([group["beta"].values[0] for group in (chain.warmup_posterior, chain.posterior)]))
+    if not np.allclose(chains[0][:10], chains[1][:10], rtol=1e-6):
+        raise WrongResult("the first 10 draws of NUTS")
+    return seconds
+
+
+def judge(times):
+    """Return a verdict for each of the goals."""
+    found = [(goal, times["synkhronos"].median, times[goal.beside].median) for goal in GOALS if goal.beside in times]
+    return [Verdict(goal, other / ours, ours, other) for goal, ours, other in found]
+
+
+def document(rows, n, times, sampled, state):
+    """Return what docs/performance.md has of this, in Markdown."""
+    lines = [
+        f"Date: {datetime.date.today().isoformat()}. Machine: {machine()}, PyMC {pm.__version__}. {state}\n",
+        f"Value and gradient of a logistic regression with {rows:,} rows and {COLUMNS} columns, by {n} ranks:\n",
+        verdict_table(judge(times)),
+        "| who | median, ms | least, ms |",
+        "| --- | ---: | ---: |",
+        *(f"| {name} | {each.median / 1e3:.2f} | {each.least / 1e3:.2f} |" for name, each in times.items()),
+        "\n`pm.sample`, one chain of {tune} draws for tuning and {draws} more (the first ten are the same): ".format(
+            **SAMPLING
+        )
+        + ", ".join(f"{name} {each:.1f} s" for name, each in sampled.items())
+        + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write(text, path=DOCUMENT):
+    """Put the text in its place in the document."""
+    before, rest = path.read_text().split(BEGIN)
+    path.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
 
 
 def main(arguments=None):
-    """Run the command line."""
+    """Run the command line; return the exit status: 0 if the goals were met, 2 if nothing could be concluded."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pymc", description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--anyway", action="store_true", help="measure and conclude on a busy machine, too")
+    parser.add_argument("--no-write", action="store_true", help="leave docs/performance.md as it is")
     given = parser.parse_args(arguments)
     before = stolen()
-    times = run(given.rows, given.ranks, given.repeats)
-    ours = times["synkhronos"].median
-    for name, each in times.items():
-        print(f"{name:<45} {each.median / 1000:8.2f} ms, least {each.least / 1000:8.2f}")
-    print(f"of what programs that never meet reach: {times[CEILING].median / ours:.3f} (goal 0.93)")
-    for name in ("plain PyMC, one thread", f"plain PyMC, {given.ranks} threads"):
-        print(f"times as fast as {name}: {times[name].median / ours:.2f}")
-    busy = max(before, stolen())
-    if busy > BUSY:
+    if before > BUSY and not given.anyway:
         print(
-            f"Other programs took {100 * busy:.0f} % of a core (load {os.getloadavg()[0]:.1f}): nothing is concluded."
+            f"Other programs take {100 * before:.0f} % of a core (load {os.getloadavg()[0]:.1f}): wait, or add "
+            "--anyway."
         )
+        return 2
+    times, sampled = run(given.rows, given.ranks, given.repeats)
+    worst = max(before, stolen())
+    state = (
+        f"Load {os.getloadavg()[0]:.1f}; other programs took at most {100 * worst:.1f} % of a core before and after."
+    )
+    text = document(given.rows, given.ranks, times, sampled, state)
+    print(text)
+    if worst > BUSY and not given.anyway:
+        print("Other programs ran meanwhile: nothing is concluded.")
+        return 2
+    if (given.rows, given.ranks) == (ROWS, 2) and not given.no_write:
+        write(text)
+    return 0 if all(verdict.met for verdict in judge(times)) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from typing import Any, List
 
+from .engines.pytensor import import_check
 from .engines.theano.import_fixes import prepare
 
 __version__ = "0.1.0"
@@ -71,4 +72,5 @@ def _shut_down() -> None:
 
 
 prepare()
+import_check.prepare()
 del prepare

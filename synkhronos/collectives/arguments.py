@@ -111,7 +111,8 @@ class Variables:
         self.types = [self.engine.shared_type(variable) for variable in variables]
         self.random = [self.engine.is_random(variable) for variable in variables]
         for variable, name, type_, random in zip(variables, self.names, self.types, self.random):
-            kind = type(self.engine.get(variable)).__name__
+            value = self.engine.get(variable)
+            kind = type(value).__name__
             if random and not states:
                 raise ArgumentTypeError(
                     "shared_vars",
@@ -124,7 +125,9 @@ class Variables:
                     "shared_vars",
                     "dense arrays, which collectives can combine",
                     f"{name}, which is not a dense array but {kind}",
-                    "every rank has its own",
+                    "make it of a NumPy array: shared(np.asarray(value))"
+                    if hasattr(value, "__array__")
+                    else "every rank has its own",
                 )
         self.numbers = [_number(session, self.engine, *each, unused) for each in zip(variables, self.names)]
         names: Dict[int, str] = {}

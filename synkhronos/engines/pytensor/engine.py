@@ -31,10 +31,11 @@ from ...sharding import Rule
 from .. import random_states
 from ..base import Collectives
 from ..graph.affine import Affine
+from ..graph.collectives import needs_call
 from ..graph.engine import GraphEngine
 from ..graph.library import Library
 from ..graph.snapshot import Snapshot
-from . import jit, pickling_repairs, profiles, repairs, scans
+from . import jax_functions, jit, pickling_repairs, profiles, repairs, scans
 from .classes import CLASSES, is_sparse
 from .formulas import with_formulas
 from .lengths import LENGTHS
@@ -109,7 +110,26 @@ class PyTensorEngine(GraphEngine):
         if isinstance(outputs, dict):
             hint = "functions of PyTensor return no dicts"
             raise ArgumentTypeError("outputs", "a variable or a list of variables", "a dict", hint)
-        return super().compile(inputs, outputs, updates, givens, **kwargs)
+        mode = get_mode(kwargs.get("mode"))
+        if not isinstance(mode, Mode):
+            raise ArgumentTypeError("mode", "a mode of PyTensor, or the name of one", repr(mode))
+        linker = mode.linker
+        if not jit.is_known(linker):
+            raise ArgumentValueError(
+                "mode",
+                "one that compiles by Numba (NUMBA, the default), by C or Python (CVM, FAST_COMPILE) or by JAX (JAX)",
+                f"one with the linker {type(linker).__name__}",
+            )
+        if not isinstance(linker, NumbaLinker) and jit.is_jitted(linker):
+            given = outputs if isinstance(outputs, (list, tuple)) else [] if outputs is None else [outputs]
+            new_values = updates.values() if isinstance(updates, dict) else [new for _, new in updates or ()]
+            found = [each.variable if isinstance(each, SymbolicOutput) else each for each in (*given, *new_values)]
+            if needs_call(self.library, [each for each in found if isinstance(each, Variable)]):
+                jit.refuse_collectives(linker)
+        compiled = super().compile(inputs, outputs, updates, givens, **kwargs)
+        if jax_functions.is_jax(linker):
+            jax_functions.refuse_random(self.function_name(compiled), self.shareds(compiled))
+        return compiled
 
     def results(self, compiled: Any, args: Sequence[Any], subset: Optional[List[int]]) -> List[Any]:
         cells = self._cells.get(compiled.maker)
@@ -119,7 +139,11 @@ class PyTensorEngine(GraphEngine):
         jit.settle(cells)
         if jit.is_jitted(compiled.maker.linker):
             args = list(map(jit.laid_out, args))
-        return super().results(compiled, args, subset)
+        results = super().results(compiled, args, subset)
+        if jax_functions.is_jax(compiled.maker.linker):
+            jax_functions.settle(cells)
+            results = list(map(jax_functions.as_numpy, results))
+        return results
 
     def warm_up(self, compiled: Any) -> None:
         jit.compile_now(compiled)
@@ -127,6 +151,11 @@ class PyTensorEngine(GraphEngine):
     @staticmethod
     def output_keys(compiled: Any) -> Optional[List[str]]:
         return None  # dicts of outputs are gone
+
+    def restored(self, maker: Any, name: Optional[str], trust_input: bool) -> Any:
+        if jax_functions.is_jax(maker.linker):
+            jax_functions.refuse_inherited(name)
+        return super().restored(maker, name, trust_input)
 
     def create(self, maker: Any, values: List[Any]) -> Any:
         return maker.create(values)
@@ -140,14 +169,8 @@ class PyTensorEngine(GraphEngine):
     # -- collectives inside functions ----------------------------------------------------------------------------
 
     def collectives(self, snapshot: Snapshot, scattered: Mapping[Any, int]) -> Optional[Collectives]:
-        linker = snapshot.settings["mode"].linker
-        if jit.is_jitted(linker) and not isinstance(linker, NumbaLinker) and snapshot.is_joint(self.library):
-            raise ArgumentValueError(
-                "mode",
-                "one that calls operations of synkhronos.ops once each, in order: NUMBA, or one of the C linker",
-                f"one of {type(linker).__name__}, which may leave out, repeat or reorder them",
-                "leave out the operations of synkhronos.ops (and exact=True), or choose another mode",
-            )
+        if snapshot.is_joint(self.library):
+            jit.refuse_collectives(snapshot.settings["mode"].linker)
         return super().collectives(snapshot, scattered)
 
     # -- operations of the program's own -------------------------------------------------------------------------

@@ -12,6 +12,10 @@
 `data_parallel` makes the operation of a function of the rows, or of the observed variables of a whole model (observed).
 """
 
-from .data_parallel import data_parallel
+from .requirement import check
+
+check()
+
+from .data_parallel import data_parallel  # noqa: E402
 
 __all__ = ["data_parallel"]

@@ -9,6 +9,7 @@ import pymc as pm
 import pytensor
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph, model_potential
 from pymc.pytensorf import rvs_in_graph
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
@@ -18,7 +19,7 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
 from .likelihood import Likelihood
 from .observed import observed_in
 from .operation import DataParallelLogp
-from .rows import as_data, variable_for
+from .rows import as_data, refuse_open_bounds, shared_values, variable_for
 
 
 def data_parallel(
@@ -128,16 +129,21 @@ def _of_function(
     if not isinstance(rows, Variable):
         got = f"{rows!r} of type {type(rows).__name__}"
         raise ArgumentTypeError("model_or_logp", "a function that returns a variable", got)
-    reached = set(ancestors([rows], set(model.free_RVs)))
-    found = [each for each in model.free_RVs if each in reached]
+    reached = list(ancestors([rows], set(model.free_RVs)))
+    found = [each for each in model.free_RVs if each in set(reached)] + shared_values(reached)
     more = [each.type(each.name) for each in found]
     rows = clone_replace(rows, dict(zip(found, more)))
     random = rvs_in_graph([rows])
     if random:
         names = ", ".join(sorted(str(each.name or each) for each in random))
-        hint = "pm.logp(distribution, values) is that of a distribution"
+        hint = (
+            "pm.logp(distribution, values) is that of a distribution; variables of the model that it depends on are "
+            "best given to the function: data_parallel(f, data, params)"
+        )
         raise ArgumentTypeError(name, "a log-probability", f"one that draws random numbers ({names})", hint)
-    likelihood = Likelihood(rows, variables, data, inputs + more, name, mode)
+    refuse_open_bounds(rows, name)
+    fixed = [each for each, of in zip(more, found) if isinstance(of, SharedVariable)]
+    likelihood = Likelihood(rows, variables, data, inputs + more, name, mode, fixed)
     return pm.Potential(name, _computed(likelihood, of_model + found, batch))
 
 
@@ -146,11 +152,11 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
         hint = "a model has its data itself; give arrays to a function"
         raise ArgumentTypeError("data", "a list of names of pm.Data and observed variables", repr(names), hint)
     pieces = observed_in(model, names)
-    likelihoods = [Likelihood(*piece[1:5], piece.variable.name, mode) for piece in pieces]
+    likelihoods = [Likelihood(*piece[1:5], piece.variable.name, mode, piece.fixed) for piece in pieces]
     fgraph, in_fgraph = fgraph_from_model(model)
     for piece, likelihood in zip(pieces, likelihoods):
         observed = in_fgraph[piece.variable]
-        potential = _computed(likelihood, [in_fgraph[each] for each in piece.of_model], batch)
+        potential = _computed(likelihood, [in_fgraph.get(each, each) for each in piece.of_model], batch)
         fgraph.add_output(model_potential(potential, piece.variable.name), import_missing=True)
         fgraph.remove_output(fgraph.outputs.index(observed))
         if observed in fgraph.variables:

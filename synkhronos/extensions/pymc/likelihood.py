@@ -51,6 +51,8 @@ class Likelihood:
         Used in messages.
     mode : mode, optional
         PyTensor's, in which the ranks' function is compiled.
+    fixed : list of variables, optional
+        Those of the parameters without a gradient: for values of ``pm.Data``.
 
     Raises
     ------
@@ -66,9 +68,10 @@ class Likelihood:
         params: Sequence[Variable],
         name: str,
         mode: Any = None,
+        fixed: Sequence[Variable] = (),
     ) -> None:
         self.name, self.data, self.n_rows = name, list(data), len(data[0])
-        self.differentiable = [param.type.dtype.startswith("float") for param in params]
+        self.differentiable = [param.type.dtype.startswith("float") and param not in fixed for param in params]
         self._pid, self._key = os.getpid(), uuid.uuid4().hex
         refuse_mixed_rows(rows, variables, params, name)
         total = rewrite_pregrad(rows.sum())  # as PyMC does: the gradient of a sigmoid's logarithm would be 0 / 0

@@ -6,21 +6,24 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import pymc as pm
 from pymc.data import MinibatchOp
-from pymc.distributions.continuous import TruncatedNormalRV
+from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pymc.distributions.shape_utils import change_dist_size
-from pymc.distributions.truncated import TruncatedRV
+from pymc.distributions.truncated import Truncated, TruncatedRV
+from pymc.pytensorf import constant_fold
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
+from pytensor.tensor import constant
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.type import TensorType
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
-from .rows import as_data, variable_for
+from .rows import as_data, shared_values, variable_for
 
 
 class Observed(NamedTuple):
@@ -35,7 +38,7 @@ class Observed(NamedTuple):
     variables, data : list
         Variables for the rows of the observed values and of what explains them, and the arrays.
     params, of_model : list of variables
-        Variables for the parameters, and the model's variables that they are.
+        Variables for the parameters, and the model's variables (or values, as ``pm.Data``) that they are.
     containers : list of variables
         The model's ``pm.Data`` among the data.
     """
@@ -47,6 +50,11 @@ class Observed(NamedTuple):
     params: List[Variable]
     of_model: List[Variable]
     containers: List[Variable]
+
+    @property
+    def fixed(self) -> List[Variable]:
+        """Those of the parameters that are values, of which there is no gradient."""
+        return [param for param, of in zip(self.params, self.of_model) if isinstance(of, SharedVariable)]
 
 
 def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observed]:
@@ -95,6 +103,9 @@ def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
         raise ArgumentValueError(
             "model", "one without total_size", got, "leave it out and pass batch= to data_parallel"
         )
+    if isinstance(rv.owner.op, PartialObservedRV) or _is_observed_part(model, rv):
+        hint = "leave the rows out in which values are missing, or fill them in"
+        raise ArgumentValueError("model", "observed values without missing ones", f"some that are ({rv.name})", hint)
     value = model.rvs_to_values[rv]
     blockers = set(model.basic_RVs) - {rv}
     every = list(ancestors([value, *_distribution_parameters(rv)], blockers))
@@ -105,6 +116,11 @@ def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
     return {"values": [each for each in ancestors([value]) if _is_array(each)], "all": list(filter(_is_array, every))}
 
 
+def _is_observed_part(model: pm.Model, rv: Variable) -> bool:
+    """Return whether PyMC has divided what was observed in two, because some of it is missing."""
+    return rv.name.endswith("_observed") and rv.name[: -len("observed")] + "unobserved" in model.named_vars
+
+
 def _distribution_parameters(rv: Variable) -> List[Variable]:
     size = _size_of(rv)
     return [each for each in rv.owner.inputs if each is not size]
@@ -112,8 +128,10 @@ def _distribution_parameters(rv: Variable) -> List[Variable]:
 
 def _size_of(rv: Variable) -> Optional[Variable]:
     """Return the input of a random variable that is its size; None if it has none."""
-    size_param = getattr(rv.owner.op, "size_param", None)
-    return None if size_param is None else size_param(rv.owner)
+    op = rv.owner.op
+    if not hasattr(op, "size_param") or (isinstance(op, SymbolicRandomVariable) and op.extended_signature is None):
+        return None
+    return op.size_param(rv.owner)
 
 
 def _is_array(variable: Variable) -> bool:
@@ -136,6 +154,7 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
     blockers = set(model.basic_RVs) - {rv}
     reached = set(ancestors(_distribution_parameters(rv), blockers))
     of_model = [each for each in model.free_RVs if each in reached]
+    of_model += [each for each in shared_values(reached) if each not in arrays]
     others = [each.name for each in model.observed_RVs if each is not rv and each in reached]
     if others:
         raise ArgumentTypeError(rv.name, "to depend on free variables alone", f"one that depends on {others[0]}")
@@ -154,15 +173,24 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
 
 def _of_size_of(rv: Variable, value: Variable) -> Variable:
     """Return the random variable with the size of the value, where the model's has a fixed number of rows."""
-    hint = "give the log-probability of its rows as a function (written out, if it is truncated)"
-    if isinstance(
-        rv.owner.op, (TruncatedRV, TruncatedNormalRV)
-    ):  # with another size its open bound is a number like any other: NaN
-        raise ArgumentTypeError(rv.name, "a distribution that is not truncated", str(rv.owner.op), hint)
     try:
-        return change_dist_size(rv, value.shape[: rv.type.ndim - rv.owner.op.ndim_supp])
+        resized = change_dist_size(rv, value.shape[: rv.type.ndim - rv.owner.op.ndim_supp])
     except (AttributeError, NotImplementedError):
+        hint = "give the log-probability of its rows as a function"
         raise ArgumentTypeError(rv.name, "a distribution whose size PyMC can change", str(rv.owner.op), hint) from None
+    return _with_constants(resized) if isinstance(resized.owner.op, RandomVariable) else resized
+
+
+def _with_constants(rv: Variable) -> Variable:
+    """Return a random variable whose parameters are constants if they depend on no variable.
+
+    Only an open bound that is a constant is one for PyMC: the logarithm of ``logcdf(inf)`` has no gradient.
+    """
+    inputs = list(rv.owner.inputs)
+    for i, param in enumerate(inputs):
+        if param.owner is not None and all(isinstance(each, Constant) for each in graph_inputs([param])):
+            inputs[i] = constant(constant_fold([param])[0], dtype=param.type.dtype)
+    return rv.owner.op.make_node(*inputs).default_output()
 
 
 def _remade(variable: Variable, replaced: Dict[Variable, Variable]) -> Variable:
@@ -172,7 +200,11 @@ def _remade(variable: Variable, replaced: Dict[Variable, Variable]) -> Variable:
         if not any(each in new for each in node.inputs):
             continue
         inputs, op = [new.get(each, each) for each in node.inputs], node.op
-        if isinstance(op, SymbolicOp):  # its graph inside is one for the shapes of before
+        if isinstance(op, TruncatedRV):  # its graph inside is one for the shapes of before
+            *of_base, lower, upper = inputs
+            base = op.base_rv_op.make_node(*of_base).default_output()
+            outputs = Truncated.rv_op(base, lower, upper, op.max_n_steps).owner.outputs
+        elif isinstance(op, SymbolicOp):  # likewise
             op = type(op)(**{name: getattr(op, name) for name in op.__props__}, **op._init_kwargs)
             outputs = op(*inputs, return_list=True)
         else:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, Sequence
+from typing import Any, Iterable, List, Sequence, Set
 
 import numpy as np
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Variable
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import io_toposort
+from pytensor.scalar.basic import Add, Cast, Mul, Second, Sub, TrueDiv
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.type import TensorType
 
 import synkhronos as synk
@@ -28,6 +31,9 @@ def as_data(values: Sequence[Any], labels: Sequence[str]) -> List[synk.Data]:
     data: List[synk.Data] = []
     for value, label in zip(values, labels):
         if not isinstance(value, (synk.Data, np.memmap, str, os.PathLike)):
+            if isinstance(value, Variable):
+                got = f"a variable ({value})"
+                raise ArgumentTypeError(label, "an array of numbers", got, "give its value: pm.Data has get_value()")
             value = np.asarray(value)
             if value.dtype.kind not in "biufc":
                 raise ArgumentTypeError(label, "an array of numbers", f"dtype {value.dtype}", "convert it")
@@ -44,6 +50,45 @@ def as_data(values: Sequence[Any], labels: Sequence[str]) -> List[synk.Data]:
 def variable_for(data: synk.Data, name: str) -> Variable:
     """Return a variable for any number of rows of the data."""
     return TensorType(str(data.dtype), shape=(None, *data.shape[1:]))(name)
+
+
+def shared_values(reached: Iterable[Variable]) -> List[Variable]:
+    """Return the shared variables with arrays or numbers (``pm.Data`` are such) among those an expression depends on.
+
+    Ranks would have values of their own for them, which do not change with those of the program.
+    """
+    return [each for each in reached if isinstance(each, SharedVariable) and isinstance(each.type, TensorType)]
+
+
+def refuse_open_bounds(rows: Variable, name: str) -> None:
+    """Refuse a log-probability that computes with a constant infinity: its gradient is not a number.
+
+    PyMC's own is that of a truncated distribution with a shape, or with a parameter that has one: it takes its open
+    bound for a number like any other.
+    """
+    infinite: Set[Variable] = set()
+    for node in io_toposort([], [rows]):
+        infinite.update(
+            each
+            for each in node.inputs
+            if isinstance(each, Constant) and each.type.dtype.startswith("float") and np.isinf(each.data).all()
+        )
+        if not any(each in infinite for each in node.inputs):
+            continue
+        if isinstance(node.op, DimShuffle):
+            infinite.update(node.outputs)
+        elif isinstance(node.op, Elemwise):
+            scalar_op = node.op.scalar_op
+            if isinstance(scalar_op, (Second, Cast)) and node.inputs[-1] in infinite:
+                infinite.update(node.outputs)
+            elif isinstance(scalar_op, (Add, Sub, Mul, TrueDiv)):
+                expected = "a log-probability with a gradient"
+                got = f"one that computes with infinity ({node.op}), as an open bound of a truncated distribution"
+                hint = (
+                    'give data_parallel a whole model, pm.Truncated("y", ..., observed=y), or a bound that is finite '
+                    "and so far out that it does not count"
+                )
+                raise ArgumentValueError(name, expected, got, hint)
 
 
 def refuse_mixed_rows(rows: Variable, data: Sequence[Variable], params: Sequence[Variable], name: str) -> None:

@@ -1,0 +1,53 @@
+"""What the extension for PyMC says where there is none that it can use, in processes of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import synkhronos
+
+PROGRAM = """
+import sys
+from importlib import metadata
+
+def version(name, version_of=metadata.version):
+    if name != "pymc":
+        return version_of(name)
+    if not {found!r}:
+        raise metadata.PackageNotFoundError(name)
+    return {found!r}
+
+import numpy, synkhronos.extensions
+metadata.version, sys.version_info = version, {python}
+try:
+    import synkhronos.extensions.pymc
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "found, python, said",
+    [
+        ("", (3, 13, 0), 'needs PyMC 6 (here: none is installed): pip install ".[pymc]"'),
+        ("5.10.0", (3, 13, 0), 'needs PyMC 6 (here: PyMC 5.10.0): pip install ".[pymc]"'),
+        (
+            "",
+            (3, 11, 7),
+            "needs PyMC 6 (here: none is installed): make an environment of Python 3.12 or later (this is ",
+        ),
+    ],
+)
+def test_refused(found, python, said):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM.format(found=found, python=python)],
+        env=dict(os.environ, PYTHONPATH=str(Path(synkhronos.__file__).parents[1])),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+    )
+    assert done.stdout.startswith("synkhronos.extensions.pymc " + said), done.stdout
+    assert done.stdout.rstrip().endswith('pip install ".[pymc]"' + " there" * (python < (3, 12))), done.stdout
