@@ -78,13 +78,19 @@ class TheanoLibrary:
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = theano.OpFromGraph, theano.Op, theano.Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
-        self.sorts_have_an_axis = False
+        self.sorts_have_an_axis, self.casts_wrap_around = False, True
         self.slow, self.quick = theano.Mode(linker="py", optimizer=None), "FAST_COMPILE"
         self.full, self.with_compiler = "FAST_RUN", theano.Mode("cvm", "fast_compile")
         self.lazy = self.quick  # computes only that branch of a condition which is chosen
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, (False,) * ndim)(name)
+
+    @property
+    def NanGuardMode(self):
+        from theano.compile.nanguardmode import NanGuardMode
+
+        return NanGuardMode
 
     @property
     def sparse(self):
@@ -158,10 +164,18 @@ class PyTensorLibrary:
         self.full, self.with_compiler = Mode(linker=LINKER, optimizer="fast_run"), self.quick
         self.lazy = Mode(linker="vm", optimizer="fast_compile")
         self.sorts_have_an_axis = "axis" in SortOp.__props__
+        # With NumPy 2 the Python code of PyTensor 3.0 raises an OverflowError.
+        self.casts_wrap_around = LINKER != "py" or not pytensor.__version__.startswith("3.0.")
         self.inputs = lambda outputs: list(graph_inputs(outputs))
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, shape=(None,) * ndim)(name)
+
+    @property
+    def NanGuardMode(self):
+        from pytensor.compile.debug.nanguardmode import NanGuardMode
+
+        return NanGuardMode
 
     @property
     def sparse(self):

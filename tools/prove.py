@@ -32,7 +32,8 @@ import synkhronos as synk  # noqa: E402
 
 #: The engine beside NumPy's, and what it is called.
 ENGINE, LABEL = ("theano", "Theano") if importlib.util.find_spec("theano") else ("pytensor", "PyTensor")
-os.environ.setdefault("PYTENSOR_FLAGS", "linker=py,cxx=")  # run by Python code, graphs cost no compiling
+if "SYNK_TEST_LINKER" not in os.environ:
+    os.environ.setdefault("PYTENSOR_FLAGS", "linker=py,cxx=")  # run by Python code, graphs cost no compiling
 
 DOCUMENT = ROOT / "docs" / "reliability.md"
 COMMAND = "make prove" + (" ENGINE=pytensor" if ENGINE == "pytensor" else "")

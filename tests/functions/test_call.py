@@ -418,18 +418,22 @@ def test_results_do_not_change_later(world, words):
             assert result.flags.writeable
 
 
-def test_results_that_theano_lends_do_not_change_later(make_world, theano_words):
-    make_world("fork", 2, engine="theano")
-    theano, x = theano_words.theano, theano_words.variable("x")
-    w = theano.shared(np.ones(2), "w")
-    keep_all = theano.Mode(linker=theano.gof.vm.VM_Linker(use_cloop=True, allow_gc=False), optimizer="fast_run")
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_results_that_a_library_lends_do_not_change_later(make_world, words_of, engine):
+    from library import IS_THEANO, L
+
+    make_world("fork", 2, engine=engine)
+    words = words_of(engine)
+    x = words.variable("x")
+    w = L.shared(np.ones(2), "w")
+    keep_all = L.Mode(linker=L.VMLinker(use_cloop=IS_THEANO, allow_gc=False), optimizer="fast_run")
 
     def lent(expression):
-        return theano.Out(expression, borrow=True), None
+        return L.Out(expression, borrow=True), None
 
-    for mode in (theano_words.mode, keep_all):
-        f = theano_words.function(
-            [theano.In(x, borrow=True)],
+    for mode in (words.mode, keep_all):
+        f = words.function(
+            [L.In(x, borrow=True)],
             [lent(x), lent(x * 2), lent(w), (w, None), lent(w * 2)],
             updates=[(w, w + 1)],
             mode=mode,

@@ -13,8 +13,11 @@ from synkhronos.runtime.registry import SharedEntry
 from synkhronos.testing import numpy_engine as engine
 
 TWO = [("threads", 2, 0, "numpy"), ("threads", 3, 1, "numpy"), ("fork", 2, 0, "numpy")]
-TWO += [pytest.param(("fork", 2, 0, "theano"), marks=pytest.mark.theano, id="theano")]
-BOTH = [("threads", 2, 0, "numpy"), pytest.param(("fork", 2, 0, "theano"), marks=pytest.mark.theano, id="theano")]
+GRAPHS = [
+    pytest.param(("fork", 2, 0, name), marks=getattr(pytest.mark, name), id=name) for name in ("theano", "pytensor")
+]
+TWO += GRAPHS
+BOTH = [("threads", 2, 0, "numpy"), *GRAPHS]
 
 
 @pytest.fixture
@@ -182,10 +185,10 @@ def test_what_the_library_changes_is_not_told(small, told):
 def test_random_streams_are_the_masters_own(small, told):
     """The master may draw by itself: every rank has its own stream."""
     world, words = small
-    if world.engine_name == "theano":
-        from theano.sandbox.rng_mrg import MRG_RandomStreams
+    if world.engine_name != "numpy":
+        from library import L
 
-        stream = MRG_RandomStreams(1)  # whose state is a dense array
+        stream = L.streams(1)[0]  # (the state of Theano's is a dense array)
         f = words.function([], (stream.uniform((2,)), "gather"))
     else:
         stream = engine.random_stream(1)

@@ -5,6 +5,7 @@ these words it uses ``+ - *``, comparisons by name, and indexing by constants; a
 """
 
 import operator
+import os
 
 import numpy as np
 
@@ -218,7 +219,7 @@ class Theano(Tensors):
 
 
 class PyTensor(Tensors):
-    """The words of PyTensor, run as Python code likewise."""
+    """The words of PyTensor, run as Python code likewise; or by the linker that ``SYNK_TEST_LINKER`` names."""
 
     returns_dicts, computes_all = False, True
 
@@ -229,7 +230,8 @@ class PyTensor(Tensors):
 
         super().__init__(pt)
         self.shared, self.In = pytensor.shared, pytensor.In
-        self.options = {"mode": Mode("py", "fast_compile"), "on_unused_input": "ignore"}
+        linker = os.environ.get("SYNK_TEST_LINKER", "py")
+        self.options = {"mode": Mode(linker, "fast_compile"), "on_unused_input": "ignore"}
 
     def variable(self, name, dtype, ndim, broadcastable=None):
         shape = tuple(1 if one else None for one in broadcastable or (False,) * ndim)

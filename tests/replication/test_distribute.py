@@ -124,17 +124,21 @@ def test_update_that_is_not_in_place_and_has_another_shape(world, words):
     assert sums.tolist() == [32] * world.n and average.tolist() == [4] * 8
 
 
-def test_matrix_product_into_itself(make_world, theano_words):
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_matrix_product_into_itself(make_world, words_of, engine):
+    from library import T
+
+    words = words_of(engine)
     for launcher in ("threads", "fork"):
-        world = make_world(launcher, 2, engine="theano")
-        T, start = theano_words.T, np.array([[1.0, 2.0], [0.5, -1.0]])
-        W = theano_words.shared(start.copy(), "W")
-        x = theano_words.variable("x")
-        f = theano_words.function([x], updates=[(W, T.dot(W, W))])
+        world = make_world(launcher, 2, engine=engine)
+        start = np.array([[1.0, 2.0], [0.5, -1.0]])
+        W = words.shared(start.copy(), "W")
+        x = words.variable("x")
+        f = words.function([x], updates=[(W, T.dot(W, W))])
         synk.distribute()
         world.set_values(W, [start, -2 * start])
         f(np.ones(2))
-        g = theano_words.function([x], (W, "gather"), updates=[(W, T.dot(W, W))])
+        g = words.function([x], (W, "gather"), updates=[(W, T.dot(W, W))])
         f(np.ones(2))
         result = g(np.ones(2)).reshape(2, 2, 2)
         for value, first in zip(result, (start, -2 * start)):
@@ -318,13 +322,17 @@ def test_a_function_that_cannot_travel(make_world, numpy_words):
     synk.distribute()
 
 
-def test_a_theano_function_that_cannot_travel(make_world, theano_words):
-    make_world("fork", 2, engine="theano")
-    x, w = theano_words.variable("x"), theano_words.shared(2.0, "w")
-    good = theano_words.function([x], ((x * w).sum(), "sum"))
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_a_function_of_a_library_that_cannot_travel(make_world, words_of, engine):
+    from library import L
+
+    words = words_of(engine)
+    make_world("fork", 2, engine=engine)
+    x, w = words.variable("x"), words.shared(2.0, "w")
+    good = words.function([x], ((x * w).sum(), "sum"))
     lock = threading.Lock()
-    printed = theano_words.theano.printing.Print("noisy", global_fn=lambda op, value: lock)(x * w)
-    bad = theano_words.function([x], printed.sum(), name="bad")
+    printed = L.Print("noisy", global_fn=lambda op, value: lock)(x * w)
+    bad = words.function([x], printed.sum(), name="bad")
     with pytest.raises(
         TypeError,
         match=r"function 'bad' cannot be sent to the other ranks: the operation Print\{.* "
@@ -336,12 +344,14 @@ def test_a_theano_function_that_cannot_travel(make_world, theano_words):
     assert bad.as_theano(ROWS) == 30 and good(ROWS) == 30
 
 
-def test_the_mode_travels(make_world, theano_words):
-    make_world("fork", 2, engine="theano")
-    from theano.compile.nanguardmode import NanGuardMode
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_the_mode_travels(make_world, words_of, engine):
+    from library import L, T
 
-    x = theano_words.variable("x")
-    f = theano_words.function([x], (theano_words.T.log(x), "gather"), mode=NanGuardMode(optimizer=None))
+    words = words_of(engine)
+    make_world("fork", 2, engine=engine)
+    x = words.variable("x")
+    f = words.function([x], (T.log(x), "gather"), mode=L.NanGuardMode(optimizer=None))
     assert f(np.ones(4)).tolist() == [0] * 4
     with pytest.raises(synk.WorkerError, match="rank 1 raised AssertionError: .*NaN detected"):
         f([1.0, 1.0, 1.0, -1.0])
@@ -385,17 +395,21 @@ def test_a_function_that_one_rank_cannot_load(make_world, numpy_words):
 # -- large ---------------------------------------------------------------------------------------------------------
 
 
-def test_3000_chained_operations(make_world, theano_words):
-    make_world("fork", 2, engine="theano")
-    x = theano_words.variable("x")
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_3000_chained_operations(make_world, words_of, engine):
+    from library import IS_THEANO, L, T
+
+    words = words_of(engine)
+    make_world("fork", 2, engine=engine)
+    x = words.variable("x")
     y = x
     for i in range(3000):
-        y = y + 1 if i % 2 else theano_words.T.tanh(y)
-    mode = theano_words.theano.Mode(theano_words.theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False), None)
+        y = y + 1 if i % 2 else T.tanh(y)
+    mode = L.Mode(L.VMLinker(use_cloop=IS_THEANO, c_thunks=False), None)
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(20000)  # which Theano itself needs to compile that
+    sys.setrecursionlimit(20000)  # which the library itself needs to compile that
     try:
-        f = theano_words.function([x], (y, "gather"), mode=mode)
+        f = words.function([x], (y, "gather"), mode=mode)
     finally:
         sys.setrecursionlimit(limit)
     truth = ROWS
@@ -424,9 +438,11 @@ class Constants(Command):
 
 
 @pytest.mark.parametrize("launcher", ["threads", "fork"])
-def test_large_constants_are_shared_by_the_ranks(make_world, theano_words, launcher):
-    import theano.tensor as T
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_large_constants_are_shared_by_the_ranks(make_world, words_of, engine, launcher):
+    from library import T
 
+    words = words_of(engine)
     world = make_world(launcher, 3)
     if DEVICE:
         pytest.skip("constants lie on the devices")
@@ -435,7 +451,7 @@ def test_large_constants_are_shared_by_the_ranks(make_world, theano_words, launc
     large, small = T.constant(values), T.constant(values[:5])
     gc.collect()
     used = pool.used
-    f = theano_words.function(
+    f = words.function(
         [x],
         [
             (large[x].sum(), "sum"),
@@ -444,7 +460,7 @@ def test_large_constants_are_shared_by_the_ranks(make_world, theano_words, launc
             (large, None),
         ],
     )
-    g = theano_words.function([x], (large[x].max(), "max"))
+    g = words.function([x], (large[x].max(), "max"))
     rows = np.arange(0, 300, 7)  # 43 of them
     division = rows[:15], rows[15:29], rows[29:]
     for _ in range(2):
