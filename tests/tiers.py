@@ -85,7 +85,11 @@ RULES = (
     Rule("thorough", "tests/sharding/test_random_graphs.py"),
     Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),
     # Of every model, two ranks.
-    Rule("thorough", "tests/extensions/test_pymc.py", r"plain_model\[.*-[13]\]|spawn|fit_in_batches"),
+    Rule(
+        "thorough",
+        "tests/extensions/test_pymc.py",
+        r"plain_model\[.*-[13]\]|spawn|fit_in_batches|example_of_the_page",
+    ),
     # What becomes of modules that ranks load beforehand, in programs that compile: one, and one fault.
     Rule("thorough", "tests/replication/test_prefetched_modules.py", r"\[(?!in time)"),
     Rule("thorough", "tests/engines/test_compiled_modules.py", r"cannot_be_loaded|before_it_is_needed"),

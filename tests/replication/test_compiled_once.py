@@ -15,10 +15,11 @@ NUMBA = pytensor.compile.mode.get_mode("NUMBA")
 
 
 class Compiled(Command):
-    """Return for each function of this rank how often Numba has found it in its cache, and how often not."""
+    """Return for each function of Numba's how often this rank has found it in the cache, and how often not."""
 
     def run(self, context):
-        stats = [entry.reference().vm.jit_fn.stats for entry in context.functions.values()]
+        computed = [entry.reference().vm for entry in context.functions.values()]  # some may be of other tests
+        stats = [vm.jit_fn.stats for vm in computed if hasattr(vm, "jit_fn")]
         return [(sum(each.cache_hits.values()), sum(each.cache_misses.values())) for each in stats]
 
 
@@ -34,8 +35,7 @@ def test_only_the_master_compiles(make_world):
     world = make_world("fork", 3, 2, "pytensor")
     f, w = step()
     synk.distribute()
-    for hits, misses in [one for rank, found in enumerate(world.session.run(Compiled())) if rank != 2 for one in found]:
-        assert (hits, misses) == (1, 0)
+    assert all(found == [(1, 0)] for rank, found in enumerate(world.session.run(Compiled())) if rank != 2)
     data, truth = np.random.RandomState(0).randn(7, 2), np.ones(2)
     for _ in range(2):
         (total,) = f(data)
