@@ -88,7 +88,7 @@ RULES = (
     Rule(
         "thorough",
         "tests/extensions/test_pymc.py",
-        r"plain_model\[.*-[13]\]|spawn|fit_in_batches|example_of_the_page",
+        r"plain_model\[.*-[13]\]|spawn|fit_in_batches|example_of_the_page|compiled_by_numba",
     ),
     # What becomes of modules that ranks load beforehand, in programs that compile: one, and one fault.
     Rule("thorough", "tests/replication/test_prefetched_modules.py", r"\[(?!in time)"),
