@@ -144,6 +144,9 @@ def test_memory_does_not_grow(make_world, words_of, engine, n):
     f.steps(data, batches=batches[:5000], output_subset=[0])
     f.steps(data, batches=batches[:5000], output_subset=[0])
     f.steps(data, batches=batches, output_subset=[0])
-    before = memory()
-    f.steps(data, batches=batches, output_subset=[0])
-    assert max(np.subtract(memory(), before)) < 1 << 20  # ten bytes for each step would be as much
+    used = [memory()]
+    for _ in range(3):
+        f.steps(data, batches=batches, output_subset=[0])
+        used.append(memory())
+    # What leaks does so each time; in between the system may give a process memory in larger pages.
+    assert max(np.diff(used, axis=0).min(axis=0)) < 1 << 20  # ten bytes for each step would be as much
