@@ -90,4 +90,5 @@ def default() -> Engine:
 
 def is_installed(name: str) -> bool:
     """Return whether an engine's library can be imported; imports nothing, and prepares nothing for it."""
-    return importlib.machinery.PathFinder.find_spec(KNOWN[name][0]) is not None
+    spec = importlib.machinery.PathFinder.find_spec(KNOWN[name][0])
+    return spec is not None and spec.origin is not None  # (a folder of that name has no origin)

@@ -114,3 +114,12 @@ def test_programs_may_put_our_function_in_the_place_of_theanos(n, replacement, t
     script = tmp_path / "program.py"
     script.write_text(REPLACED.format(n=n, replacement=replacement))
     assert run(None, str(script)).split() == ["9.0", "4.0", "6.0"]
+
+
+@pytest.mark.parametrize("name", engines.LIBRARIES)
+def test_a_folder_of_that_name_is_no_library(tmp_path, monkeypatch, name):
+    """A compile directory, for example, beside a program: Python takes it for a namespace."""
+    is_installed = engines.is_installed(name)
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path] if is_installed else [str(tmp_path)])
+    assert engines.is_installed(name) == is_installed

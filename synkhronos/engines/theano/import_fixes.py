@@ -16,10 +16,12 @@ import sys
 import warnings
 from importlib import import_module, metadata, util
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Optional, Sequence, Set
+
+from .. import is_installed
 
 # Options of Theano, and their values if the user has chosen none. With empty `blas.ldflags` Theano calls
 # the BLAS inside NumPy, which is as fast as linking it and, unlike that, multiplies empty matrices.
@@ -95,7 +97,7 @@ def check_numpy() -> None:
         numpy = metadata.version("numpy")
     except metadata.PackageNotFoundError:
         return
-    if int(numpy.split(".")[0]) >= 2 and PathFinder.find_spec("theano") is not None:
+    if int(numpy.split(".")[0]) >= 2 and is_installed("theano"):
         raise ImportError(
             f"Theano 1.0 does not run with NumPy 2 (here: {numpy}), which PyTensor 3 needs: programs of the two need "
             "environments of their own, make install ENGINE=theano and make install ENGINE=pytensor"
