@@ -425,9 +425,13 @@ class Session:
                 else:
                     self.launcher.join(GRACE_S)
         finally:
-            self._end(why)
-            if mine:
-                self.lock.release()
+            try:
+                self._end(why)
+            finally:
+                if not self.closed:  # an exception out of a signal handler came before handlers were deferred
+                    self._end(why)
+                if mine:
+                    self.lock.release()
 
     def _tidy(self) -> None:
         self.prefetch.end()

@@ -243,3 +243,23 @@ def test_profiles(tmp_path, monkeypatch, open_session):
     for rank in range(2):
         stats = pstats.Stats(f"synkhronos_rank_{rank}.prof")
         assert any(name == "run" and "test_session" in file for file, _, name in stats.stats)
+
+
+def test_close_is_not_half_done_if_a_signal_comes_before_signals_are_deferred(make_world, monkeypatch):
+    make_world("fork", 2)
+    raised = []
+
+    class Interrupted(session_module.DeferredSignals):
+        def __enter__(self):
+            if not raised:
+                raised.append(True)
+                raise KeyboardInterrupt
+            super().__enter__()
+
+    monkeypatch.setattr(session_module, "DeferredSignals", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        synk.close()
+    assert raised and not synk.is_forked()
+    synk.close()
+    assert synk.fork(2, use_gpu=False) == 2
+    synk.close()
