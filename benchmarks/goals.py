@@ -2,7 +2,7 @@
 
 from typing import Callable, NamedTuple, Optional
 
-from . import inputs, start
+from . import inputs, loading, start
 from .at_once import CEILING
 from .contenders import BY_HAND, IN_STEPS, PLAIN, WITH_THEANO
 
@@ -93,6 +93,10 @@ GOALS += [
     Goal("memory of a constant, in constants", start.OF_CONSTANT, 1.05, beside="", n=start.HOLDERS),
 ]
 GOALS += [
+    *(
+        Goal(f"epoch with {source}, beside data in memory", f"epoch with {source}", 1.05, loading.THERE, n)
+        for source, n in ((loading.WAITS, 2), (loading.COMPUTES, 1))
+    ),
     *(
         Goal(f"epoch with Adam and exact=True, {model}", f"epoch with Adam, {model}", 1.03, BY_HAND)
         for model in ("mlp", "cnn")

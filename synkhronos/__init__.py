@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Data": "shared_data",
     "Function": "functions.function",
+    "LoaderError": "errors",
     "SharedMemoryError": "errors",
     "StateError": "errors",
     "SynkhronosError": "errors",
@@ -39,12 +40,14 @@ _HOMES = {
     "get_value": "collectives.get_value",
     "in_sync": "collectives.in_sync",
     "is_forked": "program.lifecycle",
+    "loader": "extensions.loader",
     "ops": "ops",
     "reduce": "collectives.reduce",
     "scatter": "collectives.scatter",
     "set_value": "collectives.set_value",
     "sharded": "functions.sharded",
     "size": "program.lifecycle",
+    "traffic": "collectives.traffic",
 }
 
 __all__ = sorted(_HOMES)

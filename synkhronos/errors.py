@@ -161,8 +161,26 @@ class WorkerTimeout(RankFailure):
     """A rank did not finish before the deadline; the session is closed and `fork` may be called again."""
 
 
+class LoaderError(SynkhronosError):
+    """A process of a `loader` cannot go on: its source raised an exception, or it ended; the pass is over.
+
+    Its ``__cause__`` shows the traceback of the loader process, if there was one.
+
+    Attributes
+    ----------
+    batch : int
+        The number of the batch that was awaited, from 0.
+    pid : int
+        The process.
+    """
+
+    def __init__(self, message: str, batch: int, pid: int) -> None:
+        super().__init__(message)
+        self.batch, self.pid = batch, pid
+
+
 class RemoteTraceback(Exception):
-    """The traceback of another rank, as text: the ``__cause__`` of a `WorkerError`."""
+    """The traceback of another process, as text: the ``__cause__`` of a `WorkerError` or a `LoaderError`."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .errors import ArgumentTypeError, ArgumentValueError, StateError
 from .memory import values
-from .memory.backings import Storage
+from .memory.backings import PoolBacking, Storage
 from .memory.handles import FileHandle, Handle, NameHandle
 from .memory.pool import Pool, as_shape
 from .program.program import PROGRAM
@@ -79,6 +79,15 @@ class Data:
             self._storage.reshape(shown, oversize)
         else:
             self._storage.store(array, oversize)
+
+    @classmethod
+    def over(cls, pool: Pool, memory: NDArray[Any], array: NDArray[Any]) -> Data:
+        """Return a Data that shows an array which lies at the start of some memory of the pool already."""
+        data = cls.__new__(cls)
+        data.name, data.minibatch = None, False
+        data._storage = Storage(pool, array.dtype, array.ndim)
+        data._storage.backing = PoolBacking(pool, memory, array)
+        return data
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""

@@ -15,6 +15,7 @@ point                   what happens between its two sides
 ``channel``             a command or an answer is sent, awaited or read
 ``replication``         it builds replicas and loads functions
 ``memory``              it allocates or attaches shared memory
+``loader``              a pass of a `loader` begins, or a batch is awaited
 ======================  ================================================
 """
 

@@ -29,12 +29,22 @@ SLOW = (
     Rule("", "tests/collectives/test_all_or_nothing.py"),
     Rule("", "tests/demos/"),
     Rule("", "tests/exact_programs/"),
+    Rule("", "tests/extensions/test_checkpoint_extension.py", "a_kill"),
+    Rule("", "tests/extensions/test_loader.py", "survives|does_not_end|late|deaths|meanwhile"),
+    Rule("", "tests/extensions/test_recorder.py", "known_sleeps|test_loaders|inside_functions"),
     Rule("", "tests/extensions/test_pymc.py"),
     Rule("", "tests/extensions/test_pymc_requirement.py"),
     Rule("", "tests/engines/test_import_check.py"),
     Rule("", "tests/engines/test_import_fixes.py"),
     Rule("", "tests/engines/test_jax.py", "programs|meets"),
     Rule("", "tests/engines/test_pocl.py"),
+    Rule("", "tests/engines/test_compiled_modules.py", "does_not_give"),
+    # What is left of them shows that each rule does what it says.
+    *[
+        Rule("", f"tests/extensions/rules/test_{name}.py")
+        for name in ("asynchronous", "closed_forms", "digits", "fragments", "moments", "resuming")
+    ],
+    Rule("", "tests/extensions/test_rates.py", "velocities"),
     Rule("", "tests/functions/test_steps_on_processes.py"),
     Rule("", "tests/host/test_affinity.py"),
     Rule("", "tests/host/test_heap.py"),
@@ -47,6 +57,7 @@ SLOW = (
     Rule("", "tests/project/test_install.py"),
     Rule("", "tests/project/test_package.py"),
     Rule("", "tests/replication/test_distribute.py", "3000_chained|working_directory|forked_again"),
+    Rule("", "tests/replication/test_prefetched_modules.py"),
     Rule("", "tests/replication/test_random_streams.py", "numbered|fork_takes"),
     Rule("", "tests/memory/test_pool.py", "2_gib|limit_of_address_space"),
     Rule("", "tests/runtime/test_session.py", "timeout|deadline|waited_for"),
@@ -84,11 +95,31 @@ RULES = (
     Rule("thorough", "tests/sharding/test_random.py"),
     Rule("thorough", "tests/sharding/test_random_graphs.py"),
     Rule("thorough", "tests/extensions/test_batch_norm.py", "in C"),
+    # Of rules on the engines, all with threads, and float32 and processes with some.
+    Rule(
+        "thorough",
+        "tests/extensions/rules/test_rules_on_engines.py",
+        r"fork-2-(?!EASGD|.*delay': 1)|3-(?!DiLoCo).*float32",
+    ),
+    Rule("thorough", "tests/extensions/rules/test_moments.py", r"ctrl_c_.*\[(?!EASGD|DiLoCo later)"),
+    # Thousands of seeds; of every rule, some numbers of ranks, and some steps at which it stops.
+    Rule(
+        "thorough",
+        "tests/extensions/rules/test_closed_forms.py",
+        r"pairs_shrink|as_expected\[2000|equal_values.*-[127]\]",
+    ),
+    Rule("thorough", "tests/extensions/rules/test_resuming.py", r"to_the_bit.*-(0|5|9)\]|another_number.*-[14]\]"),
+    # Of the rules on digits, one; with eight ranks, at length.
+    Rule("thorough", "tests/extensions/rules/test_digits.py", r"_learns_.*-[24]\]|never_exchange"),
+    Rule("long", "tests/extensions/rules/test_digits.py", r"_learns_.*\[(?!LocalSGD).*-8\]"),
     # Of every model, two ranks.
     Rule(
         "thorough",
         "tests/extensions/test_pymc.py",
         r"plain_model\[.*-[13]\]|spawn|fit_in_batches|example_of_the_page|compiled_by_numba",
+    ),
+    Rule(
+        "thorough", "tests/extensions/test_train.py", r"averaged_in_groups\[.*adam|their_own_and_a_rule\[(slices|run)-3"
     ),
     # What becomes of modules that ranks load beforehand, in programs that compile: one, and one fault.
     Rule("thorough", "tests/replication/test_prefetched_modules.py", r"\[(?!in time)"),
@@ -97,10 +128,10 @@ RULES = (
     Rule(
         "thorough",
         "tests/project/test_docs.py",
-        r"examples_of_page\[(porting|exact|training|batches|large|first|trouble)",
+        r"examples_of_page\[(porting|exact|training|batches|large|communicating|asynchronous|first|loading|trouble)",
     ),
     Rule("thorough", "tests/cli/test_doctor.py", "test_command_line"),
-    Rule("thorough", "tests/demos/test_demos.py", "mlp_learns"),
+    Rule("thorough", "tests/demos/test_demos.py", r"mlp_learns|every_rule_trains\[wrong"),
     Rule("thorough", "tests/functions/test_compare.py", "the_command_line"),
     Rule("thorough", "tests/functions/test_function_variants.py", "peak_memory"),
     Rule("thorough", "tests/sabotage/test_notebook.py", "restarted"),
@@ -113,7 +144,17 @@ RULES = (
     Rule("thorough", "tests/engines/test_theano.py", "training_step_in_c"),
     Rule("thorough", "tests/replication/test_random_streams.py", r"dropout_of_lasagne|streams_of_theano\[mrg"),
     Rule("thorough", "tests/extensions/test_batch_norm.py", r"optimized|\[convolutional"),
-    Rule("thorough", "tests/extensions/test_steps_of_training.py", r"every_rule\[(?!adam-|sgd-|momentum-)"),
+    Rule(
+        "thorough",
+        "tests/extensions/rules/test_asynchronous.py",
+        r"run_again\[(even|loaded-(threads-[123]|fork-2))|bounded\[[13]|an_error\w*\[threads|ctrl_c\[[AE]|step\[[AE]",
+    ),
+    Rule("thorough", "tests/extensions/rules/test_asynchronous_engines.py", r"\[(ASGD|Gossip)"),
+    Rule("thorough", "tests/extensions/test_steps_of_training.py", r"every_rule\[(?!adam-|momentum-in_one)"),
+    Rule("thorough", "tests/extensions/test_steps_of_training.py", r"(clipping|rules_of_ones_own)\[.*in_parts"),
+    Rule("thorough", "tests/extensions/rules/test_rules_on_engines.py", r"few_functions_.*\[(?!EASGD|DASO)"),
+    Rule("thorough", "tests/extensions/rules/test_rules_on_engines.py", r"simulation\[threads.*-(SlowMo|ASGD|Swap)-"),
+    Rule("thorough", "tests/functions/test_sharded.py", r"\[threads-1"),
     Rule(
         "thorough", "tests/functions/test_collectives_inside.py", r"-C\]|linear_in_the_gradients|updates_that_are_not"
     ),
@@ -121,7 +162,11 @@ RULES = (
     Rule("thorough", "tests/functions/test_sharded.py", r"loop_over_time|the_middle_axis|along_the_last_axis"),
     Rule("thorough", "tests/ops/test_shard.py", r"beside_|test_steps|test_gradients|random_numbers"),
     Rule("thorough", "tests/project/test_docs.py", "program_of_readme_arrives"),
-    Rule("thorough", "tests/project/test_benchmarks.py", r"test_training|test_runs\[(exact|rules|start|steps)"),
+    Rule(
+        "thorough",
+        "tests/project/test_benchmarks.py",
+        r"asynchronous_runs|test_training|test_runs\[(exact|rules|start|steps)",
+    ),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`;
     # of processes, two ranks, and three whose root is in the middle.
@@ -139,11 +184,18 @@ RULES = (
     # Interrupts and deaths at every step; `make test` has some of each kind.
     Rule("thorough", "tests/sabotage/test_ctrl_c.py", r"-2-group\]|-master\]|killed\[.*-9\]"),
     Rule("thorough", "tests/sabotage/test_kills.py", "kill_at_every_step"),
+    Rule("thorough", "tests/sabotage/test_kills_in_rules.py", r"-30\]|\[(?!EASGD|DiLoCo later|DASO)"),
     Rule("thorough", "tests/sabotage/test_pieces.py"),
     Rule("long", "tests/sabotage/test_sessions.py", "300_sessions"),
     # Tests that measure; a few allow for less than a second.
+    Rule("alone", "tests/extensions/test_loader.py", "prepared_meanwhile"),
+    Rule("alone", "tests/extensions/test_recorder.py", "known_sleeps|test_loaders|inside_functions|other_threads"),
     Rule("alone", "tests/launchers/test_keeper.py", "idle"),
-    Rule("alone", "tests/project/test_benchmarks.py", "at_once|test_training|test_runs|processes_have_used"),
+    Rule(
+        "alone",
+        "tests/project/test_benchmarks.py",
+        "at_once|test_training|test_runs|processes_have_used",
+    ),
 )
 
 

@@ -76,6 +76,12 @@ def build_network(model, input_var, seed):
     return parse_model(model)[0](input_var)
 
 
+def random_states(network):
+    """Return the states of what dropout draws from, once the training loss is built."""
+    streams = [layer._srng for layer in layers.get_all_layers(network) if isinstance(layer, layers.DropoutLayer)]
+    return [state for stream in streams for state, *_ in stream.state_updates]
+
+
 def losses_of(network, target_var):
     """Return the training loss, and the loss and accuracy without dropout."""
 

@@ -22,7 +22,7 @@ import train_mnist_theano
 import training
 from lasagne import layers
 from minibatches import iter_minibatch_idxs
-from networks import build_network, losses_of
+from networks import build_network, losses_of, random_states
 
 import synkhronos as synk
 
@@ -46,7 +46,6 @@ def main(n_parallel=None, **settings):
     train_fn = synk.function([input_var, target_var], loss, updates=updates)
     evaluate_fn = synk.function([input_var, target_var], [valid_loss, accuracy])
     state = [shared for shared in updates if shared not in params]
-    first_epoch, losses = training.resume(settings, network, state)
     synk.distribute()
     X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
 
@@ -57,15 +56,12 @@ def main(n_parallel=None, **settings):
     run = training.train(
         "synkhronos, {}, n={}".format("data in shared memory", n_ranks),
         settings,
-        first_epoch,
+        params + state + random_states(network),
         minibatches=lambda epoch: iter_minibatch_idxs(len(X_train), settings.batch_size, settings.seed, epoch),
         set_rate=lambda value: synk.broadcast(rate, value),
         steps=lambda batches, on_step: train_fn.steps(X_train, y_train, batches=batches, on_step=on_step),
         evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
         mnist=mnist,
-        network=network,
-        state=state,
-        losses=losses,
     )
     synk.close()
     return run

@@ -20,7 +20,7 @@ import train_mnist_theano
 import training
 from lasagne import layers
 from minibatches import iter_shard_idxs
-from networks import build_network, losses_of
+from networks import build_network, losses_of, random_states
 
 import synkhronos as synk
 
@@ -53,7 +53,6 @@ def main(n_parallel=None, **settings):
     )
     evaluate_fn = synk.function([input_var, target_var], [valid_loss, accuracy])
     state = [shared for shared in updates if shared not in params]
-    first_epoch, losses = training.resume(settings, network, state)
     synk.distribute()
     synk.scatter([X_train, y_train], [mnist.X_train, mnist.y_train])
     lengths = synk.get_lengths(X_train)
@@ -65,15 +64,12 @@ def main(n_parallel=None, **settings):
     run = training.train(
         "synkhronos, {}, n={}".format("data on the devices", n_ranks),
         settings,
-        first_epoch,
+        params + state + random_states(network),
         minibatches=lambda epoch: iter_shard_idxs(lengths, settings.batch_size, settings.seed, epoch),
         set_rate=lambda value: synk.broadcast(rate, value),
         steps=lambda batches, on_step: train_fn.steps(batches_s=batches, on_step=on_step),
         evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
         mnist=mnist,
-        network=network,
-        state=state,
-        losses=losses,
     )
     synk.close()
     return run

@@ -15,7 +15,7 @@ import theano.tensor as T
 import training
 from lasagne import layers
 from minibatches import iter_minibatch_idxs, iter_shard_idxs_of_all
-from networks import build_network, losses_of
+from networks import build_network, losses_of, random_states
 from threadpoolctl import threadpool_limits
 
 
@@ -47,7 +47,6 @@ def main(blas_threads=None, n_shards=None, **settings):
     train_fn = theano.function([input_var, target_var], loss, updates=updates)
     evaluate_fn = theano.function([input_var, target_var], [valid_loss, accuracy])
     state = [shared for shared in updates if shared not in params]
-    first_epoch, losses = training.resume(settings, network, state)
 
     def steps(batches, on_step):
         losses = []
@@ -66,15 +65,12 @@ def main(blas_threads=None, n_shards=None, **settings):
         return training.train(
             "plain Theano, {} BLAS thread{}".format(blas_threads, "s" if blas_threads > 1 else ""),
             settings,
-            first_epoch,
+            params + state + random_states(network),
             minibatches=lambda epoch: minibatches(lengths, settings.batch_size, settings.seed, epoch),
             set_rate=lambda value: rate.set_value(np.asarray(value, settings.floatX)),
             steps=steps,
             evaluate=evaluate_fn,
             mnist=mnist,
-            network=network,
-            state=state,
-            losses=losses,
         )
 
 

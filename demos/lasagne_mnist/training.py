@@ -3,15 +3,16 @@
 import argparse
 import os
 import sys
-import time
 from typing import NamedTuple, Optional
 
-import checkpoint
 import mnist_data
 import numpy as np
 import theano
 from networks import parse_model
 from tqdm import tqdm
+
+from synkhronos.extensions import checkpoint
+from synkhronos.extensions.recorder import Recorder
 
 
 class Settings(NamedTuple):
@@ -51,13 +52,13 @@ def load_mnist(settings):
     )
 
 
-def resume(settings, network, state):
-    """Load the checkpoint, if there is one; return the first epoch, and the losses so far."""
-    if not settings.checkpoint or not os.path.exists(settings.checkpoint):
-        return 0, []
-    progress = checkpoint.load(settings.checkpoint, network, state)
-    print("going on from {} after epoch {}".format(settings.checkpoint, int(progress["epoch"])))
-    return int(progress["epoch"]), progress["losses"].tolist()
+def resume(settings, variables):
+    """Load the checkpoint, if there is one; return the record of the epochs so far."""
+    recorder = Recorder()
+    if settings.checkpoint and os.path.exists(settings.checkpoint):
+        recorder.state = checkpoint.load(settings.checkpoint, variables)["recorder"]
+        print(f"going on from {settings.checkpoint} after epoch {len(recorder.rows)}")
+    return recorder
 
 
 def warmed_up(settings, epoch):
@@ -66,15 +67,15 @@ def warmed_up(settings, epoch):
     return settings.learning_rate * (0.1 + 0.9 * grown)
 
 
-def train(name, settings, first, minibatches, set_rate, steps, evaluate, mnist, network, state, losses=()):
+def train(name, settings, variables, minibatches, set_rate, steps, evaluate, mnist):
     """Run the epochs, each in one call of ``steps``, or in one for each minibatch while the learning rate grows.
 
     The clock runs during the training steps only.
 
     Parameters
     ----------
-    first : int
-        The epoch to begin with.
+    variables : list of shared variables
+        What checkpoints save: the parameters of the network, and what else changes in training.
     minibatches : function
         From the number of an epoch to its minibatches, in the form that ``steps`` takes.
     set_rate : function
@@ -83,47 +84,44 @@ def train(name, settings, first, minibatches, set_rate, steps, evaluate, mnist, 
         From a list of minibatches to the loss of each; calls its keyword ``on_step`` with number and loss after each.
     evaluate : function
         From images and labels to loss and accuracy.
-    network, state
-        What the checkpoints save.
-    losses : list of float
-        Of the epochs before ``first``.
 
     Returns
     -------
     Run
     """
+    recorder = resume(settings, variables)
     print("\n" + name, flush=True)
-    seconds, losses, accuracies = [], list(losses), []
-    for epoch in range(first, settings.epochs):
+    for epoch in range(len(recorder.rows), settings.epochs):
         batches = list(minibatches(epoch))
         n_rows = [sum(map(len, batch)) if isinstance(batch, (list, tuple)) else len(batch) for batch in batches]
         at_once = 1 if epoch < settings.warm_up else len(batches)
-        with tqdm(
+        with recorder.epoch(), tqdm(
             total=len(batches),
             desc=f"epoch {epoch + 1}",
             unit="batch",
             leave=False,
             disable=None if settings.progress else True,  # None: no bar unless a person is watching
         ) as bar:
-            start, batch_losses = time.perf_counter(), []
             for i in range(0, len(batches), at_once):
                 if settings.warm_up and epoch <= settings.warm_up:
                     set_rate(warmed_up(settings, epoch + i / len(batches)))
-                batch_losses.extend(steps(batches[i : i + at_once], on_step=lambda i, loss: bar.update()))
-            seconds.append(time.perf_counter() - start)
-        losses.append(float(np.average(batch_losses, weights=n_rows)))
+                losses = steps(batches[i : i + at_once], on_step=lambda i, loss: bar.update())
+                recorder.batch(n_rows[i : i + at_once], loss=losses)
         loss, accuracy = evaluate(mnist.X_valid, mnist.y_valid)
-        accuracies.append(float(accuracy))
+        recorder.note(valid_loss=float(loss), accuracy=float(accuracy))
+        row = recorder.rows[-1]
         print(
-            f"  epoch {epoch + 1:2d}   training loss {losses[-1]:.4f}   validation loss {float(loss):.4f}   "
-            f"accuracy {accuracies[-1]:6.2%}   {seconds[-1]:.2f} s",
+            f"  epoch {epoch + 1:2d}   training loss {row['loss']:.4f}   validation loss {row['valid_loss']:.4f}   "
+            f"accuracy {row['accuracy']:6.2%}   {row['seconds']:.2f} s",
             flush=True,
         )
         if settings.checkpoint:
-            checkpoint.save(settings.checkpoint, network, state, epoch=epoch + 1, losses=losses)
+            checkpoint.save(settings.checkpoint, variables, recorder=recorder.state)
+    print(f"\n{recorder}")
     test_accuracy = float(evaluate(mnist.X_test, mnist.y_test)[1])
     print(f"  test accuracy {test_accuracy:.2%}")
-    return Run(name, seconds, losses, accuracies, test_accuracy)
+    columns = [[row[column] for row in recorder.rows] for column in ("seconds", "loss", "accuracy")]
+    return Run(name, *columns, test_accuracy)
 
 
 # Sums over shards round differently. In float32 a rounding error at the kink of a rectifier (or a tie in max-pooling)

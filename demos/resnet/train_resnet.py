@@ -22,13 +22,13 @@ import lasagne
 import numpy as np
 import theano
 from clock import Clock
+from lasagne import layers
 from report import images_per_second, print_table
 from train_resnet_theano import train_with_theano
 from workload import (
     argument_parser,
     build_task,
     build_validation,
-    checkpoint,
     load_images,
     make_settings,
     parse,
@@ -38,6 +38,7 @@ from workload import (
 )
 
 import synkhronos as synk
+from synkhronos.extensions import checkpoint
 from synkhronos.extensions.train import average_batch_norm
 
 # With batch normalisation: how far the mean loss over the last half of the batches may be above the serial program's,
@@ -72,10 +73,10 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, check
     _, ended_at = Clock()(task.loss, *map(first_element, updates.values()))
     clocks = [started[0], (computed_at, "gather"), (ended_at, "gather")]
     train_fn = synk.function(task.inputs, [task.loss, *clocks], updates=updates)
-    state = [shared for shared in updates if shared not in task.params]
-    first = resume(checkpoint_path, task.network, state)
+    saved = layers.get_all_params(task.network) + [shared for shared in updates if shared not in task.params]
     settle_fn, valid_fn = build_validation(synk.function, task) if images.can_validate else (None, None)
     synk.distribute()
+    first = resume(checkpoint_path, saved)
     X_train, y_train = synk.data(images.X_train), synk.data(images.y_train)
 
     def steps(batches, on_step):
@@ -106,7 +107,7 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, check
     def save(n_batches):
         if checkpoint_path:
             average_statistics()
-            checkpoint.save(checkpoint_path, task.network, state, batches=n_batches)
+            checkpoint.save(checkpoint_path, saved, batches=n_batches)
 
     run = train(name, steps, settle, validate, seconds, images, settings, first, save)
     synk.close()

@@ -17,11 +17,10 @@ from lasagne import layers
 from resnet import build_resnet, image_shape
 from tqdm import tqdm
 
-from synkhronos.extensions import batch_norm
+from synkhronos.extensions import batch_norm, checkpoint
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
-import checkpoint  # noqa: E402 (it is one folder up)
-import mnist_data  # noqa: E402
+import mnist_data  # noqa: E402 (it is one folder up)
 
 RULES = ("sgd", "momentum", "nesterov_momentum", "adam")  # in lasagne.updates and in synkhronos.extensions.updates
 MAX_SYNTHETIC_BATCHES = 8  # of other images; then they come again
@@ -159,11 +158,11 @@ def iter_minibatch_idxs(length, size, random):
             yield order[start : start + size]
 
 
-def resume(path, network, state):
+def resume(path, variables):
     """Load a checkpoint, if there is one; return how many batches were trained on before it."""
     if not path or not os.path.exists(path):
         return 0
-    first = int(checkpoint.load(path, network, state)["batches"])
+    first = int(checkpoint.load(path, variables)["batches"])
     print(f"going on from {path} after {first} batches")
     return first
 

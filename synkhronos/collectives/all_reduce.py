@@ -2,32 +2,67 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
-import numpy as np
-
-from ..errors import ArgumentTypeError, ArgumentValueError
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
-from ..runtime.session import Session
+from ..transports.base import Mix
 from .arguments import checked
 from .command import CollectiveCommand
+from .exchange import Exchange, parse_exchange
+from .mixing import parse_mixes
+from .started import Started, start, start_key
 
 
 class AllReduce(CollectiveCommand):
-    """Reduce variables over the ranks and overwrite them on every rank."""
+    """Reduce variables over the ranks and overwrite them, or others, on every rank.
+
+    Parameters
+    ----------
+    numbers : list of int
+        What is reduced.
+    op : ReduceOp
+    mixes : sequence of Mix
+    into : list of int, optional
+        What takes the results; the variables themselves by default.
+    started : bool
+        Whether to reduce the values that `Start` has found, instead of those that there are.
+    exchange : Exchange, optional
+        How they travel, if not as they are.
+    """
 
     title = "all_reduce"
 
-    def __init__(self, numbers: List[int], op: ReduceOp, weights: Optional[List[float]]) -> None:
+    def __init__(
+        self,
+        numbers: List[int],
+        op: ReduceOp,
+        mixes: Sequence[Mix],
+        into: Optional[List[int]] = None,
+        started: bool = False,
+        exchange: Optional[Exchange] = None,
+    ) -> None:
         super().__init__(numbers)
-        self.op, self.weights = op, weights
+        self.op, self.mixes, self.into, self.started, self.exchange = op, mixes, into, started, exchange
 
     def run(self, context: RankContext) -> None:
-        keys, arrays = context.bind(self.numbers)
-        results = context.transport.all_reduce(keys, arrays, self.op, self.weights, context.name_of(self.numbers))
-        context.commit_values(self.numbers, results, same=True)
+        if self.started:
+            keys = [start_key(context, number) for number in self.numbers]
+            arrays = [context.started.pop(number) for number in self.numbers]
+        else:
+            keys, arrays = context.bind(self.numbers)
+        into, targets = self.into or self.numbers, None
+        if self.into is not None or self.started or self.exchange is not None:
+            targets = [context.shareds[number].key for number in into]
+        same = len(self.mixes) == 1 and self.mixes[0].takers is None
+        name_of = context.name_of(self.numbers)
+        if self.exchange is None:
+            results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
+            context.commit_values(into, results, same=same)
+        else:
+            keys, arrays, errors = self.exchange.encoded(context, self.numbers, arrays)
+            results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
+            self.exchange.commit(context, self.numbers, into, results, errors, same)
 
     def finish(self, results: List[Any], context: RankContext) -> None:
         """Return nothing: the results are where they belong."""
@@ -36,12 +71,23 @@ class AllReduce(CollectiveCommand):
         return f"{super().details(context)} {self.op}"
 
 
-def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights: Any = None) -> None:
+def all_reduce(
+    shared_vars: Any,
+    op: str = "avg",
+    nccl: bool = True,
+    *,
+    weights: Any = None,
+    groups: Any = None,
+    into: Any = None,
+    wait: bool = True,
+    exchange: Optional[str] = None,
+    feedback: Any = None,
+) -> Optional[Started]:
     """Reduce the variables over all ranks and overwrite them on every rank: ``x_r := op(x_0, ..., x_{n-1})``.
 
-    Afterwards all ranks hold identical bits. If something goes wrong, no value has changed; if a rank dies, the
-    survivors hold either all the old values or all the new ones: results are computed beside the values, which takes as
-    much memory again. float16 accumulates in float32; ``avg`` of integers is refused.
+    Afterwards all ranks hold identical bits, but for groups and a matrix of weights. If something goes wrong, no value
+    has changed; if a rank dies, the survivors hold either all the old values or all the new ones: results are computed
+    beside the values, which takes as much memory again. float16 accumulates in float32; ``avg`` of integers is refused.
 
     Parameters
     ----------
@@ -51,9 +97,32 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
         ``avg``, ``sum``, ``prod``, ``min`` or ``max``; with the prefix ``c_`` through the CPU.
     nccl : bool
         Whether to use the GPU transport for variables that live on GPUs.
-    weights : sequence of numbers of shape ``(n_ranks,)``, or Function, optional
-        For ``avg``: one per rank, 0 or more, or the function whose last call says how many rows each rank took.
-        A rank of weight 0 does not count. All weights are equal by default.
+    weights : array or nested list of numbers, or Function, optional
+        For ``avg``. Of shape ``(n_ranks,)``: one per rank, 0 or more, or the function whose last call says how many
+        rows each rank took. A rank of weight 0 does not count. All weights are equal by default. Of shape
+        ``(n_ranks, n_ranks)``: row r has the weights of rank r's result. Ranks with equal rows hold identical bits; one
+        whose row has its own weight alone has its own value, to the bit.
+    groups : list of lists of ranks, optional
+        For ``avg``: every rank is in one group, and is given the average of its group. (If all weights of a group are
+        0, they count the same.)
+    into : shared variable, or list or tuple of them, optional
+        Variables of the same types, one for each, that take the results; ``shared_vars`` by default.
+    wait : bool
+        If False, only copies of the values as they are now are made, and the results arrive with ``wait()`` of what is
+        returned, whatever the variables have become by then. One of a variable can be under way at a time.
+    exchange : str, optional
+        ``"bfloat16"`` or ``"float16"``: values travel in 16 bits, for ``avg`` and ``sum``. They are added up in their
+        own type, and the result is rounded once. (Between ranks of one host nothing is gained by that.)
+    feedback : bool, shared variable, or list or tuple of them, optional
+        Whether what this rank's rounding has left out of a value is added to the value of its next exchange. With True
+        every rank keeps it itself, by variable, until `close`, or until the value has another shape; a checkpoint does
+        not have it, and a training that goes on from one loses what a single exchange leaves out. In variables of the
+        same types instead, one for each, it can be saved; they should be 0 at first.
+
+    Returns
+    -------
+    Started
+        If ``wait`` is False; otherwise None.
 
     Raises
     ------
@@ -91,50 +160,32 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True, *, weights:
     >>> synk.all_reduce(w, weights=learn)
     >>> w.get_value()                           # 1 and 3, plus the mean of all three rows
     array([4., 6.])
+
+    Each rank takes the other's value (a permutation); then a step towards it:
+
+    >>> synk.set_value(0, w, [0., 0.])
+    >>> synk.all_reduce(w, weights=[[0, 1], [1, 0]])
+    >>> synk.gather(w)
+    array([[4., 6.],
+           [0., 0.]])
+    >>> synk.all_reduce(w, weights=[[3, 1], [1, 3]])
+    >>> synk.gather(w)
+    array([[3. , 4.5],
+           [1. , 1.5]])
     """
     variables = checked(shared_vars)
-    key = ("all_reduce", op, bool(nccl)) if weights is None and type(op) is str else None
+    is_plain = weights is groups is into is exchange is feedback is None and wait and type(op) is str
+    key = ("all_reduce", op, bool(nccl)) if is_plain else None
     command = None if key is None else variables.commands.get(key)
     if command is None:
         parsed = variables.check_op(op, nccl)
-        command = AllReduce(variables.numbers, parsed, parse_weights(weights, parsed, variables.session))
+        mixes = parse_mixes(weights, groups, parsed, variables.session, into is None and wait)
+        targets = None if into is None else variables.check_targets(into, "into")
+        coded = parse_exchange(exchange, feedback, variables, parsed, targets or ())
+        command = AllReduce(variables.numbers, parsed, mixes, targets, not wait, coded)
+        if not wait:
+            return start(variables, command)
         if key is not None:
             variables.keep(key, command)
     variables.session.run(command)
-
-
-def parse_weights(weights: Any, op: ReduceOp, session: Session) -> Optional[List[float]]:
-    """Return one weight per rank, or None if all are equal.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If they are not one finite number per rank, or the op is not ``avg``, or the function has not been called.
-    """
-    if weights is None:
-        return None
-    if op.name != "avg":
-        raise ArgumentValueError("weights", "op 'avg', the only one that has weights", f"op {str(op)!r}")
-    if hasattr(weights, "rows_taken"):  # a synkhronos Function
-        rows_taken = weights.rows_taken(session)
-        if rows_taken is None:
-            raise ArgumentValueError(
-                "weights",
-                "a function that has been called in this session, so that its ranks have taken rows",
-                "one that has not been called",
-                "call it first, or give numbers",
-            )
-        return [float(rows) for rows in rows_taken]
-    if not isinstance(weights, (list, tuple, np.ndarray)) or isinstance(weights, np.ndarray) and weights.ndim != 1:
-        raise ArgumentTypeError("weights", "one number per rank or a synkhronos Function", repr(weights))
-    if len(weights) != session.size:
-        raise ArgumentValueError("weights", f"{session.size}, one per rank", str(len(weights)))
-    for rank, weight in enumerate(weights):
-        if isinstance(weight, (bool, np.bool_)) or not isinstance(weight, (int, float, np.integer, np.floating)):
-            raise ArgumentTypeError(f"weights[{rank}]", "a number", f"{weight!r} of type {type(weight).__name__}")
-        number = weight.item() if isinstance(weight, np.generic) else weight  # (NumPy 2 compares in weight's own type)
-        if not 0 <= number <= sys.float_info.max:
-            raise ArgumentValueError(f"weights[{rank}]", "a finite number, not negative", repr(weight))
-    if not any(weights):
-        raise ArgumentValueError("weights", "at least one positive number", repr(weights))
-    return [float(weight) for weight in weights]
+    return None

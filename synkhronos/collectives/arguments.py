@@ -39,7 +39,7 @@ logger = logging.getLogger("synkhronos")
 MAX_LISTS = 64
 
 
-def checked(shared_vars: Any, states: bool = False, unused: bool = False) -> Variables:
+def checked(shared_vars: Any, states: bool = False, unused: bool = False, argument: str = "shared_vars") -> Variables:
     """Return the shared variables that a collective is called with, checked and known to the ranks.
 
     Parameters
@@ -50,6 +50,8 @@ def checked(shared_vars: Any, states: bool = False, unused: bool = False) -> Var
         Whether random states may be among them, too: one rank's can be read and written, but not combined with others.
     unused : bool
         Whether no function need use them yet: the ranks are given them now, and keep their values for one that does.
+    argument : str
+        What messages call them.
 
     Raises
     ------
@@ -63,12 +65,12 @@ def checked(shared_vars: Any, states: bool = False, unused: bool = False) -> Var
         session = PROGRAM.current()  # which raises
     single = not isinstance(shared_vars, (list, tuple))
     variables = [shared_vars] if single else shared_vars
-    key = (states, single, *map(id, variables))
+    key = (states, single, argument, *map(id, variables))
     with session.lock:
         known: Dict[Any, Variables] = session.caches.setdefault("collectives", {})
         found = known.get(key)
         if found is None or not found.holds(variables):
-            found = Variables(session, list(variables), single, states, unused)
+            found = Variables(session, list(variables), single, states, unused, argument)
             if len(known) >= MAX_LISTS:
                 known.clear()
             known[key] = found
@@ -94,18 +96,20 @@ class Variables:
         What is sent again and again.
     """
 
-    def __init__(self, session: Session, variables: List[Any], single: bool, states: bool, unused: bool) -> None:
+    def __init__(
+        self, session: Session, variables: List[Any], single: bool, states: bool, unused: bool, argument: str
+    ) -> None:
         if not variables:
-            raise ArgumentValueError("shared_vars", "a shared variable or a list of them", "an empty list")
+            raise ArgumentValueError(argument, "a shared variable or a list of them", "an empty list")
         self.session, self.single = session, single
         self.engine: Any = engines.find(variables)
         for i, variable in enumerate(variables):
             if self.engine is None or not self.engine.is_shared(variable):
-                where = "shared_vars" if single else f"shared_vars[{i}]"
+                where = argument if single else f"{argument}[{i}]"
                 got = f"{variable!r} of type {type(variable).__name__}"
                 raise ArgumentTypeError(where, "a shared variable", got)
         self.names = [
-            self.engine.label(variable, "shared_vars" if single else f"shared_vars[{i}]")
+            self.engine.label(variable, argument if single else f"{argument}[{i}]")
             for i, variable in enumerate(variables)
         ]
         self.types = [self.engine.shared_type(variable) for variable in variables]
@@ -115,26 +119,26 @@ class Variables:
             kind = type(value).__name__
             if random and not states:
                 raise ArgumentTypeError(
-                    "shared_vars",
+                    argument,
                     "variables with data, which collectives can combine",
                     f"{name}, which is the state of a random stream ({kind})",
                     "every rank draws from its own; get_value and set_value read and write them",
                 )
             if type_ is None and not random:
                 raise ArgumentTypeError(
-                    "shared_vars",
+                    argument,
                     "dense arrays, which collectives can combine",
                     f"{name}, which is not a dense array but {kind}",
                     "make it of a NumPy array: shared(np.asarray(value))"
                     if hasattr(value, "__array__")
                     else "every rank has its own",
                 )
-        self.numbers = [_number(session, self.engine, *each, unused) for each in zip(variables, self.names)]
+        self.numbers = [_number(session, self.engine, *each, unused, argument) for each in zip(variables, self.names)]
         names: Dict[int, str] = {}
         for number, name in zip(self.numbers, self.names):
             if number in names:
                 got = f"{name}, which is listed twice (its value is that of {names[number]})"
-                raise ArgumentValueError("shared_vars", "different variables", got)
+                raise ArgumentValueError(argument, "different variables", got)
             names[number] = name
         self.commands: Dict[Tuple[Any, ...], Command] = {}
         self._references = [weakref.ref(variable) for variable in variables]
@@ -168,6 +172,18 @@ class Variables:
         for type_, name in zip(self.types, self.names):
             check_dtype(parsed, type_.dtype, name, COMBINING)
         return ReduceOp(parsed.name, parsed.on_host or not nccl)
+
+    def check_targets(self, others: Any, argument: str) -> List[int]:
+        """Return the numbers of other variables that take results, if they are of the same types, one for each."""
+        targets = checked(others, unused=True, argument=argument)
+        if targets.single != self.single or len(targets.numbers) != len(self.numbers):
+            expected = "one variable" if self.single else f"a list of {len(self.numbers)}, one for each of shared_vars"
+            got = "one variable" if targets.single else f"a list of {len(targets.numbers)}"
+            raise ArgumentValueError(argument, expected, got)
+        for name, type_, target, other in zip(self.names, self.types, targets.names, targets.types):
+            if type_ != other:
+                raise ArgumentTypeError(argument, f"a {type_.words}, as {name} is", f"{target}, a {other.words}")
+        return targets.numbers
 
     def check_rows(self, instead: str) -> None:
         """Refuse variables of 0 dimensions, which have no rows; say what to do instead."""
@@ -280,7 +296,7 @@ class Staged(NamedTuple):
     array: Any  # keeps the memory
 
 
-def _number(session: Session, engine: Any, variable: Any, name: str, unused: bool) -> int:
+def _number(session: Session, engine: Any, variable: Any, name: str, unused: bool, argument: str) -> int:
     """Return the number of a variable, after giving the ranks the functions that use it, or the variable alone."""
     replicator = replicator_of(session)
     number = replicator.find(engine, variable)
@@ -304,7 +320,7 @@ def _number(session: Session, engine: Any, variable: Any, name: str, unused: boo
         logger.info("%s is kept by the ranks for when a function of synkhronos uses it: none does so far", name)
     if number is None:
         raise ArgumentValueError(
-            "shared_vars",
+            argument,
             "variables that functions of synkhronos use, so that the other ranks have them",
             f"{name}, which no such function uses",
             "build the functions that use it with synkhronos.function first",

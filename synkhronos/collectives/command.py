@@ -22,6 +22,8 @@ class CollectiveCommand(Command):
         The variables, in the registry.
     """
 
+    is_counted = True
+
     def __init__(self, numbers: List[int]) -> None:
         self.numbers = numbers
 
@@ -65,5 +67,6 @@ def taken(
             copy_into(rows_first, value)
         else:
             selection.take(value, out=rows_first)
+        context.transport.traffic.add(result.nbytes * (context.rank != context.root), 0)
         results.append(result)
     return Pending(results)

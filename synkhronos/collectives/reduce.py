@@ -8,6 +8,7 @@ import numpy as np
 
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
+from ..transports.base import Mix
 from .arguments import checked
 from .command import CollectiveCommand
 
@@ -25,7 +26,7 @@ class Reduce(CollectiveCommand):
         keys, arrays = context.bind(self.numbers)
         transport, name_of = context.transport, context.name_of(self.numbers)
         if self.in_place:
-            pending = transport.all_reduce(keys, arrays, self.op, None, name_of, takers=(context.root,))
+            pending = transport.all_reduce(keys, arrays, self.op, [Mix(takers=(context.root,))], name_of)
             context.commit_values(self.numbers, pending)
             return None
         results = transport.reduce(keys, arrays, [self.op] * len(keys), None, name_of)

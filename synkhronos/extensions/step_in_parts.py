@@ -1,4 +1,4 @@
-"""A training step of three commands: gradients, their mean, the step; or of two, with their mean only now and then."""
+"""A training step of three commands: gradients, their mean, the step; or of two, along each rank's own gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class StepInParts:
     Parameters
     ----------
     graph : TrainingGraph
-    communicate_every : int
+    groups : list of lists of ranks, or None
+        Whose gradients are averaged; those of one rank need not be.
     name : str
     of_rows : dict
         Further keywords of `synkhronos.function` for what computes from rows.
@@ -31,49 +32,43 @@ class StepInParts:
     """
 
     def __init__(
-        self, graph: TrainingGraph, communicate_every: int, name: str, of_rows: Dict[str, Any], options: Dict[str, Any]
+        self, graph: TrainingGraph, groups: Any, name: str, of_rows: Dict[str, Any], options: Dict[str, Any]
     ) -> None:
-        self.graph, self.communicate_every = graph, communicate_every
-        self._calls = 0  # since ranks last communicated
+        self.groups = groups
+        self._averaged, self._rows = list(graph.grad_shared), None
         grad_updates: List[Any]
         grad_updates, param_updates = list(graph.grad_updates.items()), list(graph.param_updates.items())
-        if communicate_every > 1:
-            self._rows, self._total = (theano.shared(0, f"{name}.{what}") for what in ("rows", "rows in all"))
+        if groups is not None:
+            # Ranks of a group without rows made no call, and must not step: they still have an earlier gradient.
+            self._rows = theano.shared(theano._asarray(0, theano.config.floatX), f"{name}.rows")
             rows = rows_of(graph.inputs + of_rows["sliceable_shareds"])
-            grad_updates.append((self._rows, rows, "sum"))
-            # A rank without rows made no call, and must not step: it still has an earlier gradient.
+            grad_updates.append((self._rows, T.cast(rows, self._rows.dtype), "sum"))
             param_updates = [(shared, T.switch(self._rows > 0, new, shared)) for shared, new in param_updates]
-            param_updates += [(self._total, self._total + self._rows), (self._rows, T.zeros_like(self._rows))]
+            param_updates.append((self._rows, T.zeros_like(self._rows)))
+            self._averaged.append(self._rows)
         self.gradient_fn = synk.function(
             graph.inputs, graph.results(), updates=grad_updates, name=name + " (gradients)", **of_rows, **options
         )
         self.step_fn = synk.function([], updates=param_updates, name=name + " (step)", **options)
 
+    @property
+    def last_rows(self) -> Optional[List[int]]:
+        """The rows that each rank took in the last call."""
+        rows: Optional[List[int]] = self.gradient_fn.last_rows
+        return rows
+
     def __call__(self, *args: Any, timeout: Optional[float] = None, **kwargs: Any) -> Any:
         """Take one step; parameters, results and errors as those of `TrainFunction`."""
         try:
             results = self.gradient_fn(*args, timeout=timeout, **kwargs)
+            if self.groups is None or any(len(group) > 1 for group in self.groups):
+                synk.all_reduce(self._averaged, weights=self.gradient_fn, groups=self.groups)
         except Exception:
-            if self.communicate_every > 1 and synk.is_forked():
+            if self._rows is not None and synk.is_forked():
                 synk.broadcast(self._rows, 0)  # some ranks may have computed gradients, which no step may use
             raise
-        if self.communicate_every == 1:
-            synk.all_reduce(self.graph.grad_shared, weights=self.gradient_fn)
         self.step_fn(timeout=timeout)
-        self._calls += 1
-        if 1 < self.communicate_every <= self._calls:
-            self.average()
         return results
-
-    def average(self) -> None:
-        """Average parameters and the rule's floating-point state over the ranks; see `TrainFunction.average`."""
-        if self.communicate_every > 1 and self._calls:
-            totals = [int(total) for total in synk.gather(self._total)]
-            if any(totals):
-                floats = [shared for shared in self.graph.params + self.graph.state if shared.dtype in T.float_dtypes]
-                synk.all_reduce(floats, weights=totals)
-            synk.broadcast(self._total, 0)
-        self._calls = 0
 
 
 def rows_of(variables: List[Any]) -> Any:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import numbers
 from typing import Any, Dict, Iterable, Optional
 
+import synkhronos as synk
+from synkhronos.collectives.mixing import parse_groups
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .average_batch_norm import average_batch_norm
@@ -35,6 +37,7 @@ def make_train_function(
     sliceable_shareds: Iterable[Any] = (),
     max_norm: Any = None,
     communicate_every: int = 1,
+    groups: Any = None,
     name: str = "train",
     function_options: Optional[Dict[str, Any]] = None,
     **kwargs: Any,
@@ -70,9 +73,13 @@ def make_train_function(
         The largest global norm of the gradient; a longer one is scaled to it. It is the norm of the mean over all rows
         (if ranks communicate every step).
     communicate_every : int
-        1: gradients are averaged in every step. k > 1, local SGD: every rank steps along the gradient of its own rows,
-        and every k-th call averages the parameters and the rule's floating-point state, weighted by the rows that each
+        1: gradients are averaged in every step. 0: every rank steps along the gradient of its own rows, and a rule of
+        `synkhronos.extensions.rules`, which is given the function, communicates. k > 1, local SGD: so it does, and
+        every k-th call averages the parameters and the rule's floating-point state, weighted by the rows that each
         rank took in between. That saves communication and is no longer the serial step.
+    groups : list of lists of ranks, optional
+        Every rank is in one group, and gradients are averaged inside each, by rows: a rule brings the groups together,
+        `synkhronos.extensions.rules.DASO` for example. A group that has no rows in a call does not step.
     name : str
         In messages and profiles.
     function_options : dict, optional
@@ -115,11 +122,16 @@ def make_train_function(
     if isinstance(communicate_every, bool) or not isinstance(communicate_every, numbers.Integral):
         got = f"{communicate_every!r} of type {type(communicate_every).__name__}"
         raise ArgumentTypeError("communicate_every", "an int", got)
-    if communicate_every < 1:
-        raise ArgumentValueError("communicate_every", "at least 1", str(communicate_every))
-    return TrainFunction(
-        graph, bcast_inputs, givens, list(sliceable_shareds), int(communicate_every), name, function_options or {}
-    )
+    if communicate_every < 0:
+        raise ArgumentValueError("communicate_every", "at least 0", str(communicate_every))
+    if groups is not None:
+        groups = parse_groups(groups, synk.size())
+        if communicate_every != 1:
+            expected = "1 with groups, whose gradients are averaged in every step"
+            raise ArgumentValueError("communicate_every", expected, str(communicate_every))
+    sliceable = list(sliceable_shareds)
+    options = function_options or {}
+    return TrainFunction(graph, bcast_inputs, givens, sliceable, int(communicate_every), groups, name, options)
 
 
 def make_train_function_theano(
@@ -135,6 +147,7 @@ def make_train_function_theano(
     sliceable_shareds: Iterable[Any] = (),
     max_norm: Any = None,
     communicate_every: int = 1,
+    groups: Any = None,
     name: str = "train",
     function_options: Optional[Dict[str, Any]] = None,
     **kwargs: Any,
@@ -142,14 +155,14 @@ def make_train_function_theano(
     """Build the serial twin of `make_train_function`: the same steps by `theano.function`, in this process alone.
 
     It needs no `synkhronos.fork`; parallel programs are compared with it. Parameters and calls are the same
-    (``timeout`` and ``communicate_every`` mean nothing to a single process); it takes NumPy arrays. Default updates
-    apply after each of ``num_slices`` pieces, as Theano applies them.
+    (``timeout``, ``communicate_every`` and ``groups`` mean nothing to a single process); it takes NumPy arrays.
+    Default updates apply after each of ``num_slices`` pieces, as Theano applies them.
 
     Parameters
     ----------
     loss, params, x, y, update_rule, *args, outputs, bcast_inputs, givens, sliceable_shareds, max_norm, name, **kwargs
         As for `make_train_function`.
-    communicate_every : int
+    communicate_every, groups
         Ignored: a single process does not communicate.
     function_options : dict, optional
         Further keywords of `theano.function`.

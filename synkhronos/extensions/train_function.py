@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Union
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentValueError
 
+from .rules import LocalSGD
+from .rules.variables import floats
 from .step_in_parts import StepInParts
 from .training_graph import TrainingGraph
 
@@ -21,8 +23,9 @@ class TrainFunction:
         in parts      rows -- gradient_fn -- grad_shared -- synkhronos.all_reduce -- grad_shared -- step_fn
 
     A step is made in parts if it cannot be one command: in slices (Adam's step along the mean of several gradients is
-    not the mean of several steps), in local SGD, and if one of the ``givens`` replaces something that the rule's step
-    reads as well.
+    not the mean of several steps), with groups, with ``communicate_every`` above 1 (whose steps all ranks make or
+    none), and if one of the ``givens`` replaces something that the rule's step reads as well. With
+    ``communicate_every=0`` there is no all_reduce in either.
 
     Attributes
     ----------
@@ -37,7 +40,11 @@ class TrainFunction:
     params, state : list of shared variables
         The parameters, and what the rule keeps between steps: together all that a checkpoint needs.
     communicate_every : int
-        How many calls there are between averages.
+        How many calls there are between averages; 0: there are none.
+    groups : list of lists of ranks or None
+        Those whose gradients are averaged, if not all ranks' are.
+    rule : LocalSGD or None
+        What averages then, if that is above 1.
     """
 
     def __init__(
@@ -47,6 +54,7 @@ class TrainFunction:
         givens: Any,
         sliceable_shareds: List[Any],
         communicate_every: int,
+        groups: Any,
         name: str,
         options: Dict[str, Any],
     ) -> None:
@@ -54,15 +62,32 @@ class TrainFunction:
         self.communicate_every = communicate_every
         givens = list(givens.items() if isinstance(givens, dict) else givens or ())  # parts may be compiled later
         of_rows = dict(bcast_inputs=list(bcast_inputs), givens=givens, sliceable_shareds=sliceable_shareds)
-        self._settings: Any = (graph, communicate_every, name, of_rows, dict(options))
+        self.groups = [[rank] for rank in range(synk.size())] if communicate_every != 1 else groups
+        if self.groups is not None:
+            options = dict(options, exact=False)  # ranks shall differ, whatever `fork` was told
+        self._settings: Any = (graph, self.groups, name, of_rows, dict(options))
         self.function: Optional[synk.Function] = None
         self._replaced = graph.read_by_step(givens)
-        if communicate_every == 1 and not self._replaced:
+        if communicate_every <= 1 and groups is None and not self._replaced:
+            updates = graph.updates_in_one(synk.ops.all_reduce if communicate_every else list)
             self.function = synk.function(
-                graph.inputs, graph.results(), updates=graph.updates_in_one(), name=name, **of_rows, **options
+                graph.inputs, graph.results(), updates=updates, name=name, **of_rows, **options
             )
+            self._last: Union[synk.Function, StepInParts] = self.function
         else:
-            self._parts  # noqa: B018, compiled now, so that what is wrong is known now
+            self._last = self._parts  # compiled now, so that what is wrong is known now
+        self._rule = self._local_sgd() if communicate_every > 1 else None
+
+    @property
+    def rule(self) -> Optional[LocalSGD]:
+        if self._rule is not None and not self._rule.is_open and synk.is_forked():  # it counts on in another session
+            counters = dict(self._rule.counters, rows=[])
+            self._rule = self._local_sgd()
+            self._rule.counters = counters
+        return self._rule
+
+    def _local_sgd(self) -> LocalSGD:
+        return LocalSGD(self._parts.gradient_fn, self.params, floats(self.state), self.communicate_every)
 
     @cached_property
     def _parts(self) -> StepInParts:
@@ -75,6 +100,11 @@ class TrainFunction:
     @property
     def step_fn(self) -> synk.Function:
         return self._parts.step_fn
+
+    @property
+    def last_rows(self) -> Optional[List[int]]:
+        """The rows that each rank took in the last call, or in all of the last `steps`; None before the first."""
+        return self._last.last_rows
 
     def __repr__(self) -> str:
         return f"<TrainFunction of {len(self.params)} parameters, {self.function or self.gradient_fn!r}>"
@@ -109,10 +139,15 @@ class TrainFunction:
         ------
         Exception
             As calls of a `synkhronos.Function` and `synkhronos.all_reduce`. No parameter has changed then, unless a
-            rank has died in the step itself.
+            rank has died in the step itself, or ``communicate_every`` is 0: every rank has made its own step then, or
+            has not.
         """
         step = self._parts if self.function is None or num_slices != 1 else self.function
-        return step(*args, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout, **kwargs)
+        results = step(*args, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout, **kwargs)
+        self._last = step
+        if self.rule is not None:
+            self.rule()
+        return results
 
     def steps(self, *args: Any, **kwargs: Any) -> Any:
         """Take many training steps in one command: one for each batch, as so many calls would.
@@ -140,18 +175,22 @@ class TrainFunction:
         hint = "call the function once for each batch"
         if self.communicate_every > 1:
             expected = "1, with which a step is one command"
+            hint += ", or give a function of communicate_every=0 to rules.LocalSGD, and call the rule's run"
             raise ArgumentValueError("communicate_every", expected, str(self.communicate_every), hint)
+        if self.function is None and not self._replaced:
+            raise ArgumentValueError("groups", "None, with which a step is one command", repr(self.groups), hint)
         if self.function is None:
             expected = "to replace nothing that the rule's step reads, so that a step is one command"
             raise ArgumentValueError("givens", expected, f"one that replaces {self._replaced[0]}", hint)
-        return self.function.steps(*args, **kwargs)
+        results = self.function.steps(*args, **kwargs)
+        self._last = self.function
+        return results
 
     def average(self) -> None:
         """Average parameters and the rule's state over the ranks, weighted by the rows since they were last averaged.
 
         For local SGD (``communicate_every`` above 1), which does it every k calls; a program calls it before it
-        validates or saves in between, and at its end. Without local SGD all ranks hold the same values, and nothing
-        happens.
+        validates or saves in between, and at its end. Otherwise nothing happens.
         """
-        if self.communicate_every > 1:
-            self._parts.average()
+        if self.rule is not None:
+            self.rule.finish()

@@ -3,12 +3,11 @@
 import inspect
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import theano
 import theano.tensor as T
 
-from synkhronos import ops
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .gradients import check_loss
@@ -67,8 +66,8 @@ class TrainingGraph(NamedTuple):
         read = set(theano.gof.graph.ancestors(self.rule_updates.values()))
         return [variable for variable, _ in givens if variable in read]
 
-    def updates_in_one(self) -> Dict[Any, Any]:
-        """Return the updates of one function that makes the whole step: its graph has the mean over all ranks inside.
+    def updates_in_one(self, mean: Callable[[List[Any]], Sequence[Any]]) -> Dict[Any, Any]:
+        """Return the updates of one function that makes the whole step: its graph has the gradients' mean inside.
 
         The step reads each mean where the collective leaves it: nothing is put into a flat vector and taken out again.
         A shared gradient is updated only if its own expression reads it.
@@ -76,7 +75,7 @@ class TrainingGraph(NamedTuple):
         read: Dict[Any, Any] = OrderedDict()  # from what the step reads of gradients to expressions of the rows
         for shared in self.grad_shared:
             read.update(self.pieces.get(shared) or [(shared, self.grad_updates[shared])])
-        means = dict(zip(read, ops.all_reduce(list(read.values()))))
+        means = dict(zip(read, mean(list(read.values()))))
         updates: Dict[Any, Any] = OrderedDict()
         for shared, new in self.grad_updates.items():
             if shared not in self.pieces and (shared not in means or shared in theano.gof.graph.inputs([new])):

@@ -250,7 +250,10 @@ class CollectivesOfCall(in_graph.Call):
             return f"all_reduce {number} ({op}) inside function {self.plan.name}"
 
         key = ("function", self.plan.number, number, op.name)
+        traffic = self.context.transport.traffic
+        begun = traffic.begin()
         results = self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
+        traffic.end("ops.all_reduce", begun)
         self.context.forget_tried()
         self.context.bytes_inside[self.plan.number, number] = sum(
             [array.size * array.dtype.itemsize for array in results]  # (those on a device have no nbytes)

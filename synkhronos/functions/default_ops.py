@@ -61,7 +61,7 @@ def output_op(op: Any, output: Any, placement: Optional[Placement], name: str, i
         return ReduceOp.for_output(op, output.type.dtype, output.label)
     if placement is None:
         return ReduceOp.for_output(MISSING, output.type.dtype, output.label)
-    found = _by_placement(output, placement)
+    found = op_of(placement, output.type.dtype.kind in "fc")
     if isinstance(found, ReduceOp):
         if found.name not in ("avg", None):
             logger.info("function %s: %s has op '%s', because it is %s", name, output.label, found, placement)
@@ -80,12 +80,15 @@ def output_op(op: Any, output: Any, placement: Optional[Placement], name: str, i
     return ReduceOp("avg")
 
 
-def _by_placement(output: Any, placement: Placement) -> Any:
-    """Return the op that makes an output the serial function's; if there is none, say why."""
+def op_of(placement: Placement, is_float: bool) -> Any:
+    """Return the op that makes the serial function's value of the ranks'; if there is none, say why.
+
+    None, which takes one rank's, if all have it; ``avg`` of equal values is that value for floats, too.
+    """
     if isinstance(placement, Unknown):
         return placement.why
     if isinstance(placement, Replicate) and placement.power == 0:
-        return ReduceOp("avg" if output.type.dtype.kind in "fc" else None)
+        return ReduceOp("avg" if is_float else None)
     if isinstance(placement, Partial) and placement.reduction is not None:
         return ReduceOp(placement.reduction)
     if isinstance(placement, Size):

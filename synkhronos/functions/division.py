@@ -59,6 +59,13 @@ class Division(NamedTuple):
         """Return whether a rank's results count: those of one without rows do not, while others have some."""
         return self.weights is None or self.is_empty or self.weights[rank] > 0
 
+    def whole(self, size: int) -> Division:
+        """Return the division by which each of so many ranks takes all rows of the scattered inputs."""
+        if self.bounds is None or self.weights is None:
+            return self
+        n_rows = self.bounds[-1][1]
+        return self._replace(bounds=((0, n_rows),) * size, weights=[n_rows] * size)
+
     def pieces(self, rank: int) -> List[Tuple[int, Tuple[int, int], Tuple[int, int]]]:
         """Return a rank's slices: what each weighs, its part of all rows, and of the rank's shared rows.
 

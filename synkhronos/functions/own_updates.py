@@ -6,10 +6,11 @@ When the function is built, and when its rows are first cut into slices, since n
 from __future__ import annotations
 
 import logging
-from typing import Any, Container, List, NamedTuple, Sequence, Tuple
+from typing import Any, Container, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..reductions import MISSING, ReduceOp
-from ..sharding import Partial, Placement, Replicate, Unknown
+from ..sharding import Placement
+from .default_ops import op_of
 
 logger = logging.getLogger("synkhronos")
 
@@ -23,23 +24,16 @@ class OwnUpdate(NamedTuple):
         Of the shared variable.
     op : ReduceOp or MISSING
         By which those of slices are put together; MISSING if they have to be the same.
-    placement : Placement
-        Of the new value.
+    reduction : str, optional
+        The op by which a collective makes the serial function's of the ranks' values; None if none does.
+    why : str
+        What the new value is on a rank.
     """
 
     label: str
     op: Any
-    placement: Placement
-
-    @property
-    def reduction(self) -> Any:
-        """The op of a collective that makes the serial function's of the ranks' values; None if none does."""
-        return self.placement.reduction if isinstance(self.placement, Partial) else None
-
-    @property
-    def why(self) -> str:
-        """Why no collective does."""
-        return self.placement.why if isinstance(self.placement, Unknown) else f"it is {self.placement}"
+    reduction: Optional[str]
+    why: str
 
 
 def own_updates(
@@ -67,32 +61,39 @@ def own_updates(
     for i, (shared, placement) in enumerate(zip(updated, placements[len(placements) - len(updated) :])):
         if engine.is_random(shared) or engine.shared_type(shared) is None or shared in sliceable:
             continue
-        if not isinstance(placement, Replicate):
-            op = ops.get(engine.identity(shared), ReduceOp("avg"))
-            found.append(OwnUpdate(engine.label(shared, f"updates[{i}]"), op, placement))
+        reduction, why = None, op_of(placement, is_float=False)
+        if isinstance(why, ReduceOp):
+            if why.name is None:  # the same on all ranks
+                continue
+            if why.name == "gather":
+                why = "it has a row for each row of the inputs"
+            else:
+                reduction, why = why.name, f"it is a part by '{why}'"
+        op = ops.get(engine.identity(shared), ReduceOp("avg"))
+        found.append(OwnUpdate(engine.label(shared, f"updates[{i}]"), op, reduction, why))
     return found
 
 
 def tell_of_ranks(name: str, found: Sequence[OwnUpdate]) -> None:
     """Say what is to be done with these updates: a collective, or ``exact``."""
-    parts = [one for one in found if one.reduction is not None]
-    if parts:
-        logger.info(
-            "function %s: every rank makes %s from its own rows; a collective with op '%s' makes the serial "
-            "function's of their values, as does building it with exact=True",
-            name,
-            _listed(parts),
-            parts[0].reduction,
-        )
-    others = [one for one in found if one.reduction is None]
-    if others:
-        logger.warning(
-            "function %s: every rank makes %s from its own rows, and no collective makes the serial function's of "
-            "their values: %s. Build the function with exact=True, or with exact=False if that is meant",
-            name,
-            _listed(others),
-            others[0].why,
-        )
+    for reduction in dict.fromkeys(one.reduction for one in found):
+        alike = [one for one in found if one.reduction == reduction]
+        if reduction is not None:
+            logger.info(
+                "function %s: every rank makes %s from its own rows; a collective with op '%s' makes the serial "
+                "function's of their values, as does building it with exact=True",
+                name,
+                _listed(alike),
+                reduction,
+            )
+        else:
+            logger.warning(
+                "function %s: every rank makes %s from its own rows, and no collective makes the serial function's of "
+                "their values: %s. Build the function with exact=True, or with exact=False if that is meant",
+                name,
+                _listed(alike),
+                alike[0].why,
+            )
 
 
 def tell_of_slices(name: str, found: Sequence[OwnUpdate]) -> None:

@@ -86,8 +86,12 @@ class Planner:
         num_slices: Any,
         subset: Any,
         total: bool,
+        whole: bool = False,
     ) -> Steps:
-        """Return what `Function.steps` has every rank do, after checking that each step makes sense."""
+        """Return what `Function.steps` has every rank do, after checking that each step makes sense.
+
+        With ``whole`` any rank may make a step, alone: with all its rows.
+        """
         pool, replicator, stage = session.pool, replicator_of(session), self.arguments.stage
         if batches_s is not None and not self.variants.sliceable:
             expected = "None, because the function has no sliceable_shareds to select from"
@@ -122,6 +126,7 @@ class Planner:
                     num_slices,
                     joint,
                 )
+                division = division.whole(session.size) if whole else division
                 plans.append(self.plan(function, replicator, arguments, None, division, subset))
         ops, types = self._outputs(subset, num_slices, total)
         rows = np.zeros((len(divisions), 4), np.int64)
@@ -141,7 +146,7 @@ class Planner:
             table is not None,
             ops,
             types,
-            self._shapes_for(plans[0], ops, types, total, replicator),
+            None if whole else self._shapes_for(plans[0], ops, types, total, replicator),
             self._changing_lengths(replicator, lengths or []),
             total,
         )

@@ -70,6 +70,8 @@ class Portion:
         for i, begin, end in portions_of(tuple(target[0].nbytes for target in targets), ranks)[rank]:
             itemsize = targets[i][0].itemsize
             self._ranges.append((i, -(-begin // itemsize), -(-end // itemsize)))
+        #: The bytes of the result that this rank works out.
+        self.nbytes = sum([(end - begin) * targets[i][0].itemsize for i, begin, end in self._ranges])
         self._parts = [[None if part is None else part.reshape(-1) for part in of_array] for of_array in parts]
         self._targets = [[target.reshape(-1) for target in of_array] for of_array in targets]
         nbytes = sum(

@@ -27,6 +27,7 @@ class PoolMap:
 
     def __init__(self) -> None:
         self._peers: Dict[int, _Peer] = {}
+        self._pools: Dict[int, Pool] = {}
         self._mappings: Dict[int, mmap.mmap] = {}
         self._others: OrderedDict[Tuple[Any, ...], mmap.mmap] = OrderedDict()
 
@@ -44,14 +45,27 @@ class PoolMap:
         """
         self.remove(ident)
         if isinstance(pool, Pool):
-            self._mappings[ident] = pool._mapping
+            self._mappings[ident], self._pools[ident] = pool._mapping, pool
         else:
             self._peers[ident] = _Peer(pool)
 
     def remove(self, ident: int) -> None:
         """Forget a pool, if it is known; arrays that are attached live on."""
-        self._mappings.pop(ident, None)
-        self._peers.pop(ident, None)
+        tables: Tuple[Dict[int, Any], ...] = (self._mappings, self._peers, self._pools)
+        for table in tables:
+            table.pop(ident, None)
+
+    def reopen(self, ident: int) -> int:
+        """Return a descriptor of a pool's file that shares no position and no locks with any other.
+
+        Parameters
+        ----------
+        ident : int
+            The pool's, as in its handles.
+        """
+        pool = self._pools.get(ident)
+        fd = self._peers[ident].fileno() if pool is None else pool.fileno()
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
 
     def forget(self, path: Optional[str] = None) -> None:
         """Drop the mapping of a file or of named memory; of all by default. Arrays that are attached live on."""
@@ -124,6 +138,9 @@ class _Peer:
     def __init__(self, fd: int) -> None:
         self._fd = os.dup(fd)
         weakref.finalize(self, os.close, self._fd).atexit = False
+
+    def fileno(self) -> int:
+        return self._fd
 
     def map(self, stop: int) -> mmap.mmap:
         """Map at least the first `stop` bytes, and more, so that this is rarely needed."""

@@ -170,12 +170,21 @@ def close() -> None:
 
     Functions and data stay valid: after another `fork` they are distributed again when they are next used.
 
+    Raises
+    ------
+    StateError
+        If a collective was started (``wait=False``) and its result never waited for. Everything is closed all the same.
+
     Examples
     --------
     >>> import synkhronos as synk
     >>> synk.close()    # does nothing if no session is open
     """
+    session = PROGRAM.session
+    lost = [] if session is None or session.closed else list(session.caches.get("started", {}).values())
     PROGRAM.close()
+    if lost:
+        raise StateError(f"the session is closed, but its program had not waited for this: {lost[0]!r}")
 
 
 def is_forked() -> bool:

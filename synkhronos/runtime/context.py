@@ -47,6 +47,10 @@ class RankContext:
         What calls of functions have in common, by the function's number and the plan's.
     bytes_inside : dict of (int, int) to int
         What each collective inside a function has reduced, the last time: by the function's number and its own.
+    started : dict of int to array
+        By the variable's number, the value that an ``all_reduce(wait=False)`` has found, until it is waited for.
+    errors : dict of int to array
+        By the variable's number, what has been left out of its last value by ``all_reduce(exchange=, feedback=True)``.
     row_buffers : dict of (int, int) to array
         Reusable buffers for the rows of a batch, by the function's number and the argument's.
     results : object
@@ -65,6 +69,8 @@ class RankContext:
         self.plans: Dict[Tuple[int, int], Any] = {}
         self.row_buffers: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
         self.bytes_inside: Dict[Tuple[int, int], int] = {}
+        self.started: Dict[int, Any] = {}
+        self.errors: Dict[int, Any] = {}
         self.results: Any = None
         self.stopped = False
         self._changes: Sequence[Callable[[], object]] = ()
@@ -119,7 +125,12 @@ class RankContext:
         try:
             if envelope.forget:
                 self.forget(envelope.forget)
-            return Answer(self.rank, envelope.command.run(self))
+            if not envelope.command.is_counted:
+                return Answer(self.rank, envelope.command.run(self))
+            begun = self.transport.traffic.begin()
+            result = envelope.command.run(self)
+            self.transport.traffic.end(envelope.command.title, begun)
+            return Answer(self.rank, result)
         except Aborted:
             self.abort()
             return Answer(self.rank, aborted=True)
@@ -270,6 +281,9 @@ class RankContext:
                 for table in (self.plans, self.row_buffers, self.bytes_inside):
                     for place in [place for place in table if place[0] == number]:
                         del table[place]
+            else:
+                self.started.pop(number, None)
+                self.errors.pop(number, None)
             self.registry.forget(thing)
             self.transport.forget(thing)
             if self.replicas is not None:

@@ -30,8 +30,9 @@ and the argument of that name, ask for the way through the host.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -65,8 +66,78 @@ class Pending:
         return self._results
 
 
+class Mix(NamedTuple):
+    """One reduction of the ranks' values.
+
+    Attributes
+    ----------
+    weights : tuple of float, optional
+        Of the ranks, for ``avg``; all equal by default.
+    takers : tuple of int, optional
+        The ranks that take the result; all of them by default.
+    sharers : tuple of int, optional
+        The ranks that share the work; all of them by default.
+    """
+
+    weights: Optional[Tuple[float, ...]] = None
+    takers: Optional[Tuple[int, ...]] = None
+    sharers: Optional[Tuple[int, ...]] = None
+
+
+#: One reduction for all ranks, whatever their weights.
+ALL_ALIKE = (Mix(),)
+
+
+class Traffic:
+    """What one rank has read of the others' memory, and written to it.
+
+    On devices with NCCL it is what a ring sends: of n ranks each sends and is sent 2 (n - 1) / n of what is reduced.
+
+    Attributes
+    ----------
+    read, sent : float
+        Bytes, of everything.
+    of : dict of str to list
+        By collective: calls, bytes read, bytes sent, seconds.
+    """
+
+    __slots__ = ("of", "read", "sent")
+
+    def __init__(self) -> None:
+        self.read, self.sent = 0.0, 0.0
+        self.of: Dict[str, List[float]] = {}
+
+    def begin(self) -> Tuple[float, float, float]:
+        """Return where the counters stand; to be given to `end`."""
+        return time.perf_counter(), self.read, self.sent
+
+    def end(self, collective: str, begun: Tuple[float, float, float]) -> None:
+        """Count a collective that has begun there."""
+        row = self.of.get(collective)
+        if row is None:
+            row = self.of[collective] = [0, 0.0, 0.0, 0.0]
+        began, read, sent = begun
+        row[0] += 1
+        row[1] += self.read - read
+        row[2] += self.sent - sent
+        row[3] += time.perf_counter() - began
+
+    def add(self, read: float, sent: float) -> None:
+        """Count bytes."""
+        self.read += read
+        self.sent += sent
+
+
 class Transport(ABC):
-    """Collectives over lists of arrays; one object per rank."""
+    """Collectives over lists of arrays; one object per rank.
+
+    Attributes
+    ----------
+    traffic : Traffic
+        What this rank has read of the others' memory, and written to it.
+    """
+
+    traffic: Traffic
 
     @abstractmethod
     def exchange(self, notice: Any) -> List[Any]:
@@ -78,16 +149,18 @@ class Transport(ABC):
         keys: Sequence[Key],
         arrays: Sequence[Any],
         op: ReduceOp,
-        weights: Optional[Sequence[float]],
+        mixes: Sequence[Mix],
         name_of: NameOf,
-        takers: Optional[Sequence[int]] = None,
+        into: Optional[Sequence[Key]] = None,
     ) -> Pending:
-        """Reduce over the ranks: ``result := op(x_0, ..., x_{n-1})``, the same bits everywhere.
+        """Reduce over the ranks: ``result := op(x_0, ..., x_{n-1})``, the same bits on all that take it.
 
         Parameters
         ----------
-        takers : sequence of int, optional
-            The ranks that take the results; all of them by default. The others' are None.
+        into : list of keys, optional
+            Whose values the results become; those of the arrays by default.
+        mixes : sequence of Mix
+            Every rank takes the results of one of them, or of none: then they are None.
 
         Raises
         ------
@@ -180,6 +253,10 @@ class Transport(ABC):
     @abstractmethod
     def bind(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
         """Return the current arrays of the keys, holding the values; not copies if they are there already. Local."""
+
+    @abstractmethod
+    def copies(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
+        """Return copies of the values, under keys of their own: arrays that `all_reduce` takes later. Local."""
 
     @abstractmethod
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..reductions import ReduceOp
 from ..reductions.device import contiguous, download, is_on_device, upload
-from .base import Key, NameOf, Pending, Transport
+from .base import Key, Mix, NameOf, Pending, Transport
 from .nccl import Clique, Meta, is_known, open_clique
 from .shared_memory import SharedMemoryTransport, check_same
 from .value_buffers import participants
@@ -41,6 +41,7 @@ class GpuTransport(Transport):
         #: The clique of all ranks' devices, or None, for which `why` says why.
         self.nccl: Optional[Clique] = None
         self.why = ""
+        self.traffic = host.traffic
 
     def connect(self) -> None:
         """Open the clique of the ranks' devices, if they can have one. Every rank calls this."""
@@ -68,6 +69,13 @@ class GpuTransport(Transport):
         staged = download(array, self.host.allocate(key, array.shape, array.dtype))
         self.host.swap_in(key, staged)
         return staged
+
+    def copies(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
+        on_host = [i for i, value in enumerate(values) if not is_on_device(value)]
+        copies = [None if i in on_host else value.copy() for i, value in enumerate(values)]
+        for i, copy in zip(on_host, self.host.copies([keys[i] for i in on_host], [values[i] for i in on_host])):
+            copies[i] = copy
+        return copies
 
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return self.host.allocate(key, shape, dtype)
@@ -113,9 +121,9 @@ class GpuTransport(Transport):
         keys: Sequence[Key],
         arrays: Sequence[Any],
         op: ReduceOp,
-        weights: Optional[Sequence[float]],
+        mixes: Sequence[Mix],
         name_of: NameOf,
-        takers: Optional[Sequence[int]] = None,
+        into: Optional[Sequence[Key]] = None,
     ) -> Pending:
         metas, staged = self._ways(arrays, [op.on_host] * len(arrays), name_of)
         results: Dict[int, Any] = {}
@@ -125,9 +133,9 @@ class GpuTransport(Transport):
                 mine,
                 self._on_host(mine, [arrays[i] for i in staged]),
                 op,
-                weights,
+                mixes,
                 lambda j: name_of(staged[j]),
-                takers,
+                None if into is None else [into[i] for i in staged],
             )
             if any(is_on_device(arrays[i]) for i in staged):
                 self.host.barrier.wait()  # the others' shares of the results are complete
@@ -135,10 +143,15 @@ class GpuTransport(Transport):
                 goes_up = result is not None and is_on_device(arrays[i])
                 results[i] = upload(result, self.context) if goes_up else result
         for i, of_ranks in enumerate(metas):
-            if of_ranks and takers is None:
-                results[i] = self._nccl.all_reduce(arrays[i], op, weights)
-            elif of_ranks:  # the root alone
-                results[i] = self._nccl.reduce(arrays[i], of_ranks, op, weights)
+            for mix in mixes if of_ranks else ():
+                if mix.takers == (self.host.root,):
+                    result = self._nccl.reduce(arrays[i], of_ranks, op, mix.weights)
+                    self._count_sent(arrays[i])
+                else:
+                    result = self._nccl.all_reduce(arrays[i], op, mix.weights)
+                    self._count_ring(arrays[i])
+                if mix.takers is None or self.host.rank in mix.takers:
+                    results[i] = result
         return Pending(self._finished(results, len(arrays)))
 
     def reduce(
@@ -168,6 +181,7 @@ class GpuTransport(Transport):
         for i, of_ranks in enumerate(metas):
             if of_ranks:
                 results[i] = self._nccl.reduce(arrays[i], of_ranks, ops[i], weights)
+                self._count_sent(arrays[i])
         finished = self._finished(results, len(arrays))
         return finished if self.host.rank == self.host.root else None
 
@@ -194,6 +208,7 @@ class GpuTransport(Transport):
         for i, of_ranks in enumerate(metas):
             if of_ranks:
                 results[i] = self._nccl.all_reduce(arrays[i], op, weights, participants(weights))
+                self._count_ring(arrays[i])
         return self._finished(results, len(arrays))
 
     def agree(self, label: str) -> None:
@@ -214,6 +229,7 @@ class GpuTransport(Transport):
         for i, of_ranks in enumerate(metas):
             if of_ranks:
                 results[i] = self._nccl.all_gather(arrays[i], [meta.shape[0] for meta in of_ranks if meta is not None])
+                self._count_ring(results[i], 1)
         return Pending(self._finished(results, len(arrays)))
 
     def broadcast(self, keys: Sequence[Key], arrays: Sequence[Any], root: int, on_host: bool = False) -> Pending:
@@ -231,6 +247,7 @@ class GpuTransport(Transport):
             meta = of_ranks[root] if of_ranks else None
             if meta is not None:
                 results[i] = self._nccl.broadcast(arrays[i], meta, root)
+                self.traffic.add(nbytes_of(results[i]) * (self.host.rank != root), 0)
         return Pending(self._finished(results, len(arrays)))
 
     def _ways(
@@ -249,6 +266,15 @@ class GpuTransport(Transport):
                 check_same(of_ranks, name_of, i, but_lengths)
         return metas, [i for i, of_ranks in enumerate(metas) if not of_ranks]
 
+    def _count_ring(self, array: Any, rounds: int = 2) -> None:
+        """Count what a ring sends of an array: in a round each rank sends, and is sent, all but its own part."""
+        nbytes = nbytes_of(array) * (self.host.size - 1) / self.host.size * rounds / 2
+        self.traffic.add(nbytes, nbytes)
+
+    def _count_sent(self, array: Any) -> None:
+        """Count an array that goes to the root, if this rank has one."""
+        self.traffic.add(0, 0 if array is None or self.host.rank == self.host.root else nbytes_of(array))
+
     @property
     def _nccl(self) -> Clique:
         assert self.nccl is not None  # an array has metas only if there is a clique
@@ -259,6 +285,11 @@ class GpuTransport(Transport):
         if self.nccl is not None:
             self.nccl.finish()
         return [results.get(i) for i in range(count)]  # there is none if only the root has it
+
+
+def nbytes_of(array: Any) -> int:
+    """Return the bytes of an array, which on a device does not say so."""
+    return int(array.size) * int(np.dtype(array.dtype).itemsize)
 
 
 def _downloaded(array: Any) -> np.ndarray[Any, Any]:

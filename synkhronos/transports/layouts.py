@@ -72,7 +72,7 @@ class Layout:
     def __init__(self, handles: List[Sequence[Optional[Handle]]], pools: PoolMap) -> None:
         self.handles, self._pools = handles, pools
         self._arrays: Dict[int, List[Optional[np.ndarray[Any, Any]]]] = {}
-        self.plans: Dict[Tuple[str, Any], Any] = {}
+        self.plans: Dict[Tuple[Any, ...], Any] = {}
 
     def of_ranks(self, i: int) -> List[Optional[Handle]]:
         """Return every rank's handle at a position."""

@@ -29,7 +29,7 @@ from ..memory.pool import Pool
 from ..reductions import ReduceOp, reduce_outputs
 from ..sync.barrier import Barrier
 from ..trace import point
-from .base import Key, NameOf, Pending, Transport
+from .base import Key, Mix, NameOf, Pending, Traffic, Transport
 from .layouts import Layout, Layouts, Placed
 from .value_buffers import ValueBuffers, kinds_of, participants
 
@@ -70,6 +70,7 @@ class SharedMemoryTransport(Transport):
         self._slots: Dict[Key, Slot] = {}
         self._values: Dict[Key, ValueBuffers] = {}
         self._layouts = Layouts(pools)
+        self.traffic = Traffic()
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
@@ -89,6 +90,9 @@ class SharedMemoryTransport(Transport):
                     copy_into(current.array, value)
             bound.append(current.array)
         return bound
+
+    def copies(self, keys: Sequence[Key], values: Sequence[np.ndarray[Any, Any]]) -> List[np.ndarray[Any, Any]]:
+        return self.bind(keys, values)
 
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return self._spares([key], [(shape, dtype)])[0].array
@@ -165,29 +169,52 @@ class SharedMemoryTransport(Transport):
         keys: Sequence[Key],
         arrays: Sequence[np.ndarray[Any, Any]],
         op: ReduceOp,
-        weights: Optional[Sequence[float]],
+        mixes: Sequence[Mix],
         name_of: NameOf,
-        takers: Optional[Sequence[int]] = None,
+        into: Optional[Sequence[Key]] = None,
     ) -> Pending:
-        takers = self.everybody if takers is None else takers
         placed: List[Optional[Placed]] = self._current(keys, arrays)
         results: List[Any] = [None] * len(keys)
-        if self.rank in takers:
-            spares = self._spares(keys, [(array.shape, array.dtype) for array in arrays])
+        if mixes and mixes[0].takers is None or any([self.rank in mix.takers for mix in mixes if mix.takers]):
+            spares = self._spares(into or keys, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
         layout = self._layout(placed)
-        portion = layout.plans.get(("all_reduce", tuple(takers)))
-        if portion is None:
-            portion = layout.plans["all_reduce", tuple(takers)] = self._portion_of(layout, len(keys), takers, name_of)
-        portion.combine(op, weights)
+        for mix in mixes:
+            key = ("all_reduce", mix.takers, mix.sharers)
+            plan = layout.plans.get(key)
+            if plan is None:
+                takers = self.everybody if mix.takers is None else mix.takers
+                portion = self._portion_of(layout, len(keys), takers, mix.sharers or self.everybody, name_of)
+                plan = layout.plans[key] = portion, takers, self._moved(portion, None, takers)
+            portion, takers, (read, sent) = plan
+            portion.combine(op, mix.weights)
+            if mix.weights is not None:
+                read, sent = self._moved(portion, mix.weights, takers)
+            self.traffic.read += read
+            self.traffic.sent += sent
         return Pending(results)  # the others' shares are complete at the next barrier
 
-    def _portion_of(self, layout: Layout, n: int, takers: Sequence[int], name_of: NameOf) -> Portion:
-        """Return what this rank reduces of n arrays, whose results follow them in the layout of the takers."""
+    def _moved(
+        self, portion: Portion, weights: Optional[Sequence[float]], takers: Sequence[int]
+    ) -> Tuple[float, float]:
+        """Return the bytes that this rank reads of the others for its share, and writes to those that take the result.
+
+        It reads none of ranks without weight.
+        """
+        counting = participants(weights) or (True,) * self.size
+        read_from, sent_to = sum(counting) - counting[self.rank], len(takers) - (self.rank in takers)
+        return portion.nbytes * read_from, portion.nbytes * sent_to
+
+    def _portion_of(
+        self, layout: Layout, n: int, takers: Sequence[int], sharers: Sequence[int], name_of: NameOf
+    ) -> Portion:
+        """Return this rank's share of n arrays, whose results follow them in the layout of the takers."""
         for i in range(n):
             check_same(layout.of_ranks(i), name_of, i)
+        if self.rank not in sharers:
+            return Portion([], [], 0, 1)
         targets = [[layout.array(taker, n + i) for taker in takers] for i in range(n)]
-        return Portion([layout.arrays(i) for i in range(n)], targets, self.rank, self.size)
+        return Portion([layout.arrays(i) for i in range(n)], targets, sharers.index(self.rank), len(sharers))
 
     def all_reduce_values(
         self,
@@ -213,6 +240,7 @@ class SharedMemoryTransport(Transport):
             plan = layout.plans["all_reduce_values", counting] = self._values_plan(layout, buffers, counting)
         portion, own = plan
         portion.combine(op, weights)
+        self.traffic.add(*self._moved(portion, weights, (self.rank,) if own else self.everybody))
         if result is None:
             return [array.copy() for array in own]
         lent = result.lend()  # before the others can know that this rank is done with the result of the last time
@@ -265,8 +293,10 @@ class SharedMemoryTransport(Transport):
             return None
         for i, op in enumerate(ops):
             if i not in results:
+                parts = layout.arrays(i)
                 with prefixed(name_of(i)):
-                    results[i] = reduce_outputs(op, layout.arrays(i), weights, self.root, keep_dtype)
+                    results[i] = reduce_outputs(op, parts, weights, self.root, keep_dtype)
+                self._count_read(parts if op.name is not None else [])
         return [results[i] for i in range(len(ops))]
 
     def _reduced_together(
@@ -285,6 +315,7 @@ class SharedMemoryTransport(Transport):
         for j, i in enumerate(chosen):
             portion = Portion([layout.arrays(i)], [[targets.arrays(j)[self.root]]], self.rank, self.size)
             portion.combine(ops[i], weights)
+            self.traffic.add(*self._moved(portion, weights, (self.root,)))
         self.barrier.wait()
         return {i: spare.array.copy() for i, spare in zip(chosen, spares) if spare is not None}
 
@@ -298,7 +329,12 @@ class SharedMemoryTransport(Transport):
         self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]]
     ) -> Optional[List[List[np.ndarray[Any, Any]]]]:
         layout = self._layout(self._current(keys, arrays))
-        return [layout.arrays(i) for i in range(len(keys))] if self.rank == self.root else None
+        if self.rank != self.root:
+            return None
+        gathered = [layout.arrays(i) for i in range(len(keys))]
+        for parts in gathered:
+            self._count_read(parts)
+        return gathered
 
     def all_gather(
         self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]], name_of: NameOf, on_host: bool = False
@@ -312,6 +348,7 @@ class SharedMemoryTransport(Transport):
             shape, dtype = _kind_of(of_ranks)
             result = self.allocate(key, (length,) + shape[1:], dtype)
             join_into(result, layout.arrays(i))
+            self._count_read(layout.arrays(i))
             results.append(result)
         return Pending(results)
 
@@ -328,7 +365,14 @@ class SharedMemoryTransport(Transport):
             value = layout.array(root, i)
             results.append(self.allocate(key, value.shape, value.dtype))
             copy_into(results[-1], value)
+            self.traffic.add(value.nbytes, 0)
         return Pending(results)
+
+    def _count_read(self, parts: Sequence[Optional[np.ndarray[Any, Any]]]) -> None:
+        """Count that this rank has read the others' arrays."""
+        for rank, part in enumerate(parts):
+            if part is not None and rank != self.rank:
+                self.traffic.add(part.nbytes, 0)
 
 
 def _is_same_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:

@@ -12,13 +12,13 @@ its memory is used again once nothing refers to it any more.
 
 from __future__ import annotations
 
-import ctypes
-import weakref
 from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..memory.lending import Lender
 from ..memory.pool import Pool
+from ..trace import point
 from .layouts import Placed
 
 #: The most bytes of which every rank makes its own result: sharing the work would take another barrier.
@@ -44,12 +44,9 @@ class Region:
             self._places.append((shape, dtype, nbytes))
             size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
             nbytes += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        self._block = pool.allocate((max(1, nbytes),), np.uint8)
-        self.arrays = self._views(self._block)
+        self._memory = Lender(pool, nbytes)
+        self.arrays = self._views(self._memory.block)
         self.placed = [Placed.at(array, pool.handle(array)) for array in self.arrays]
-        # NumPy makes the last array before another kind of buffer the base of all views: this is that buffer.
-        self._buffer: Any = (ctypes.c_ubyte * self._block.nbytes).from_buffer(self._block.data)
-        self._lent: Any = None
 
     def _views(self, block: np.ndarray[Any, Any]) -> List[np.ndarray[Any, Any]]:
         return [np.ndarray(shape, dtype, block, offset) for shape, dtype, offset in self._places]
@@ -57,13 +54,11 @@ class Region:
     @property
     def is_lent(self) -> bool:
         """Whether anything refers to what `lend` has returned."""
-        return self._lent is not None and self._lent() is not None
+        return self._memory.is_lent
 
     def lend(self) -> List[np.ndarray[Any, Any]]:
         """Return the arrays as new objects, which, and whose views, count as lent as long as they live."""
-        lent: np.ndarray[Any, Any] = np.ndarray((self._block.nbytes,), np.uint8, self._buffer)
-        self._lent = weakref.ref(lent)
-        return self._views(lent)
+        return self._views(self._memory.lend())
 
 
 class ValueBuffers:
@@ -89,6 +84,7 @@ class ValueBuffers:
         if self.is_small:
             self._sources.append(Region(pool, kinds))
 
+    @point("transport")
     def stage(self, arrays: Sequence[np.ndarray[Any, Any]]) -> List[Placed]:
         """Copy the arrays to where other ranks can read them; return where that is."""
         self._turn = (self._turn + 1) % len(self._sources)

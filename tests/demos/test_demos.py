@@ -246,6 +246,42 @@ def test_a_wrong_parallel_program_is_found_out(tmp_path):
     assert "did not compute what the serial one does" in done.stderr
 
 
+#: The demo of rules, in which local SGD averages the master's values alone.
+WITHOUT_MEANS = """
+import sys
+sys.path.insert(0, {folder!r})
+from synkhronos.extensions import rules
+class LocalSGD(rules.LocalSGD):
+    _weights = [1.0, 0.0]
+rules.LocalSGD = LocalSGD
+import rules as demo
+sys.exit(0 if demo.main(**demo.parse_arguments())[0] else "a rule did not compute what it should")
+"""
+
+
+@pytest.mark.theano
+@needs_lasagne
+@pytest.mark.parametrize("is_wrong", [False, True], ids=["right", "wrong"])
+def test_every_rule_trains(tmp_path, is_wrong):
+    """By Python code, so that nothing is compiled; a wrong mean must be seen by the demo's check."""
+    program = DEMOS / "rules.py"
+    if is_wrong:
+        program = tmp_path / "changed.py"
+        program.write_text(WITHOUT_MEANS.format(folder=str(DEMOS)))
+    arguments = ["--epochs", "1", "--batch-size", "200", "--n-parallel", "2", "--no-progress", "--plot", ""]
+    flags = os.environ.get("THEANO_FLAGS", "") + ",cxx=,linker=py,optimizer=fast_compile"
+    done = run(program, *arguments, THEANO_FLAGS=flags)
+    assert done.returncode == is_wrong, done.stdout + done.stderr
+    rows = re.findall(r"^(\w.*?) +([\d.]+)% +(\d+) +[\d.]+ +([\d.]+)$", done.stdout, re.MULTILINE)
+    assert len(rows) == 10 and all(float(accuracy) > 75 for _, accuracy, _, _ in rows)
+    if not is_wrong:
+        # A rank reads half of 79,510 float32 of the other for a mean, and of as many velocities for local SGD.
+        mean = 79510 * 4 / 2 / 1e6
+        expected = {"synchronous": 20, "LocalSGD, every step": 40, "LocalSGD": 4, "EASGD": 2, "DiLoCo": 1, "ASGD": 5}
+        moved = {name: float(megabytes) for name, _, _, megabytes in rows}
+        assert [moved[name] for name in expected] == pytest.approx([mean * n for n in expected.values()], abs=0.06)
+
+
 @pytest.mark.theano
 @needs_lasagne
 def test_help():

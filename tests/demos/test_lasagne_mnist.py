@@ -206,6 +206,25 @@ def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
         assert losses(begun.stdout) + losses(ended.stdout) == losses(whole.stdout)
 
 
+def test_the_same_ranks_go_on_from_a_checkpoint_to_the_bit(tmp_path):
+    """With dropout: the random states are in the file."""
+
+    def saved(name, epochs):
+        arguments = [*SMALL[2:], "--model", "custom_mlp:1,16,0.2,0.5", "--n-parallel", "2", "--epochs", str(epochs)]
+        path = str(tmp_path / name)
+        done = run(FOLDER / "train_mnist_cpu_data.py", *arguments, "--checkpoint", path)
+        assert done.returncode == 0, done.stderr
+        with np.load(path) as file:
+            return {key: file[key].tobytes() for key in file.files if key != "progress_recorder"}, done.stdout
+
+    whole, _ = saved("whole.npz", 3)
+    saved("begun.npz", 1)
+    ended, output = saved("begun.npz", 3)
+    assert ended == whole and "arr_8_of_1" in whole and "after epoch 1" in output
+    table = output[output.index("epoch  seconds") :].splitlines()
+    assert [line.split()[0] for line in table[1:4]] == ["1", "2", "3"]
+
+
 @pytest.mark.parametrize(
     "program", ["train_mnist_cpu_data.py", "train_mnist_device_data.py", "train_mnist_theano.py", "run_all.py"]
 )

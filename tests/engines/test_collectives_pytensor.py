@@ -186,13 +186,10 @@ def test_debug_mode_is_refused():
 
 
 def test_linkers_that_may_reorder_are_refused():
-    from pytensor.link.basic import JITLinker
+    from pytensor.link.jax.linker import JAXLinker
 
-    class Traced(JITLinker):
-        fgraph_convert = create_thunk_inputs = jit_compile = None
-
-    x, mode = pt.dmatrix("x"), Mode(Traced(), "fast_compile")
-    with refuses(ArgumentValueError, argument="mode", got="Traced", hint="leave out"):
+    x, mode = pt.dmatrix("x"), Mode(JAXLinker(), "fast_compile")
+    with refuses(ArgumentValueError, argument="mode", got="JAX", hint="leave out"):
         ENGINE.collectives(snapshot([x], all_reduce(x), mode=mode), {x: 0})
     assert ENGINE.collectives(snapshot([x], x * 2, mode=mode), {x: 0}) is None
 

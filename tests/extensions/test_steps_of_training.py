@@ -309,6 +309,17 @@ def test_local_sgd_has_no_steps_of_one_command(three_ranks):
         step.steps(X, Y, batches=BATCHES)
 
 
+def test_steps_without_averages_are_one_command_too(three_ranks, commands):
+    step = Model().make("make_train_function", updates.adam, 0.1, communicate_every=0)
+    step(X, Y, batch=BATCHES[0])
+    del commands[:]
+    step(X, Y, batch=BATCHES[0])
+    step.steps(X, Y, batches=BATCHES)
+    step.average()
+    assert len(commands) == 2 and sum(step.last_rows) == sum(len(batch) for batch in BATCHES)
+    assert not synk.in_sync(step.params)
+
+
 def test_many_steps_in_one_command(three_ranks, commands):
     model, other = Model(), Model()
     step = model.make("make_train_function", updates.adam, 0.1, outputs=[(model.errors.max(), "max")])

@@ -11,7 +11,7 @@ pytest.importorskip("theano")
 import theano  # noqa: E402
 import theano.tensor as T  # noqa: E402
 
-from synkhronos.extensions import train, updates  # noqa: E402
+from synkhronos.extensions import rules, train, updates  # noqa: E402
 
 pytestmark = pytest.mark.theano
 
@@ -371,9 +371,10 @@ def replicas(params, n):
     return np.array([np.concatenate([np.ravel(value) for value in synk.get_value(rank, params)]) for rank in range(n)])
 
 
-@pytest.mark.parametrize("n, root, every", [(2, 0, 2), (3, 1, 2), (3, 0, 4)])
-def test_local_sgd(n, root, every):
-    synk.fork(n, use_gpu=False, master_rank=root)
+@pytest.mark.parametrize("n, root, every, exact", [(2, 0, 2, False), (3, 1, 2, True), (3, 0, 4, True)])
+def test_local_sgd(n, root, every, exact, caplog):
+    """Also where `fork` asks for the serial program's results: `communicate_every` says that ranks shall differ."""
+    synk.fork(n, use_gpu=False, master_rank=root, exact=exact)
     model = Model()
     step = train.make_train_function(
         model.loss,
@@ -396,6 +397,7 @@ def test_local_sgd(n, root, every):
     expected = simulated_local_sgd(n, root, every, BATCHES + BATCHES[:1], final=True)
     np.testing.assert_allclose(replicas(model.params, n), expected, rtol=1e-9)
     assert synk.in_sync(model.params + step.state)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_local_sgd_in_slices():
@@ -408,6 +410,22 @@ def test_local_sgd_in_slices():
     for batch in batches:
         step(X, Y, batch=batch, num_slices=3)
     np.testing.assert_allclose(replicas(model.params, 2), simulated_local_sgd(2, 0, 2, batches), rtol=1e-9)
+
+
+def test_local_sgd_in_another_session():
+    synk.fork(2, use_gpu=False)
+    model = Model()
+    step = function_of(model, communicate_every=2)
+    step(X, Y, batch=BATCHES[0])
+    assert not synk.in_sync(model.params)
+    synk.close()
+    synk.fork(3, use_gpu=False)
+    step(X, Y, batch=BATCHES[1])
+    assert synk.in_sync(model.params)
+    step(X, Y, batch=BATCHES[1])
+    assert not synk.in_sync(model.params)
+    step.average()
+    assert synk.in_sync(model.params)
 
 
 def test_local_sgd_after_a_call_that_failed():
@@ -434,6 +452,96 @@ def test_local_sgd_after_a_call_that_failed():
     step(X[12:13], Y[12:13], [0])  # a row for rank 0 only
     after = replicas(model.params, 2)
     assert (after[1] == before[1]).all() and (after[0] != before[0]).any()
+
+
+def function_of(model, rule=updates.momentum, **options):
+    """Return the training function of a model, at a rate of 0.1."""
+    return train.make_train_function(
+        model.loss, model.params, model.x, model.y, rule, 0.1, function_options=OPTIONS, **options
+    )
+
+
+@pytest.mark.parametrize("n, root, exact", [(2, 0, True), (3, 1, False)])
+@pytest.mark.parametrize("by", ["calls", "slices", "run"])
+def test_steps_of_their_own_and_a_rule(n, root, exact, by, caplog):
+    """The rule knows parameters and state of the function, and what rows ranks took: it is local SGD as above."""
+    synk.fork(n, use_gpu=False, master_rank=root, exact=exact)
+    model = Model()
+    step = function_of(model, communicate_every=0)
+    rule = rules.LocalSGD(step, every=2)
+    assert step.last_rows is None and rule.kept == step.state
+    batches = [batch for batch in BATCHES if by != "slices" or len(batch) >= 2 * n]
+    if by == "run":
+        losses = rule.run(X, Y, batches=batches)
+        assert losses.shape == (len(batches),)
+    else:
+        for i, batch in enumerate(batches, 1):
+            step(X, Y, batch=batch, num_slices=1 if by == "calls" else 2)
+            assert step.last_rows == [len(part) for part in shards(batch, n, root)]
+            assert rule() == (i % 2 == 0)
+    np.testing.assert_allclose(replicas(model.params, n), simulated_local_sgd(n, root, 2, batches), rtol=1e-9)
+    rule.finish()
+    assert synk.in_sync(step.params + step.state)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("rule", ["momentum", "adam"])
+@pytest.mark.parametrize("groups", [[[0, 2], [1]], [[1], [2], [0]], [[2, 1, 0]]])
+def test_gradients_averaged_in_groups(groups, rule):
+    """A group takes the serial steps of its own rows; a group without rows takes none."""
+    synk.fork(3, use_gpu=False, exact=True)
+    model = Model()
+    step = function_of(model, getattr(updates, rule), groups=groups)
+    twins = [Model() for _ in groups]
+    steps = [
+        train.make_train_function_theano(
+            m.loss, m.params, m.x, m.y, getattr(updates, rule), 0.1, groups=groups, function_options=OPTIONS
+        )
+        for m in twins
+    ]
+    for batch in BATCHES + [np.arange(1)]:
+        step(X, Y, batch=batch)
+        parts = shards(batch, 3, 0)
+        for group, twin in zip(groups, steps):
+            rows = np.concatenate([parts[rank] for rank in group])
+            if len(rows):
+                twin(X, Y, batch=rows)
+    found = replicas(model.params, 3)
+    for group, twin in zip(groups, twins):
+        np.testing.assert_allclose(found[group], [twin.values()] * len(group), rtol=1e-6)
+    if len(groups) > 1:
+        assert np.abs(found[groups[0][0]] - found[groups[1][0]]).max() > 1e-3
+
+
+def test_daso_of_gradients_is_that_of_parameters():
+    """For plain SGD: ranks of a group stay together by their mean gradient, or by the mean of their parameters."""
+    synk.fork(3, use_gpu=False)
+    groups, found = [[0, 2], [1]], []
+    for options in (dict(groups=groups), dict(communicate_every=0)):
+        model = Model()
+        step = function_of(model, updates.sgd, **options)
+        rule = rules.DASO(step, groups=groups, warm_up=1, patience=0)
+        for _ in range(3):
+            for batch in BATCHES[:5]:
+                step(X, Y, batch=batch)
+                rule()
+                found.append(replicas(model.params, 3))
+            rule.epoch(1.0)
+    of_gradients, of_parameters = np.array(found).reshape(2, 15, 3, -1)
+    np.testing.assert_allclose(of_gradients, of_parameters, rtol=1e-9)
+    assert np.ptp(of_gradients[6], axis=0).max() > 1e-3  # (groups differ after the first epoch)
+
+
+def test_groups_that_are_wrong():
+    synk.fork(2, use_gpu=False)
+    model = Model()
+    with refuses(ValueError, "groups", "lists of ranks", "[[0], [0, 1]]"):
+        function_of(model, groups=[[0], [0, 1]])
+    with refuses(ValueError, "communicate_every", "1 with groups", "4"):
+        function_of(model, groups=[[0], [1]], communicate_every=4)
+    step = function_of(model, groups=[[0], [1]])
+    with refuses(ValueError, "groups", "None, with which a step is one command", "[[0], [1]]", "once for each batch"):
+        step.steps(X, Y, batches=BATCHES)
 
 
 def test_average_of_gradients_needs_no_average_of_parameters():
@@ -587,7 +695,7 @@ def test_bad_arguments_are_named(made_by):
 @pytest.mark.parametrize(
     "every, error, expected",
     [
-        (0, ValueError, "at least 1"),
+        (-1, ValueError, "at least 0"),
         (2.0, TypeError, "an int"),
         (True, TypeError, "an int"),
     ],

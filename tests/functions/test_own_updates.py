@@ -29,6 +29,7 @@ UPDATES = {
     "a sum": (lambda w: [x.sum(axis=0)], "INFO", "with op 'sum'", "by 'avg'"),
     "a sum, by sum": (lambda w: [x.sum(axis=0), "sum"], "INFO", "with op 'sum'", None),
     "of signs": (lambda w: [w - 0.1 * T.sgn(mean_gradient(w))], "WARNING", "the whole of a value", "by 'avg'"),
+    "by their number": (lambda w: [w / x.shape[0]], "WARNING", "how many rows each rank has", "by 'avg'"),
     "of all": (lambda w: [w * 2], None, None, None),
     "reduced": (lambda w: [w - synk.ops.all_reduce(mean_gradient(w), "avg")], None, None, None),
 }
@@ -81,12 +82,25 @@ def test_nothing_is_said_of_what_is_right_or_meant(options, caplog):
     assert not said(caplog)
 
 
-def test_many_updates_are_one_message(caplog):
-    """A counter of integers with them, which no op puts together, and nothing of random numbers."""
-    w, v, n = L.shared(np.ones(4), "w"), L.shared(np.ones(4), "v"), L.shared(np.int64(0), "n")
-    stream = L.streams(1)[0]
-    noise = stream.normal((4,))
+def test_of_each_kind_one_message(caplog):
+    """Also of integers, which no op of slices puts together; nothing of random numbers."""
+    caplog.set_level(logging.INFO, "synkhronos")
+    w, v, u, rows = (L.shared(np.ones(4), name) for name in ("w", "v", "u", "rows"))
+    n, positive = L.shared(np.int64(0), "n"), L.shared(np.int64(0), "positive")
+    noise = L.streams(1)[0].normal((4,))
     new = w - 0.1 * T.sgn(mean_gradient(w)) * (1 + noise)
-    built([(w, new), (v, T.sqr(mean_gradient(w))), (n, n + T.gt(x, 0).sum())])
-    ((level, text),) = said(caplog)
-    assert level == "WARNING" and "every rank makes the update of w (and 2 more) from its own rows" in text
+    means = [(u, mean_gradient(w))]
+    sums = [(n, x.shape[0]), (positive, T.cast(T.gt(x, 0).sum(), "int64"))]
+    built([(w, new), (v, T.sqr(mean_gradient(w))), (rows, x[:, 0]), *means, *sums])
+    (first, warning), *more = said(caplog)
+    assert first == "WARNING" and "makes the update of w (and 2 more) from its own rows, and no collective" in warning
+    assert [level for level, _ in more] == ["INFO", "INFO"]
+    assert "the update of u from its own rows; a collective with op 'avg'" in more[0][1]
+    assert "the update of n (and 1 more) from its own rows; a collective with op 'sum'" in more[1][1]
+
+
+def test_rows_that_ranks_keep(caplog):
+    rows = L.shared(np.ones(4), "rows")
+    built([(rows, x[:, 0])])
+    ((_, text),) = said(caplog)
+    assert "the update of rows from" in text and "it has a row for each row of the inputs" in text

@@ -14,6 +14,7 @@ import synkhronos as synk
 from synkhronos.reductions import ReduceOp
 from synkhronos.reductions.device import empty
 from synkhronos.runtime.command import Command
+from synkhronos.transports.base import ALL_ALIKE
 from synkhronos.transports.nccl import KNOWN, Clique, Progress
 
 REAL = DEVICE.startswith("cuda")
@@ -73,7 +74,7 @@ class Fail(Command):
         if not self.late:
             if context.rank == self.rank:
                 raise RuntimeError("before")
-            transport.all_reduce([("shared", self.number)], [array], ReduceOp("sum"), None, str)
+            transport.all_reduce([("shared", self.number)], [array], ReduceOp("sum"), ALL_ALIKE, str)
             return
         clique = transport.nccl
         clique.progress.never = True
@@ -212,6 +213,60 @@ def test_weight_0_excludes_what_is_not_finite(ranks):
     ranks.set_values(variable, [np.full(2, np.nan if r == 1 else 5, "float32") for r in range(ranks.n)])
     synk.all_reduce(variable, weights=[1, 0, 1][: ranks.n])
     np.testing.assert_array_equal(ranks.values(variable), 5)
+
+
+@pytest.mark.parametrize("nccl", [True, False])
+def test_mixes_of_some_ranks(ranks, nccl):
+    """Rows of a matrix; where a row has its rank alone, the value stays, or goes into another variable as it is."""
+    n = ranks.n
+    variable, values = make(ranks, (2, 3), "float64")
+    target, _ = make(ranks, (2, 3), "float64")
+    matrix = np.eye(n) + 2 * np.roll(np.eye(n), 1, axis=0)
+    matrix[-1] = 0.3 * np.eye(n)[-1]
+    expected = [truth("avg", values, row) for row in matrix.tolist()]
+    expected[-1] = values[-1]
+    for into in (target, None):
+        synk.all_reduce(variable, nccl=nccl, weights=matrix, into=into)
+        for rank, value in enumerate(ranks.values(variable if into is None else into)):
+            np.testing.assert_allclose(value, expected[rank], rtol=1e-12, atol=0 if rank == n - 1 else 1e-12)
+        if into is not None:
+            np.testing.assert_array_equal(ranks.values(variable), values)
+    ranks.set_values(variable, values)
+    synk.all_reduce(variable, nccl=nccl, groups=[list(range(n - 1)), [n - 1]] if n > 1 else [[0]])
+    found = ranks.values(variable)
+    np.testing.assert_array_equal(found[-1], values[-1])
+    for value in found[:-1]:
+        np.testing.assert_allclose(value, np.mean(values[:-1], axis=0), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("nccl", [True, False])
+def test_later_results(ranks, nccl):
+    variable, values = make(ranks, (3,), "float64")
+    target, _ = make(ranks, (3,), "float64")
+    started = synk.all_reduce(variable, nccl=nccl, into=target, wait=False)
+    synk.broadcast(variable, np.zeros(3))
+    started.wait()
+    for value in ranks.values(target):
+        np.testing.assert_allclose(value, np.mean(values, axis=0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(ranks.values(variable), np.zeros((ranks.n, 3)))
+
+
+@pytest.mark.parametrize("nccl", [True, False])
+def test_16_bits(ranks, nccl):
+    """What has arrived of what was sent, with the errors fed back, is all but the last errors."""
+    variable, values = make(ranks, (500,))
+    errors, _ = make(ranks, (500,))
+    ranks.set_values(errors, np.zeros((ranks.n, 500), "float32"))
+    mean, arrived = np.mean(values, axis=0), np.zeros(500)
+    for _ in range(8):
+        ranks.set_values(variable, values)
+        synk.all_reduce(variable, nccl=nccl, exchange="bfloat16", feedback=errors)
+        found = ranks.values(variable)
+        assert all(value.tobytes() == found[0].tobytes() for value in found)
+        arrived += found[0]
+    assert np.abs(found[0] - mean).max() > 1e-3 and np.abs(ranks.values(errors)).max() < 0.1
+    bound = 2.0**-8 * np.abs(mean)  # (each result is rounded once more, about evenly in both directions)
+    np.testing.assert_allclose(arrived / 8 + np.mean(ranks.values(errors), axis=0) / 8, mean, rtol=0, atol=bound.max())
 
 
 def test_broadcast(ranks):

@@ -13,8 +13,11 @@ import numpy as np
 
 import synkhronos.functions.function  # noqa: F401, what is first imported while a bug is planted would keep it
 from synkhronos import engines, in_graph
+from synkhronos.collectives import mixing
 from synkhronos.collectives import scatter as scatter_module
+from synkhronos.collectives.all_reduce import AllReduce
 from synkhronos.collectives.broadcast import Broadcast
+from synkhronos.collectives.started import Start
 from synkhronos.functions import arguments, batches, calling, default_ops, division, planning, slicing, step_outputs
 from synkhronos.functions.plan import Plans
 from synkhronos.functions.variants import Variants
@@ -603,13 +606,13 @@ def not_linear_in_slices(plant):
 
 
 def other_op_than_found(plant, wrong_ops):
-    right = default_ops._by_placement
+    right = default_ops.op_of
 
-    def wrong(output, placement):
-        found = right(output, placement)
+    def wrong(placement, is_float):
+        found = right(placement, is_float)
         return ReduceOp(wrong_ops.get(found.name, found.name)) if isinstance(found, ReduceOp) else found
 
-    plant.replace(default_ops, "_by_placement", wrong)
+    plant.replace(default_ops, "op_of", wrong)
 
 
 def default_op_is_sum(plant):
@@ -747,9 +750,57 @@ def length_of_the_rank(plant):
     plant.replace(in_graph, "whole_length", lambda length: length)
 
 
+# -- all_reduce with a matrix, in groups, into others, later ---------------------------------------------------------------
+
+
+def matrix_from_the_last_row(plant):
+    """A rank takes the mix that another should have."""
+    right = mixing._of_matrix
+
+    def wrong(matrix, in_place):
+        return right(list(matrix)[::-1], in_place)
+
+    plant.replace(mixing, "_of_matrix", wrong)
+
+
+def groups_without_weights(plant):
+    """Inside groups all ranks count the same."""
+    right = mixing._of_groups
+
+    def wrong(weights, groups):
+        return right([1.0] * len(weights), groups)
+
+    plant.replace(mixing, "_of_groups", wrong)
+
+
+def results_in_place(plant):
+    """Results that should go into others take the places of the values."""
+    right = AllReduce.__init__
+
+    def wrong(self, numbers, op, mixes, into=None, started=False, exchange=None):
+        right(self, numbers, op, mixes, None, started, exchange)
+
+    plant.replace(AllReduce, "__init__", wrong)
+
+
+def values_of_the_end(plant):
+    """A collective that was started reduces the values that there are when it is waited for."""
+    right = AllReduce.run
+
+    def wrong(self, context):
+        if self.started:
+            Start(self.numbers).run(context)
+        right(self, context)
+
+    plant.replace(AllReduce, "run", wrong)
+
+
 #: Bugs in the NumPy engine's own code; and those of exact functions that average. In graphs these do not: the mean of a
 #: library of tensors is a sum, divided by the number of all rows.
 OF_THE_NUMPY_ENGINE = [update_per_slice, stale_variant, sum_for_avg, parts_of_slices_added, equal_weights_after_slices]
+
+#: Bugs of collectives between functions, which are the same for all engines.
+OF_COLLECTIVES = [matrix_from_the_last_row, groups_without_weights, results_in_place, values_of_the_end]
 
 #: Bugs of outputs without ops.
 WITHOUT_OPS = [default_op_is_sum, default_op_is_avg, rows_of_the_master_alone, least_for_largest]
@@ -814,10 +865,11 @@ BUGS = [
     subset_in_order,
     plan_of_the_call_before,
     slot_one_collective_old,
+    *OF_COLLECTIVES,
     *WITHOUT_OPS,
     *EXACT,
     *INSIDE,
 ]
 
 #: Those that can also be found in functions of Theano and PyTensor.
-IN_GRAPHS = [bug for bug in BUGS if bug not in OF_THE_NUMPY_ENGINE]
+IN_GRAPHS = [bug for bug in BUGS if bug not in OF_THE_NUMPY_ENGINE + OF_COLLECTIVES]

@@ -31,10 +31,12 @@ class Library:
         From the names of recipes to synk Functions.
     variables : dict
         From the names of shared variables to themselves.
+    started : list of Started
+        Collectives that the program has not waited for.
     """
 
     def __init__(self, engine, recipes=RECIPES):
-        self.engine, self.words = engine, WORDS[engine]()
+        self.engine, self.words, self.started = engine, WORDS[engine](), []
         self.variables = {
             name: self.words.shared(
                 self.words.generator_of(state_of(np.random.RandomState(1)))

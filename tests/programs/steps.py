@@ -122,7 +122,13 @@ class Collective:
             arguments.append(argument[0] if self.alone and isinstance(argument, list) else argument)
         if isinstance(options.get("weights"), str):
             options["weights"] = library.functions[options["weights"]]
+        if "into" in options:
+            targets = [library.variables[name] for name in options["into"]]
+            options["into"] = targets[0] if self.alone else targets
         result = getattr(synk, self.name)(*arguments, **options)
+        if options.get("wait") is False:
+            library.started.append(result)
+            return None
         if self.name == "in_sync":
             return {name: sorted(ranks) for name, ranks in result.differences.items()}
         return [result] if self.alone and result is not None else result
@@ -143,6 +149,22 @@ class Put:
 
     def run(self, library):
         library.variables[self.name].set_value(self.value.array)
+
+
+@dataclass
+class Wait:
+    """Wait for one of the collectives that were started."""
+
+    i: int
+
+    def __repr__(self):
+        return f"started[{self.i}].wait()"
+
+    def truth(self, model):
+        return model.wait(self.i)
+
+    def run(self, library):
+        library.started.pop(self.i).wait()
 
 
 @dataclass
@@ -218,6 +240,8 @@ class Draw:
             return Put(name, self.given(name, self.rows(), ["array"]))
         if kind < 67:
             return Distribute()
+        if model.started and self.chance(30):
+            return Wait(self.random.randrange(len(model.started)))
         return self.collective(model)
 
     def rows(self):
@@ -335,6 +359,11 @@ class Draw:
             for length in lengths
         ]
 
+    def weights(self, n):
+        found = [self.random.choice([0, 0, 1, 2, 3.5]) for _ in range(n)]
+        found[self.random.randrange(n)] = 1
+        return found
+
     def list_of(self, length, n):
         return np.random.RandomState(self.random.randrange(1 << 16)).randint(0, length, n).tolist() if length else []
 
@@ -352,6 +381,8 @@ class Draw:
                 "reduce",
                 "all_reduce",
                 "all_reduce",
+                "all_reduce",
+                "all_reduce",
                 "set_value",
                 "set_value",
                 "get_value",
@@ -364,7 +395,8 @@ class Draw:
         if name in ("scatter", "all_gather") or name == "set_value" and self.chance(30):
             among = list(DATA)
         elif name in ("reduce", "all_reduce"):
-            among = list(FIXED)
+            floats = [variable for variable in FIXED if FIXED[variable][0].startswith("float")]
+            among = floats if self.chance(50) else list(FIXED)
         else:
             among = list(FIXED) + list(DATA)
         names = self.random.sample(among, 1 if alone else self.random.randrange(1, min(5, len(among) + 1)))
@@ -384,15 +416,35 @@ class Draw:
         if name in ("reduce", "all_reduce"):
             integers = any(np.dtype(FIXED[variable][0]).kind != "f" for variable in names)
             options["op"] = self.random.choice(
-                (["avg", "c_avg"] if not integers else []) + ["sum", "prod", "min", "c_max"]
+                ([] if integers else 2 * ["avg", "c_avg"]) + ["sum", "prod", "min", "c_max"]
             )
         if name == "reduce":
             options["in_place"] = self.chance(50)
-        if name == "all_reduce" and options["op"] in ("avg", "c_avg") and self.chance(70):
+        if name == "all_reduce" and options["op"] in ("avg", "c_avg") and self.chance(85):
             called = [recipe for recipe, rows in model.last_rows.items() if any(rows)]
-            if called and self.chance(50):
+            if called and self.chance(30):
                 options["weights"] = self.random.choice(called)
             else:
-                options["weights"] = [self.random.choice([0, 0, 1, 2, 3.5]) for _ in range(model.n)]
-                options["weights"][self.random.randrange(model.n)] = 1
+                options["weights"] = self.weights(model.n)
+            form = self.random.randrange(5)
+            if form < 2:
+                ranks = self.random.sample(range(model.n), model.n)
+                cut = self.random.randrange(2)  # so that a group has several
+                options["groups"] = [group for group in (ranks[:cut], ranks[cut:]) if group]
+            elif form < 4:
+                rows = [self.weights(model.n) for _ in range(2)]
+                rows.append([1.5 * weight for weight in rows[0]])  # which means the same
+                options["weights"] = [self.random.choice(rows) for _ in range(model.n)]
+        if name == "all_reduce" and self.chance(30):
+            types = {}
+            for variable in FIXED:
+                types.setdefault(FIXED[variable], []).append(variable)
+            others = {
+                variable: self.random.sample(types[FIXED[variable]], len(types[FIXED[variable]])) for variable in names
+            }
+            options["into"] = [others[variable].pop() for variable in names]
+            if len(set(options["into"])) < len(names):
+                del options["into"]
+        if name == "all_reduce" and self.chance(20):
+            options["wait"] = False
         return Collective(name, arguments, options, alone)

@@ -28,8 +28,8 @@ from recipe_library import Library  # noqa: E402
 from recipes import BY_NAME, RECIPES  # noqa: E402
 from steps import Call, Collective  # noqa: E402
 
-import synkhronos as synk  # noqa: E402
 from synkhronos.functions import division  # noqa: E402
+from synkhronos.program.program import PROGRAM  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def library():
 @pytest.fixture(autouse=True)
 def closed():
     yield
-    synk.close()
+    PROGRAM.close()
 
 
 def features(step):
@@ -69,7 +69,7 @@ def features(step):
         return found + [value.form for value in step.given.values()]
     if isinstance(step, Collective):
         return [step.name] + [
-            "{} {}".format(step.name, option if option in ("batch", "weights") else value)
+            "{} {}".format(step.name, value if option in ("op", "nd_up", "in_place") else option)
             for option, value in step.options.items()
         ]
     return [type(step).__name__]
@@ -129,6 +129,7 @@ def test_threads(library):
         "get_shapes",
         "in_sync",
     ]
+    wanted += [f"all_reduce {option}" for option in ("groups", "into", "wait")] + ["Wait"]
     wanted += [f"{name} {op}" for name in ("reduce", "all_reduce") for op in ("avg", "sum", "prod", "min", "c_max")]
     assert sorted(set(wanted) - set(seen)) == []
     assert len(RECIPES) >= 60

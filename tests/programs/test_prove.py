@@ -36,7 +36,7 @@ def test_a_wrong_program_is_shown_and_nothing_is_written(prove, tmp_path, capsys
     document.write_text(prove.BEGIN + prove.END)
     assert prove.main(["--draws", "400", "--only", "threads numpy", "--output", str(document)]) == 1
     out = capsys.readouterr().out
-    assert "WRONG: seed 1, session threads numpy" in out and "  1. " in out and "expected array" in out
+    assert "WRONG: seed 1, session threads numpy" in out and "  1. " in out and "expected " in out
     assert document.read_text() == prove.BEGIN + prove.END
     session = out.split("session ")[1].splitlines()[0]
     assert prove.main(["--repeat", session]) == 1

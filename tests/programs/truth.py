@@ -145,6 +145,7 @@ class Model:
         self.n, self.root, self.computes_all = n, root, computes_all
         self.values = {name: [value] * n for name, value in initial.items()}
         self.last_rows = {}  # by function, the rows of every rank in its last call
+        self.started = []  # collectives, as (names, what their targets will hold)
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -471,12 +472,16 @@ class Model:
             raise NoAnswer("values would grow without end")
         return None, {name: [Expected(np.concatenate(self.values[name]))] * self.n for name in names}
 
-    def _reduced(self, names, op, weights=None):
-        op = op.replace("c_", "")
+    def _weights(self, weights):
+        """Return weights that may be those of a function's last call."""
         if isinstance(weights, str):
             weights = self.last_rows.get(weights, [0])
             if not any(weights):
                 raise NoAnswer("that function has not been called, or without rows")
+        return weights
+
+    def _reduced(self, names, op, weights=None):
+        op, weights = op.replace("c_", ""), self._weights(weights)
         results = []
         for name in names:
             parts = self.values[name]
@@ -501,8 +506,46 @@ class Model:
             after[name][self.root] = result
         return None, after
 
-    def all_reduce(self, names, op="avg", weights=None):
-        return None, {name: [result] * self.n for name, result in zip(names, self._reduced(names, op, weights))}
+    def all_reduce(self, names, op="avg", weights=None, groups=None, into=None, wait=True):
+        if not wait and any(name in started for started, _ in self.started for name in names):
+            raise NoAnswer("one of a variable is under way")
+        targets = into or names
+        after = {target: [None] * self.n for target in targets}
+        for ranks, row in self._rows(weights, groups):
+            alone = row is not None and np.count_nonzero(row) == 1  # then it is that rank's value
+            values = (
+                [Expected(self.values[name][np.argmax(row)]) for name in names]
+                if alone
+                else self._reduced(names, op, row)
+            )
+            for target, result in zip(targets, values):
+                for rank in ranks:
+                    after[target][rank] = result
+        if wait:
+            return None, after
+        self.started.append((names, after))
+        return None, {}
+
+    def wait(self, i):
+        """The program waits for one of the collectives that it has started."""
+        if i >= len(self.started):
+            raise NoAnswer("so many are not under way")
+        return None, self.started.pop(i)[1]
+
+    def _rows(self, weights, groups):
+        """Return, for ranks whose results are the same, the weights of all ranks."""
+        weights = self._weights(weights)
+        if weights is not None and isinstance(weights[0], list):
+            rows = [tuple(np.array(row) / np.sum(row)) for row in weights]
+            return [([rank for rank in range(self.n) if rows[rank] == row], row) for row in dict.fromkeys(rows)]
+        if groups is None:
+            return [(range(self.n), weights)]
+        of_ranks = np.ones(self.n) if weights is None else np.array(weights, float)
+        found = []
+        for group in groups:
+            inside = np.isin(np.arange(self.n), group)
+            found.append((group, of_ranks * inside if np.any(of_ranks * inside) else 1.0 * inside))
+        return found
 
     def get_shapes(self, names):
         return [[value.shape for value in self.values[name]] for name in names], {}

@@ -41,6 +41,7 @@ TINY = [
     pytest.param(
         *("exact", dict(models=("mlp",), epochs=1, digits=600, builds=1), "epoch with Adam"), marks=needs_lasagne
     ),
+    ("loading", dict(rows=6, layers=(4, 5, 3), steps=3, repeats=5), "epoch with a loader that waits"),
     ("gradients", dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3), "MLP gradient"),
     (
         "start",
@@ -91,6 +92,15 @@ def test_what_processes_have_used_counts():
         at_once.contender("work").measure(2)
         total, others = compiling.processor_seconds() - before
     assert 0.7 < others < 1.5 and total >= others  # twice in two processes; the clock ticks every 10 ms
+
+
+@pytest.mark.theano
+def test_asynchronous_runs_are_timed():
+    pytest.importorskip("theano")
+    from benchmarks import asynchronous
+
+    alone, beside = asynchronous.measure(2, repeats=5, layers=(8, 4, 10), rows=8, n_steps=400)
+    assert [set(each) for each in (alone, beside)] == [{"synchronous", "asynchronous"}] * 2
 
 
 def test_calls_beside_those_of_another_environment():

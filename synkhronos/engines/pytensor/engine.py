@@ -21,7 +21,6 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import graph_inputs
 from pytensor.link.basic import Container
-from pytensor.link.numba.linker import NumbaLinker
 from pytensor.scan.op import Scan
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.shape import Shape, Shape_i
@@ -121,12 +120,12 @@ class PyTensorEngine(GraphEngine):
                 "one that compiles by Numba (NUMBA, the default), by C or Python (CVM, FAST_COMPILE) or by JAX (JAX)",
                 f"one with the linker {type(linker).__name__}",
             )
-        if not isinstance(linker, NumbaLinker) and jit.is_jitted(linker):
+        if jax_functions.is_jax(linker):  # it would raise an error of its own, before `collectives` is asked
             given = outputs if isinstance(outputs, (list, tuple)) else [] if outputs is None else [outputs]
-            new_values = updates.values() if isinstance(updates, dict) else [new for _, new in updates or ()]
-            found = [each.variable if isinstance(each, SymbolicOutput) else each for each in (*given, *new_values)]
+            found = [each.variable if isinstance(each, SymbolicOutput) else each for each in given]
+            found += [new for _, new in updates]
             if needs_call(self.library, [each for each in found if isinstance(each, Variable)]):
-                jit.refuse_collectives(linker)
+                jax_functions.refuse_collectives()
         compiled = super().compile(inputs, outputs, updates, givens, **kwargs)
         if jax_functions.is_jax(linker):
             jax_functions.refuse_random(self.function_name(compiled), self.shareds(compiled))
@@ -173,8 +172,8 @@ class PyTensorEngine(GraphEngine):
     # -- collectives inside functions ----------------------------------------------------------------------------
 
     def collectives(self, snapshot: Snapshot, scattered: Mapping[Any, int]) -> Optional[Collectives]:
-        if snapshot.is_joint(self.library):
-            jit.refuse_collectives(snapshot.settings["mode"].linker)
+        if jax_functions.is_jax(snapshot.settings["mode"].linker) and snapshot.is_joint(self.library):
+            jax_functions.refuse_collectives()
         return super().collectives(snapshot, scattered)
 
     # -- operations of the program's own -------------------------------------------------------------------------

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import metadata
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Optional, Sequence
+
+from ..before_import import before_import
 
 
 def prepare() -> None:
     """Have an import of PyTensor that cannot succeed say why; imports nothing. May be called any number of times."""
-    if not any(isinstance(finder, _BeforePyTensor) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _BeforePyTensor())
-
-
-class _BeforePyTensor(MetaPathFinder):
-    """Finds nothing, but sees that PyTensor is about to be imported."""
-
-    def find_spec(
-        self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
-    ) -> Optional[ModuleSpec]:
-        """Check what PyTensor needs; leave finding it to others."""
-        if fullname == "pytensor" and fullname not in sys.modules:
-            check_numpy()
-        return None
+    before_import("pytensor", check_numpy)
 
 
 def check_numpy() -> None:

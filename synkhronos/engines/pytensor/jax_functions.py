@@ -49,6 +49,16 @@ def refuse_inherited(name: Any) -> None:
         )
 
 
+def refuse_collectives() -> None:
+    """Refuse a function with collectives: JAX need not call operations once each, in the order of the graph."""
+    raise ArgumentValueError(
+        "mode",
+        "one that calls operations of synkhronos.ops once each, in order: NUMBA, or one of the C linker",
+        "JAX, which may leave out, repeat or reorder them",
+        "leave out the operations of synkhronos.ops (and exact=True), or choose another mode",
+    )
+
+
 def refuse_random(name: Any, shareds: List[Any]) -> None:
     """Refuse a function that draws random numbers: PyTensor gives JAX a copy of their states, which no rank can set."""
     if any(isinstance(shared.type, RandomGeneratorType) for shared in shareds):

@@ -25,7 +25,6 @@ from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
-from ...errors import ArgumentValueError
 from .classes import is_sparse
 
 logger = logging.getLogger("synkhronos")
@@ -42,17 +41,6 @@ def is_jitted(linker: Any) -> bool:
 def is_known(linker: Any) -> bool:
     """Return whether functions of a linker run on ranks: other linkers leave their own arrays, on their own devices."""
     return not is_jitted(linker) or isinstance(linker, (NumbaLinker, JAXLinker))
-
-
-def refuse_collectives(linker: Any) -> None:
-    """Refuse a linker that need not call operations once each, in the order of the graph."""
-    if is_jitted(linker) and not isinstance(linker, NumbaLinker):
-        raise ArgumentValueError(
-            "mode",
-            "one that calls operations of synkhronos.ops once each, in order: NUMBA, or one of the C linker",
-            f"one of {type(linker).__name__}, which may leave out, repeat or reorder them",
-            "leave out the operations of synkhronos.ops (and exact=True), or choose another mode",
-        )
 
 
 def compile_now(compiled: Any) -> None:

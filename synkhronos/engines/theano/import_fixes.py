@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Optional, Sequence, Set
 
 from .. import is_installed
+from ..before_import import before_import
 
 # Options of Theano, and their values if the user has chosen none. With empty `blas.ldflags` Theano calls
 # the BLAS inside NumPy, which is as fast as linking it and, unlike that, multiplies empty matrices.
@@ -44,31 +45,23 @@ def prepare() -> None:
     >>> theano.config.openmp
     False
     """
-    if not any(isinstance(finder, _BeforeTheano) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _BeforeTheano())
+    before_import("theano", _prepare_import)
+    if not any(isinstance(finder, _MissingDownsample) for finder in sys.meta_path):
         sys.meta_path.append(_MissingDownsample())  # the last: it is asked only when there is no such module
     if "theano" in sys.modules:
         restore_numpy_names()
 
 
-class _BeforeTheano(MetaPathFinder):
-    """Finds nothing, but sees that Theano is about to be imported and prepares that."""
-
-    def find_spec(
-        self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
-    ) -> Optional[ModuleSpec]:
-        """Prepare the import of Theano; leave finding it to others."""
-        if fullname == "theano" and fullname not in sys.modules:
-            check_numpy()
-            drop_failed_import()
-            set_default_flags()
-            restore_numpy_names()
-            restore_blas_info()
-            logging.getLogger("theano.tensor.blas").addFilter(is_worth_saying)
-            if sys.version_info >= (3, 11):
-                # The C source of scan's inner loop does not compile on 3.11; without it scan runs it in Python.
-                sys.modules["theano.scan_module.scan_perform_ext"] = None  # type: ignore[assignment]
-        return None
+def _prepare_import() -> None:
+    check_numpy()
+    drop_failed_import()
+    set_default_flags()
+    restore_numpy_names()
+    restore_blas_info()
+    logging.getLogger("theano.tensor.blas").addFilter(is_worth_saying)
+    if sys.version_info >= (3, 11):
+        # The C source of scan's inner loop does not compile on 3.11; without it scan runs it in Python.
+        sys.modules["theano.scan_module.scan_perform_ext"] = None  # type: ignore[assignment]
 
 
 class _MissingDownsample(MetaPathFinder):

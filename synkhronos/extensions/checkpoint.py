@@ -1,0 +1,236 @@
+"""A training in one file, to go on from: parameters, a rule's state, random states and progress.
+
+The file is a plain ``.npz``. It is written beside the old one and then takes its place in one step (POSIX ``rename``):
+whatever happens in between, a kill or a power failure, one of the two is there, and whole.
+
+====================  ==============================================================================
+array                 holds
+====================  ==============================================================================
+``arr_0``, ...        the variables' values, where all ranks have the same
+``arr_0_of_1``, ...   those of one rank each, where they differ
+``state_0``, ...      the state of the rule, likewise
+``counters``          the rule's counters, as JSON; ``rule``: its name
+``progress_epoch``    what else was given by name
+====================  ==============================================================================
+
+So any program can use the model, if the network's parameters are the first of the variables::
+
+    with np.load("model.npz") as file:
+        n_params = len(lasagne.layers.get_all_params(network))
+        lasagne.layers.set_all_param_values(network, [file["arr_%d" % i] for i in range(n_params)])
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+import synkhronos as synk
+from synkhronos import engines
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+
+__all__ = ["load", "save"]
+
+logger = logging.getLogger("synkhronos")
+
+
+def save(path: str, variables: Sequence[Any], rule: Any = None, **progress: Any) -> None:
+    """Write variables, a rule and progress into a file, or leave the old one as it is.
+
+    Without ranks (before `fork`, or in a serial program) it saves the program's own values, as one rank's.
+
+    Parameters
+    ----------
+    path : str
+    variables : list of shared variables
+        Parameters, the state of an update rule, states of random streams: what the program needs to go on. Each rank's
+        own values are saved if they differ.
+    rule : Rule, optional
+        Of `synkhronos.extensions.rules`.
+    **progress : numbers or arrays
+        What else the program wants to know when it goes on.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; the old one is what it was.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> import numpy as np, os, tempfile, theano
+    >>> from synkhronos.extensions import checkpoint
+    >>> synk.fork(2)
+    2
+    >>> w = theano.shared(np.zeros(2), "w")
+    >>> f = synk.function([], w.sum())
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.npz")
+    >>> synk.broadcast(w, [1., 2.])
+    >>> checkpoint.save(path, [w], epoch=3)
+    >>> synk.broadcast(w, [0., 0.])
+    >>> checkpoint.load(path, [w])
+    {'epoch': array(3)}
+    >>> synk.gather(w)
+    array([[1., 2.],
+           [1., 2.]])
+    """
+    for name, value in progress.items():
+        if np.asarray(value).dtype.hasobject:
+            hint = "give its numbers one by one"
+            raise ArgumentTypeError(name, "numbers, text or an array of them", repr(value), hint)
+    arrays: Dict[str, Any] = {f"progress_{name}": value for name, value in progress.items()}
+    for name, variable in _named(variables, rule):
+        of_ranks = [_as_array(_get(rank, variable)) for rank in range(_n_ranks())]
+        if all(_same(value, of_ranks[0]) for value in of_ranks):
+            arrays[name] = of_ranks[0]
+        else:
+            arrays.update({f"{name}_of_{rank}": value for rank, value in enumerate(of_ranks)})
+    arrays["n_ranks"] = _n_ranks()
+    if rule is not None:
+        arrays["counters"], arrays["rule"] = json.dumps(rule.counters), type(rule).__name__
+    _write(path, arrays)
+
+
+def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any]:
+    """Give all ranks what `save` has written; return the progress.
+
+    With the number of ranks of then, each rank has its own values again, and the training goes on as if it had not been
+    interrupted. With another number, all ranks begin with the mean of values that differed, and a line of the log says
+    so; of states of random streams that differed, each rank goes on with that of rank 0, so far ahead on the same
+    sequence as after `fork`. Without ranks it gives the program's own variables the values.
+
+    Parameters
+    ----------
+    path : str
+    variables : list of shared variables
+        As they were saved.
+    rule : Rule, optional
+        Of the same kind.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is of other variables; nothing has changed then.
+    """
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    if "n_ranks" not in arrays:
+        raise ArgumentValueError("path", "a file that save has written", path)
+    named, n_ranks = _named(variables, rule), _n_ranks()
+    saved, given = str(arrays.get("rule", "None")), "None" if rule is None else type(rule).__name__
+    if saved != given:
+        raise ArgumentValueError("rule", f"{saved}, as it was saved in {path}", given)
+    expected = {name for name, _ in named}
+    found = {name.split("_of_")[0] for name in arrays if name.split("_")[0] in ("arr", "state")}
+    if found != expected:
+        got = f"{len(expected)}, but for {', '.join(sorted(found ^ expected)[:3])}"
+        raise ArgumentValueError("variables", f"the {len(found)} that are in {path}", got)
+    values = [_values(arrays, name, variable) for name, variable in named]
+    engine: Any = engines.find(variables)
+    remade = []
+    for (_, variable), of_ranks in zip(named, values):
+        if len(of_ranks) == 1:
+            of_ranks = of_ranks * n_ranks
+        elif len(of_ranks) != n_ranks:
+            remade.append(str(variable.name))
+            if engine.is_random(variable):
+                of_ranks = [engine.jumped(variable, of_ranks[0], rank) for rank in range(n_ranks)]
+            else:
+                of_ranks = [np.mean(of_ranks, axis=0).astype(of_ranks[0].dtype)] * n_ranks
+        for rank in range(n_ranks):
+            _set(rank, variable, of_ranks[rank])
+    if remade:
+        logger.info("%s was saved by %d ranks and is made anew for %d: %s", path, arrays["n_ranks"], n_ranks, remade)
+    if rule is not None:
+        rule.counters = json.loads(str(arrays["counters"]))
+    return {name[len("progress_") :]: value for name, value in arrays.items() if name.startswith("progress_")}
+
+
+def _named(variables: Sequence[Any], rule: Any) -> List[Tuple[str, Any]]:
+    """Return the variables with the names of their arrays."""
+    engine: Any = engines.find(variables)
+    for i, variable in enumerate(variables):
+        if engine is None or not engine.is_shared(variable):
+            raise ArgumentTypeError(f"variables[{i}]", "a shared variable", repr(variable))
+    state = [] if rule is None else rule.state
+    return [(f"arr_{i}", each) for i, each in enumerate(variables)] + [(f"state_{i}", x) for i, x in enumerate(state)]
+
+
+def _values(arrays: Mapping[str, np.ndarray[Any, Any]], name: str, variable: Any) -> List[Any]:
+    """Return what was saved of a variable: one value, or one for each rank."""
+    one = [arrays[name]] if name in arrays else []
+    saved = one or [arrays[f"{name}_of_{rank}"] for rank in range(int(arrays["n_ranks"]))]
+    value = _get(0, variable)
+    if isinstance(value, np.ndarray):
+        for each in saved:
+            if each.shape != value.shape or each.dtype != value.dtype:
+                got = f"{value.dtype} {value.shape}"
+                raise ArgumentValueError(str(variable.name or name), f"{each.dtype} {each.shape}, as it was saved", got)
+        return saved
+    return [_restored(value, str(each), str(variable.name or name)) for each in saved]
+
+
+def _n_ranks() -> int:
+    return synk.size() if synk.is_forked() else 1
+
+
+def _get(rank: int, variable: Any) -> Any:
+    return synk.get_value(rank, variable) if synk.is_forked() else variable.get_value()
+
+
+def _set(rank: int, variable: Any, value: Any) -> None:
+    if synk.is_forked():
+        synk.set_value(rank, variable, value)
+    else:
+        variable.set_value(value)
+
+
+def _as_array(value: Any) -> np.ndarray[Any, Any]:
+    """Return a value as an array: a random state as JSON of what NumPy says it is (a pickle could run any code)."""
+    if isinstance(value, np.ndarray):
+        return value
+    return np.array(json.dumps(_state(value), default=lambda part: part.tolist()))
+
+
+def _restored(value: Any, text: str, name: str) -> Any:
+    """Return a generator like the given one, in the state that `_as_array` has put down."""
+    state, now, restored = json.loads(text), _state(value), copy.deepcopy(value)
+    if state["bit_generator"] != now["bit_generator"]:
+        raise ArgumentValueError(name, f"a {state['bit_generator']}, as it was saved", f"a {now['bit_generator']}")
+    if isinstance(value, np.random.Generator):
+        restored.bit_generator.state = state
+    else:
+        restored.set_state(state)
+    return restored
+
+
+def _state(generator: Any) -> Any:
+    """Return the state of a Generator or a RandomState, as a dict of numbers and arrays."""
+    is_new = isinstance(generator, np.random.Generator)
+    return generator.bit_generator.state if is_new else generator.get_state(legacy=False)
+
+
+def _same(value: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    return value.shape == other.shape and value.tobytes() == other.tobytes()
+
+
+def _write(path: str, arrays: Mapping[str, Any]) -> None:
+    """Write the file and put it in the place of the old one."""
+    new = f"{path}.new"
+    with open(new, "wb") as file:
+        np.savez(file, **arrays)
+        file.flush()
+        os.fsync(file.fileno())  # else a power failure could leave the name with an empty file
+    os.replace(new, path)
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,261 @@
+"""A loader process, as the program sees it.
+
+It is forked from the program when a pass begins. So it has all that the source refers to, and what the program changed
+before the pass, without pickling or copying; and it has the program's shared memory, in which it writes only into
+buffers that it was given. The program's own threads are not in it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+import weakref
+from collections import deque
+from typing import Any, Deque, Dict, NoReturn, Optional
+
+from numpy.typing import NDArray
+
+from ...errors import LoaderError, SynkhronosError
+from ...host.signals import DeferredSignals
+from ...host.threads import limit_threads
+from ...launchers.processes import fd_passing
+from ...launchers.processes.rank_main import die_with_parent, take_default_signals
+from ...memory.attach import PoolMap
+from ...memory.lending import Lender
+from ...memory.pool import Pool
+from ...runtime.exit_status import describe_end
+from .work import Delivery, Ended, Work, serve
+
+#: Seconds that a source is given to end before its process is killed.
+GRACE_S = 1.0
+#: Seconds between two looks at a process that is awaited.
+_LOOK_INTERVAL_S = 0.1
+#: More than any message has: tracebacks are cut.
+_MESSAGE_BYTES = 1 << 18
+
+
+class LoaderProcess:
+    """One of the processes of a pass.
+
+    Parameters
+    ----------
+    work : Work
+    pool : Pool
+        The program's shared memory.
+    depth : int
+        How many buffers the process is given beforehand.
+
+    Attributes
+    ----------
+    pid : int
+    buffers : dict of int to Lender
+        By number, those that the process has, and those whose batches it has delivered and the program not taken yet.
+    """
+
+    def __init__(self, work: Work, pool: Pool, depth: int) -> None:
+        self.buffers: Dict[int, Lender] = {}
+        self._lent: Deque[Lender] = deque(maxlen=4)  # to the program, which keeps two in a loop; others it may keep
+        self._pool, self._depth = pool, depth
+        self._nbytes = 1  # of a buffer: unknown until there is a batch
+        self._given = 0
+        self._received: Deque[Any] = deque()
+        ours, theirs = fd_passing.pair()
+        for stream in (sys.stdout, sys.stderr):  # or what is in their buffers would be written twice
+            try:
+                stream.flush()
+            except Exception:  # closed or replaced by the user
+                pass
+        program = os.getpid()
+        with DeferredSignals(), warnings.catch_warnings():
+            # Python warns of other threads, whose locks may be held in the child: the page on loading does, too.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                pid = os.fork()
+            except OSError as error:
+                ours.close()
+                theirs.close()
+                raise SynkhronosError(f"a loader process cannot be started: {error}; see ulimit -u") from error
+            if pid == 0:
+                _become(work, ours, theirs, pool, program)
+            theirs.close()
+            self._socket, self._child = ours, _Child(pid)
+            self._end = weakref.finalize(self, _end, self._child, ours, program)  # at exit, too
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    def __repr__(self) -> str:
+        return f"LoaderProcess(pid={self.pid}, {len(self.buffers)} buffers)"
+
+    def ask_to_end(self) -> None:
+        """Have the source stop where it is, and go through its ``finally``."""
+        self._child.ask_to_end()
+
+    def end(self) -> None:
+        """End the process; it is killed if it does not end when asked. May be called again."""
+        self._end()
+
+    def give(self) -> None:
+        """Give the process as many buffers as it may have."""
+        while len(self.buffers) < self._depth:
+            free = [each for each in self._lent if not each.is_lent and each.block.nbytes >= self._nbytes]
+            if free:
+                self._lent.remove(free[0])
+            lender = free[0] if free else Lender(self._pool, self._nbytes)
+            self._given += 1
+            self.buffers[self._given] = lender
+            self._send("buffer", self._given, self._pool.handle(lender.block))
+
+    def lend(self, number: int) -> NDArray[Any]:
+        """Take a buffer back, and lend its memory to the program."""
+        lender = self.buffers.pop(number)
+        self._lent.append(lender)
+        return lender.lend()
+
+    def attend(self) -> None:
+        """Answer what the process has asked for."""
+        while self._is_readable(0):
+            message = self._read()
+            if message[0] == "larger":
+                self._enlarge(message[1])
+            else:
+                self._received.append(message)
+            if message[0] == "gone":
+                return
+
+    def receive(self, number: int, until: float) -> Any:
+        """Return the process's next message: ``("batch", ...)``, ``("end",)`` or ``("error", failure)``.
+
+        Raises
+        ------
+        LoaderError
+            It has ended, or the time is over; says which batch was awaited.
+        """
+        while True:
+            self.attend()
+            if self._received:
+                message = self._received.popleft()
+                if message[0] != "gone":
+                    return message
+                raise LoaderError(
+                    f"{self._who} {self._child.wait()} while batch {number} was awaited", number, self.pid
+                )
+            if time.monotonic() > until:
+                raise LoaderError(f"{self._who} has not made batch {number} in time", number, self.pid)
+            if not self._is_readable(_LOOK_INTERVAL_S) and self._child.ended() and not self._is_readable(0):
+                self._received.append(("gone",))  # and something that it started has its end of the socket
+
+    @property
+    def _who(self) -> str:
+        return f"the loader process (pid {self.pid})"
+
+    def _read(self) -> Any:
+        try:
+            payload = self._socket.recv(_MESSAGE_BYTES)
+        except ConnectionResetError:  # it has ended and left something unread; its own last messages come after that
+            payload = self._socket.recv(_MESSAGE_BYTES)
+        return pickle.loads(payload) if payload else ("gone",)
+
+    def _enlarge(self, nbytes: int) -> None:
+        """Replace the buffers that the process may write to by larger ones: it waits for that."""
+        self._nbytes = nbytes + nbytes // 8
+        delivered = [message[2] for message in self._received if message[0] == "batch"]
+        self.buffers = {number: self.buffers[number] for number in delivered}
+        self._send("larger")
+        self.give()
+
+    def _is_readable(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def _send(self, *message: Any) -> None:
+        try:
+            self._socket.send(pickle.dumps(message), socket.MSG_NOSIGNAL)
+        except ConnectionError:
+            pass  # it has ended: its last messages say more
+
+
+class _Child:
+    """A child process of this one, which is waited for once."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.how: Optional[str] = None  # it ended, as messages say it
+        self._asked = False
+
+    def ended(self) -> bool:
+        """Return whether it has ended."""
+        if self.how is None:
+            try:
+                found, status = os.waitpid(self.pid, os.WNOHANG)
+                if found:
+                    code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                    self.how = describe_end(code)
+            except ChildProcessError:  # the program has waited for it, or has the kernel do so
+                self.how = "has ended"
+        return self.how is not None
+
+    def ask_to_end(self) -> None:
+        """Send it the signal by which it ends, once."""
+        if not self._asked and not self.ended():
+            self._asked = True
+            os.kill(self.pid, signal.SIGTERM)
+
+    def wait(self) -> str:
+        """Wait for it, who is about to end; return how it has. It is killed if it does not."""
+        until = time.monotonic() + GRACE_S
+        while not self.ended():
+            if time.monotonic() > until:
+                os.kill(self.pid, signal.SIGKILL)  # not waited for yet, so the id is still its own
+            time.sleep(0.0005)
+        return str(self.how)
+
+
+def _become(work: Work, ours: socket.socket, theirs: socket.socket, pool: Pool, program: int) -> NoReturn:
+    """Be a loader process, and never return."""
+    status = 1
+    try:
+        ours.close()
+        gc.freeze()  # what the program holds, on devices too, is not for this process to free
+        die_with_parent(program)
+        take_default_signals()
+        # The program handles Ctrl-C. Not SIG_IGN, which the programs that a source starts would inherit.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.signal(signal.SIGTERM, _raise_ended)
+        limit_threads(1)
+        pools = PoolMap()
+        pools.add(pool.ident, pool)
+        serve(work, Delivery(theirs, pools))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        status = 0
+    except Ended:
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _raise_ended(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    raise Ended
+
+
+def _end(child: _Child, sock: socket.socket, program: int) -> None:
+    if os.getpid() == program:
+        with DeferredSignals():  # or Ctrl-C could leave it behind
+            child.ask_to_end()
+            child.wait()
+            sock.close()

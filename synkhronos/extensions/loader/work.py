@@ -1,0 +1,164 @@
+"""What a loader process does: make batches, and copy them into the program's shared memory."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import socket
+from collections import deque
+from contextlib import ExitStack
+from typing import Any, Deque, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import ArgumentTypeError
+from ...memory.attach import PoolMap
+from ...runtime.failures import Failure
+
+#: Where arrays of a batch begin in a buffer: at multiples of a cache line.
+_ALIGNMENT_BYTES = 64
+
+
+class Work(NamedTuple):
+    """Which batches of a pass one process makes: every ``step``-th, from ``first`` on.
+
+    Attributes
+    ----------
+    source : callable or iterable
+        See `loader`.
+    items : sequence, optional
+    first, step : int
+    seed, epoch : int
+        Of the random numbers, with the number of the batch.
+    """
+
+    source: Any
+    items: Optional[Sequence[Any]]
+    first: int
+    step: int
+    seed: int
+    epoch: int
+
+    def batches(self) -> Iterator[Tuple[int, Any]]:
+        """Yield numbers and batches."""
+        if self.items is not None:
+            for number in range(self.first, len(self.items), self.step):
+                self.start_random_numbers(number)
+                yield number, self.source(self.items[number])
+            return
+        with ExitStack() as stack:
+            batches = iter(self.source() if callable(self.source) else self.source)
+            if hasattr(batches, "close"):
+                stack.callback(batches.close)
+            number = 0
+            while True:
+                self.start_random_numbers(number)
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                yield number, batch
+                number += 1
+
+    def start_random_numbers(self, number: int) -> None:
+        """Seed the generators of NumPy and Python for one batch, whichever process makes it."""
+        words = np.random.SeedSequence([self.seed, self.epoch, number]).generate_state(8)
+        np.random.seed(words)
+        random.seed(words.tobytes())
+
+
+class Placed(NamedTuple):
+    """Where an array of a batch lies in its buffer."""
+
+    shape: Tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+
+    def of(self, memory: NDArray[Any]) -> NDArray[Any]:
+        """Return the array in a buffer."""
+        return np.ndarray(self.shape, self.dtype, memory, self.offset)
+
+
+class Delivery:
+    """Sends batches to the program, through the buffers that it gives.
+
+    Parameters
+    ----------
+    sock : socket
+        To the program, which sends ``("buffer", number, handle)``, and ``("larger",)`` when it has taken all back.
+    pools : PoolMap
+        In which the handles are attached.
+    """
+
+    def __init__(self, sock: socket.socket, pools: PoolMap) -> None:
+        self._socket, self._pools = sock, pools
+        self._free: Deque[Tuple[int, NDArray[Any]]] = deque()
+
+    def send(self, *message: Any) -> None:
+        """Send a message."""
+        self._socket.send(pickle.dumps(message))
+
+    def deliver(self, number: int, batch: Any) -> None:
+        """Copy a batch into a buffer, as soon as there is one, and say so."""
+        single = not isinstance(batch, (tuple, list))
+        arrays = [_as_array(number, i, each) for i, each in enumerate([batch] if single else batch)]
+        placed, nbytes = _place(arrays)
+        which, memory = self._buffer(nbytes)
+        for array, place in zip(arrays, placed):
+            np.copyto(place.of(memory), array)
+        self.send("batch", number, which, placed, single)
+
+    def _buffer(self, nbytes: int) -> Tuple[int, NDArray[Any]]:
+        while not self._free:
+            self._receive()
+        if self._free[0][1].nbytes < nbytes:
+            self.send("larger", nbytes)
+            while self._receive() != "larger":
+                pass
+            return self._buffer(nbytes)
+        return self._free.popleft()
+
+    def _receive(self) -> str:
+        payload = self._socket.recv(1 << 16)
+        if not payload:
+            raise Ended
+        kind, *rest = pickle.loads(payload)
+        if kind == "larger":
+            self._free.clear()
+        else:
+            number, handle = rest
+            self._free.append((number, self._pools.attach(handle)))
+        return str(kind)
+
+
+class Ended(BaseException):
+    """The program wants no more batches."""
+
+
+def serve(work: Work, delivery: Delivery) -> None:
+    """Deliver the batches of a pass, and then that it has ended, or why it had to."""
+    try:
+        for number, batch in work.batches():
+            delivery.deliver(number, batch)
+        delivery.send("end")
+    except (Ended, ConnectionError):
+        pass
+    except BaseException as error:
+        delivery.send("error", Failure(error))
+
+
+def _as_array(number: int, i: int, value: Any) -> NDArray[Any]:
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise ArgumentTypeError(f"array {i} of batch {number}", "numbers, in rows of equal length", repr(value)[:200])
+    return array
+
+
+def _place(arrays: Sequence[NDArray[Any]]) -> Tuple[List[Placed], int]:
+    """Return where arrays lie one after another, and the bytes that this takes."""
+    placed, nbytes = [], 0
+    for array in arrays:
+        placed.append(Placed(array.shape, array.dtype, nbytes))
+        nbytes += -(-array.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return placed, nbytes

@@ -1,0 +1,147 @@
+"""Learning rates of large batches: the linear rule, warm-up over epochs, and velocities that follow a change.
+
+Of any engine: the rate is a shared variable, which all ranks are given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+import synkhronos as synk
+from synkhronos import engines
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+
+from .rules.recurrence import real
+from .rules.variables import assignment, check_params, like
+
+__all__ = ["LearningRate", "rate_at"]
+
+
+def rate_at(
+    epoch: float, base_rate: float, factor: Optional[float] = None, warm_up: float = 5, growth: str = "linear"
+) -> float:
+    """Return the rate at some time of a training with batches k times as large, :math:`k \\eta` after the warm-up.
+
+    .. math:: \\eta (1 + (k - 1) t) \\quad \\text{("linear")}, \\qquad \\eta k^t \\quad \\text{("exponential")},
+              \\qquad t = \\min(1, \\text{epoch} / \\text{warm_up})
+
+    Parameters
+    ----------
+    epoch : float
+        How much of the training is over, in epochs: 1.5 in the middle of the second.
+    base_rate : float
+        :math:`\\eta`, that of the small batch.
+    factor : float, optional
+        k; by default the number of ranks, for batches of as many rows *on each rank* as the serial program's.
+    warm_up : float
+        Epochs; 0: none.
+    growth : str
+        ``"linear"``, or ``"exponential"`` as in Theano-MPI.
+
+    Returns
+    -------
+    float
+
+    References
+    ----------
+    Goyal, P., et al. (2017). Accurate, large minibatch SGD: training ImageNet in 1 hour. arXiv 1706.02677.
+
+    Examples
+    --------
+    >>> from synkhronos.extensions.rates import rate_at
+    >>> [rate_at(epoch, 0.1, factor=8, warm_up=2) for epoch in (0, 0.5, 1, 2, 3)]
+    [0.1, 0.275, 0.45, 0.8, 0.8]
+    """
+    factor = synk.size() if factor is None else factor
+    for name, value in (("base_rate", base_rate), ("factor", factor)):
+        real(name, value, "more than 0", lambda number: number > 0)
+    for name, value in (("epoch", epoch), ("warm_up", warm_up)):
+        real(name, value, "at least 0", lambda number: number >= 0)
+    part = epoch / warm_up if epoch < warm_up else 1.0
+    if growth == "linear":
+        return base_rate * (1 + (factor - 1) * part)
+    if growth == "exponential":
+        return base_rate * float(factor**part)
+    raise ArgumentValueError("growth", "'linear' or 'exponential'", repr(growth))
+
+
+class LearningRate:
+    """A learning rate that can be changed on all ranks, and the velocities in which it is contained.
+
+    Where velocities are sums of steps (:math:`v \\leftarrow \\mu v - \\eta g`, as Lasagne and
+    `synkhronos.extensions.updates` have them), earlier gradients go on at the earlier rate after a change. Momentum
+    correction multiplies every rank's velocities by :math:`\\eta_{new} / \\eta_{old}`, once: the steps are then those
+    of :math:`u \\leftarrow \\mu u + g, \\; w \\leftarrow w - \\eta u`, whatever becomes of the rate.
+
+    Parameters
+    ----------
+    rate : shared variable
+        A floating-point number.
+    velocities : list of shared variables
+        Of the same dtype: the ``state`` of a training function with the rule ``momentum`` or ``nesterov_momentum``.
+        By default there are none, and no correction.
+
+    References
+    ----------
+    Goyal, P., et al. (2017). Accurate, large minibatch SGD: training ImageNet in 1 hour. arXiv 1706.02677. (Remark 2)
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> import numpy as np, theano, theano.tensor as T
+    >>> from synkhronos.extensions import rates, train, updates
+    >>> synk.fork(2)
+    2
+    >>> x, w, rate = T.dvector("x"), theano.shared(0., "w"), theano.shared(0.1, "rate")
+    >>> step = train.make_train_function(T.sqr(x - w).mean(), [w], x, None, updates.momentum, rate)
+    >>> learning_rate = rates.LearningRate(rate, step.state)
+    >>> loss = step(np.ones(4))
+    >>> velocity, = step.state
+    >>> learning_rate.set(0.4)
+    >>> float(rate.get_value()), round(float(velocity.get_value()), 9), synk.in_sync([rate, velocity])
+    (0.4, 0.8, in sync)
+    """
+
+    def __init__(self, rate: Any, velocities: Sequence[Any] = ()) -> None:
+        (self.rate,) = check_params([rate], "rate")
+        self.velocities = check_params(list(velocities), "velocities", allow_none=True)
+        engine: Any = engines.find([rate])
+        type_ = engine.shared_type(rate)
+        if type_.ndim:
+            raise ArgumentTypeError("rate", "a number, of 0 dimensions", type_.words)
+        for i, velocity in enumerate(self.velocities):
+            dtype = engine.shared_type(velocity).dtype
+            if dtype != type_.dtype:
+                hint = "make a rate of the velocities' dtype"
+                raise ArgumentTypeError(f"velocities[{i}]", f"{type_.dtype}, as the rate", str(dtype), hint)
+        self._engine = engine
+        self._correct: Any = None
+        if self.velocities:
+            self._ratio = like(rate, "ratio")
+            corrected = [velocity * self._ratio for velocity in self.velocities]
+            self._correct = assignment(self.velocities, corrected)
+
+    @property
+    def value(self) -> float:
+        """The rate on the master."""
+        return float(np.asarray(self._engine.to_host(self._engine.get(self.rate))))
+
+    def set(self, value: float) -> None:
+        """Give all ranks a rate, and correct their velocities.
+
+        After a rate of 0 they are left as they are: nothing is in them of the gradients since.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            If it is not a number of 0 or more; nothing has changed then.
+        """
+        value = real("value", value, "finite, and at least 0", lambda number: number >= 0)
+        old = self.value
+        if self._correct is None or not old or value == old:
+            synk.broadcast(self.rate, value)
+            return
+        synk.broadcast([self.rate, self._ratio], [value, value / old])
+        self._correct()

@@ -1,0 +1,284 @@
+"""A record of a training: by epochs, where the seconds went, and what was measured.
+
+The seconds of an epoch are those of the program's clock, and each of them counts once:
+
+=================  ==================================================================================
+column             seconds that the master spent
+=================  ==================================================================================
+``computing``      in compiled functions, without the collectives in their graphs
+``waiting``        until other ranks had come to a collective, or had answered
+``communicating``  copying between ranks and reducing, sending commands and reading answers
+``loading``        until a `synkhronos.loader` had a batch, or in `Recorder.loading`
+``other``          elsewhere: in the program's own code, and the library's around calls
+=================  ==================================================================================
+
+They are taken at the library's named points (`synkhronos.trace`), which are observed during epochs only; a call of a
+function takes some tens of microseconds longer meanwhile. What other ranks do is seen as the master's waiting. Work
+that a device goes on with after a function has returned counts where it is waited for.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import threading
+import time
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional
+
+import numpy as np
+
+from synkhronos import trace
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
+
+__all__ = ["PARTS", "Recorder"]
+
+#: The columns of seconds, which add up to ``seconds``.
+PARTS = ("computing", "waiting", "communicating", "loading", "other")
+
+#: The columns that every table has.
+_OWN = ("epoch", "seconds", *PARTS)
+
+#: The part that a named point belongs to; inside others (``command``, ``memory``, ...) it is what it was outside.
+_PART_OF = {
+    "engine": "computing",
+    "barrier": "waiting",
+    "commit": "communicating",
+    "transport": "communicating",
+    "channel": "communicating",
+    "loader": "loading",
+}
+
+
+class Recorder:
+    """Records epochs of a training.
+
+    Examples
+    --------
+    >>> import time
+    >>> from synkhronos.extensions.recorder import Recorder
+    >>> recorder = Recorder()
+    >>> for rate in (0.1, 0.05):
+    ...     with recorder.epoch(rate=rate):
+    ...         for loss, rows in ((3.0, 100), (1.0, 50)):
+    ...             recorder.batch(rows, loss=loss)
+    ...     recorder.note(accuracy=0.5)
+    >>> recorder.rows[-1]["epoch"], recorder.rows[-1]["loss"]
+    (2, 2.3333333333333335)
+    >>> print(recorder)     # doctest: +ELLIPSIS
+    epoch  seconds  computing  waiting  communicating  loading  other  rate   loss  accuracy
+        1 ... 0.1  2.333       0.5
+        2 ... 0.05  2.333       0.5
+    """
+
+    def __init__(self) -> None:
+        self._rows: List[Dict[str, Any]] = []
+        self._row: Optional[Dict[str, Any]] = None  # of the epoch that is open
+        self._clock = _Clock()
+        self._sums: Dict[str, List[float]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Recorder: {len(self._rows)} epochs>"
+
+    def __str__(self) -> str:
+        """Return the table."""
+        columns = self.columns
+        cells = [columns] + [[_written(name, row.get(name, "")) for name in columns] for row in self._rows]
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in cells)
+
+    @property
+    def columns(self) -> List[str]:
+        """The names of the columns: the number of the epoch, seconds, then values in the order in which they came."""
+        named = [name for row in self._rows for name in row]
+        return list(dict.fromkeys([*_OWN, *named]))
+
+    @property
+    def rows(self) -> List[Dict[str, Any]]:
+        """The epochs that have ended, each as a dict."""
+        return [dict(row) for row in self._rows]
+
+    @property
+    def state(self) -> str:
+        """All epochs, as JSON: to be saved with a checkpoint, ``save(..., recorder=recorder.state)``, and set again."""
+        return json.dumps(self._rows)
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        rows = json.loads(str(state))
+        if self._row is not None:
+            raise StateError("an epoch is open: set the state before it")
+        self._rows = rows
+
+    @contextmanager
+    def epoch(self, **values: Any) -> Iterator[None]:
+        """Record the time of a block as one epoch; one that ends by an exception is not recorded.
+
+        Parameters
+        ----------
+        **values : number or str
+            What is known beforehand, say the learning rate.
+        """
+        if self._row is not None:
+            raise StateError("an epoch is open already: epochs cannot be nested")
+        row: Dict[str, Any] = {"epoch": len(self._rows) + 1, "seconds": 0.0, **dict.fromkeys(PARTS, 0.0)}
+        self._row, self._sums = row, {}
+        clock = self._clock = _Clock()
+        try:
+            self.note(**values)
+            trace.observe(clock)
+            try:
+                yield
+            finally:
+                clock.stop()
+                trace.ignore(clock)
+            means = {name: total / weight if weight else float("nan") for name, (total, weight) in self._sums.items()}
+            row.update(clock.seconds, seconds=sum(clock.seconds.values()), **means)
+            self._rows.append(row)
+        finally:
+            self._row = None
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Count the time of a block as loading: for programs that read batches themselves."""
+        self._clock.enter("loading")
+        try:
+            yield
+        finally:
+            self._clock.leave()
+
+    def batch(self, rows: Any = 1, **values: Any) -> None:
+        """Add the values of a batch, or of many: the epoch's are their means over rows.
+
+        Parameters
+        ----------
+        rows : number or array
+            Of the batch, or of each.
+        **values : number or array
+            Loss, errors, ...: one of the batch, or one of each.
+        """
+        if self._row is None:
+            raise StateError("no epoch is open: call this inside `with recorder.epoch():`")
+        _check_names(values)
+        weights = np.asarray(rows, float)
+        for name, value in values.items():
+            each, n_rows = np.broadcast_arrays(np.asarray(value, float), weights)
+            total = self._sums.setdefault(name, [0.0, 0.0])
+            total[0] += float(np.sum(each * n_rows))
+            total[1] += float(np.sum(n_rows))
+
+    def note(self, **values: Any) -> None:
+        """Set values of the epoch that is open, or else of the last one: what was found in validation, say.
+
+        Parameters
+        ----------
+        **values : number or str
+        """
+        row = self._row if self._row is not None else self._rows[-1] if self._rows else None
+        if row is None:
+            raise StateError("there is no epoch yet to note this of")
+        _check_names(values)
+        row.update({name: _plain(name, value) for name, value in values.items()})
+
+    def save_csv(self, path: str) -> None:
+        """Write the table as comma-separated values.
+
+        Parameters
+        ----------
+        path : str
+        """
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, self.columns)
+            writer.writeheader()
+            writer.writerows(self._rows)
+
+    def plot(self, path: str) -> None:
+        """Draw the seconds of every epoch as bars, and each of the numbers as a curve over the epochs.
+
+        Parameters
+        ----------
+        path : str
+            Of the picture; its ending says of which kind.
+
+        Raises
+        ------
+        ImportError
+            Without matplotlib.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("Recorder.plot needs matplotlib: python -m pip install matplotlib") from error
+        curves = [
+            name
+            for name in self.columns
+            if name not in _OWN and not any(isinstance(row.get(name), str) for row in self._rows)
+        ]
+        epochs = [row["epoch"] for row in self._rows]
+        figure = Figure(figsize=(4.0 * (1 + len(curves)), 4.0), layout="tight")
+        bars, *others = figure.subplots(1, 1 + len(curves), squeeze=False)[0]
+        below = np.zeros(len(epochs))
+        for part in PARTS:
+            heights = np.array([row[part] for row in self._rows])
+            bars.bar(epochs, heights, bottom=below, label=part)
+            below = below + heights
+        bars.set_ylabel("seconds")
+        bars.legend(fontsize="small")
+        for axes, name in zip(others, curves):
+            axes.plot(epochs, [row.get(name, np.nan) for row in self._rows], marker=".")
+            axes.set_ylabel(name)
+        for axes in [bars, *others]:
+            axes.set_xlabel("epoch")
+        figure.savefig(path)
+
+
+class _Clock(trace.Observer):
+    """Divides the time of one thread: each moment belongs to the part that was entered last and not left."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._thread, self._parts = threading.get_ident(), ["other"]
+        self._since = time.perf_counter()
+
+    def begin(self, point: trace.Point, owner: Any, arguments: Any) -> None:
+        if threading.get_ident() == self._thread:
+            awaits_answer = point.name == "channel" and point.method == "wait"
+            self.enter("waiting" if awaits_answer else _PART_OF.get(point.name, self._parts[-1]))
+
+    def end(self, point: trace.Point, owner: Any, arguments: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self.leave()
+
+    def enter(self, part: str) -> None:
+        self.stop()
+        self._parts.append(part)
+
+    def leave(self) -> None:
+        self.stop()
+        if len(self._parts) > 1:  # else it was entered before there was this clock
+            self._parts.pop()
+
+    def stop(self) -> None:
+        now = time.perf_counter()
+        self.seconds[self._parts[-1]] += now - self._since
+        self._since = now
+
+
+def _check_names(values: Dict[str, Any]) -> None:
+    for name in values:
+        if name in _OWN:
+            raise ArgumentValueError(name, f"another name than the table's own ({', '.join(_OWN)})", repr(name))
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a value as JSON has it."""
+    plain = value.item() if hasattr(value, "item") and np.size(value) == 1 else value
+    if not isinstance(plain, (bool, int, float, str)):
+        raise ArgumentTypeError(name, "a number or a str", repr(value))
+    return plain
+
+
+def _written(name: str, value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3f}" if name in _OWN else f"{value:.4g}"

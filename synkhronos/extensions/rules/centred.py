@@ -1,0 +1,187 @@
+"""Rules with a centre: values that all ranks have in common, beside each rank's own parameters."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+import numpy as np
+
+import synkhronos as synk
+from synkhronos.errors import ArgumentValueError
+
+from .asynchronous import DownpourVisitor, ElasticVisitor, ServerExchanges
+from .means import Means
+from .recurrence import Rule, real
+from .variables import assignment, like, number
+
+
+class CentredRule(Rule):
+    """A rule with a centre z.
+
+    Parameters
+    ----------
+    function, params, state, every, start, state_is
+        As for `Rule`.
+
+    Attributes
+    ----------
+    centre : list of shared variables
+        z, one for each parameter; at first the values that the master's have when the rule is made: initialise or load
+        them before.
+    """
+
+    def __init__(
+        self, function: Any, params: Any, state: Any, every: int, start: int = 0, state_is: str = "kept"
+    ) -> None:
+        super().__init__(function, params, state, every, start, state_is)
+        self.centre = [like(param, "centre") for param in self.params]
+        self._to_centre = assignment(self.params, self.centre)
+
+    def _answer(self) -> None:
+        self._to_centre()
+
+    @property
+    def state(self) -> List[Any]:
+        return list(self.centre)
+
+
+class AtOnce(CentredRule):
+    """A rule with a centre by which all parameters are exchanged at once, and all ranks count the same.
+
+    Parameters
+    ----------
+    function, params, state, every, state_is
+        As for `Rule`.
+    exchange : str, optional
+        ``"bfloat16"`` or ``"float16"``: what travels are the 16 bits of differences, with their errors fed back.
+    """
+
+    _merge: Any
+
+    def __init__(
+        self, function: Any, params: Any, state: Any, every: int, exchange: Any = None, state_is: str = "kept"
+    ) -> None:
+        super().__init__(function, params, state, every, state_is=state_is)
+        self.means = Means(self.params, exchange)
+
+    def _exchange(self) -> None:
+        self.means.take()
+        self._merge()
+
+    @property
+    def state(self) -> List[Any]:
+        return [*super().state, *self.means.state]
+
+    def _server(self, visitor: Any, factor: float, variables: Any, records: bool) -> ServerExchanges:
+        """Return exchanges of asynchronous ranks with the centre."""
+        if self.means.exchange is not None:
+            raise ArgumentValueError("asynchronous", "False with exchange=, by which means travel", "True")
+        values = [np.asarray(z.get_value()) for z in self.centre]
+        return ServerExchanges(visitor, factor, values, *self._settings(variables, records))
+
+    def _adopt_exchanges(self, exchanges: ServerExchanges, is_cut_off: bool) -> None:
+        values = exchanges.centre()
+        if synk.is_forked():
+            synk.broadcast(self.centre, values)
+        else:  # a rank has died: the master keeps what there is
+            for variable, value in zip(self.centre, values):
+                variable.set_value(value)
+
+    def _function_of(self, updates: Any) -> Any:
+        """Return the function of what is updated for each parameter."""
+        values = zip(self.params, self.centre, self.means.values)
+        return synk.function([], updates=[update for each in values for update in updates(*each)], exact=False)
+
+    def _updates(self, x: Any, z: Any, mean: Any) -> List[Tuple[Any, Any]]:
+        """Return the updates of an exchange, for one parameter."""
+        raise NotImplementedError
+
+
+class EASGD(AtOnce):
+    """Elastic averaging: ranks and a centre draw each other nearer.
+
+    .. math:: x_r \\leftarrow x_r - \\alpha (x_r - z), \\quad z \\leftarrow z + \\alpha \\textstyle\\sum_s (x_s - z)
+
+    All from the values before; :math:`\\sum_r x_r + z` is what it was before an exchange. All ranks count the same.
+
+    Parameters
+    ----------
+    function, params, state, every, exchange, state_is
+        As for `AtOnce`.
+    alpha : float, optional
+        0.9/n by default, as the authors set it. With 2/(n+1) or more the centre's error grows, however small the rate.
+
+    References
+    ----------
+    Zhang, S., Choromanska, A., LeCun, Y. (2015). Deep learning with elastic averaging SGD. NIPS. arXiv 1412.6651.
+    """
+
+    def __init__(
+        self,
+        function: Any = None,
+        params: Any = None,
+        state: Any = None,
+        every: int = 10,
+        alpha: Optional[float] = None,
+        exchange: Optional[str] = None,
+        state_is: str = "kept",
+    ) -> None:
+        n = synk.size()
+        alpha = 0.9 / n if alpha is None else alpha
+        bound = f"more than 0, less than 2 / (n + 1) = {2 / (n + 1):.4g} with {n} ranks, from which on it diverges"
+        self.alpha = real("alpha", alpha, bound, lambda value: 0 < value < 2 / (n + 1))
+        super().__init__(function, params, state, every, exchange=exchange, state_is=state_is)
+        self._merge = self._function_of(self._updates)
+
+    def _updates(self, x: Any, z: Any, mean: Any) -> List[Tuple[Any, Any]]:
+        alpha, beta = number(self.alpha, x), number(self.alpha * synk.size(), x)
+        return [(x, x - (x - z) * alpha), (z, z + (mean - z) * beta)]
+
+    def _exchanges(self, variables: Any, n_batches: int, records: bool) -> ServerExchanges:
+        return self._server(ElasticVisitor, self.alpha, variables, records)
+
+
+class ASGD(AtOnce):
+    """Every rank's progress since the last exchange is added to the centre, and all go on from there: Downpour.
+
+    .. math:: z \\leftarrow z + \\rho \\textstyle\\sum_s (x_s - z), \\quad x_r \\leftarrow z
+
+    Parameters
+    ----------
+    function, params, state, every, exchange, state_is
+        As for `AtOnce`.
+    rate : float, optional
+        :math:`\\rho`; 1/n by default, the mean of the ranks' progress. With 1 it is their sum, for which steps must be
+        about n times smaller.
+
+    References
+    ----------
+    Dean, J., et al. (2012). Large scale distributed deep networks. NIPS.
+    """
+
+    def __init__(
+        self,
+        function: Any = None,
+        params: Any = None,
+        state: Any = None,
+        every: int = 1,
+        rate: Optional[float] = None,
+        exchange: Optional[str] = None,
+        state_is: str = "kept",
+    ) -> None:
+        rate = 1 / synk.size() if rate is None else rate
+        self.rate = real("rate", rate, "more than 0, at most 1", lambda value: 0 < value <= 1)
+        super().__init__(function, params, state, every, exchange=exchange, state_is=state_is)
+        self._merge = self._function_of(self._updates)
+
+    def _updates(self, x: Any, z: Any, mean: Any) -> List[Tuple[Any, Any]]:
+        new = z + (mean - z) * number(self.rate * synk.size(), x)
+        return [(z, new), (x, new * number(1, x))]
+
+    def _exchanges(self, variables: Any, n_batches: int, records: bool) -> ServerExchanges:
+        return self._server(DownpourVisitor, self.rate, variables, records)
+
+    def _adopt_exchanges(self, exchanges: ServerExchanges, is_cut_off: bool) -> None:
+        super()._adopt_exchanges(exchanges, is_cut_off)
+        if is_cut_off and synk.is_forked():  # what ranks have gained since their last exchange is lost
+            self._to_centre()

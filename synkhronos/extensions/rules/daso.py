@@ -1,0 +1,263 @@
+"""DASO: averages inside groups all the time, between groups more or less often as the loss goes down."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import synkhronos as synk
+from synkhronos.collectives.mixing import parse_groups
+from synkhronos.errors import ArgumentValueError
+
+from .means import Means
+from .recurrence import Rule, real, whole
+from .variables import assignment, like, number
+
+
+class Skips(NamedTuple):
+    """How often ranks meet, in steps.
+
+    Attributes
+    ----------
+    between : int
+        From one mean of all to the next; 0: after each step, which waits for it.
+    inside : int
+        From one mean of each group to the next.
+    wait : int
+        From the beginning of a mean of all to when it is merged.
+    """
+
+    between: int
+    inside: int
+    wait: int
+
+
+BLOCKING = Skips(0, 0, 0)
+
+
+class Phases:
+    """How often ranks meet, from epoch to epoch.
+
+    ::
+
+        warm-up     (0, 0, 0)                                every step, and all wait
+        then        (4, 1, 1)                                with ``largest=8``
+        plateaus    (2, 1, 1)  (1, 1, 1)  (8, 2, 2)  (4, 1, 1)  ...
+        cool-down   (0, 0, 0)
+
+    A plateau is more than ``patience`` epochs without a loss that is lower by the factor 1 - ``threshold``.
+
+    Parameters
+    ----------
+    warm_up, cool_down : int
+        Epochs.
+    epochs : int, optional
+        Of the training; without, there is no cool-down.
+    largest : int
+        The largest ``between``.
+    patience : int
+    threshold : float
+    """
+
+    def __init__(
+        self, warm_up: int, cool_down: int, epochs: Optional[int], largest: int, patience: int, threshold: float
+    ) -> None:
+        self.warm_up, self.cool_down, self.epochs = warm_up, cool_down, epochs
+        self.largest, self.patience, self.threshold = largest, patience, threshold
+        self.epoch, self.best, self.bad = 0, float("inf"), 0
+        self._skips = self._first() if warm_up == 0 else BLOCKING
+
+    @property
+    def skips(self) -> Skips:
+        """Those of the current epoch."""
+        is_last = self.epochs is not None and self.epoch >= self.epochs - self.cool_down
+        return BLOCKING if is_last else self._skips
+
+    def end(self, loss: float) -> None:
+        """End an epoch, which had that loss."""
+        improved = loss < self.best * (1 - self.threshold) if self.best < float("inf") else True
+        self.best = min(self.best, loss) if improved else self.best
+        self.epoch += 1
+        if self.epoch == self.warm_up:
+            self._skips, self.bad = self._first(), 0
+        elif self.epoch > self.warm_up:
+            self.bad = 0 if improved else self.bad + 1
+            if self.bad > self.patience:
+                self._skips, self.bad = self._next(), 0
+
+    def _first(self) -> Skips:
+        return Skips(*[max(1, self.largest // part) for part in (2, 8, 8)])
+
+    def _next(self) -> Skips:
+        between, inside, wait = self._skips
+        if between == 1:
+            return Skips(*[max(1, self.largest // part) for part in (1, 4, 4)])
+        between = between // 2
+        return Skips(between, max(1, inside // 2), min(between, max(1, wait - 1)))  # one mean of all at a time
+
+
+class DASO(Rule):
+    """Means inside groups after each step, and of all ranks every so many, merged when they have arrived.
+
+    .. math:: x_r \\leftarrow x_r + (\\bar y - y_r) \\quad \\text{("delta")}
+
+    .. math:: x_r \\leftarrow \\frac{2 W x_r + G \\bar y}{2 W + G} \\quad \\text{("daso")}
+
+    y are the parameters W steps before, G is the number of groups. The first loses no progress (as LOSCAR-SGD, arXiv
+    2605.20866, has it); the second, the paper's, keeps of each cycle of B steps 1 - G W / ((2 W + G) B). How often is
+    said by `Phases`: call ``rule.epoch(loss)`` at the end of each epoch, which takes the mean of all.
+
+    Parameters
+    ----------
+    function, params, state, state_is
+        As for `Rule`; the state is exchanged when a mean of all is begun.
+    groups : list of lists of ranks
+        Ranks that are near each other: those of a host.
+    epochs, warm_up, cool_down, largest, patience, threshold
+        As for `Phases`.
+    merge : str
+        ``"delta"`` or ``"daso"``.
+    exchange : str, optional
+        ``"bfloat16"`` or ``"float16"``, for means of all. (The paper sends bfloat16; on one host nothing is gained.)
+
+    References
+    ----------
+    Coquelin, D., et al. (2022). Accelerating neural network training with distributed asynchronous and selective
+    optimization (DASO). Journal of Big Data 9:14. arXiv 2104.05588.
+    """
+
+    def __init__(
+        self,
+        function: Any = None,
+        params: Any = None,
+        state: Any = None,
+        groups: Any = None,
+        epochs: Optional[int] = None,
+        warm_up: int = 4,
+        cool_down: int = 4,
+        largest: int = 8,
+        patience: int = 2,
+        threshold: float = 0.05,
+        merge: str = "delta",
+        exchange: Optional[str] = None,
+        state_is: str = "kept",
+    ) -> None:
+        super().__init__(function, params, state, state_is=state_is)
+        self.groups = parse_groups([list(range(synk.size()))] if groups is None else groups, synk.size())
+        if merge not in ("delta", "daso"):
+            raise ArgumentValueError("merge", "'delta' or 'daso'", repr(merge))
+        threshold = real("threshold", threshold, "from 0 to below 1", lambda part: 0 <= part < 1)
+        for name, value, least in (("warm_up", warm_up, 0), ("cool_down", cool_down, 0), ("patience", patience, 0)):
+            whole(name, value, least)
+        if epochs is not None:
+            whole("epochs", epochs, 1)
+        self.phases = Phases(warm_up, cool_down, epochs, whole("largest", largest, 1), patience, threshold)
+        self.merge = merge
+        self.means = Means(self.params, exchange)
+        self._before = [like(param, "before") for param in self.params]
+        self._note = assignment(self._before, self.params)
+        self._adopt = assignment(self.params, self.means.values)
+        self._merges: Dict[float, Any] = {}
+        self._in_epoch = 0
+        self._begun: Optional[int] = None
+        self._inside = [0.0] * synk.size()
+        self._merge_function(self.phases._first().wait)  # built now, not in the middle of an epoch
+
+    def epoch(self, loss: float) -> None:
+        """End an epoch of that loss: all ranks take their mean, and may meet more or less often from now on."""
+        self._check_moment("epoch()")
+        loss = real("loss", loss, "finite", lambda loss: True)
+        self._merge_what_is_begun()
+        self._take_all()
+        self._in_epoch = 0
+        self.phases.end(loss)
+
+    @property
+    def state(self) -> List[Any]:
+        self.means.arrive()
+        return [*self.means.state, *self.means.values, *self._before]
+
+    @property
+    def counters(self) -> Dict[str, Any]:
+        phases = self.phases
+        mine = dict(in_epoch=self._in_epoch, begun=self._begun, inside=list(self._inside))
+        return dict(super().counters, **mine, phases=[phases.epoch, phases.best, phases.bad, list(phases._skips)])
+
+    @counters.setter
+    def counters(self, counters: Dict[str, Any]) -> None:
+        Rule.counters.fset(self, counters)  # type: ignore[attr-defined]
+        self._in_epoch, self._begun = counters["in_epoch"], counters["begun"]
+        inside = counters["inside"]
+        self._inside = list(inside) if len(inside) == len(self._inside) else [0.0] * len(self._inside)
+        self.phases.epoch, self.phases.best, self.phases.bad, skips = counters["phases"]
+        self.phases._skips = Skips(*skips)
+
+    def finish(self) -> None:
+        self._check_moment("finish()")
+        self._merge_what_is_begun()
+        super().finish()
+        self._inside = [0.0] * len(self._inside)
+
+    def _count(self, n_steps: int) -> None:
+        super()._count(n_steps)
+        self._inside = self._with_rows_of_call(self._inside)
+        self._in_epoch += n_steps
+
+    def _until_next(self) -> int:
+        return 1 if self.phases.skips.inside <= 1 else super()._until_next()
+
+    def _is_time(self, n_steps: int) -> bool:
+        skips, t = self.phases.skips, n_steps - self.n_steps + self._in_epoch
+        if skips == BLOCKING:
+            return True
+        return t % skips.inside == 0 or t % skips.between == 0 or n_steps == self._merged_at
+
+    @property
+    def _merged_at(self) -> Optional[int]:
+        return None if self._begun is None else self._begun + self.phases.skips.wait
+
+    def _due(self) -> bool:
+        skips, t = self.phases.skips, self._in_epoch
+        if skips == BLOCKING:
+            self._take_all()
+            return True
+        if t % skips.inside == 0 or t % skips.between == 0:
+            synk.all_reduce(self.params, weights=self._inside if any(self._inside) else None, groups=self.groups)
+            self._inside = [0.0] * len(self._inside)
+        if self.n_steps == self._merged_at:
+            self._merge_what_is_begun()
+        if t % skips.between == 0:
+            self._note()
+            self.means.start(self._weights)
+            self._exchange_state()
+            self._begun, self._rows = self.n_steps, [0.0] * len(self._rows)
+            self.n_exchanges += 1
+            return True
+        return False
+
+    def _exchange(self) -> None:
+        self._take_all()
+
+    def _take_all(self) -> None:
+        """Give all ranks the mean of their parameters."""
+        self.means.take(self._weights)
+        self._adopt()
+        self._exchange_state()
+        self.n_exchanges += 1
+        self._rows, self._inside = [[0.0] * len(self._rows) for _ in range(2)]
+
+    def _merge_what_is_begun(self) -> None:
+        if self._begun is not None:
+            merge = self._merge_function(self.phases.skips.wait)
+            self.means.arrive()
+            merge()
+            self._begun = None
+
+    def _merge_function(self, wait: int) -> Any:
+        """Return the function that merges a mean that was begun so many steps ago."""
+        part = 1.0 if self.merge == "delta" else len(self.groups) / (2 * wait + len(self.groups))
+        if part not in self._merges:
+            bases = self._before if self.merge == "delta" else self.params
+            triples = zip(self.params, self.means.values, bases)
+            updates = [(x, x + (mean - base) * number(part, x)) for x, mean, base in triples]
+            self._merges[part] = synk.function([], updates=updates, exact=False)
+        return self._merges[part]

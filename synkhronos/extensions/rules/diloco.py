@@ -1,0 +1,290 @@
+"""Rules by which many steps of the ranks are one step of an outer optimiser: whole, later, or in parts, one by one."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import synkhronos as synk
+from synkhronos.errors import ArgumentValueError
+
+from .centred import CentredRule
+from .means import Means
+from .recurrence import Rule, real, whole
+from .variables import assignment, like, n_bytes, number
+
+Update = Tuple[Any, Any]
+
+
+class DiLoCo(CentredRule):
+    """Many steps of each rank's own are one step of an outer optimiser, by Nesterov's momentum.
+
+    .. math:: D = z - \\bar x, \\quad v \\leftarrow \\mu v + D, \\quad z \\leftarrow z - \\eta (D + \\mu v), \\quad
+              x_r \\leftarrow z
+
+    The steps' ``state`` stays every rank's own if ``state_is`` says nothing else. The mean is weighted by rows. With a
+    delay it is that of the values y of W steps before, while ranks have gone on; what becomes of their steps since is
+    said by ``merge``:
+
+    .. math:: x_r \\leftarrow x_r + m (z - y_r) \\quad \\text{("delta")}
+
+    .. math:: x_r \\leftarrow x_r + m (z - x_r) \\quad \\text{("pull")}
+
+    By the second a part m W / k of all progress is lost, by the first none.
+
+    With P fragments the parameters are exchanged in P parts of about the same size, one of them every k / P steps, each
+    once in k: what travels at a time is smaller. The last part's turn is where that of all would be.
+
+    Parameters
+    ----------
+    function, params, state, every, start, state_is
+        As for `Rule`.
+    outer_rate, outer_momentum : float
+        :math:`\\eta` and :math:`\\mu`.
+    nesterov : bool
+        False: heavy ball, :math:`z \\leftarrow z - \\eta v`.
+    delay : int
+        W, less than ``every``.
+    merge : str
+        ``"delta"`` or ``"pull"``.
+    mix : float
+        m.
+    exchange : str, optional
+        ``"bfloat16"`` or ``"float16"``: what travels are the 16 bits of differences, with their errors fed back.
+    fragments : int
+        P, at most ``every``, and at most as many as there are parameters.
+
+    References
+    ----------
+    Douillard, A., et al. (2023). DiLoCo: distributed low-communication training of language models. arXiv 2311.08105.
+    Douillard, A., et al. (2025). Streaming DiLoCo with overlapping communication. arXiv 2501.18512. (``fragments``,
+    ``delay``, ``mix``, pull.)
+    """
+
+    def __init__(
+        self,
+        function: Any = None,
+        params: Any = None,
+        state: Any = None,
+        every: int = 500,
+        start: int = 0,
+        outer_rate: float = 0.7,
+        outer_momentum: float = 0.9,
+        nesterov: bool = True,
+        delay: int = 0,
+        merge: str = "delta",
+        mix: float = 1.0,
+        exchange: Optional[str] = None,
+        fragments: int = 1,
+        state_is: str = "kept",
+    ) -> None:
+        self.outer_rate = real("outer_rate", outer_rate, "more than 0", lambda rate: rate > 0)
+        self.outer_momentum = real("outer_momentum", outer_momentum, "from 0 to below 1", lambda mu: 0 <= mu < 1)
+        self.mix = real("mix", mix, "more than 0, at most 1", lambda m: 0 < m <= 1)
+        self.nesterov, self.delay, self.merge = bool(nesterov), whole("delay", delay, 0), merge
+        if merge not in ("delta", "pull"):
+            raise ArgumentValueError("merge", "'delta' or 'pull'", repr(merge))
+        if self.delay >= whole("every", every, 1):
+            raise ArgumentValueError("delay", f"less than every, {every}", str(delay))
+        if whole("fragments", fragments, 1) > every:
+            raise ArgumentValueError("fragments", f"at most every, {every}", str(fragments))
+        super().__init__(function, params, state, every, start, state_is)
+        if fragments > len(self.params):
+            expected = f"at most {len(self.params)}, as there are parameters"
+            raise ArgumentValueError("fragments", expected, str(fragments))
+        self.velocity = [like(param, "outer velocity", zero=True) for param in self.params]
+        self.fragments = [
+            Fragment(self, part, (i + 1) * self.every // fragments, exchange)
+            for i, part in enumerate(parts_of([n_bytes(param) for param in self.params], fragments))
+        ]
+
+    @property
+    def state(self) -> List[Any]:
+        self._arrive()
+        return [*super().state, *self.velocity, *(variable for each in self.fragments for variable in each.state)]
+
+    @property
+    def counters(self) -> Dict[str, Any]:
+        of_fragments = [[each.begun, list(each.rows)] for each in self.fragments]
+        return dict(super().counters, fragments=of_fragments)
+
+    @counters.setter
+    def counters(self, counters: Dict[str, Any]) -> None:
+        Rule.counters.fset(self, counters)  # type: ignore[attr-defined]
+        for fragment, (begun, rows) in zip(self.fragments, counters["fragments"]):
+            fragment.begun = begun
+            fragment.rows = list(rows) if len(rows) == len(fragment.rows) else [0.0] * len(fragment.rows)
+
+    def _fragment(self, n_steps: int) -> Optional[Fragment]:
+        """Return the fragment whose turn it is after so many steps, if one's is."""
+        turns = (each for each in self.fragments if (n_steps - each.turn) % self.every == 0)
+        return next(turns, None) if n_steps >= self.start else None
+
+    def _is_time(self, n_steps: int) -> bool:
+        return self._fragment(n_steps) is not None or any(each.is_due(n_steps) for each in self.fragments)
+
+    def _due(self) -> bool:
+        for fragment in self.fragments:
+            if fragment.is_due(self.n_steps):
+                fragment.merge()
+        return self._fragment(self.n_steps) is not None and super()._due()
+
+    def _exchange(self) -> None:
+        for each in self.fragments:
+            each.rows = [before + more for before, more in zip(each.rows, self._rows)]
+        fragment = self._fragment(self.n_steps)
+        if fragment is not None:
+            fragment.exchange(self.n_steps)
+
+    def _arrive(self) -> None:
+        """Have the centre make all steps that are under way: ranks' own values change when they are merged."""
+        for fragment in self.fragments:
+            fragment.arrive()
+
+    def _answer(self) -> None:
+        self._arrive()
+        super()._answer()
+
+    def finish(self) -> None:
+        super().finish()
+        for fragment in self.fragments:
+            fragment.begun, fragment.rows = None, [0.0] * len(fragment.rows)  # all ranks have it
+
+    def outer_step(self, z: Any, velocity: Any, mean: Any) -> List[Update]:
+        """Return the updates of the outer optimiser, for one parameter: that of the centre is the last."""
+        rate, momentum = number(self.outer_rate, z), number(self.outer_momentum, z)
+        difference = z - mean
+        new_velocity = velocity * momentum + difference
+        step = difference + new_velocity * momentum if self.nesterov else new_velocity
+        return [(velocity, new_velocity), (z, z - step * rate)]
+
+
+class Fragment:
+    """Parameters that are exchanged together.
+
+    Parameters
+    ----------
+    rule : DiLoCo
+    numbers : sequence of int
+        Which of its parameters.
+    turn : int
+        After how many steps of each ``every`` they are exchanged.
+    exchange : str, optional
+        As for `Means`.
+
+    Attributes
+    ----------
+    rows : list of float
+        That each rank took since they were exchanged.
+    begun : int, optional
+        The step at which a mean was begun that has not been merged.
+    """
+
+    def __init__(self, rule: DiLoCo, numbers: Sequence[int], turn: int, exchange: Optional[str]) -> None:
+        self.turn, self.delay = turn, rule.delay
+        self.rows, self.begun = [0.0] * synk.size(), None  # type: List[float], Optional[int]
+        params, centre, velocity = ([of[i] for i in numbers] for of in (rule.params, rule.centre, rule.velocity))
+        self.means = Means(params, exchange)
+        steps = [rule.outer_step(*each) for each in zip(centre, velocity, self.means.values)]
+        outer = [update for step in steps for update in step]
+        news = [step[-1][1] for step in steps]
+        self._before: List[Any] = []
+        if not self.delay:
+            whole = rule.mix == 1
+            pulled = [(x, z * number(1, x) if whole else _nearer(x, z, x, rule.mix)) for x, z in zip(params, news)]
+            self._step_out = synk.function([], updates=[*outer, *pulled], exact=False)
+            return
+        self._before = [like(param, "before") for param in params]
+        self._note = assignment(self._before, params)
+        self._step_out = synk.function([], updates=outer, exact=False)
+        bases = self._before if rule.merge == "delta" else params
+        merged = [(x, _nearer(x, z, base, rule.mix)) for x, z, base in zip(params, centre, bases)]
+        self._merge = synk.function([], updates=merged, exact=False)
+
+    @property
+    def state(self) -> List[Any]:
+        """What a checkpoint needs besides the parameters, the centre and the velocity, once the mean has arrived."""
+        return [*self.means.state, *self._before]
+
+    def is_due(self, n_steps: int) -> bool:
+        """Return whether a mean is to be merged after so many steps."""
+        return self.begun is not None and n_steps >= self.begun + self.delay
+
+    def exchange(self, n_steps: int) -> None:
+        """Take the outer step, or begin to."""
+        weights = self.rows if any(self.rows) else None
+        if self.delay:
+            self._note()
+            self.means.start(weights)
+            self.begun = n_steps
+        else:
+            self.means.take(weights)
+            self._step_out()
+        self.rows = [0.0] * len(self.rows)
+
+    def arrive(self) -> None:
+        """Have the centre make its step, if a mean is under way; if that fails, there is none to merge."""
+        try:
+            if self.means.arrive():
+                self._step_out()
+        except BaseException:
+            self.begun = None
+            raise
+
+    def merge(self) -> None:
+        """Bring what has become of the centre to the ranks' own values."""
+        self.arrive()
+        self.begun = None
+        self._merge()
+
+
+class SlowMo(DiLoCo):
+    """Slow momentum: the heavy ball as outer optimiser.
+
+    .. math:: u \\leftarrow \\beta u + (z - \\bar x) / \\gamma, \\quad z \\leftarrow z - \\alpha \\gamma u
+
+    The rate :math:`\\gamma` of the steps is taken for constant, so that it is :math:`v = \\gamma u` of `DiLoCo`.
+
+    Parameters
+    ----------
+    function, params, state, every, start, state_is
+        As for `Rule`.
+    momentum, rate : float
+        :math:`\\beta` and :math:`\\alpha`.
+
+    References
+    ----------
+    Wang, J., et al. (2020). SlowMo: improving communication-efficient distributed SGD with slow momentum. ICLR. arXiv
+    1910.00643.
+    """
+
+    def __init__(
+        self,
+        function: Any = None,
+        params: Any = None,
+        state: Any = None,
+        every: int = 48,
+        start: int = 0,
+        momentum: float = 0.5,
+        rate: float = 1.0,
+        state_is: str = "kept",
+    ) -> None:
+        super().__init__(function, params, state, every, start, rate, momentum, nesterov=False, state_is=state_is)
+
+
+def parts_of(sizes: Sequence[int], n_parts: int) -> List[List[int]]:
+    """Return the numbers of things in parts of about the same size, none of them empty: the largest first, each into
+    the smallest part.
+
+    Examples
+    --------
+    >>> parts_of([800, 10, 500, 400, 100], 2)
+    [[0, 1, 4], [2, 3]]
+    """
+    parts: List[List[int]] = [[] for _ in range(n_parts)]
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        min(parts, key=lambda part: (sum(sizes[j] for j in part), len(part))).append(i)
+    return [sorted(part) for part in parts]
+
+
+def _nearer(x: Any, z: Any, base: Any, part: float) -> Any:
+    return x + (z - base) * number(part, x)

@@ -1,0 +1,99 @@
+"""`synkhronos.traffic`: what collectives move, against what they have to."""
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos.testing import numpy_engine as engine
+
+SIZE = 60_000  # divides by 64 bytes and by all numbers of ranks
+BYTES = 8 * SIZE
+
+
+@pytest.fixture(
+    params=[("threads", 3, 1), ("fork", 2, 0), ("threads", 4, 0), ("threads", 1, 0)], ids="{0[0]}-{0[1]}".format
+)
+def world(request, make_world):
+    return make_world(*request.param)
+
+
+def of(name, call):
+    """Return what a collective has moved in one call, by rank: read and sent."""
+    before = synk.traffic().get(name)
+    call()
+    after = synk.traffic()[name]
+    calls = 0 if before is None else before.calls
+    assert after.calls == calls + 1 and after.seconds > 0
+    zero = [0.0] * len(after.read)
+    read, sent = (zero, zero) if before is None else (before.read, before.sent)
+    return np.subtract(after.read, read), np.subtract(after.sent, sent)
+
+
+def near(found, expected):
+    np.testing.assert_allclose(found, expected, atol=128 * len(np.atleast_1d(found)))
+
+
+def test_all_reduce_is_as_much_as_a_ring(world):
+    w = world.shared(np.zeros(SIZE), "w")
+    for _ in range(2):
+        read, sent = of("all_reduce", lambda: synk.all_reduce(w))
+        near(read + sent, [2 * (world.n - 1) / world.n * BYTES] * world.n)
+
+
+def test_pairs_and_groups(make_world):
+    """A permutation moves every value once; groups of two as much as two ranks alone, in all."""
+    world = make_world("threads", 4)
+    w = world.shared(np.zeros(SIZE), "w")
+    read, sent = of("all_reduce", lambda: synk.all_reduce(w, weights=np.eye(4)))
+    assert not read.any() and not sent.any()
+    read, sent = of("all_reduce", lambda: synk.all_reduce(w, weights=np.roll(np.eye(4), 1, axis=0)))
+    near((read + sent).sum(), 4 * BYTES)
+    read, sent = of("all_reduce", lambda: synk.all_reduce(w, groups=[[0, 1], [2, 3]]))
+    near(read + sent, [2 * (2 - 1) / 2 * BYTES] * 4)
+
+
+def test_what_was_started_counts_once(world):
+    w, z = world.shareds([np.zeros(SIZE)] * 2)
+    read, sent = of("all_reduce", lambda: synk.all_reduce(w, into=z, wait=False).wait())
+    near(read + sent, [2 * (world.n - 1) / world.n * BYTES] * world.n)
+
+
+def test_reduce_gather_broadcast(world):
+    w, n, root = world.shared(np.zeros(SIZE), "w"), world.n, world.root
+    is_root = np.arange(n) == root
+    read, sent = of("broadcast", lambda: synk.broadcast(w))
+    near(read, BYTES * ~is_root)
+    assert not sent.any()
+    read, sent = of("gather", lambda: synk.gather(w))
+    near(read, BYTES * (n - 1) * is_root)
+    read, sent = of("reduce", lambda: synk.reduce(w, "sum"))
+    near(read + sent, BYTES / n * ((n - 1) + ~is_root))
+    read, sent = of("all_gather", lambda: synk.all_gather(w))
+    near(read, [BYTES * (n - 1)] * n)
+
+
+def test_scatter(world):
+    w = world.shared(np.zeros(SIZE), "w")
+    read, sent = of("scatter", lambda: synk.scatter(w, np.zeros(SIZE)))
+    near(read, BYTES / world.n * (np.arange(world.n) != world.root))
+
+
+def test_inside_functions(world):
+    """Small values are read whole by every rank; large ones go as a ring does."""
+    x = engine.variable("x", "float64", 2)
+    small = synk.function([x], synk.ops.all_reduce(engine.mean(x)))
+    near(np.add(*of("ops.all_reduce", lambda: small(np.ones((8, 2))))), [8 * (world.n - 1)] * world.n)
+    large = synk.function([x], (synk.ops.all_reduce(engine.mean(x, 0)), None))
+    read, sent = of("ops.all_reduce", lambda: large(np.ones((8, SIZE))))
+    near(read + sent, [2 * (world.n - 1) / world.n * BYTES] * world.n)
+
+
+def test_it_begins_with_the_session(make_world):
+    world = make_world("threads", 2)
+    synk.all_reduce(world.shared(np.zeros(3), "w"))
+    assert synk.traffic()["all_reduce"].calls == 1
+    make_world("threads", 2)
+    assert synk.traffic() == {}
+    synk.close()
+    with pytest.raises(synk.StateError):
+        synk.traffic()

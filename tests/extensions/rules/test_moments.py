@@ -1,0 +1,448 @@
+"""Rules at the wrong moment, with the wrong variables, and interrupted: refused or told, and nothing changes."""
+
+import contextlib
+import gc
+import itertools
+
+import numpy as np
+import pytest
+from quadratics import Quadratics
+from test_rules import RULES, A, B, Training
+
+import synkhronos as synk
+from synkhronos.extensions import rules
+from synkhronos.testing import numpy_engine as engine
+from synkhronos.testing.numpy_engine import apply, operations
+
+KINDS = [rules.LocalSGD, rules.EASGD, rules.DiLoCo, rules.SlowMo, rules.ASGD, rules.Gossip, rules.Swap, rules.DASO]
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+CALLS = {
+    "a call": lambda rule: rule(),
+    "run": lambda rule: rule.run(batches=[None]),
+    "consensus": lambda rule: rule.consensus().__enter__(),
+    "finish": lambda rule: rule.finish(),
+    "epoch": lambda rule: rule.epoch(1.0),
+}
+
+
+def calls_of(rule):
+    return {name: call for name, call in CALLS.items() if hasattr(rule, name) or name == "a call"}
+
+
+def state_of(world, quadratics, rule):
+    """Return all that a rule may change."""
+    variables = [*quadratics.params, *rule.state]
+    values = [[synk.get_value(rank, each).tobytes() for rank in range(world.n)] for each in variables]
+    return values, rule.counters
+
+
+@each_kind
+def test_before_fork(kind):
+    w = engine.shared(np.zeros(2), "w")
+    function = synk.function([], updates=[(w, w + 1)])
+    with pytest.raises(synk.StateError, match="not forked"):
+        kind(function, [w])
+
+
+@each_kind
+@pytest.mark.parametrize("again", [False, True], ids=["closed", "forked again"])
+def test_after_close(make_world, kind, again):
+    """Also with another session: other ranks' values of the rule's variables are gone."""
+    quadratics = Quadratics(make_world("threads", 3))
+    rule = kind(quadratics.function, quadratics.params)
+    quadratics.function()
+    rule()
+    values, counters = quadratics.params[0].get_value(), rule.counters
+    synk.close()
+    if again:
+        make_world("threads", 2)
+    for call in calls_of(rule).values():
+        with pytest.raises(
+            synk.StateError, match="made in a session that is closed.*make it again" if again else "fork"
+        ):
+            call(rule)
+    np.testing.assert_array_equal(quadratics.params[0].get_value(), values)
+    assert rule.counters == counters
+    if again:  # rows of the other session do not count in a new rule, which is of as many ranks as there are now
+        rule = kind(quadratics.function, quadratics.params)
+        rule()
+        assert rule.counters["rows"] == [0.0, 0.0]
+
+
+@each_kind
+def test_inside_consensus(make_world, kind):
+    world = make_world("threads", 3, 2)
+    quadratics = Quadratics(world)
+    rule = kind(quadratics.function, quadratics.params)
+    if kind is rules.Swap:
+        with pytest.raises(ValueError, match="one answer"), rule.consensus():
+            raise AssertionError
+        quadratics.check()
+        return
+    for _ in range(3):
+        quadratics.function()
+        rule()
+    before = state_of(world, quadratics, rule)
+    with rule.consensus():
+        answer = [value.tobytes() for value in world.values(quadratics.params[0])]
+        assert len(set(answer)) == 1
+        for name, call in calls_of(rule).items():
+            if name != "consensus":
+                with pytest.raises(synk.StateError, match="inside consensus"):
+                    call(rule)
+        with rule.consensus():
+            assert [value.tobytes() for value in world.values(quadratics.params[0])] == answer
+        assert [value.tobytes() for value in world.values(quadratics.params[0])] == answer
+    assert state_of(world, quadratics, rule) == before
+    rule()
+
+
+@each_kind
+def test_a_session_that_ends_inside_consensus_leaves_the_masters_own_values(make_world, kind):
+    if kind is rules.Swap:
+        return
+    quadratics = Quadratics(make_world("threads", 3, 1))
+    rule = kind(quadratics.function, quadratics.params)
+    quadratics.function()
+    rule()
+    own = quadratics.params[0].get_value()
+    quadratics.function()
+    own = quadratics.params[0].get_value()
+    with rule.consensus():
+        assert not np.array_equal(quadratics.params[0].get_value(), own)
+        synk.close()
+    np.testing.assert_array_equal(quadratics.params[0].get_value(), own)
+
+
+@each_kind
+@pytest.mark.parametrize(
+    "make, error, text",
+    [
+        (lambda w: dict(params=[engine.shared(np.zeros(2), "v")]), ValueError, "v, which no such function uses"),
+        (
+            lambda w: dict(params=[w], state=[engine.shared(np.zeros(2), "v")]),
+            ValueError,
+            "state[0]: expected a variab",
+        ),
+        (lambda w: dict(params=[w], state=[w.storage]), TypeError, "state[0]: expected a shared variable"),
+        (lambda w: dict(params=[w, w]), ValueError, "listed twice"),
+        (lambda w: dict(params=[engine.random_stream(0)]), TypeError, "dense array of floating-point"),
+        (lambda w: dict(params={"w": w}), TypeError, "params: expected a list"),
+    ],
+)
+def test_wrong_variables(make_world, kind, make, error, text):
+    quadratics = Quadratics(make_world("threads", 2))
+    with pytest.raises(error) as caught:
+        kind(quadratics.function, **make(quadratics.params[0]))
+    assert text in str(caught.value)
+    quadratics.check()
+
+
+NUMBERS = {
+    "alpha": rules.EASGD,
+    "rate": rules.ASGD,
+    "outer_rate": rules.DiLoCo,
+    "outer_momentum": rules.DiLoCo,
+    "mix": rules.DiLoCo,
+    "probability": rules.Gossip,
+    "threshold": rules.DASO,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(make_world, name):
+    """NumPy's are numbers, too; what is not finite, or not a number, is refused."""
+    quadratics = Quadratics(make_world("threads", 2))
+    for value in (np.float32(0.5), np.float64(0.5), np.float16(0.5)):
+        made = NUMBERS[name](quadratics.function, quadratics.params, **{name: value})
+        assert (made.phases.threshold if name == "threshold" else getattr(made, name)) == 0.5
+    for value, error in ((np.nan, ValueError), (np.inf, ValueError), (-1, ValueError), ("0.5", TypeError)):
+        with pytest.raises(error, match=f"^{name}: expected"):
+            NUMBERS[name](quadratics.function, quadratics.params, **{name: value})
+    for value in (True, [0.5], 0.5j):
+        with pytest.raises(TypeError, match=f"^{name}: expected a number"):
+            NUMBERS[name](quadratics.function, quadratics.params, **{name: value})
+
+
+@pytest.mark.parametrize("exchange", ["float8", 16, ["bfloat16"]])
+@pytest.mark.parametrize("kind", [rules.LocalSGD, rules.EASGD, rules.DiLoCo, rules.ASGD, rules.DASO])
+def test_formats(make_world, kind, exchange):
+    quadratics = Quadratics(make_world("threads", 2))
+    with pytest.raises(ValueError, match="^exchange: expected 'bfloat16' or 'float16'"):
+        kind(quadratics.function, quadratics.params, exchange=exchange)
+
+
+@pytest.mark.parametrize("seed, error", [(-1, ValueError), (2**32, ValueError), (None, TypeError), ("1", TypeError)])
+@pytest.mark.parametrize("kind", [rules.Gossip, rules.Swap])
+def test_seeds(make_world, kind, seed, error):
+    """None would make every run another."""
+    quadratics = Quadratics(make_world("threads", 2))
+    with pytest.raises(error, match="(?i)seed"):
+        kind(quadratics.function, quadratics.params, seed=seed)
+
+
+@pytest.mark.parametrize("loss", [np.nan, np.inf, "1", None])
+def test_losses_that_are_none(make_world, loss):
+    """A NaN would never be lower nor higher than another: the phases would go on as if nothing were wrong."""
+    world = make_world("threads", 2)
+    quadratics = Quadratics(world)
+    rule = rules.DASO(quadratics.function, quadratics.params)
+    quadratics.step()
+    before = state_of(world, quadratics, rule)
+    with pytest.raises((ValueError, TypeError), match="^loss: expected"):
+        rule.epoch(loss)
+    assert state_of(world, quadratics, rule) == before
+    quadratics.check()
+
+
+def test_an_exchange_that_fails_can_be_made_with_the_next_step(make_world):
+    """A rank's value has another shape: no rank's has changed, nor the counts of exchanges; after the repair it goes on."""
+    for kind in KINDS:
+        world = make_world("threads", 3, 1)
+        quadratics = Quadratics(world)
+        options = dict(groups=[[0, 1, 2]]) if kind is rules.DASO else dict(every=1)
+        rule = kind(quadratics.function, quadratics.params, **options, **(dict(seed=1) if kind is rules.Swap else {}))
+        if kind is rules.Gossip:
+            rule.probability = 1.0
+        rule()
+        exchanges = rule.n_exchanges
+        w = quadratics.params[0]
+        good = world.values(w)
+        world.set_values(w, [good[0], np.zeros(4), good[2]])
+        with pytest.raises((ValueError, synk.WorkerError)):
+            rule()
+        assert rule.n_exchanges == exchanges
+        np.testing.assert_array_equal(world.values(w)[2], good[2])
+        world.set_values(w, good)
+        quadratics.function()
+        assert rule() or kind is rules.Swap
+        rule() if kind is rules.Swap else rule.finish()
+
+
+def test_interrupted_while_a_mean_is_begun(make_world, monkeypatch):
+    """Ctrl-C after ranks have copied their values, before the rule notes it: the next mean is begun nonetheless."""
+    quadratics = Quadratics(make_world("threads", 2))
+    rule = rules.DiLoCo(quadratics.function, quadratics.params, every=2, delay=1)
+    means = rule.fragments[0].means
+    start = means.start
+
+    def interrupted(weights):
+        start(weights)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(means, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(2):
+            quadratics.function()
+            rule()
+    monkeypatch.undo()
+    for _ in range(6):
+        quadratics.function()
+        rule()
+    rule.finish()
+    assert rule.n_exchanges == 3
+
+
+@pytest.mark.parametrize("exchange", [None, "bfloat16"])
+@pytest.mark.parametrize("kind", [rules.DiLoCo, rules.DASO])
+def test_a_rule_that_is_dropped_takes_with_it_what_it_has_begun(make_world, kind, exchange):
+    """In a notebook, say: another rule over the same parameters begins, and `close` finds nothing that was lost."""
+    quadratics = Quadratics(make_world("threads", 2))
+    options = dict(warm_up=0) if kind is rules.DASO else dict(every=4, delay=2)
+    for _ in range(3):
+        rule = kind(quadratics.function, quadratics.params, exchange=exchange, **options)
+        for _ in range(4):
+            quadratics.function()
+            rule()
+        del rule
+        gc.collect()
+    synk.close()
+
+
+INTERRUPTED = {
+    "LocalSGD in 16 bits": lambda *given: rules.LocalSGD(*given, every=2, exchange="bfloat16"),
+    "EASGD": lambda *given: rules.EASGD(*given, every=2),
+    "DiLoCo": lambda *given: rules.DiLoCo(*given, every=2),
+    "DiLoCo later": lambda *given: rules.DiLoCo(*given, every=3, delay=2),
+    "DiLoCo in fragments": lambda *given: rules.DiLoCo(*given, every=3, delay=1, fragments=2, exchange="float16"),
+    "Gossip": lambda *given: rules.Gossip(*given, probability=0.9),
+    "DASO": lambda *given: rules.DASO(*given, groups=[[0, 1], [2]], warm_up=0),
+}
+
+
+class Interrupting:
+    """Runs commands of a session, and raises KeyboardInterrupt before, or right after, one of them."""
+
+    def __init__(self, session, at, after):
+        self.run, self.at, self.after, self.count = session.run, at, after, 0
+
+    def __call__(self, *given):
+        self.count += 1
+        if self.count == self.at and not self.after:
+            raise KeyboardInterrupt
+        result = self.run(*given)
+        if self.count == self.at:
+            raise KeyboardInterrupt
+        return result
+
+
+def run_interrupted(world, monkeypatch, name, at, after):
+    """Make 7 steps, and go on after the interrupt; return how many commands there were."""
+    quadratics = Quadratics(world, [(3,), ()], a=0.9)
+    rule = INTERRUPTED[name](quadratics.function, quadratics.params)
+    interrupting = Interrupting(world.session, at, after)
+    monkeypatch.setattr(world.session, "run", interrupting)
+    for _ in range(7):
+        for call in (quadratics.function, rule):
+            with contextlib.suppress(KeyboardInterrupt):
+                call()
+    monkeypatch.setattr(world.session, "run", interrupting.run)
+    rule.finish()
+    for param, c in zip(quadratics.params, quadratics.c):
+        values = world.values(param)
+        assert all(value.tobytes() == values[0].tobytes() for value in values)
+        assert np.abs(values[0] - np.mean(c, axis=0)).max() < 3  # it has not run away
+    return interrupting.count
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_ctrl_c_between_any_two_commands(make_world, monkeypatch, name, after):
+    """The program goes on with the next step: what was begun is merged or lost, and ranks come to one answer."""
+    count = run_interrupted(make_world("threads", 3, 1), monkeypatch, name, 0, after)
+    assert count > 8
+    for at in range(1, count + 1):
+        run_interrupted(make_world("threads", 3, 1), monkeypatch, name, at, after)
+
+
+def test_two_rules_over_the_same_parameters(make_world):
+    """Groups every step, all every fourth; and two that would have a mean of the same variables under way at a time."""
+    quadratics = Quadratics(make_world("threads", 4), a=0.8)
+    inside = rules.LocalSGD(quadratics.function, quadratics.params, every=1, groups=[[0, 1], [2, 3]])
+    among = rules.LocalSGD(quadratics.function, quadratics.params, every=4)
+    for t in range(1, 9):
+        quadratics.step()
+        inside()
+        among()
+        x = quadratics.x[0]
+        halves = [(x[0] + x[1]) / 2, (x[2] + x[3]) / 2]
+        quadratics.x[0] = [sum(halves) / 2] * 4 if t % 4 == 0 else [halves[0], halves[0], halves[1], halves[1]]
+        quadratics.check()
+    first, second = (rules.DiLoCo(quadratics.function, quadratics.params, every=4, delay=delay) for delay in (3, 2))
+    with pytest.raises(synk.StateError, match=r"wait\(\) for it before another of w0 is started"):
+        for _ in range(4):
+            first()
+            second()
+    first.finish()
+
+
+# -- run ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skips", [(4, 1, 1), (8, 2, 2), (2, 1, 1), (1, 1, 1)])
+def test_run_of_daso_is_the_loop(make_world, skips):
+    """Also where it makes two steps in one command."""
+    results = []
+    for runs in (False, True):
+        world = make_world("threads", 3)
+        training = Training(world)
+        rule = rules.DASO(training.function, [training.w], groups=[[0, 1], [2]], warm_up=0)
+        rule.phases._skips = type(rule.phases.skips)(*skips)
+        batches = training.batches(19)
+        if runs:
+            rule.run(A, B, batches=batches)
+        else:
+            for batch in batches:
+                training.function(A[batch], B[batch])
+                rule()
+        results.append(([value.tobytes() for value in world.values(training.w)], rule.counters))
+        rule.finish()
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_run_is_the_loop_to_the_bit(make_world, name):
+    results = []
+    for runs in (False, True):
+        world = make_world("threads", 3)
+        training = Training(world)
+        rule = RULES[name][0](training, 3)
+        batches = training.batches(8) + training.batches(3, size=2)
+        if runs:
+            rule.run(A, B, batches=batches)
+        else:
+            for batch in batches:
+                training.function(A[batch], B[batch])
+                rule()
+        results.append(([value.tobytes() for value in world.values(training.w)], rule.counters))
+    assert results[0] == results[1]
+
+
+def outputs_of(form):
+    x = engine.variable("x", "float64", 1)
+    mean, rows = engine.mean(x), (apply(operations.cast, x, "float64"), "gather")
+    return x, {
+        "one": mean,
+        "rows": rows,
+        "list": [mean, rows],
+        "list of one": [mean],
+        "list of rows": [rows],
+        "dict": {"a": mean, "b": rows},
+        "none": None,
+    }[form]
+
+
+@pytest.mark.parametrize("form", ["one", "rows", "list", "list of one", "list of rows", "dict", "none"])
+@pytest.mark.parametrize("every", [1, 2, 3, 9])
+def test_outputs_of_run_are_those_of_steps(make_world, form, every):
+    """Whatever their form, and with batches of different sizes."""
+    world = make_world("threads", 2)
+    w = world.shared(np.zeros(2), "w")
+    x, outputs = outputs_of(form)
+    function = synk.function([x], outputs, updates=[(w, w + 1)], exact=False)
+    batches, data = [[0, 1, 2], [3, 4], [5, 6, 7], [8], [9, 1, 2]], np.arange(10.0) ** 2
+    expected = function.steps(data, batches=batches)
+    found = rules.LocalSGD(function, [w], every=every).run(data, batches=iter(batches))
+
+    def assert_same(one, other):
+        assert type(one) is type(other)
+        if isinstance(one, dict):
+            assert_same(list(one.items()), list(other.items()))
+        elif isinstance(one, (list, tuple)):
+            assert len(one) == len(other)
+            for each in zip(one, other):
+                assert_same(*each)
+        else:
+            np.testing.assert_array_equal(one, other)
+
+    assert_same(found, expected)
+
+
+def test_a_rule_cannot_be_called_by_a_rank_in_the_middle_of_steps(make_world):
+    training = Training(make_world("threads", 2))
+    rule = rules.LocalSGD(training.function, [training.w], every=1)
+    with pytest.raises(synk.StateError):
+        training.function.steps(A, B, batches=[[0, 1], [2, 3]], on_step=lambda i, outputs: rule())
+    assert rule.n_exchanges == 0
+    training.function(A, B)
+    assert rule()
+
+
+@pytest.mark.parametrize("name, value", [("total", True), ("n_steps", 2), ("on_step", print), ("batches_s", [[0]])])
+def test_what_run_does_not_take(make_world, name, value):
+    training = Training(make_world("threads", 2))
+    rule = rules.LocalSGD(training.function, [training.w])
+    with pytest.raises(ValueError, match=f"^{name}: expected not to be given"):
+        rule.run(A, B, batches=itertools.repeat([0, 1]), **{name: value})  # (not one of which is asked for)
+    assert rule.n_steps == 0
+    training.check()
+
+
+def test_an_error_in_a_run_counts_the_steps_before(make_world):
+    training = Training(make_world("threads", 2))
+    rule = rules.LocalSGD(training.function, [training.w], every=2)
+    with pytest.raises(ValueError, match="batch"):
+        rule.run(A, B, batches=[[0, 1], [2, 3], [4, 99]])
+    assert (rule.n_steps, rule.n_exchanges) == (2, 1)
+    assert len(rule.run(A, B, batches=[])) == 0

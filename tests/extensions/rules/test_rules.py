@@ -1,0 +1,414 @@
+"""Rules of communication, each against the same steps and exchanges in a NumPy loop over ranks."""
+
+import numpy as np
+import pytest
+import words
+from serial import Serial
+
+import synkhronos as synk
+from synkhronos.extensions import rules
+from synkhronos.testing import numpy_engine as engine
+from synkhronos.testing.numpy_engine import apply, operations
+
+RATE, MOMENTUM = 0.05, 0.8
+RANDOM = np.random.RandomState(0)
+A, B, BEGIN = RANDOM.randn(60, 4), RANDOM.randn(60), RANDOM.randn(4)
+
+
+@pytest.fixture(
+    params=[("threads", 3, 1), ("threads", 4, 0), ("fork", 2, 1), ("threads", 1, 0)], ids="{0[0]}-{0[1]}".format
+)
+def world(request, make_world):
+    return make_world(*request.param)
+
+
+class Training:
+    """Steps of each rank's own by the library, and the same in NumPy."""
+
+    def __init__(self, world, momentum=MOMENTUM):
+        self.world = world
+        a, b = engine.variable("a", "float64", 2), engine.variable("b", "float64", 1)
+        self.w, self.m = engine.shared(BEGIN.copy(), "w"), engine.shared(np.zeros(4), "m")
+        error = engine.dot(a, self.w) - b
+        gradient = apply(np.true_divide, engine.dot(error, a), apply(operations.length, b))
+        new = self.m * momentum - gradient * RATE
+        loss = engine.mean(error * error)
+        self.function = synk.function([a, b], loss, updates=[(self.m, new), (self.w, self.w + new)], exact=False)
+        synk.distribute()
+        self.serial = Serial(world.n, A, B, BEGIN, RATE, momentum)
+
+    def batches(self, count, size=7, seed=1):
+        random = np.random.RandomState(seed)
+        return [random.permutation(60)[:size] for _ in range(count)]
+
+    def serial_step(self, batch):
+        self.serial.step(words.shards(batch, self.world.n, self.world.root))
+
+    def check(self):
+        np.testing.assert_allclose(self.world.values(self.w), self.serial.x, rtol=1e-11, atol=1e-12)
+
+
+def local(training, **options):
+    return rules.LocalSGD(training.function, [training.w], [training.m], **options)
+
+
+def centred(kind, **options):
+    return lambda training, every: kind(training.function, [training.w], every=every, **options)
+
+
+#: By name: a rule, made of a training, and what an exchange of it is in the serial simulation.
+RULES = {
+    "LocalSGD": (lambda training, every: local(training, every=every), lambda serial, rule: serial.local_sgd()),
+    "EASGD": (centred(rules.EASGD), lambda serial, rule: serial.easgd(0.9 / serial.n)),
+    "EASGD alpha": (centred(rules.EASGD, alpha=0.3), lambda serial, rule: serial.easgd(0.3)),
+    "DiLoCo": (centred(rules.DiLoCo), lambda serial, rule: serial.outer(0.7, 0.9, True)),
+    "SlowMo": (centred(rules.SlowMo), lambda serial, rule: serial.outer(1.0, 0.5, False)),
+    "ASGD": (centred(rules.ASGD), lambda serial, rule: serial.asgd(1 / serial.n)),
+    "ASGD sum": (centred(rules.ASGD, rate=1), lambda serial, rule: serial.asgd(1)),
+    "Gossip": (
+        lambda training, every: rules.Gossip(training.function, [training.w], every=every, probability=0.5, seed=3),
+        lambda serial, rule: serial.gossip(rule.sent, serial.alphas),
+    ),
+    "Swap": (
+        lambda training, every: rules.Swap(training.function, [training.w], [training.m], every=every),
+        lambda serial, rule: serial.swap(rule.pairs),
+    ),
+}
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", RULES)
+def test_every_step_is_that_of_the_simulation(world, name, every):
+    """Batches of 7, and of 2 rows, of which not every rank has one."""
+    training = Training(world)
+    make, exchange = RULES[name]
+    rule = make(training, every)
+    training.serial.alphas = [1 / world.n] * world.n
+    for t, batch in enumerate(training.batches(7) + training.batches(5, 2, seed=2), 1):
+        training.function(A[batch], B[batch])
+        exchanged = rule()
+        training.serial_step(batch)
+        assert exchanged == (t % every == 0) or name == "Gossip"
+        if t % every == 0:
+            exchange(training.serial, rule)
+        training.check()
+    assert rule.n_steps == 12 and rule.n_exchanges == 12 // every
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name not in ("Swap", "Gossip")])
+def test_an_exchange_of_equal_values_changes_no_bit(world, name):
+    training = Training(world)
+    rule = RULES[name][0](training, 1)
+    for _ in range(3):
+        rule()
+        assert all(value.tobytes() == BEGIN.tobytes() for value in world.values(training.w))
+        for centre in getattr(rule, "centre", []):
+            assert all(value.tobytes() == BEGIN.tobytes() for value in world.values(centre))
+    assert rule.n_exchanges == 3
+
+
+def test_local_sgd_of_every_step_is_serial_momentum(world):
+    """Averages of parameters and of velocities are linear: the steps are those of all rows together."""
+    training, x, m = Training(world), BEGIN.copy(), np.zeros(4)
+    rule = local(training, every=1)
+    for batch in training.batches(10):
+        training.function(A[batch], B[batch])
+        rule()
+        m = MOMENTUM * m - RATE * A[batch].T @ (A[batch] @ x - B[batch]) / len(batch)
+        x = x + m
+    np.testing.assert_allclose(world.values(training.w), [x] * world.n, rtol=1e-11)
+
+
+def test_diloco_of_every_step_is_nesterov(world):
+    """With H = 1, plain steps inside and an outer rate of 1 it is Nesterov's momentum, as Lasagne has it."""
+    training, x, v = Training(world, momentum=0.0), BEGIN.copy(), np.zeros(4)
+    rule = rules.DiLoCo(training.function, [training.w], every=1, outer_rate=1.0, outer_momentum=0.9)
+    for batch in training.batches(10):
+        training.function(A[batch], B[batch])
+        rule()
+        step = -RATE * A[batch].T @ (A[batch] @ x - B[batch]) / len(batch)
+        v = 0.9 * v + step
+        x = x + 0.9 * v + step
+    np.testing.assert_allclose(world.values(training.w), [x] * world.n, rtol=1e-10)
+
+
+@pytest.mark.parametrize("merge", ["delta", "pull"])
+@pytest.mark.parametrize("delay, mix", [(1, 1.0), (3, 0.5)])
+def test_delayed_means(world, merge, delay, mix):
+    """The consensus in between is the centre, with the mean that is under way: asking for it changes nothing after."""
+    training = Training(world)
+    options = dict(every=4, delay=delay, mix=mix, merge=merge)
+    rule, begun = rules.DiLoCo(training.function, [training.w], **options), None
+    for t, batch in enumerate(training.batches(17), 1):
+        training.function(A[batch], B[batch])
+        assert rule() == (t % 4 == 0)
+        training.serial_step(batch)
+        if begun is not None and t == begun + delay:
+            training.serial.arrive(0.7, 0.9, True, mix, merge)
+        if t % 4 == 0:
+            training.serial.begin()
+            begun = t
+        training.check()
+        if t == 9:
+            assert rule.state
+        if t == 13 and delay == 3:
+            with rule.consensus():
+                values = world.values(training.w)
+                assert np.ptp(values, axis=0).max() == 0
+                assert np.abs(values[0] - training.serial.z).max() > 1e-6  # the step that is under way is in it
+    rule.finish()
+    assert np.ptp(world.values(training.w), axis=0).max() == 0
+
+
+@pytest.mark.parametrize("merge, kept", [("delta", 1.0), ("pull", 1 - 0.5 * 2 / 4)])
+def test_progress_that_a_delayed_merge_keeps(make_world, merge, kept):
+    """Of steps of constant length: the mean of the ranks advances by (1 - m W / k) of them in each cycle, or by all."""
+    world = make_world("threads", 3)
+    w = engine.shared(np.zeros(2), "w")
+    step = synk.function([], updates=[(w, w + 1.0)], exact=False)
+    synk.distribute()
+    options = dict(every=4, delay=2, outer_rate=1.0, outer_momentum=0.0, mix=0.5, merge=merge)
+    rule = rules.DiLoCo(params=[w], **options)
+    means = []
+    for t in range(1, 81):
+        step()
+        rule()
+        if t % 4 == 3:
+            means.append(np.mean(world.values(w)))
+    np.testing.assert_allclose(np.diff(means[1:]), 4 * kept, rtol=1e-9)
+    rule.finish()
+
+
+@pytest.mark.parametrize("name", ["EASGD", "DiLoCo", "LocalSGD"])
+@pytest.mark.parametrize("form, size", [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+def test_exchange_in_16_bits(world, name, form, size):
+    """The steps are those without, up to the rounding of what is exchanged; ranks agree to the bit where they must."""
+    training = Training(world)
+    kind = getattr(rules, name)
+    rule = kind(training.function, [training.w], every=2, exchange=form)
+    _, exchange = RULES[name]
+    for t, batch in enumerate(training.batches(12), 1):
+        training.function(A[batch], B[batch])
+        rule()
+        training.serial_step(batch)
+        if t % 2 == 0:
+            m = [each.copy() for each in training.serial.m]
+            exchange(training.serial, rule)
+            training.serial.m = m
+    values = np.array(world.values(training.w))
+    error = np.abs(values - training.serial.x).max()
+    assert error < 20 * size and (error > size / 1000 or world.n == 1)
+    for value in rule.centre if hasattr(rule, "centre") else rule.means.values:
+        assert len({each.tobytes() for each in world.values(value)}) == 1
+
+
+def test_easgd_conserves_the_sum(world):
+    training = Training(world)
+    rule = rules.EASGD(training.function, [training.w], every=1)
+    rule()  # (from here on ranks have a centre)
+    for batch in training.batches(4):
+        training.function(A[batch], B[batch])
+        before = sum(world.values(training.w)) + world.values(rule.centre[0])[0]
+        rule()
+        after = sum(world.values(training.w)) + world.values(rule.centre[0])[0]
+        np.testing.assert_allclose(after, before, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_easgd_has_the_bound_that_it_says(make_world, n):
+    """Without gradients: 5 % below the bound ranks and centre come together, 5 % above they run away; both are linear."""
+    world = make_world("threads", n)
+    w = world.shared(np.zeros(1), "w")
+    bound = 2 / (n + 1)
+    with pytest.raises(ValueError, match=f"less than 2 / \\(n \\+ 1\\) = {bound:.4g}"):
+        rules.EASGD(params=[w], alpha=bound)
+    sizes = []
+    for factor in (0.95, 1.05):
+        rule = rules.EASGD(params=[w], every=1, alpha=0.95 * bound)
+        rule.alpha = factor * bound  # (past the check)
+        rule._merge = rule._function_of(rule._updates)
+        world.set_values(w, [np.ones(1)] * n)
+        synk.broadcast(rule.centre, [np.full(1, -1.0)])
+        for _ in range(60):
+            rule()
+        sizes.append(abs(world.values(w)[0] - world.values(rule.centre[0])[0])[0])
+    assert sizes[0] < 1 and sizes[1] > 10
+
+
+def test_gossip_conserves_weights_and_their_sum(make_world):
+    world = make_world("threads", 4)
+    w = world.shared(np.zeros(3), "w")
+    begin = RANDOM.randn(4, 3)
+    world.set_values(w, begin)
+    rule = rules.Gossip(params=[w], probability=0.7, seed=5)
+    exchanges = sum(rule() for _ in range(60))
+    assert 50 < exchanges <= 60 and abs(sum(rule.alphas) - 1) < 1e-12
+    np.testing.assert_allclose(np.dot(rule.alphas, world.values(w)), begin.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(world.values(w), [begin.mean(axis=0)] * 4, rtol=1e-4, atol=1e-4)
+
+
+def test_gossip_is_the_same_in_every_run_and_another_with_another_seed(make_world):
+    world = make_world("threads", 4)
+    w = world.shared(np.zeros(3), "w")
+    runs = []
+    for seed in (1, 1, 2):
+        rule = rules.Gossip(params=[w], probability=0.5, seed=seed)
+        runs.append([list(rule.sent) for _ in range(10) if rule() or True])
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_swap_hands_on_every_value(make_world):
+    world = make_world("threads", 5)
+    w = world.shared(np.zeros(1), "w")
+    world.set_values(w, [np.full(1, float(rank)) for rank in range(5)])
+    rule, seen = rules.Swap(params=[w]), set()
+    for _ in range(10):
+        assert rule() and len(rule.pairs) == 2
+        values = [int(value[0]) for value in world.values(w)]
+        assert sorted(values) == list(range(5))
+        seen.add(tuple(values))
+    assert len(seen) > 5
+
+
+def test_groups_meet_alone(make_world):
+    world = make_world("threads", 4)
+    training = Training(world)
+    rule = local(training, every=2, groups=[[0, 2], [1, 3]])
+    for t, batch in enumerate(training.batches(6), 1):
+        training.function(A[batch], B[batch])
+        rule()
+        training.serial_step(batch)
+        if t % 2 == 0:
+            training.serial.local_sgd([[0, 2], [1, 3]])
+        training.check()
+    with rule.consensus():
+        expected = np.mean(training.serial.x, axis=0)
+        np.testing.assert_allclose(world.values(training.w), [expected] * 4, rtol=1e-12)
+    training.check()
+
+
+@pytest.mark.parametrize(
+    "start, expected", [(0, [2, 4, 6, 8]), (3, [4, 6, 8]), (4, [4, 6, 8]), (5, [6, 8]), (8, [8]), (9, [])]
+)
+@pytest.mark.parametrize("kind", [rules.LocalSGD, rules.DiLoCo, rules.SlowMo])
+def test_start(world, kind, start, expected):
+    """The step of that number is the first after which ranks may exchange; steps are counted from 1."""
+    training = Training(world)
+    rule = kind(training.function, [training.w], every=2, start=start)
+    assert [t for t in range(1, 9) if rule()] == expected
+
+
+@pytest.mark.parametrize("name", ["LocalSGD", "EASGD", "DiLoCo"])
+def test_run_is_the_loop(world, name):
+    training = Training(world)
+    make, exchange = RULES[name]
+    rule, batches = make(training, 3), training.batches(10, 9)
+    losses = rule.run(A, B, batches=batches)
+    for t, batch in enumerate(batches, 1):
+        assert losses[t - 1].shape == ()
+        rows = words.shards(batch, world.n, world.root)
+        expected = sum(np.sum((A[part] @ training.serial.x[rank] - B[part]) ** 2) for rank, part in enumerate(rows))
+        np.testing.assert_allclose(losses[t - 1], expected / len(batch), rtol=1e-10)
+        training.serial_step(batch)
+        if t % 3 == 0:
+            exchange(training.serial, rule)
+    training.check()
+    assert rule.n_steps == 10 and rule.n_exchanges == 3
+
+
+@pytest.mark.parametrize("name", ["LocalSGD", "EASGD", "DiLoCo", "Gossip", "ASGD"])
+def test_consensus_and_finish(world, name):
+    training = Training(world)
+    make, exchange = RULES[name]
+    rule = make(training, 2)
+    training.serial.alphas = [1 / world.n] * world.n
+    for t, batch in enumerate(training.batches(5), 1):
+        training.function(A[batch], B[batch])
+        rule()
+        training.serial_step(batch)
+        if t % 2 == 0:
+            exchange(training.serial, rule)
+    serial = training.serial
+    answer = serial.z
+    if name == "LocalSGD":
+        answer = np.average(serial.x, axis=0, weights=serial.rows)
+    elif name == "Gossip":
+        answer = np.average(serial.x, axis=0, weights=serial.alphas)
+    with pytest.raises(ZeroDivisionError), rule.consensus():
+        np.testing.assert_allclose(world.values(training.w), [answer] * world.n, rtol=1e-11)
+        1 / 0  # noqa: B018
+    training.check()
+    rule.finish()
+    np.testing.assert_allclose(world.values(training.w), [answer] * world.n, rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["LocalSGD", "EASGD", "DiLoCo", "Gossip"])
+def test_a_run_goes_on_from_its_state(make_world, name):
+    """Another rule, in another session, with the same number of ranks: the same values, to the bit."""
+
+    def run(training, rule, batches):
+        for batch in batches:
+            training.function(A[batch], B[batch])
+            rule()
+
+    world = make_world("threads", 3)
+    training = Training(world)
+    batches = training.batches(14)
+    rule = RULES[name][0](training, 3)
+    run(training, rule, batches[:7])
+    variables = [training.w, training.m, *rule.state]
+    saved = [[synk.get_value(rank, variable) for rank in range(3)] for variable in variables]
+    counters = rule.counters
+    run(training, rule, batches[7:])
+    expected = [value.tobytes() for value in world.values(training.w)]
+
+    world = make_world("threads", 3)
+    training = Training(world)
+    rule = RULES[name][0](training, 3)
+    rule()  # (not where the other stood)
+    rule.counters = counters
+    for variable, values in zip([training.w, training.m, *rule.state], saved):
+        for rank, value in enumerate(values):
+            synk.set_value(rank, variable, value)
+    run(training, rule, batches[7:])
+    assert [value.tobytes() for value in world.values(training.w)] == expected
+
+
+@pytest.mark.parametrize(
+    "make, error, text",
+    [
+        (lambda w: rules.LocalSGD(params=[w], every=0), ValueError, "every: expected at least 1, got 0"),
+        (lambda w: rules.LocalSGD(params=[w], every=2.5), TypeError, "every: expected an int"),
+        (lambda w: rules.LocalSGD(params=[w], groups=[[0]]), ValueError, "groups: expected lists of ranks"),
+        (lambda w: rules.LocalSGD(params=[]), ValueError, "params: expected at least one"),
+        (lambda w: rules.LocalSGD(params=w), TypeError, "params: expected a list"),
+        (lambda w: rules.LocalSGD(), TypeError, "params: expected a list"),
+        (lambda w: rules.LocalSGD(params=[w, w]), ValueError, "listed twice"),
+        (lambda w: rules.LocalSGD(params=[engine.shared(np.zeros(2, int), "n")]), TypeError, "floating-point"),
+        (lambda w: rules.LocalSGD(len, params=[w]), TypeError, "function: expected a function of synkhronos"),
+        (lambda w: rules.EASGD(params=[w], alpha=0), ValueError, "alpha: expected more than 0"),
+        (lambda w: rules.EASGD(params=[w], alpha="1"), TypeError, "alpha: expected a number"),
+        (lambda w: rules.DiLoCo(params=[w], outer_momentum=1.0), ValueError, "outer_momentum: expected from 0"),
+        (lambda w: rules.DiLoCo(params=[w], outer_rate=-1), ValueError, "outer_rate: expected more than 0"),
+        (lambda w: rules.DiLoCo(params=[w], every=3, delay=3), ValueError, "delay: expected less than every, 3"),
+        (lambda w: rules.DiLoCo(params=[w], merge="mean"), ValueError, "merge: expected 'delta' or 'pull'"),
+        (lambda w: rules.DiLoCo(params=[w], mix=0), ValueError, "mix: expected more than 0, at most 1"),
+        (lambda w: rules.LocalSGD(params=[w], exchange="float8"), ValueError, "exchange: expected"),
+        (lambda w: rules.Gossip(params=[w], probability=0), ValueError, "probability: expected more than 0"),
+        (lambda w: rules.ASGD(params=[w], rate=2), ValueError, "rate: expected more than 0, at most 1"),
+        (lambda w: rules.LocalSGD(params=[w]).run(A, batches=[[1]]), ValueError, "function: expected one that makes"),
+        (lambda w: rules.Swap(params=[w]).finish(), ValueError, "one answer"),
+    ],
+)
+def test_bad_input(make_world, make, error, text):
+    world = make_world("threads", 2)
+    w = world.shared(np.ones(2), "w")
+    with pytest.raises(error) as caught:
+        make(w)
+    assert text in str(caught.value)
+    np.testing.assert_array_equal(world.values(w), np.ones((2, 2)))
+
+
+def test_rules_need_a_session():
+    with pytest.raises(synk.StateError):
+        rules.EASGD(params=[engine.shared(np.zeros(2), "w")])

@@ -1,0 +1,249 @@
+"""Checkpoints of parameters, rules and random states; the training that was not interrupted is the truth."""
+
+import io
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+import synkhronos as synk
+from synkhronos.extensions import checkpoint, rules
+from synkhronos.testing import numpy_engine as engine
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "model.npz")
+
+
+class Training:
+    """Noisy steps of each rank's own, and DiLoCo."""
+
+    def __init__(self):
+        self.w, self.noise = engine.shared(np.zeros(3), "w"), engine.random_stream(4)
+        x = engine.variable("x", "float64", 1)
+        drawn = engine.uniform(self.noise, (3,))
+        self.step = synk.function([x], (drawn, None), updates=[(self.w, self.w + engine.mean(x) * drawn)], exact=False)
+        synk.distribute()
+        self.rule = rules.DiLoCo(self.step, [self.w], every=3)
+        self.variables = [self.w, self.noise]
+
+    def run(self, steps):
+        for t in steps:
+            self.step(np.arange(6.0) * t)
+            self.rule()
+
+
+@pytest.mark.parametrize("kind", [("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
+def test_a_training_goes_on_to_the_bit(make_world, path, kind):
+    world = make_world(*kind)
+    first = Training()
+    first.run(range(1, 6))
+    checkpoint.save(path, first.variables, first.rule, epoch=5, losses=[3.0, 2.0])
+    first.run(range(6, 12))
+    expected = [value.tobytes() for value in world.values(first.w)]
+
+    world = make_world(*kind)
+    second = Training()
+    second.run(range(2))
+    progress = checkpoint.load(path, second.variables, second.rule)
+    assert progress["epoch"] == 5 and progress["losses"].tolist() == [3.0, 2.0]
+    second.run(range(6, 12))
+    assert [value.tobytes() for value in world.values(second.w)] == expected
+
+
+def test_another_number_of_ranks(make_world, path, caplog):
+    world = make_world("threads", 3)
+    first = Training()
+    first.run(range(1, 5))
+    of_ranks = world.values(first.w)
+    checkpoint.save(path, first.variables, first.rule)
+    centre = world.values(first.rule.centre[0])[0]
+    world = make_world("threads", 2)
+    second = Training()
+    with caplog.at_level(logging.INFO, "synkhronos"):
+        checkpoint.load(path, second.variables, second.rule)
+    assert "was saved by 3 ranks and is made anew for 2" in caplog.text and "w" in caplog.text
+    np.testing.assert_allclose(world.values(second.w), [np.mean(of_ranks, axis=0)] * 2)
+    np.testing.assert_array_equal(world.values(second.rule.centre[0]), [centre] * 2)
+    assert second.rule.n_steps == 4 and second.rule.n_exchanges == 1
+    second.run(range(5, 8))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_random_states_of_another_number_of_ranks(make_world, path, n):
+    """Rank r goes on with rank 0's sequence, r long jumps ahead: as two ranks did."""
+    make_world("threads", 2)
+    noise = engine.random_stream(4, "noise")
+    draw = synk.function([], (engine.uniform(noise, (3,)), "gather"))
+    draw()
+    checkpoint.save(path, [noise])
+    expected = np.reshape(draw(), (2, 3))
+    make_world("threads", n)
+    other = engine.random_stream(99, "noise")
+    draw = synk.function([], (engine.uniform(other, (3,)), "gather"))
+    draw()
+    checkpoint.load(path, [other])
+    drawn = np.reshape(draw(), (n, 3))
+    np.testing.assert_array_equal(drawn[:2], expected[: min(n, 2)])
+    assert len(np.unique(drawn)) == drawn.size
+
+
+@pytest.mark.parametrize("kind", ["MT19937", "PCG64", "Philox", "SFC64"])
+def test_states_of_generators(kind):
+    """They are text: a file from elsewhere can run no code."""
+    saved, other = (np.random.Generator(getattr(np.random, kind)(seed)) for seed in (3, 9))
+    saved.random(5)
+    saved.integers(10, dtype="int32")  # (half of a word of 64 bits is kept for the next)
+    array, before = checkpoint._as_array(saved), other.bit_generator.state["state"]
+    restored = checkpoint._restored(other, str(array), "noise")
+    np.testing.assert_equal(other.bit_generator.state["state"], before)
+    np.testing.assert_array_equal(
+        restored.integers(10, size=7, dtype="int32"), saved.integers(10, size=7, dtype="int32")
+    )
+    assert array.dtype.kind == "U"
+    with refuses(ValueError, "noise", f"a {kind}, as it was saved", "a PCG64DXSM", None):
+        checkpoint._restored(np.random.Generator(np.random.PCG64DXSM(1)), str(array), "noise")
+
+
+def test_a_serial_program(make_world, path):
+    """Without ranks it is as with one; and what one has saved the other loads."""
+    synk.close()
+    w, noise = engine.shared(np.array([1.0, 2.0]), "w"), engine.random_stream(4, "noise")
+    checkpoint.save(path, [w, noise], epoch=1)
+    world = make_world("threads", 2)
+    other, stream = engine.shared(np.zeros(2), "w"), engine.random_stream(5, "noise")
+    keep = synk.function([], [(other, None), (engine.uniform(stream, (2,)), "gather")])
+    synk.distribute()
+    assert checkpoint.load(path, [other, stream])["epoch"] == 1 and keep
+    assert [value.tolist() for value in world.values(other)] == [[1.0, 2.0]] * 2
+    world.set_values(other, [np.array([3.0, 4.0]), np.array([5.0, 6.0])])
+    checkpoint.save(path, [other, stream])
+    synk.close()
+    checkpoint.load(path, [w, noise])
+    assert w.get_value().tolist() == [4.0, 5.0]
+
+
+@pytest.mark.theano
+def test_any_lasagne_program_can_use_the_model(path):
+    """By the lines in the docstring of the module."""
+    lasagne = pytest.importorskip("lasagne")
+    network = lasagne.layers.DenseLayer(lasagne.layers.InputLayer((None, 2)), 3)
+    checkpoint.save(path, lasagne.layers.get_all_params(network), epoch=3)
+    lines = checkpoint.__doc__.split("of the variables::")[1].replace("model.npz", path)
+    other = lasagne.layers.DenseLayer(lasagne.layers.InputLayer((None, 2)), 3)
+    program = "\n".join(line[4:] for line in lines.splitlines())
+    exec(compile(program, "docstring", "exec"), {"np": np, "lasagne": lasagne, "network": other})
+    for ours, theirs in zip(*map(lasagne.layers.get_all_param_values, (network, other))):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_parameters_are_plain_arrays(make_world, path):
+    make_world("threads", 2)
+    w, v = engine.shared(np.ones(3, "float32"), "w"), engine.shared(np.zeros((2, 2)), "v")
+    keep = synk.function([], [(w, None), (v, None)])
+    synk.distribute()
+    checkpoint.save(path, [w, v])
+    assert keep
+    with np.load(path) as file:
+        assert file["arr_0"].dtype == "float32" and file["arr_1"].shape == (2, 2)
+        assert sorted(file.files) == ["arr_0", "arr_1", "n_ranks"]
+
+
+@pytest.mark.parametrize(
+    "of_file, text",
+    [
+        (lambda w, v: [w], "variables: expected the 1 that are in"),
+        (lambda w, v: [w, v, engine.shared(np.zeros(2), "u")], "variables: expected the 3 that are in"),
+        (lambda w, v: [w, engine.shared(np.zeros(3), "u")], r"v: expected float64 \(3,\), as it was saved"),
+        (lambda w, v: [w, engine.shared(np.zeros(2, "float32"), "u")], "v: expected float32"),
+    ],
+    ids=["fewer", "more", "shape", "dtype"],
+)
+def test_files_of_other_variables_change_nothing(make_world, path, of_file, text):
+    world = make_world("threads", 2)
+    w, v = engine.shared(np.ones(2), "w"), engine.shared(np.ones(2), "v")
+    others = of_file(w, v)
+    keep = synk.function([], [(each, None) for each in [w, v, *others] if each is not v] + [(v, None)])
+    synk.distribute()
+    checkpoint.save(path, others)
+    for each in (w, v):
+        world.set_values(each, [np.full(2, 5.0)] * 2)
+    with pytest.raises(ValueError, match=text):
+        checkpoint.load(path, [w, v])
+    assert [value.tolist() for each in (w, v) for value in world.values(each)] == [[5.0, 5.0]] * 4
+    assert keep
+
+
+def test_a_rule_that_was_not_saved(make_world, path):
+    make_world("threads", 2)
+    training = Training()
+    checkpoint.save(path, training.variables)
+    with pytest.raises(ValueError):
+        checkpoint.load(path, training.variables, training.rule)
+    with pytest.raises(FileNotFoundError):
+        checkpoint.load(path + ".other", training.variables)
+
+
+def test_the_new_file_takes_the_place_of_the_old_one_in_one_step(make_world, path):
+    """Who has the old file open reads it to its end: nothing is written over it."""
+    make_world("threads", 2)
+    w = engine.shared(np.ones(1000), "w")
+    keep = synk.function([], [(w, None)])
+    synk.distribute()
+    checkpoint.save(path, [w], i=1)
+    with open(path, "rb") as old:
+        before = old.read(100)
+        synk.broadcast(w, np.zeros(1000))
+        checkpoint.save(path, [w], i=2)
+        content = io.BytesIO(before + old.read())
+    with np.load(content) as file:
+        assert file["progress_i"] == 1 and file["arr_0"].tolist() == [1.0] * 1000 and keep
+    assert checkpoint.load(path, [w])["i"] == 2 and os.listdir(os.path.dirname(path)) == ["model.npz"]
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import synkhronos as synk
+from synkhronos.extensions import checkpoint
+from synkhronos.testing import numpy_engine as engine
+synk.fork(2, use_gpu=False)
+w = engine.shared(np.zeros(200_000), "w")
+f = synk.function([], [(w, None)])
+synk.distribute()
+for i in range(1, 10_000):
+    synk.broadcast(w, np.full(200_000, float(i)))
+    checkpoint.save(sys.argv[1], [w], i=i)
+    print(i, flush=True)
+"""
+
+
+def test_a_kill_leaves_a_whole_file(path, tmp_path):
+    """At any moment: the file is always that of the last save that ended, or of the next; some kills come within one."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    random, interrupted = np.random.RandomState(0), 0
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    for attempt in range(40):
+        if attempt >= 6 and interrupted:
+            break
+        command = [sys.executable, str(tmp_path / "program.py"), path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            done = int(process.stdout.readline())
+            time.sleep(random.uniform(0, 0.05))
+            os.kill(process.pid, signal.SIGKILL)
+            done = int((process.stdout.read().split() or [done])[-1])
+        interrupted += os.path.exists(path + ".new")
+        with np.load(path) as file:
+            assert file["progress_i"] in (done, done + 1)
+            assert (file["arr_0"] == file["progress_i"]).all()
+    assert interrupted, "no kill came while a file was being written: the test shows nothing"

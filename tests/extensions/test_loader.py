@@ -1,0 +1,394 @@
+"""Loaders: every batch arrives, in order and as it was made; what goes wrong is an error; nothing stays."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import synkhronos as synk
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.program.program import PROGRAM
+from synkhronos.testing import numpy_engine as engine
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def batch(i, rows=None):
+    """Batch i: two arrays, of rows that grow and shrink."""
+    rows = (3, 50, 1, 400, 7, 0, 90)[i % 7] if rows is None else rows
+    return np.full((rows, 5), i, "float32"), np.arange(rows, dtype="int16") + i
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_batches_of_items_in_order(n, depth):
+    with synk.loader(batch, range(17), n_processes=n, depth=depth) as loader:
+        for _ in range(2):
+            seen = 0
+            for i, (x, y) in enumerate(loader):
+                for given, expected in zip((x, y), batch(i)):
+                    assert isinstance(given, synk.Data) and PROGRAM.pool.owns(given.data)
+                    assert given.dtype == expected.dtype
+                    np.testing.assert_array_equal(given.data, expected)
+                seen += 1
+            assert seen == 17
+
+
+def test_batches_of_a_generator():
+    def batches():
+        yield np.arange(3.0)
+        yield [np.zeros((2, 0)), 5, True]
+        yield np.array(b"abc"), np.zeros(2, [("a", "i4"), ("b", "f8")])
+        yield ()
+
+    first, second, third, fourth = synk.loader(batches)
+    assert first.data.tolist() == [0.0, 1.0, 2.0]
+    assert [(each.dtype, each.shape) for each in second] == [("f8", (2, 0)), ("i8", ()), ("?", ())]
+    assert third[0].data == b"abc" and third[1].dtype.names == ("a", "b") and fourth == ()
+
+
+def test_an_iterable_is_not_used_up():
+    given = iter([np.zeros(2), np.ones(2)])
+    loader = synk.loader(given)
+    assert [x.data[0] for x in loader] == [x.data[0] for x in loader] == [0.0, 1.0]
+    assert next(given)[0] == 0.0
+
+
+@pytest.mark.parametrize("kind", [("threads", 2, 0), ("threads", 3, 1), ("fork", 2, 1)], ids="{0[0]}-{0[1]}".format)
+def test_functions_take_them(make_world, kind):
+    """A pass that has begun before `fork` and goes on after `close`, too."""
+    x = engine.variable("x", "float32", 2)
+    mean = synk.function([x], engine.mean(x))
+    with synk.loader(lambda: ((np.full((rows, 2), rows, "float32"),) for rows in range(1, 9))) as loader:
+        begun = iter(loader)
+        make_world(*kind)
+        assert [mean(*next(begun)) for _ in range(4)] == [1, 2, 3, 4]
+        make_world(*kind)
+        assert [mean(*next(begun)) for _ in range(3)] == [5, 6, 7]
+        synk.close()
+        assert next(begun)[0].shape == (8, 2)
+
+
+def test_memory_of_a_batch_is_used_again_when_it_is_dropped():
+    def batches():
+        for i in range(30):
+            yield np.full(1000, i)
+
+    kept = list(synk.loader(batches))
+    assert [set(x.data) for x in kept] == [{i} for i in range(30)]
+    views = []
+    for x in synk.loader(batches):
+        views.append(x.data[3:5])  # a view alone keeps it, too
+    assert [view.tolist() for view in views] == [[i, i] for i in range(30)]
+
+    del kept, views, x
+    places = set()
+    for x in synk.loader(batches):
+        places.add(x.handle().offset)
+    assert len(places) <= 4  # two prepared, that of the program, and the one before
+
+
+def test_random_numbers_depend_on_the_batch_alone():
+    def drawn(i):
+        return np.random.uniform(size=3), random.random()
+
+    def generated():
+        for i in range(5):
+            yield drawn(i)
+
+    def numbers(loader):
+        return [(x.data.tolist(), float(y.data)) for x, y in loader]
+
+    state = np.random.get_state()[1].tolist()
+    one, three = synk.loader(drawn, range(5)), synk.loader(drawn, range(5), n_processes=3)
+    first, second = numbers(one), numbers(one)
+    assert numbers(three) == first and numbers(synk.loader(generated)) == first
+    assert len({number for each in (first, second) for number, _ in [(tuple(x), y) for x, y in each]}) == 10
+    later = synk.loader(drawn, range(5))
+    later.epoch = 1
+    assert numbers(later) == second and later.epoch == 2
+    assert numbers(synk.loader(drawn, range(5), seed=1)) != first
+    assert np.random.get_state()[1].tolist() == state
+
+
+def test_what_the_program_changes_is_there_at_the_next_pass():
+    settings = {"value": 1}
+    loader = synk.loader(lambda i: np.array(settings["value"]), [0])
+    assert [int(x.data) for x in loader] == [1]
+    settings["value"] = 2
+    assert [int(x.data) for x in loader] == [2]
+
+
+def test_batches_are_prepared_meanwhile():
+    """The next one is begun, and as a rule there, before the program has done with this one."""
+
+    def make(i):
+        begun = time.monotonic()
+        time.sleep(0.01)
+        return np.array([begun, time.monotonic()])
+
+    loader, made, done = synk.loader(make, range(20)), [], []
+    for x in loader:
+        made.append(x.data.tolist())
+        time.sleep(0.03)
+        done.append(time.monotonic())
+    begun, there = np.array(made).T
+    assert sum(begun[1:] < done[:-1]) >= 15 and sum(there[1:] < done[:-1]) >= 10
+    assert 0 < loader.waited < done[-1] - begun[0]
+
+
+class Unpicklable(Exception):
+    def __init__(self, lock):
+        super().__init__("unpicklable")
+        self.lock = lock
+
+
+def raising(error):
+    def source():
+        yield np.zeros(1)
+        yield np.ones(1)
+        raise error
+
+    return source
+
+
+@pytest.mark.parametrize(
+    "error, text",
+    [
+        (KeyError("name"), "KeyError: 'name'"),
+        (Unpicklable(threading.Lock()), "Unpicklable: unpicklable"),
+        (SystemExit(3), "SystemExit: 3"),
+        (MemoryError(), "MemoryError"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_exceptions_of_the_source(find_leftovers, error, text):
+    begun = iter(synk.loader(raising(error)))
+    assert [next(begun).data[0] for _ in range(2)] == [0, 1]
+    with pytest.raises(synk.LoaderError, match=text) as raised:
+        next(begun)
+    assert raised.value.batch == 2 and "for batch 2" in str(raised.value)
+    assert "in source" in str(raised.value.__cause__) and "raise error" in str(raised.value.__cause__)
+    assert list(begun) == [] and find_leftovers() == []
+
+
+@pytest.mark.parametrize(
+    "made", [[[1.0], [1.0, 2.0]], object(), (np.zeros(2), [None])], ids=["ragged", "object", "none"]
+)
+def test_what_is_no_array_is_named(made):
+    message = "array 1 of batch 0|array 0 of batch 0|inhomogeneous"
+    with pytest.raises(synk.LoaderError, match=message):
+        next(iter(synk.loader(lambda i: np.array(made, object) if isinstance(made, list) else made, [0])))
+
+
+def killed(i):
+    if i == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return np.full(2, i)
+
+
+def exiting(i):
+    if i == 3:
+        os._exit(5)
+    return np.full(2, i)
+
+
+@pytest.mark.parametrize("source, text", [(killed, "was killed by SIGKILL"), (exiting, "ended with exit code 5")])
+@pytest.mark.parametrize("n", [1, 2])
+def test_deaths(find_leftovers, source, text, n):
+    arrived = []
+    with pytest.raises(synk.LoaderError, match=text + ".* while batch 3 was awaited") as raised:
+        for x in synk.loader(source, range(6), n_processes=n):
+            arrived.append(int(x.data[0]))
+    assert arrived == [0, 1, 2] and raised.value.batch == 3 and not psutil.pid_exists(raised.value.pid)
+    assert find_leftovers() == []
+
+
+def test_a_process_that_ends_with_unread_buffers():
+    """The kernel says "connection reset" before it gives out what the process had sent."""
+
+    def source():
+        yield np.zeros(1)
+        time.sleep(0.1)
+        yield np.ones(1)
+
+    begun = iter(synk.loader(source, depth=9))
+    assert next(begun).data[0] == 0
+    time.sleep(0.5)
+    assert [x.data[0] for x in begun] == [1]
+
+
+def test_a_death_behind_a_child_of_the_source(find_leftovers):
+    """Which has the loader's end of the socket."""
+
+    def source():
+        yield np.zeros(1)
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(1.0)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    started = time.monotonic()
+    with pytest.raises(synk.LoaderError, match="SIGKILL"):
+        list(synk.loader(source))
+    assert time.monotonic() - started < 0.9
+
+
+def test_a_batch_that_is_late(find_leftovers):
+    def source():
+        yield np.zeros(1)
+        time.sleep(60)
+
+    with pytest.raises(synk.LoaderError, match="has not made batch 1 in time"):
+        list(synk.loader(source, timeout=0.3))
+    assert find_leftovers() == []
+
+
+@pytest.mark.parametrize("how", ["break", "close", "exception", "dropped", "loader closed"])
+def test_an_unfinished_pass_leaves_nothing(find_leftovers, tmp_path, how):
+    """And the source goes through its ``finally``."""
+
+    def source():
+        try:
+            for i in range(1000):
+                yield np.full(10, i)
+                if i == 5:
+                    time.sleep(60)
+        finally:
+            (tmp_path / "ended").write_text("")
+
+    loader = synk.loader(source)
+    if how == "break":
+        for _ in loader:
+            break
+    elif how == "exception":
+        with pytest.raises(KeyError), loader:
+            for _ in loader:
+                raise KeyError
+    elif how == "dropped":
+        begun = iter(loader)
+        next(begun)
+        del begun
+    else:
+        begun = iter(loader)
+        kept = next(begun)
+        begun.close() if how == "close" else loader.close()
+        assert kept.data[0] == 0
+        with pytest.raises(StopIteration if how == "close" else synk.StateError):
+            next(begun)
+    assert find_leftovers() == [] and (tmp_path / "ended").exists()
+    if how == "loader closed":
+        with pytest.raises(synk.StateError, match="cannot be iterated"):
+            iter(loader)
+
+
+def test_a_source_that_does_not_end(find_leftovers):
+    def source():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        yield np.zeros(1)
+        while True:
+            time.sleep(1)
+
+    started = time.monotonic()
+    for _ in synk.loader(source):
+        break
+    assert find_leftovers() == [] and time.monotonic() - started < 5
+
+
+def test_ctrl_c_while_a_batch_is_awaited(find_leftovers):
+    def source():
+        yield np.zeros(1)
+        time.sleep(60)
+
+    begun = iter(synk.loader(source))
+    next(begun)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(begun)
+    assert find_leftovers() == []
+
+
+@pytest.mark.parametrize(
+    "arguments, keywords, error, text",
+    [
+        ((3,), {}, ArgumentTypeError, "source: expected a generator function or an iterable, got 3"),
+        (([1], [2]), {}, ArgumentTypeError, "source: expected a function that makes a batch of an item"),
+        ((batch, iter([1])), {}, ArgumentTypeError, "items: expected a sequence"),
+        ((batch,), {"n_processes": 2}, ArgumentValueError, "n_processes: expected 1, as batches"),
+        ((batch, [1]), {"n_processes": 0}, ArgumentValueError, "n_processes: expected 1 or more, got 0"),
+        ((batch, [1]), {"depth": 1.5}, ArgumentTypeError, "depth: expected an int"),
+        ((batch, [1]), {"seed": -1}, ArgumentValueError, "seed: expected 0 or more"),
+        ((batch, [1]), {"timeout": 0}, ArgumentValueError, "timeout: expected a positive number"),
+    ],
+)
+def test_bad_arguments(arguments, keywords, error, text):
+    with pytest.raises(error) as raised:
+        synk.loader(*arguments, **keywords)
+    assert text in str(raised.value)
+
+
+def test_it_is_found_under_both_names():
+    from synkhronos.extensions import loader
+
+    assert loader.loader is synk.loader
+
+
+PROGRAM_TEXT = """
+import os, sys, time
+import numpy as np
+import synkhronos as synk
+synk.fork(2, use_gpu=False)
+
+def source():
+    print("pid", os.getpid(), flush=True)
+    for i in range(10_000):
+        yield np.zeros(1000)
+        if i == 10:
+            time.sleep(60 if sys.argv[1] != "end" else 0.01)
+
+passes = iter(synk.loader(source))
+for x in passes:
+    if x.handle() and sys.argv[1] == "end":
+        print("ready", flush=True)
+        sys.stdin.readline()                # until the test knows the process
+        break
+    print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["kill", "ctrl-c", "end"])
+def test_nothing_survives_the_program(tmp_path, how):
+    (tmp_path / "program.py").write_text(PROGRAM_TEXT)
+    command = [sys.executable, str(tmp_path / "program.py"), how]
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as program:
+        pid = int(program.stdout.readline().split()[1])
+        loaders = psutil.Process(pid)
+        for _ in range(1 if how == "end" else 11):
+            assert program.stdout.readline() == "ready\n"
+        if how == "kill":
+            os.kill(program.pid, signal.SIGKILL)
+        elif how == "ctrl-c":
+            time.sleep(0.2)
+            os.killpg(program.pid, signal.SIGINT)
+        errors = program.communicate(timeout=20)[1]  # which closes its input
+    psutil.wait_procs([loaders], 5)
+    assert not loaders.is_running()
+    assert errors.count("Traceback") == (how == "ctrl-c") and ("KeyboardInterrupt" in errors) == (how == "ctrl-c")

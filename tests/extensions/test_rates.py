@@ -1,0 +1,121 @@
+"""Learning rates that change: against formulas, and against SGD whose velocity does not contain the rate, in NumPy."""
+
+import numpy as np
+import pytest
+from worlds import INSTALLED
+
+import synkhronos as synk
+from synkhronos.extensions import rates
+from synkhronos.testing import numpy_engine as engine
+
+MOMENTUM = 0.9
+CENTRES = np.array([1.0, -2.0, 0.5])
+
+
+def test_growth():
+    """As Goyal et al.: from the base to k times it, in a line; as Theano-MPI: ``lr * n ** (e / 5)``."""
+    for epoch in (0, 0.3, 2, 4.9, 5, 6, 100):
+        part = min(epoch, 5) / 5
+        assert rates.rate_at(epoch, 0.1, 8) == pytest.approx(0.1 + 0.7 * part)
+        assert rates.rate_at(epoch, 0.1, 8, growth="exponential") == pytest.approx(0.1 * 8**part)
+    assert rates.rate_at(0, 0.1, 8, warm_up=0) == pytest.approx(0.8)
+    assert rates.rate_at(7, 0.1, 0.5) == pytest.approx(0.05)
+
+
+def test_the_factor_is_the_number_of_ranks(make_world):
+    make_world("threads", 3)
+    assert rates.rate_at(5, 0.1) == pytest.approx(0.3)
+
+
+def test_the_number_of_ranks_is_known_in_a_session():
+    with pytest.raises(synk.StateError):
+        rates.rate_at(5, 0.1)
+
+
+@pytest.mark.parametrize(
+    "options, error, text",
+    [
+        (dict(epoch=-1), ValueError, "epoch: expected at least 0, got -1"),
+        (dict(base_rate=0), ValueError, "base_rate: expected more than 0"),
+        (dict(factor="2"), TypeError, "factor: expected a number"),
+        (dict(warm_up=float("nan")), ValueError, "warm_up: expected at least 0"),
+        (dict(growth="slow"), ValueError, "growth: expected 'linear' or 'exponential', got 'slow'"),
+    ],
+)
+def test_bad_schedule(options, error, text):
+    with pytest.raises(error) as caught:
+        rates.rate_at(**dict(dict(epoch=1, base_rate=0.1, factor=2), **options))
+    assert text in str(caught.value)
+
+
+def steps_with(w, v, rate):
+    """Return a function of momentum SGD on ``(w - centre) ** 2 / 2``, as Lasagne has it, in any engine."""
+    new = v * MOMENTUM - (w - CENTRES) * rate
+    return synk.function([], updates=[(v, new), (w, w + new)], exact=False)
+
+
+SCHEDULE = [0.01, 0.02, 0.02, 0.08, 0.04, 0.04, 0.001, 0.05]
+
+
+@pytest.mark.parametrize("engine_name", INSTALLED)
+@pytest.mark.parametrize("corrected", [True, False])
+def test_velocities_follow_the_rate(make_world, engine_name, corrected):
+    """Each rank's own, which began elsewhere; without the correction the steps are others."""
+    world = make_world("threads" if engine_name == "numpy" else "fork", 2, engine=engine_name)
+    w, v, rate = world.shareds([np.zeros(3), np.zeros(3), np.asarray(SCHEDULE[0])], ["w", "v", "rate"])
+    begin = [np.zeros(3), np.array([3.0, 1.0, -1.0])]
+    for rank in range(2):
+        synk.set_value(rank, w, begin[rank])
+    step = steps_with(w, v, rate)
+    learning_rate = rates.LearningRate(rate, [v] if corrected else [])
+    expected, u = [values.copy() for values in begin], [np.zeros(3), np.zeros(3)]
+    for value in SCHEDULE:
+        learning_rate.set(value)
+        assert learning_rate.value == value and synk.in_sync(rate)
+        for _ in range(3):
+            step()
+            for rank in range(2):
+                u[rank] = MOMENTUM * u[rank] + (expected[rank] - CENTRES)
+                expected[rank] = expected[rank] - value * u[rank]
+    far = np.abs(np.array(world.values(w)) - expected).max()
+    assert far < 1e-12 if corrected else far > 1e-2
+
+
+def test_a_rate_of_zero(make_world):
+    world = make_world("threads", 2)
+    v, rate = world.shareds([np.ones(2), np.asarray(0.5)])
+    learning_rate = rates.LearningRate(rate, [v])
+    learning_rate.set(0)
+    np.testing.assert_array_equal(world.values(v), np.zeros((2, 2)))
+    world.set_values(v, np.ones((2, 2)))
+    learning_rate.set(0.1)
+    np.testing.assert_array_equal(world.values(v), np.ones((2, 2)))
+    assert learning_rate.value == 0.1
+
+
+@pytest.mark.parametrize(
+    "rate, velocities, error, text",
+    [
+        (np.zeros(1), [], TypeError, "rate: expected a number, of 0 dimensions"),
+        (np.asarray(1), [], TypeError, "rate[0]: expected a dense array of floating-point numbers"),
+        (np.asarray(1.0), [np.zeros(2, "float32")], TypeError, "velocities[0]: expected float64, as the rate"),
+    ],
+)
+def test_bad_variables(make_world, rate, velocities, error, text):
+    make_world("threads", 2)
+    with pytest.raises(error) as caught:
+        rates.LearningRate(engine.shared(rate, "rate"), [engine.shared(value, "v") for value in velocities])
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value, error", [(-0.1, ValueError), (np.nan, ValueError), (np.inf, ValueError), ("1", TypeError)]
+)
+def test_a_bad_rate_changes_nothing(make_world, value, error):
+    world = make_world("threads", 2)
+    v, rate = world.shareds([np.ones(2), np.asarray(0.5)])
+    learning_rate = rates.LearningRate(rate, [v])
+    with pytest.raises(error, match="value: expected"):
+        learning_rate.set(value)
+    assert learning_rate.value == 0.5
+    np.testing.assert_array_equal(world.values(v), np.ones((2, 2)))
