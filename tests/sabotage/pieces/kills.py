@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 from collections import Counter
-from typing import Any, List
+from typing import Any, Iterable, List
 
 from everyday import Program, Wrong
 from kill_steps import NAMES, Steps
@@ -86,10 +86,10 @@ def check_death(error, rank: int, status: int, seconds: float) -> None:
         raise Wrong(f"told after {seconds:.3f} s: {error}")
 
 
-def kill(victims: Victims, count: int, least: int, progress) -> List[Row]:
-    """Kill until there were so many kills, and every step was hit at least so often."""
+def kill(victims: Victims, count: int, least: int, progress, operations_hit: Iterable[str] = ()) -> List[Row]:
+    """Kill until there were so many kills, every step was hit at least so often, and each of these operations once."""
     seconds, operations, pairs, silent, done, moments = [], Counter(), set(), 0, 0, 0
-    while done < count or min(victims.hit.values()) < least:
+    while done < count or min(victims.hit.values()) < least or not set(operations_hit) <= set(operations):
         by_step = bool(done % 4)
         (victims.plan(signal.SIGKILL) if by_step else victims.plan_moment())
         rank = victims.rank
