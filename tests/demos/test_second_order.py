@@ -43,7 +43,7 @@ def test_conjugate_gradients_solve(demo, start):
     for _, x, phi in iterates:
         assert phi == pytest.approx(x.dot(A).dot(x) / 2 - b.dot(x))
     phis = [phi for _, _, phi in iterates]
-    assert phis == sorted(phis, reverse=True)
+    assert np.all(np.diff(phis) <= 1e-12 * abs(phis[-1]))  # at the end only rounding is left
 
 
 def test_conjugate_gradients_use_one_product_for_each_iteration_and_one_before(demo):
