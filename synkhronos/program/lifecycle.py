@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import ArgumentTypeError, ArgumentValueError, StateError, SynkhronosError
 from ..host import gpus, machine
 from ..runtime.session import check_timeout
+from ..sync.hosts import Hosts
 from .devices import choose_devices
 from .program import PROGRAM
 
@@ -119,11 +120,16 @@ def fork(
             raise ArgumentTypeError(argument, expected, _with_type(value))
     if n_parallel is not None:
         n_parallel = _positive("n_parallel", n_parallel)
-    names = choose_devices(devices, use_gpu, n_parallel)
-    size = len(names) if names else machine.core_budget() if n_parallel is None else n_parallel
-    root = _integer("master_rank", master_rank)
-    if not 0 <= root < size:
-        raise ArgumentValueError("master_rank", f"from 0 to {size - 1}, as there are {size} ranks", str(root))
+    there = PROGRAM.other_hosts()
+    if there and (use_gpu or devices):
+        raise ArgumentValueError("use_gpu", "False with several hosts", "GPUs", "start one process with all GPUs")
+    names = None if there else choose_devices(devices, use_gpu, n_parallel)
+    counts = tuple(n_parallel or host.cores for host in there)
+    hosts = Hosts.of_counts(tuple(host.name for host in there), counts) if there else None
+    size = sum(counts) or (len(names) if names else machine.core_budget() if n_parallel is None else n_parallel)
+    root, n_near = _integer("master_rank", master_rank), len(hosts.near) if hosts else size
+    if not 0 <= root < n_near:
+        raise ArgumentValueError("master_rank", f"from 0 to {n_near - 1}, as there are {n_near} ranks", str(root))
     most = machine.descriptor_limit() // DESCRIPTORS_PER_RANK
     if size > max(1, most):
         raise SynkhronosError(
@@ -154,7 +160,7 @@ def fork(
     )
     if names and use_gpu is None and devices is None:
         try:
-            return PROGRAM.open(size, root, devices=names, **options).size
+            return PROGRAM.open(size, root, devices=names, hosts=hosts, **options).size
         except StateError:
             raise
         except SynkhronosError as error:
@@ -162,7 +168,7 @@ def fork(
             names, size = None, n_parallel or machine.core_budget()
             if root >= size:
                 raise
-    return PROGRAM.open(size, root, devices=names, **options).size
+    return PROGRAM.open(size, root, devices=names, hosts=hosts, **options).size
 
 
 def close() -> None:

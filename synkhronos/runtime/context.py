@@ -13,6 +13,8 @@ from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.barrier import Barrier
 from ..sync.control_block import ControlBlock
+from ..sync.fetching import Fetcher
+from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from ..transports.base import Key, Pending, Transport
@@ -87,6 +89,7 @@ class RankContext:
         pools: Mapping[int, Union[int, Pool]],
         watch: Callable[[], object],
         policy: WaitPolicy,
+        hosts: Optional[Hosts] = None,
     ) -> RankContext:
         """Assemble a rank's state: the one place that does it, for the master, for processes and for threads.
 
@@ -101,12 +104,17 @@ class RankContext:
         watch : callable
             Called while the rank waits at a barrier; raises if waiting has become pointless.
         policy : WaitPolicy
+        hosts : Hosts, optional
+            If the ranks are on several; the pools of other hosts' ranks, and elsewhere of the program, are shadows then.
         """
         known = PoolMap()
         for ident, each in pools.items():
             known.add(ident, each)
         barrier, registry = Barrier(block, rank, root, watch, policy), Registry()
-        transport = SharedMemoryTransport(barrier, pool, known, functools.partial(memory_in_cells, registry))
+        if hosts is not None:
+            far = [ident for ident in pools if hosts.of(ident) != hosts.own]
+            known.reach(far, Fetcher(barrier, pool).fetch)
+        transport = SharedMemoryTransport(barrier, pool, known, functools.partial(memory_in_cells, registry), hosts)
         return cls(barrier, pool, known, transport, registry)
 
     def __repr__(self) -> str:

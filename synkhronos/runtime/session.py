@@ -26,6 +26,7 @@ from ..host.affinity import MasterAffinity
 from ..host.signals import DeferredSignals
 from ..memory.pool import Pool
 from ..sync.control_block import DEATHS, ControlBlock
+from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from .channel import MasterEnd
 from .command import Answer, Command, Envelope, Stop
@@ -71,6 +72,8 @@ class Session:
         Where to write the master's cProfile file.
     seed, random
         How random streams begin; see `fork`.
+    hosts : Hosts, optional
+        If the ranks are on several.
 
     Attributes
     ----------
@@ -95,13 +98,14 @@ class Session:
         profile: Optional[str] = None,
         seed: Optional[int] = None,
         random: str = "split",
+        hosts: Optional[Hosts] = None,
     ) -> None:
         self.size, self.root, self.launcher, self.block = size, root, launcher, block
         self.timeout, self.affinity = timeout, affinity
-        self.seed, self.random = seed, random
+        self.seed, self.random, self.hosts = seed, random, hosts
         self.others = [rank for rank in range(size) if rank != root]
         self.pool = pool
-        self.context = RankContext.create(root, root, block, pool, pools, self._watch_barrier, policy)
+        self.context = RankContext.create(root, root, block, pool, pools, self._watch_barrier, policy, hosts)
         self.pools = self.context.pools
         self.channel = MasterEnd(block, self.others, pool, self.pools, policy)
         self.prefetch = Announcer(block)

@@ -1,0 +1,129 @@
+"""The bridge's end: plays all ranks of other hosts in the master's control block."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Sequence, Tuple
+
+from ...memory import messages
+from ...memory.pool import Pool
+from ...sync.control_block import ABORTED, COMMAND_LENGTH, COMMAND_NUMBER, DECIDED, STOP_REQUESTED, ControlBlock
+from ...sync.hosts import Hosts
+from ..processes.keeper import record_exit
+from .copying import Copying
+from .wire import Line
+
+#: What a rank counts as that was lost with its host: as if it had been killed.
+LOST = -9
+
+
+class StandIn(Copying):
+    """Copies commands and decisions to the other hosts, and what their ranks reach and answer into the block.
+
+    Parameters
+    ----------
+    hosts, block, pools, pool
+        See `Copying`.
+    lines : list of Line
+        To the other hosts, in their order.
+    outputs : list of int
+        Descriptors of the files in which the master finds what ranks of other hosts print: two for each.
+    """
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        block: ControlBlock,
+        pools: Dict[int, int],
+        pool: Pool,
+        lines: Sequence[Line],
+        outputs: Sequence[int],
+    ) -> None:
+        super().__init__(hosts, block, pools, pool)
+        self.lines = lines
+        self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(hosts.far)}
+        self._sent = [0, 0, 0]  # the last command, decision and command given up that the others were told
+        self._answers: Dict[int, Any] = {}
+
+    def line_to(self, host: int) -> Line:
+        return self.lines[host - 1]
+
+    def look(self, overdue: bool) -> bool:
+        block, words, sent = self.block, self.block.words, self._sent
+        if words[COMMAND_NUMBER] > sent[0]:
+            sent[0] = words[COMMAND_NUMBER]
+            payload = bytes(messages.get(words[COMMAND_LENGTH], block.command_slot, self.pools))
+            self._send("command", sent[0], payload)
+        if words[DECIDED] > sent[1]:
+            number = sent[1] = words[DECIDED]
+            notices = {rank: self._notice(rank, number) for rank in range(self.hosts.size)}
+            for host, line in enumerate(self.lines, 1):
+                others = {rank: notice for rank, notice in notices.items() if rank not in self.hosts.ranks[host]}
+                line.send("decided", number, words[STOP_REQUESTED], {} if None in others.values() else others)
+        if words[ABORTED] > sent[2]:
+            sent[2] = words[ABORTED]
+            self._send("aborted", sent[2])
+        return False
+
+    def _notice(self, rank: int, number: int) -> Any:
+        return self.notice_of(rank, number)
+
+    def _send(self, *message: Any) -> None:
+        for line in self.lines:
+            line.send(*message)
+
+    # -- what other hosts say ------------------------------------------------------------------------------------
+
+    def on_arrived(self, line: Line, number: int, notices: Dict[int, Any], steps: Any) -> None:
+        """Ranks have reached a barrier."""
+        block = self.block
+        self.write_notices(number, notices)
+        self._write_steps(steps)
+        for rank in notices:
+            block.arrived[rank] = number
+            block.arrivals.release()
+
+    def on_answers(self, line: Line, number: int, answers: Dict[int, bytes], steps: Any) -> None:
+        """Ranks have answered a command."""
+        block = self.block
+        self._write_steps(steps)
+        for rank, payload in answers.items():
+            block.answer_length[rank], self._answers[rank] = messages.put(payload, block.answer_slots[rank], self.pool)
+            block.finished[rank] = number
+            block.answers[rank].release()
+
+    def on_steps(self, line: Line, steps: Any) -> None:
+        """Ranks have made steps."""
+        self._write_steps(steps)
+
+    def _write_steps(self, steps: Dict[int, Tuple[int, int, int]]) -> None:
+        block = self.block
+        for rank, (command, made, undone) in steps.items():
+            block.steps[rank], block.undone[rank] = made, undone
+            block.steps_command[rank] = command
+
+    def on_abort(self, line: Line, command: int) -> None:
+        """A rank asks for the command to be given up."""
+        if self.block.aborted < command:
+            self.block.abort_requested = max(self.block.abort_requested, command)
+            self.block.arrivals.release()
+
+    def on_ended(self, line: Line, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:
+        """Ranks have ended: status, memory and the traceback that they have left."""
+        for rank, (status, memory, words) in ranks.items():
+            self.block.fatal_error[rank][: len(words)] = words
+            record_exit(self.block, rank, status, memory)
+
+    def on_output(self, line: Line, rank: int, stream: int, text: bytes) -> None:
+        """A rank has printed something."""
+        import os
+
+        os.write(self.outputs[rank][stream], text)
+
+    def lose(self, host: int, reason: str) -> None:
+        """Count all ranks of a host as ended."""
+        with self.lock:
+            for rank in self.hosts.ranks[host]:
+                if not self.ended and not self.block.ended[rank]:
+                    words = reason.encode()
+                    self.block.fatal_error[rank][: len(words)] = words
+                    record_exit(self.block, rank, LOST)

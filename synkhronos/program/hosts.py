@@ -1,0 +1,36 @@
+"""The processes of a program that was started on several hosts: the first runs it, the others serve."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from ..launchers.hosts.serve import Server
+from ..launchers.hosts.world import MEETING, ToldWorld, World
+from .program import PROGRAM
+
+
+def take_place(world: World) -> None:
+    """On the first host get ready to speak to the others; on the others serve, and end with the program."""
+    if world.process == 0:
+        PROGRAM.meet(world)
+    else:
+        serve(world)
+
+
+def serve(world: World) -> NoReturn:
+    """Serve the first host, then end this process."""
+    status = 1
+    try:
+        Server(world, PROGRAM.enter_rank).serve()
+        world.end()
+        status = 0
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    serve(ToldWorld(os.environ[MEETING]))

@@ -1,0 +1,61 @@
+"""How a rank gets what lies in the memory of another host.
+
+Every host has a *shadow* of each pool of the others: memory with the same number and the same places, in which nothing
+lies until somebody has asked for it. ::
+
+    rank        writes what it wants into its slot, fetch_asked += 1, posts bridge, waits for fetched[r]
+    bridge      asks the bridge of the host that has it, writes what comes into the shadow
+    rank        goes on when fetch_done has come up to fetch_asked
+
+What lies in the shadow is what lay there when it was asked for: ask again after it may have changed.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, List, Sequence
+
+from ..memory import messages
+from ..memory.pool import Pool
+from ..memory.ranges import Ranges
+from ..trace import point
+from .barrier import Barrier
+
+
+class Fetcher:
+    """One rank's end.
+
+    Parameters
+    ----------
+    barrier : Barrier
+        This rank's: it says when waiting has become pointless.
+    pool : Pool
+        Its memory.
+    """
+
+    def __init__(self, barrier: Barrier, pool: Pool) -> None:
+        self._barrier, self._pool, self._block, self._rank = barrier, pool, barrier.block, barrier.rank
+        self._keep: Any = None
+
+    @point("channel")
+    def fetch(self, ranges: Sequence[Ranges]) -> None:
+        """Bring these ranges here, each pool at most once among them.
+
+        Raises
+        ------
+        Aborted
+            If the command is given up meanwhile.
+        """
+        block, rank = self._block, self._rank
+        asked = block.fetch_asked[rank] + 1
+        wanted: List[Any] = [(each.pool, each.starts, each.stops) for each in ranges]
+        payload = pickle.dumps((self._barrier.current, wanted), pickle.HIGHEST_PROTOCOL)
+        block.fetch_length[rank], self._keep = messages.put(payload, block.fetch_slots[rank], self._pool)
+        block.fetch_asked[rank] = asked
+        block.bridge.release()
+        while block.fetch_done[rank] < asked:
+            block.fetched[rank].wait(self._look, self._barrier.policy)
+
+    def _look(self) -> bool:
+        self._barrier.look()
+        return bool(self._block.fetch_done[self._rank] >= self._block.fetch_asked[self._rank])
