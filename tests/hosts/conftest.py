@@ -1,5 +1,6 @@
-"""Pretend hosts for tests."""
+"""Pretend hosts, and MPI, for tests."""
 
+import mpi as mpi_module
 import pytest
 from pretend import Cluster, lacking
 
@@ -19,3 +20,12 @@ def make_hosts():
     yield make
     for cluster in made:
         cluster.close()
+
+
+@pytest.fixture(params=sorted(mpi_module.VARIABLES))
+def mpi(request):
+    """Each MPI in turn, as a `mpi.Mpi`; the test is skipped if it is not here."""
+    why_not = mpi_module.lacking(request.param)
+    if why_not:
+        pytest.skip(why_not)
+    return mpi_module.find(request.param)
