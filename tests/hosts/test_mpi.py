@@ -62,20 +62,37 @@ def test_two_processes_on_one_machine(mpi, program):
     ]
 
 
-def test_exit_status_and_kill(mpi, tmp_path):
-    path = tmp_path / "fails.py"
-    path.write_text(
-        "import sys\nfrom mpi4py import MPI\nsys.stdout.write('rank %d\\n' % MPI.COMM_WORLD.rank)\nraise SystemExit(3)"
-    )
-    status, printed = mpi.run([path], n=2)
+FAILS = """
+import sys
+from mpi4py import MPI
+sys.stdout.write("rank %d\\n" % MPI.COMM_WORLD.rank)
+sys.exit(3)
+"""
+WAITS = """
+import sys, time
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.rank == 0:
+    sys.stdout.write("ready\\n")
+    sys.stdout.flush()
+time.sleep(60)
+"""
+
+
+def test_exit_status(mpi, program):
+    program.write_text(FAILS)
+    status, printed = mpi.run([program], n=2)
     assert status != 0 and "rank 0" in printed
-    path.write_text(
-        "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nprint('ready', flush=True)\nimport time\ntime.sleep(60)"
-    )
-    process = mpi.start([path], n=2, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    process.kill()
-    process.communicate(timeout=30)  # ends when nobody has the pipe any more
+
+
+def test_kill(mpi, program):
+    program.write_text(WAITS)
+    process = mpi.start([program], n=2, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"ready\n"
+    finally:
+        process.kill()
+        process.communicate(timeout=30)  # ends when nobody has the pipe any more
 
 
 @pytest.fixture
