@@ -1,8 +1,10 @@
 """Pretend hosts, and MPI, for tests."""
 
+import os
+
 import mpi as mpi_module
 import pytest
-from pretend import Cluster, lacking
+from pretend import ROOT, Cluster, lacking
 
 
 @pytest.fixture
@@ -29,3 +31,10 @@ def mpi(request):
     if why_not:
         pytest.skip(why_not)
     return mpi_module.find(request.param)
+
+
+@pytest.fixture
+def variables():
+    """The environment variables that programs with this library need on every host."""
+    above = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(above), "THEANO_FLAGS": os.environ.get("THEANO_FLAGS", "")}
