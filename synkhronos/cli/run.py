@@ -57,7 +57,13 @@ def main(arguments: List[str]) -> int:
     if arguments == ["doctor"] and not check:
         # Imported only here: a program that is run starts with as few modules as possible.
         from synkhronos.cli import doctor
+        from synkhronos.launchers.hosts.environment import place
 
+        mine = place(os.environ)
+        if mine is not None:
+            from synkhronos.cli.hosts import report
+
+            return report.main(mine)
         return doctor.main()
     prepare()
     if check:

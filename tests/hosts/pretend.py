@@ -309,6 +309,15 @@ class Cluster:
                 pass
         return found
 
+    def left(self, host, seconds=10):
+        """Return the processes of a host that have not ended in some seconds: mpirun ends before those it has started."""
+        until = time.monotonic() + seconds
+        while True:
+            found = self.processes(host)
+            if not found or time.monotonic() > until:
+                return found
+            time.sleep(0.02)
+
     def close(self):
         """Take all hosts down, with whatever runs there, and close the pipes of commands. May be called again."""
         self._supervisor.stdin.close()

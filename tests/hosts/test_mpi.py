@@ -44,7 +44,7 @@ def test_one_process_on_each_pretend_host(mpi, make_hosts, tmp_path, program, n)
     total = [sum(10.0**rank for rank in range(n)) * i for i in range(3)]
     assert eval(facts) == [(rank, f"h{rank}", "said", 1, total) for rank in range(n)]
     assert all(hosts.bytes(i).sent > before[i].sent for i in range(n))
-    assert all(hosts.processes(i) == [] for i in range(n))
+    assert all(hosts.left(i) == [] for i in range(n))
 
 
 def test_some_of_the_pretend_hosts(mpi, make_hosts, tmp_path, program):

@@ -174,8 +174,9 @@ def test_each_has_processes_of_its_own(make_hosts):
         assert pids[0][0] == pids[1][0] == 1
         assert [[process.name() for process in hosts.processes(i)] for i in range(2)] == [["sleep"], []]
     finally:
+        assert hosts.left(0, 0.1) == hosts.processes(0) != []
         end(sleeper)
-    assert hosts.processes(0) == []
+    assert hosts.left(0) == []
 
 
 def test_hosts_have_ipc_of_their_own(make_hosts):

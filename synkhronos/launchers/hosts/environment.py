@@ -32,6 +32,14 @@ OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYD", "PALS_", 
 OPEN_MPI_EAGER_BYTES = 1 << 20
 OPEN_MPI_EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 
+#: By what started the processes: the option that starts one on each host.
+ONE_PER_HOST = {
+    "Open MPI": "--map-by ppr:1:node",
+    "PMIx": "--map-by ppr:1:node",
+    "PMI": "-ppn 1",
+    "Slurm": "--ntasks-per-node=1",
+}
+
 
 class Place(NamedTuple):
     """The place of a process among those that a launcher started.
@@ -154,12 +162,7 @@ def refusal(mine: Place, environ: Mapping[str, str], host: str) -> str:
     """
     if mine.local_size is None or mine.local_size < 2 or on_one_machine(environ):
         return ""
-    option = {
-        "Open MPI": "--map-by ppr:1:node",
-        "PMIx": "--map-by ppr:1:node",
-        "PMI": "-ppn 1",
-        "Slurm": "--ntasks-per-node=1",
-    }[mine.started_by]
+    option = ONE_PER_HOST[mine.started_by]
     return (
         f"{mine.local_size} processes were started on host {host}, but each host needs exactly one, which forks the "
         f"ranks there: start them with {option}, and choose the number of ranks by fork(n) "
@@ -176,6 +179,19 @@ def on_one_machine(environ: Mapping[str, str]) -> bool:
     (True, False)
     """
     return environ.get(ON_ONE_MACHINE, "") == "1"
+
+
+def with_variable(started_by: str, name: str, value: str) -> str:
+    """Return how a launcher is told a variable for all of its processes.
+
+    Examples
+    --------
+    >>> with_variable("PMI", "SYNK_HOSTS_INTERFACE", "eth0")
+    'mpirun -genv SYNK_HOSTS_INTERFACE eth0 ...'
+    """
+    if started_by == "PMI":
+        return f"mpirun -genv {name} {value} ..."
+    return f"{name}={value} srun ..." if started_by == "Slurm" else f"mpirun -x {name}={value} ..."
 
 
 def wrong_world(mine: Place, world_size: int) -> str:
