@@ -5,12 +5,14 @@ program has begun, and what the program sets up before its own first import of N
 """
 
 import atexit
+import os
 import sys
 from importlib import import_module
 from typing import Any, List
 
 from .engines.pytensor import import_check
 from .engines.theano.import_fixes import prepare
+from .launchers.hosts.environment import place
 
 __version__ = "0.1.0"
 
@@ -52,14 +54,29 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
+_placed: List[bool] = []
+
 
 def __getattr__(name: str) -> Any:
     """Load a published name."""
     if name not in _HOMES:
         raise AttributeError(f"module 'synkhronos' has no attribute {name!r}")
+    take_place()
     home = import_module("." + _HOMES[name], __name__)
     value = globals()[name] = home if _HOMES[name] == name else getattr(home, name)
     return value
+
+
+def take_place() -> None:
+    """Divert this process to serve, if an MPI launcher has started it on another host than the first.
+
+    The first use of a published name does it: the program runs on the first host alone.
+    """
+    if _placed:
+        return
+    _placed.append(True)
+    if place(os.environ) is not None:
+        import_module(".program.hosts", __name__).take_place()
 
 
 def __dir__() -> List[str]:

@@ -69,6 +69,8 @@ SLOW = (
 #: The markers of all others.
 RULES = (
     Rule("thorough", "tests/gpu/"),
+    # Pretend hosts, with MPI if it is there.
+    Rule("thorough", "tests/hosts/"),
     # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
     Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program|mlp_of_the_demo"),
     Rule(

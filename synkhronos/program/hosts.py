@@ -7,15 +7,19 @@ import sys
 from typing import NoReturn
 
 from ..launchers.hosts.serve import Server
-from ..launchers.hosts.world import MEETING, ToldWorld, World
+from ..launchers.hosts.world import MEETING, ToldWorld, World, world_of_process
 from .program import PROGRAM
 
 
-def take_place(world: World) -> None:
-    """On the first host get ready to speak to the others; on the others serve, and end with the program."""
-    if world.process == 0:
+def take_place() -> None:
+    """If this process was started on one of several hosts: on the first get ready to speak to the others, else serve.
+
+    To be called once, before the program has begun to use the library. On other hosts it does not return.
+    """
+    world = world_of_process()
+    if world is not None and world.process == 0:
         PROGRAM.meet(world)
-    else:
+    elif world is not None:
         serve(world)
 
 

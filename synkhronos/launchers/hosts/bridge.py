@@ -12,9 +12,11 @@ import select
 import signal
 import socket
 import threading
+import time
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ...errors import SynkhronosError
+from ...host.interfaces import interfaces
 from ...memory.pool import Pool
 from ...sync.control_block import ControlBlock
 from ..processes import fd_passing
@@ -31,6 +33,9 @@ MEET_TIMEOUT_S = wire.CONNECT_TIMEOUT_S + 60.0
 
 #: Seconds in which they must have forked the ranks of a session, or ended them.
 OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 60.0, 4.0
+
+#: Seconds in which all must have taken leave of each other.
+END_TIMEOUT_S = 10.0
 
 
 class Bridge(Servant):
@@ -73,6 +78,14 @@ class Bridge(Servant):
         """Return what ranks of other hosts are doing."""
         found: Dict[int, str] = self._checked(self.ask(("inspect", tuple(ranks), seconds), (), seconds + 2.0))
         return found
+
+    def end(self) -> None:
+        """Have the other hosts end, and then this process; it is killed if it does not."""
+        self._socket.close()
+        until = time.monotonic() + END_TIMEOUT_S
+        while self.alive() and time.monotonic() < until:
+            time.sleep(0.002)
+        super().end()
 
     def _checked(self, answer: Any) -> Any:
         if isinstance(answer, str):
@@ -127,7 +140,8 @@ class _Bridge:
         if self.lines or self.lost:
             return
         told: Dict[int, Facts] = {}
-        for line in wire.host(wire.addresses(), self.world.tell, self.world.n - 1):
+        addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
+        for line in wire.host(addresses, self.world.tell, self.world.n - 1):
             _, process, of_host = line.receive()
             self.lines[process], told[process] = line, of_host
         self.facts += [told[process] for process in sorted(told)]

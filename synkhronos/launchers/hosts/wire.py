@@ -8,7 +8,6 @@ within seconds, and a process that ends at once.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pickle
 import secrets
@@ -191,16 +190,3 @@ def _watch(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, INTERVAL_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, QUESTIONS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNRECEIVED_MS)
-
-
-def addresses() -> List[str]:
-    """Return the addresses of this host that others may reach: those of its interfaces that are up, but loopback last."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                found.append(socket.inet_ntoa(fcntl.ioctl(sock.fileno(), 0x8915, request)[20:24]))  # SIOCGIFADDR
-            except OSError:  # it has none
-                pass
-    return sorted(found, key=lambda address: address.startswith("127."))

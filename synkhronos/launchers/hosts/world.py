@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
+from ...errors import SynkhronosError
+from ...host.interfaces import interfaces
+from . import environment
+from .environment import Place
 from .wire import Meeting
 
 #: The environment variable that tells a process of tests where the hosts meet.
@@ -42,27 +47,58 @@ class World(ABC):
 
 
 class MpiWorld(World):
-    """Processes that ``mpirun`` or Slurm has started; MPI is initialised when it is first needed."""
+    """Processes that ``mpirun`` or Slurm has started; MPI is initialised when it is first needed.
 
-    def __init__(self, process: int, n: int) -> None:
-        self.process, self.n = process, n
+    Parameters
+    ----------
+    place : Place
+        This process's.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.process = place, place.process
+        self.n = place.n_processes or 0
+        self._comm: Any = None
 
     def tell(self, meeting: Meeting) -> None:
-        self._comm().bcast(meeting, root=0)
+        self._begin().bcast(meeting, root=0)
 
     def hear(self) -> Meeting:
-        meeting: Meeting = self._comm().bcast(None, root=0)
+        meeting: Meeting = self._begin().bcast(None, root=0)
         return meeting
 
-    def _comm(self) -> Any:
-        from mpi4py import MPI
+    def _begin(self) -> Any:
+        """Return the communicator of all hosts.
 
-        return MPI.COMM_WORLD
+        Raises
+        ------
+        SynkhronosError
+            MPI's world is not the launcher's, or has several processes on a host.
+        """
+        if self._comm is None:
+            for name, value in environment.settings(os.environ, interfaces()).items():
+                os.environ[name] = value
+            try:
+                from mpi4py import MPI
+            except ImportError as error:
+                raise SynkhronosError(
+                    f"{self.place.started_by} has started this program on several hosts, for which mpi4py is needed "
+                    f"({error}): pip install 'synkhronos[hosts]'"
+                ) from error
+            comm = MPI.COMM_WORLD
+            wrong = environment.wrong_world(self.place, comm.Get_size())
+            local = self.place._replace(local_size=comm.Split_type(MPI.COMM_TYPE_SHARED).Get_size())
+            wrong = wrong or environment.refusal(local, os.environ, socket.gethostname())
+            if wrong:
+                raise SynkhronosError(wrong)
+            self._comm, self.n = comm, comm.Get_size()
+        return self._comm
 
     def end(self) -> None:
-        from mpi4py import MPI
+        if self._comm is not None:
+            from mpi4py import MPI
 
-        MPI.Finalize()
+            MPI.Finalize()
 
 
 class StartedWorld(World):
@@ -81,12 +117,12 @@ class StartedWorld(World):
     def tell(self, meeting: Meeting) -> None:
         for process in range(1, self.n):
             told = json.dumps([list(meeting.addresses), meeting.port, meeting.token.hex(), process, self.n])
-            environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), SYNK_HOST_NAME=self.names[process])
-            environment[MEETING] = told
+            variables = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), SYNK_HOST_NAME=self.names[process])
+            variables[MEETING] = told
             self.processes.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "synkhronos.program.hosts"],
-                    env=environment,
+                    env=variables,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
                 )
@@ -116,5 +152,10 @@ class ToldWorld(World):
 
 def environment_of_ranks() -> Dict[str, str]:
     """Return the environment for ranks: without what would make them processes of MPI's job."""
-    ours = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYD", MEETING)
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {name: value for name, value in environment.for_ranks(os.environ).items() if name != MEETING}
+
+
+def world_of_process() -> Optional[World]:
+    """Return the hosts on which this program was started, by its environment; None if it is alone."""
+    place = environment.place(os.environ)
+    return None if place is None else MpiWorld(place)
