@@ -26,7 +26,7 @@ class Scatter(CollectiveCommand):
     def run(self, context: RankContext) -> None:
         rows = [selection.part(*bounds[context.rank]) for _, selection, bounds in self.divisions]
         handles = [handle for handle, _, _ in self.divisions]
-        values = [context.pools.rows(handle, lambda part=part: part.numbers) for handle, part in zip(handles, rows)]
+        values = [context.pools.rows(handle, part) for handle, part in zip(handles, rows)]
         context.commit_values(self.numbers, taken(context, self.numbers, values, rows, self.axes))
 
 

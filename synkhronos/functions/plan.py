@@ -331,8 +331,8 @@ class Prepared:
 def _lasting(argument: Argument, context: RankContext) -> Optional[np.ndarray[Any, Any]]:
     """Return the array of an argument if it can be kept for later calls.
 
-    Files and named memory are attached for every call: they may be replaced, and every mapping takes a descriptor. So is
-    what lies on another host, where it may change.
+    Files and named memory are attached for every call: they may be replaced, and every mapping takes a descriptor. What
+    lies on another host may have changed there.
     """
     handle = argument.value
     lasts = isinstance(handle, Handle) and not context.pools.is_far(handle)

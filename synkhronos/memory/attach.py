@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import SharedMemoryError
 from ..host.units import readable_bytes
+from ..selection import Selection
 from ..trace import point
 from . import mapped_file, posix_names
 from .handles import FileHandle, Handle, NameHandle, extent
@@ -80,19 +81,19 @@ class PoolMap:
         if ranges:
             self._fetch(ranges)
 
-    def rows(self, handle: Union[Handle, FileHandle, NameHandle], numbers: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    def rows(self, handle: Union[Handle, FileHandle, NameHandle], selection: Selection) -> NDArray[Any]:
         """Return the array of a handle of which only some rows are read: only these are fetched from another host.
 
         Parameters
         ----------
         handle
             As in `attach`.
-        numbers : callable
-            Returns the numbers of the rows.
+        selection : Selection
+            The rows.
         """
         if not self.is_far(handle):
             return self.attach(handle)
-        self.fetch([handle], numbers())
+        self.fetch([handle], selection.numbers)
         return self.here(handle)  # type: ignore[arg-type]
 
     def lasting(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,7 @@ def ranges_of(handle: Handle, rows: Optional[NDArray[np.int64]] = None) -> Range
 
 def by_pool(parts: Iterable[Ranges]) -> List[Ranges]:
     """Return the ranges of each pool together, in the order of the pools, none of them twice."""
-    found = {}
+    found: Dict[int, List[Ranges]] = {}
     for part in parts:
         if len(part.starts):
             found.setdefault(part.pool, []).append(part)

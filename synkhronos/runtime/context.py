@@ -105,7 +105,7 @@ class RankContext:
             Called while the rank waits at a barrier; raises if waiting has become pointless.
         policy : WaitPolicy
         hosts : Hosts, optional
-            If the ranks are on several; the pools of other hosts' ranks, and elsewhere of the program, are shadows then.
+            If the ranks are on several; then the pools of other hosts' ranks are shadows.
         """
         known = PoolMap()
         for ident, each in pools.items():

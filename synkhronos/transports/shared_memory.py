@@ -11,7 +11,7 @@ Every rank works out its share of the elements, for all ranks: it reads n curren
 So all ranks hold the same bits, no element is computed twice, and the current arrays stay as they are until every rank
 has finished; the commit lets current and spare change places.
 
-If the ranks are on several hosts, a rank reads what lies on another host when it has been fetched from there, and writes
+If the ranks are on several hosts, a rank reads what lies on another one once it has been fetched from there, and writes
 into the memory of its own host's ranks alone: each host works out all elements that its ranks take.
 """
 

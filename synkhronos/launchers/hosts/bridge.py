@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ...errors import SynkhronosError
@@ -23,6 +24,7 @@ from ..processes import fd_passing
 from ..processes.rank_main import take_default_signals
 from ..processes.servant import Servant
 from . import wire
+from .environment import chosen_interfaces
 from .facts import Facts, differences, facts
 from .spec import SessionSpec
 from .stand_in import StandIn
@@ -60,7 +62,8 @@ class Bridge(Servant):
         SynkhronosError
             They have not met, or do not go together.
         """
-        return self._checked(self.ask(("hosts",), (), MEET_TIMEOUT_S))
+        found: List[Facts] = self._checked(self.ask(("hosts",), (), MEET_TIMEOUT_S))
+        return found
 
     def open(self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]) -> Any:
         """Have the other hosts start the ranks of a session; return their process ids by rank."""
@@ -120,20 +123,27 @@ class _Bridge:
                         answer = getattr(self, message[0])(fds, *message[1:])
                     except (SynkhronosError, OSError) as error:
                         answer = str(error)
+                    except Exception:
+                        answer = f"the bridge process failed:\n{traceback.format_exc()}"
                     finally:
                         for fd in fds:
                             os.close(fd)
                     fd_passing.send(self.socket, answer)
         except (EOFError, ConnectionError):
             pass  # the program has ended
-        self._meet()  # if it was not needed before: the others wait for it, and are told to end
-        for line in self.lines.values():
+        try:
+            self._meet()  # if it was not needed before: the others wait for it, and are told to end
+        except (SynkhronosError, OSError):
+            self.world.abort()
+        lost, lines = dict(self.lost), list(self.lines.values())
+        for line in lines:
             try:
                 line.send("bye")
             except OSError:
                 pass
-        if not self.lost:
-            self.world.end()
+        if lost:
+            self.world.abort()
+        self.world.end()
 
     def _meet(self) -> None:
         """Meet the others, if that was not done before."""
@@ -170,7 +180,7 @@ class _Bridge:
         for own, line in enumerate(lines, 1):
             line.send("open", spec._replace(hosts=hosts._replace(own=own)))
         pids: Dict[int, int] = {}
-        for process, _, answer in self._answers("open", OPEN_TIMEOUT_S):
+        for _, _, answer in self._answers("open", OPEN_TIMEOUT_S):
             if isinstance(answer, str):
                 self.kill(())
                 return answer
@@ -231,7 +241,7 @@ class _Bridge:
             while True:
                 message = line.receive()
                 if message[0] in ("open", "kill", "inspect"):
-                    self.replies.put((process, *message))  # type: ignore[arg-type]
+                    self.replies.put((process, *message))
                 else:
                     stand_in = self.stand_in
                     if stand_in is not None:

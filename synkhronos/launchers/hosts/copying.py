@@ -1,8 +1,9 @@
 """What the bridge of a host and the deputies have in common: they copy between a control block and the wire.
 
-Two kinds of threads do it. One waits for the *bridge* semaphore of the block, and sends what is new there (`look`); one
+Two kinds of threads do it. One waits for the *bridge* semaphore of the block, and sends what is new there (`look`). One
 for each line waits for messages, and writes what they say into the block: a message ``("decided", 7)`` calls
-``on_decided(line, 7)``. Words of the block say all; the semaphore only wakes, and once in a while the thread looks anyway.
+``on_decided(line, 7)``. The words of the block say all; the semaphore only wakes, and the thread looks anyway once in a
+while.
 """
 
 from __future__ import annotations

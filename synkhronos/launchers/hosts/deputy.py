@@ -47,7 +47,8 @@ class Deputy(Copying):
         super().__init__(hosts, block, pools, pool)
         self.line, self.outputs = line, outputs
         n = hosts.size
-        self._arrived, self._finished, self._steps = [0] * n, [0] * n, [0] * n
+        self._arrived, self._finished = [0] * n, [0] * n
+        self._steps = [(0, 0, 0)] * n
         self._ended: Dict[int, bool] = {}
         self._abort_sent = 0
         self._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
@@ -103,7 +104,7 @@ class Deputy(Copying):
         for rank in self.hosts.near:
             steps = block.steps_command[rank], block.steps[rank], block.undone[rank]
             if steps != self._steps[rank]:
-                found[rank] = self._steps[rank] = steps  # type: ignore[assignment, call-overload]
+                found[rank] = self._steps[rank] = steps
         return found
 
     def _forward(self) -> None:

@@ -1,9 +1,9 @@
 """Connections between hosts: a star around the first, authenticated before anything is unpickled.
 
-The first host listens, and tells the others where and by which token: by MPI, or in the environment. A connection is one of
-`multiprocessing.connection`, whose peers prove to each other that they know the token. When all have come nobody listens any
-more. The kernel watches the connections (``SO_KEEPALIVE``, ``TCP_USER_TIMEOUT``), so that a cable that is cut is noticed
-within seconds, and a process that ends at once.
+The first host listens, and tells the others where and by which token: by MPI, or in the environment. A connection is
+one of `multiprocessing.connection`, whose peers prove to each other that they know the token. When all have come nobody
+listens any more. The kernel watches the connections (``SO_KEEPALIVE``, ``TCP_USER_TIMEOUT``): it notices within seconds
+that a cable was cut, and at once that a process has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge  # type: ignore[attr-defined]
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from ...errors import SynkhronosError

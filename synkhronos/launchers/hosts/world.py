@@ -42,8 +42,13 @@ class World(ABC):
     def hear(self) -> Meeting:
         """Return where to meet; on the others."""
 
+    @abstractmethod
     def end(self) -> None:
         """Take leave of the others; once, when nothing more is to be done."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End all processes that can still be reached, this one too; when the others cannot take leave."""
 
 
 class MpiWorld(World):
@@ -100,6 +105,10 @@ class MpiWorld(World):
 
             MPI.Finalize()
 
+    def abort(self) -> None:
+        if self._comm is not None:
+            self._comm.Abort(1)
+
 
 class StartedWorld(World):
     """Hosts that are processes of this machine, which the first one starts: for tests, without MPI.
@@ -135,6 +144,9 @@ class StartedWorld(World):
         for process in self.processes:
             process.wait()
 
+    def abort(self) -> None:
+        self.end()  # they end by themselves
+
 
 class ToldWorld(World):
     """One of these processes."""
@@ -148,6 +160,12 @@ class ToldWorld(World):
 
     def hear(self) -> Meeting:
         return self._meeting
+
+    def end(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
 
 
 def environment_of_ranks() -> Dict[str, str]:
