@@ -23,7 +23,7 @@ from ..launchers.hosts.bridge import Bridge
 from ..launchers.hosts.copying import shadow
 from ..launchers.hosts.facts import Facts
 from ..launchers.hosts.launcher import HostsLauncher
-from ..launchers.hosts.spec import SessionSpec
+from ..launchers.hosts.spec import SessionSpec, modules_to_import
 from ..launchers.hosts.world import World, environment_of_ranks
 from ..launchers.local import LocalLauncher
 from ..launchers.processes.keeper import Keeper
@@ -317,6 +317,7 @@ class Program:
                     options.keep_heap,
                     options.threads,
                     options.profile,
+                    modules_to_import(),
                 )
                 assert isinstance(starter, ProcessLauncher) and self._bridge is not None
                 starter = HostsLauncher(starter, self._bridge, spec)

@@ -49,6 +49,10 @@ class Launcher(ABC):
     def pid(self, rank: int) -> int:
         """Return the process id of a rank."""
 
+    def host(self, rank: int) -> str:
+        """Return the name of the host on which a rank is; "" if there is only this one."""
+        return ""
+
     @abstractmethod
     def fatal_error(self, rank: int) -> str:
         """Return the traceback of a rank that ended because it could not start or broke; "" otherwise."""

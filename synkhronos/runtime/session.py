@@ -284,7 +284,7 @@ class Session:
                 f"the ranks disagreed about {command.title}: one waited for another that was not to come; the "
                 "session is closed, synkhronos.fork() starts a new one"
             )
-        error = worker_error(command, failures, self._updates)
+        error = worker_error(command, failures, self._updates, self.launcher.host)
         raise error from error.__cause__
 
     # -- watching ------------------------------------------------------------------------------------------------
@@ -356,7 +356,8 @@ class Session:
     def _died(self, rank: int, when: str, updates: Sequence[str] = ()) -> SynkhronosError:
         status, memory = self.block.status[rank], self.block.memory[rank]
         pid, fatal_error = self.launcher.pid(rank), self.launcher.fatal_error(rank)
-        error = worker_died(rank, pid, status, memory, when, fatal_error, updates)
+        host = self.launcher.host(rank)
+        error = worker_died(rank, pid, status, memory, when, fatal_error, updates, f" on host {host}" if host else "")
         error.command = self._title
         return error
 

@@ -34,7 +34,7 @@ from .world import World
 MEET_TIMEOUT_S = wire.CONNECT_TIMEOUT_S + 60.0
 
 #: Seconds in which they must have forked the ranks of a session, or ended them.
-OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 60.0, 4.0
+OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0
 
 #: Seconds in which all must have taken leave of each other.
 END_TIMEOUT_S = 10.0

@@ -11,11 +11,10 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ... import __version__
 from ...host import machine
 
 #: Packages of which all hosts must have the same version, if they have them.
-PACKAGES = ("Theano", "pytensor", "cloudpickle")
+PACKAGES = ("synkhronos", "Theano", "pytensor", "cloudpickle")
 
 
 class Facts(NamedTuple):
@@ -42,7 +41,6 @@ def facts(*processes: int) -> Facts:
     versions: Dict[str, Optional[str]] = {
         "Python": platform.python_version(),
         "NumPy": np.__version__,
-        "Synkhronos": __version__,
         "byte order": sys.byteorder,
     }
     for package in PACKAGES:

@@ -55,6 +55,9 @@ class HostsLauncher(Launcher):
     def pid(self, rank: int) -> int:
         return self._pids[rank] if rank in self._pids else self.local.pid(rank)
 
+    def host(self, rank: int) -> str:
+        return self.spec.hosts.names[self.spec.hosts.of(rank)]
+
     def fatal_error(self, rank: int) -> str:
         return fatal_error(self._block, rank)
 

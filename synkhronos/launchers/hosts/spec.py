@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from typing import List, NamedTuple, Optional
 
 from ...sync.hosts import Hosts
+
+
+#: Packages that take long to import.
+ENGINES = ("theano", "pytensor")
+
+
+def modules_to_import() -> List[str]:
+    """Return what this program has imported of the engines and of this library."""
+    ours = [name for name in list(sys.modules) if name.split(".")[0] == __name__.split(".")[0]]
+    return [name for name in ENGINES if name in sys.modules] + sorted(ours)
 
 
 class SessionSpec(NamedTuple):
@@ -25,6 +36,8 @@ class SessionSpec(NamedTuple):
     threads : int, optional
         See `fork`.
     profile : bool
+    modules : list of str
+        What the host imports before it forks ranks, or each of them would have to.
     """
 
     hosts: Hosts
@@ -36,3 +49,4 @@ class SessionSpec(NamedTuple):
     keep_heap: bool
     threads: Optional[int]
     profile: bool
+    modules: List[str]

@@ -6,15 +6,12 @@ from typing import Any, Dict, Sequence, Tuple
 
 from ...memory import messages
 from ...memory.pool import Pool
+from ...runtime.exit_status import LOST
 from ...sync.control_block import ABORTED, COMMAND_LENGTH, COMMAND_NUMBER, DECIDED, STOP_REQUESTED, ControlBlock
 from ...sync.hosts import Hosts
 from ..processes.keeper import record_exit
 from .copying import Copying
 from .wire import Line
-
-#: What a rank counts as that was lost with its host: as if it had been killed.
-LOST = -9
-
 
 class StandIn(Copying):
     """Copies commands and decisions to the other hosts, and what their ranks reach and answer into the block.

@@ -30,10 +30,12 @@ kills the keeper after that. A rank whose keeper dies is killed by the kernel (`
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import select
 import signal
 import socket
+import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ...errors import SynkhronosError
@@ -48,6 +50,8 @@ from .servant import Servant
 KILL_TIMEOUT_S = 3.0
 #: Seconds in which it must have forked them. That takes a moment, except on machines with a hundred programs per core.
 FORK_TIMEOUT_S = 30.0
+#: Seconds in which it must have imported what ranks will need; more than it takes with a cold file system.
+LOAD_TIMEOUT_S = 120.0
 #: Seconds between two looks of the keeper at its parent.
 PARENT_CHECK_S = 0.5
 
@@ -98,6 +102,10 @@ class Keeper(Servant):
             raise SynkhronosError(answer)
         pids: List[int] = answer
         return pids
+
+    def load(self, modules: Sequence[str]) -> None:
+        """Import modules, as far as they are there, so that the ranks forked later have them."""
+        self.ask(("load", list(modules)), (), LOAD_TIMEOUT_S)
 
     def kill(self) -> None:
         """Kill every rank and wait until all are gone; a keeper that does not is killed, and the ranks with it."""
@@ -197,6 +205,16 @@ class _Watch:
             record_fatal_error(block, config.rank, error)
         finally:
             os._exit(status)
+
+    def load(self, fds: List[int], modules: List[str]) -> None:
+        """Import modules."""
+        for name in modules:
+            if name not in sys.modules:
+                try:
+                    importlib.import_module(name)
+                except Exception:
+                    pass  # a rank that needs it will say why
+        gc.freeze()
 
     def kill(self, fds: List[int]) -> None:
         """Kill all ranks and wait for them."""
