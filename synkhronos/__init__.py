@@ -40,6 +40,7 @@ _HOMES = {
     "get_n_gpu": "program.lifecycle",
     "get_shapes": "collectives.shapes",
     "get_value": "collectives.get_value",
+    "hosts": "program.lifecycle",
     "in_sync": "collectives.in_sync",
     "is_forked": "program.lifecycle",
     "loader": "extensions.loader",

@@ -4,7 +4,6 @@ import os
 import signal
 import time
 
-import numpy as np
 import psutil
 import pytest
 from worlds import meet
@@ -100,7 +99,9 @@ def test_an_exception_elsewhere(session):
 def test_a_death_elsewhere(session):
     pid = everywhere(session)[2][1]
     began = time.monotonic()
-    with pytest.raises(WorkerDied, match=rf"rank 2 \(pid {pid} on host there\) was killed by SIGKILL.*in act") as caught:
+    with pytest.raises(
+        WorkerDied, match=rf"rank 2 \(pid {pid} on host there\) was killed by SIGKILL.*in act"
+    ) as caught:
         session.run(Act(2, die))
     assert time.monotonic() - began < TOLD_S
     assert (caught.value.rank, caught.value.pid, caught.value.exitcode) == (2, pid, -signal.SIGKILL)

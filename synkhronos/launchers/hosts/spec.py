@@ -7,7 +7,6 @@ from typing import List, NamedTuple, Optional
 
 from ...sync.hosts import Hosts
 
-
 #: Packages that take long to import.
 ENGINES = ("theano", "pytensor")
 

@@ -13,6 +13,7 @@ from ..processes.keeper import record_exit
 from .copying import Copying
 from .wire import Line
 
+
 class StandIn(Copying):
     """Copies commands and decisions to the other hosts, and what their ranks reach and answer into the block.
 
