@@ -10,11 +10,13 @@ Pythons with mpi4py are named by `VARIABLES`. Without one, ``make install-hosts`
 runs the tests; without these, that one may have an MPI itself.
 """
 
+import contextlib
 import functools
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,3 +146,16 @@ def lacking(kind):
         f"{TITLES[kind]} and mpi4py are not here: make install-hosts installs them, or name a "
         f"Python that has them by {VARIABLES[kind]}"
     )
+
+
+def remove_what_stays():
+    """Remove what MPICH leaves in ``/dev/shm`` if it is killed; files that any process has mapped stay."""
+    mapped = ""
+    for path in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # the process has ended
+            mapped += path.read_text()
+    for path in Path("/dev/shm").glob("mpich_shm_*"):
+        # One that is younger may be about to be mapped by tests that run at the same time.
+        with contextlib.suppress(OSError):
+            if str(path) not in mapped and time.time() - path.stat().st_mtime > 1:
+                path.unlink()

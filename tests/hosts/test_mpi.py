@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import mpi as mpi_module
 import pytest
@@ -93,6 +94,8 @@ def test_kill(mpi, program):
     finally:
         process.kill()
         process.communicate(timeout=30)  # ends when nobody has the pipe any more
+        time.sleep(1.1)
+        mpi_module.remove_what_stays()
 
 
 @pytest.fixture
