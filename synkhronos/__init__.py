@@ -92,6 +92,9 @@ def _shut_down() -> None:
         program.PROGRAM.shut_down()
 
 
+if place(os.environ) is not None:
+    # MPI is for the process that speaks to other hosts: Theano would initialise it in this one.
+    os.environ.setdefault("MPI4PY_RC_INITIALIZE", "false")
 prepare()
 import_check.prepare()
 del prepare
