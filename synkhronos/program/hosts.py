@@ -21,7 +21,7 @@ def take_place() -> None:
     mpi = sys.modules.get("mpi4py.MPI")
     if world is not None and mpi is not None and mpi.Is_initialized():
         raise StateError(
-            "this program was started on several hosts, and MPI was initialised before synkhronos was imported (by Theano, "
+            "this program was started on several hosts, and MPI was initialised before synkhronos (by Theano, "
             "where mpi4py is installed): run it by python -m synkhronos, or import synkhronos first"
         )
     if world is not None and world.process == 0:
