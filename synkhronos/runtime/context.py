@@ -112,8 +112,7 @@ class RankContext:
             known.add(ident, each)
         barrier, registry = Barrier(block, rank, root, watch, policy), Registry()
         if hosts is not None:
-            far = [ident for ident in pools if hosts.of(ident) != hosts.own]
-            known.reach(far, Fetcher(barrier, pool).fetch, hosts.own > 0)
+            known.reach(filter(hosts.is_far, pools), Fetcher(barrier, pool).fetch, hosts.own > 0)
         transport = SharedMemoryTransport(barrier, pool, known, functools.partial(memory_in_cells, registry), hosts)
         return cls(barrier, pool, known, transport, registry)
 

@@ -13,6 +13,7 @@ import mmap
 import os
 import pickle
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -33,9 +34,6 @@ LOOK_EVERY_S = 0.05
 
 #: Seconds that what some ranks of this host have reached is kept back until the others have reached it, too.
 TOGETHER_S = 0.005
-
-#: Idents of the pools in which messages lie that do not fit into their slots: seen by the ranks of this host alone.
-POOL_OF_MESSAGES = -(1 << 20)
 
 Key = Tuple[int, Ranges]
 
@@ -96,8 +94,11 @@ class Copying(ABC):
                 try:
                     self._look_at_fetches()
                     waits = self.look(overdue)
-                except (OSError, EOFError):  # who receives from there is told, too
+                except (ConnectionError, EOFError):  # who receives from there is told, too
                     waits = False
+                except Exception:
+                    self.fail(traceback.format_exc())
+                    return
             seconds = TOGETHER_S if waits else LOOK_EVERY_S
 
     @abstractmethod
@@ -119,7 +120,16 @@ class Copying(ABC):
         """Do what a message says."""
         with self.lock:
             if not self.ended:
-                getattr(self, "on_" + message[0])(line, *message[1:])
+                try:
+                    getattr(self, "on_" + message[0])(line, *message[1:])
+                except (ConnectionError, EOFError):  # another host is gone, and who receives from there is told
+                    pass
+                except Exception:
+                    self.fail(traceback.format_exc())
+
+    @abstractmethod
+    def fail(self, reason: str) -> None:
+        """End the session after an error that must not be, rather than have ranks wait for ever."""
 
     # -- memory --------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,15 @@ from typing import Any, Dict, Sequence, Tuple
 from ...memory import messages
 from ...memory.pool import Pool
 from ...runtime.exit_status import LOST
-from ...sync.control_block import ABORTED, COMMAND_LENGTH, COMMAND_NUMBER, DECIDED, STOP_REQUESTED, ControlBlock
+from ...sync.control_block import (
+    ABORTED,
+    COMMAND_LENGTH,
+    COMMAND_NUMBER,
+    DECIDED,
+    FATAL_ERROR_BYTES,
+    STOP_REQUESTED,
+    ControlBlock,
+)
 from ...sync.hosts import Hosts
 from ..processes.keeper import record_exit
 from .copying import Copying
@@ -117,11 +125,15 @@ class StandIn(Copying):
 
         os.write(self.outputs[rank][stream], text)
 
+    def fail(self, reason: str) -> None:
+        for host in range(1, len(self.hosts.ranks)):
+            self.lose(host, f"the bridge process failed:\n{reason}")
+
     def lose(self, host: int, reason: str) -> None:
         """Count all ranks of a host as ended."""
         with self.lock:
             for rank in self.hosts.ranks[host]:
                 if not self.ended and not self.block.ended[rank]:
-                    words = reason.encode()
+                    words = reason.encode()[:FATAL_ERROR_BYTES]
                     self.block.fatal_error[rank][: len(words)] = words
                     record_exit(self.block, rank, LOST)
