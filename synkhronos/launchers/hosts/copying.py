@@ -59,6 +59,7 @@ class Copying(ABC):
         for ident, fd in pools.items():
             self.pools.add(ident, fd)
             self.memory[ident] = _Memory(fd)
+        self.pools.add(pool.ident, pool)
         self.lock = threading.RLock()
         self.ended = False
         self._asked = [0] * hosts.size  # by rank: its requests that have been seen

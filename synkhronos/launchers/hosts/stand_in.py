@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Dict, Sequence, Tuple
 
 from ...memory import messages
@@ -61,7 +62,7 @@ class StandIn(Copying):
             self._send("command", sent[0], payload)
         if words[DECIDED] > sent[1]:
             number = sent[1] = words[DECIDED]
-            notices = {rank: self._notice(rank, number) for rank in range(self.hosts.size)}
+            notices = {rank: self.notice_of(rank, number) for rank in range(self.hosts.size)}
             for host, line in enumerate(self.lines, 1):
                 others = {rank: notice for rank, notice in notices.items() if rank not in self.hosts.ranks[host]}
                 line.send("decided", number, words[STOP_REQUESTED], {} if None in others.values() else others)
@@ -69,9 +70,6 @@ class StandIn(Copying):
             sent[2] = words[ABORTED]
             self._send("aborted", sent[2])
         return False
-
-    def _notice(self, rank: int, number: int) -> Any:
-        return self.notice_of(rank, number)
 
     def _send(self, *message: Any) -> None:
         for line in self.lines:
@@ -121,8 +119,6 @@ class StandIn(Copying):
 
     def on_output(self, line: Line, rank: int, stream: int, text: bytes) -> None:
         """A rank has printed something."""
-        import os
-
         os.write(self.outputs[rank][stream], text)
 
     def fail(self, reason: str) -> None:
