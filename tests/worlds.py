@@ -59,15 +59,23 @@ class Tables(Command):
         return len(context.functions), len(context.shareds), context.pool.used
 
 
-#: How many ranks each host has, in worlds of several.
+#: Hosts of tests, of which a session may use some; and how many ranks each has, in worlds of several.
+MAX_HOSTS = 3
 COUNTS = {"2 hosts": (2, 2), "3 hosts": (1, 2, 1)}
 
 
 def meet(n):
-    """Have this program's sessions run on n hosts, which are processes of this machine; once for all tests."""
-    if PROGRAM.world is None or PROGRAM.world.n != n:
+    """Have this program's sessions run on at least n hosts, which are processes of this machine; once for all tests."""
+    if PROGRAM.world is None or len(PROGRAM.other_hosts()) < n:
         PROGRAM.shut_down()
-        PROGRAM.meet(StartedWorld([f"host{i}" for i in range(n)]))
+        PROGRAM.meet(StartedWorld([f"host{i}" for i in range(MAX_HOSTS)], [__name__]))
+
+
+def over_hosts(counts, root=0, **options):
+    """Open a session of so many ranks on each host."""
+    meet(len(counts))
+    hosts = Hosts.of_counts(tuple(f"host{i}" for i in range(len(counts))), tuple(counts))
+    return PROGRAM.open(hosts.size, root, hosts=hosts, **options)
 
 
 class World:
@@ -87,12 +95,10 @@ class World:
         self.engine_name = engine
         if DEVICE and launcher == "fork":
             options.setdefault("devices", [DEVICE] * n)
-        if launcher.endswith("hosts"):
-            counts = COUNTS[launcher]
-            meet(len(counts))
-            options["hosts"] = Hosts.of_counts(tuple(f"host{i}" for i in range(len(counts))), counts)
-            launcher = "fork"
-        self.session = PROGRAM.open(n, root, launcher=launcher, **options)
+        if launcher in COUNTS:
+            self.session = over_hosts(COUNTS[launcher], root, **options)
+        else:
+            self.session = PROGRAM.open(n, root, launcher=launcher, **options)
         self._functions = []
 
     def __repr__(self):

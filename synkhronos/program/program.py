@@ -309,6 +309,7 @@ class Program:
                 if rank != root
             ]
             if hosts is not None:
+                assert isinstance(starter, ProcessLauncher) and self._bridge is not None
                 spec = SessionSpec(
                     hosts,
                     root,
@@ -319,9 +320,8 @@ class Program:
                     options.keep_heap,
                     options.threads,
                     options.profile,
-                    modules_to_import(),
+                    [*modules_to_import(), *self._bridge.world.modules],
                 )
-                assert isinstance(starter, ProcessLauncher) and self._bridge is not None
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
             policy = (

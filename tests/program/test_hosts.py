@@ -143,9 +143,9 @@ def test_a_host_that_is_lost(session, when):
     while any(psutil.pid_exists(pid) for pid in [*ranks[1:], keeper]) and time.monotonic() < until:
         time.sleep(0.01)
     assert [pid for pid in [*ranks[1:], keeper] if psutil.pid_exists(pid)] == []
-    assert [host.name for host in PROGRAM.other_hosts()] == [PROGRAM.other_hosts()[0].name]
-    left = PROGRAM.open(2, 0, hosts=Hosts.of_counts(("here",), (2,)))  # with the hosts that are left
-    assert len(everywhere(left)) == 2
+    assert [host.name for host in PROGRAM.other_hosts()][1:] == ["host2"]
+    left = PROGRAM.open(3, 0, hosts=Hosts.of_counts(("here", "left"), (2, 1)))  # with the hosts that are left
+    assert len(everywhere(left)) == 3
 
 
 def test_the_bridge_is_killed(session):
@@ -203,6 +203,7 @@ def test_fork_counts_ranks_per_host():
     meet(3)
     assert synk.fork(2) == 6
     assert synk.size() == 6
+    assert [host.ranks for host in synk.hosts()] == [(0, 1), (2, 3), (4, 5)]
     with pytest.raises(ValueError, match="master_rank"):
         synk.close()
         synk.fork(1, master_rank=1)

@@ -173,7 +173,7 @@ class _Bridge:
         hosts = spec.hosts
         block = ControlBlock(hosts.size, os.dup(fds[0]), hosts)
         outputs = [os.dup(fd) for fd in fds[1 : 1 + n_outputs]]
-        self._processes = sorted(self.lines)
+        self._processes = sorted(self.lines)[: len(hosts.ranks) - 1]
         lines = [self.lines[process] for process in self._processes]
         pools = dict(zip(idents, fds[1 + n_outputs :]))
         pool = Pool(POOL_OF_MESSAGES, fd=os.dup(pools.pop(POOL_OF_MESSAGES)))
@@ -216,7 +216,8 @@ class _Bridge:
         """Return what ranks are doing."""
         found: Dict[int, str] = dict.fromkeys(ranks, "not known: its host does not answer")
         hosts = self.stand_in.hosts
-        for process, line in self.lines.items():
+        for process in self._processes:
+            line = self.lines[process]
             there = [rank for rank in ranks if self._processes.index(process) + 1 == hosts.of(rank)]
             line.send("inspect", there, seconds)
         for _, kind, answer in self._answers("inspect", seconds + 1.0):
@@ -232,7 +233,7 @@ class _Bridge:
                 process, of_kind, answer = self.replies.get(timeout=seconds)
             except queue.Empty:
                 return
-            if of_kind in ("lost", kind):
+            if process in missing and of_kind in ("lost", kind):
                 missing.discard(process)
                 yield process, of_kind, answer
 

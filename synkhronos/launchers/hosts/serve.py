@@ -77,7 +77,7 @@ class Server:
                 files[ident] = shadow(nameless_file("shadow"))
             pool = Pool(POOL_OF_MESSAGES - hosts.own)
             pools: Dict[int, Any] = {**files, pool.ident: pool}
-            self.keeper.load(spec.modules)
+            self.keeper.load(spec.path, spec.modules)
             launcher = self.launcher = ProcessLauncher(self.keeper)
             launcher.start(self._configs(spec), block, pools)
             fds = {**files, pool.ident: pool.fileno()}

@@ -29,10 +29,13 @@ class World(ABC):
         How many hosts there are.
     process : int
         The number of this one; the first runs the program.
+    modules : sequence of str
+        What other hosts import before they fork ranks, besides what `spec.modules_to_import` says.
     """
 
     n: int
     process: int
+    modules: Sequence[str] = ()
 
     @abstractmethod
     def tell(self, meeting: Meeting) -> None:
@@ -121,10 +124,12 @@ class StartedWorld(World):
     ----------
     names : sequence of str
         What the hosts are called.
+    modules : sequence of str
+        See `World`.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.process, self.n, self.names = 0, len(names), names
+    def __init__(self, names: Sequence[str], modules: Sequence[str] = ()) -> None:
+        self.process, self.n, self.names, self.modules = 0, len(names), names, modules
         self.processes: List[Any] = []
 
     def tell(self, meeting: Meeting) -> None:

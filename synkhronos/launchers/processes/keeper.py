@@ -103,9 +103,9 @@ class Keeper(Servant):
         pids: List[int] = answer
         return pids
 
-    def load(self, modules: Sequence[str]) -> None:
-        """Import modules, as far as they are there, so that the ranks forked later have them."""
-        self.ask(("load", list(modules)), (), LOAD_TIMEOUT_S)
+    def load(self, path: Sequence[str], modules: Sequence[str]) -> None:
+        """Import modules, as far as they are there, so that ranks forked later have them; ``path`` is searched, too."""
+        self.ask(("load", list(path), list(modules)), (), LOAD_TIMEOUT_S)
 
     def kill(self) -> None:
         """Kill every rank and wait until all are gone; a keeper that does not is killed, and the ranks with it."""
@@ -206,8 +206,9 @@ class _Watch:
         finally:
             os._exit(status)
 
-    def load(self, fds: List[int], modules: List[str]) -> None:
+    def load(self, fds: List[int], path: List[str], modules: List[str]) -> None:
         """Import modules."""
+        sys.path += [folder for folder in path if folder not in sys.path]
         for name in modules:
             if name not in sys.modules:
                 try:
