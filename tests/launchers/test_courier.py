@@ -205,9 +205,8 @@ def test_sixteen_bits(start, wire, op, dtype):
             if op == "avg":
                 combined = np.array(parts, "float64").mean(0).astype(dtype)
             else:
-                combined = {"sum": lambda a, b: a + b, "prod": lambda a, b: a * b, "max": np.maximum}[op](
-                    {"sum": lambda a, b: a + b, "prod": lambda a, b: a * b, "max": np.maximum}[op](*parts[:2]), parts[2]
-                )
+                ufunc = {"sum": np.add, "prod": np.multiply, "max": np.maximum}[op]
+                combined = ufunc(ufunc(parts[0], parts[1]), parts[2])
             expected[low:high] = rounded(combined, wire)
     for result in results:
         assert result.tobytes() == results[0].tobytes()
@@ -362,7 +361,8 @@ def test_cancel_in_the_middle(start, eager, wire):
             courier.all_reduce(number, Reduction(partial, result, ReduceOp("sum"), wire=wire), errors.append)
             for courier, partial, result in zip(couriers, partials, results)
         ]
-        wait_for(lambda: world.sent > 20 * (number + 1))
+        enough = world.sent + 20
+        wait_for(lambda enough=enough: world.sent > enough)
         cancelled = [courier.cancel(number, number) for courier in couriers]
         for ticket in cancelled:
             ticket.result(30)

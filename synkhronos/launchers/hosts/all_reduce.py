@@ -15,7 +15,7 @@ Each host sends and receives ``2 (H - 1) / H`` times the bytes of the array, whi
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Deque, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,9 +77,9 @@ class Chunk:
     ----------
     borders : list of int
         The elements at which the members' pieces begin, and where the last one ends.
-    parts : list of (ndarray or None)
-        By the member, what it gives to this host's piece, as it travels.
-    results : list of (ndarray or None)
+    parts : dict
+        By the member, what another gives to this host's piece, as it travels.
+    results : dict
         By the member, the result of its piece, if that arrives in 16 bits.
     left : int
         What is left to do: the requests under way, and the reduction of this host's piece.
@@ -93,8 +93,8 @@ class Chunk:
 
     def __init__(self, borders: List[int]) -> None:
         self.borders = borders
-        self.parts: List[Optional[NDArray[Any]]] = []
-        self.results: List[Optional[NDArray[Any]]] = []
+        self.parts: Dict[int, NDArray[Any]] = {}
+        self.results: Dict[int, NDArray[Any]] = {}
         self.left, self.missing = 1, 0
         self.borrowed: List[NDArray[np.uint8]] = []
 
@@ -157,8 +157,6 @@ class AllReduce(Operation):
     def _open(self, messages: Messages, chunk: Chunk) -> None:
         """Begin to receive what others send, and to send them their pieces."""
         mine = self._of(self._me, chunk, self._partial)
-        chunk.parts = [None] * len(self._members)
-        chunk.results = [None] * len(self._members)
         if mine.size:
             for giver in self._givers:
                 if giver != self._me:
@@ -204,13 +202,13 @@ class AllReduce(Operation):
             return
         parts: List[Optional[NDArray[Any]]] = []
         for giver in self._givers:
-            part = chunk.parts[giver]
-            if self._wire:
-                part = self._encoded(messages, chunk, mine) if part is None else part
-                parts.append(self._array(messages, chunk, mine.size, mine.dtype))
-                decode(part, parts[-1], self._wire)
-            else:
-                parts.append(mine if part is None else part)
+            if not self._wire:
+                parts.append(chunk.parts.get(giver, mine))
+                continue
+            message = self._encoded(messages, chunk, mine) if giver == self._me else chunk.parts[giver]
+            decoded = self._array(messages, chunk, mine.size, mine.dtype)
+            decode(message, decoded, self._wire)
+            parts.append(decoded)
         takes = self._me in self._takers
         result = self._of(self._me, chunk, self._result) if takes else None
         if result is None or self._wire or result.dtype != mine.dtype:
@@ -303,9 +301,8 @@ def check(reduction: Reduction, hosts: int) -> None:
     check_dtype(op, partial.dtype, "partial")
     for name, array in (("partial", partial), ("result", result)):
         if array.ndim != 1 or not array.flags.c_contiguous or not array.dtype.isnative:
-            raise ArgumentValueError(
-                name, "a contiguous array of one axis in the machine's byte order", described(array)
-            )
+            expected = "a contiguous array of one axis in the machine's byte order"
+            raise ArgumentValueError(name, expected, described(array))
     if result.shape != partial.shape:
         raise ArgumentValueError("result", f"as many elements as partial has, {partial.size}", str(result.size))
     is_wide = partial.dtype == np.float32 and result.dtype == np.float16 and wire is None
@@ -317,9 +314,8 @@ def check(reduction: Reduction, hosts: int) -> None:
         if wire not in FORMATS:
             raise ArgumentValueError("wire", " or ".join(map(repr, FORMATS)), repr(wire))
         if partial.dtype not in (np.float32, np.float64):
-            raise ArgumentTypeError(
-                "wire", "None for values other than float32 and float64", f"{wire!r} for {partial.dtype}"
-            )
+            expected = "None for values other than float32 and float64"
+            raise ArgumentTypeError("wire", expected, f"{wire!r} for {partial.dtype}")
     for name, some in (("givers", givers), ("takers", takers)):
         if some is not None and (not some or len({*some}) < len(some) or not {*some} <= {*range(hosts)}):
             raise ArgumentValueError(name, f"different hosts of 0 to {hosts - 1}", repr(some))

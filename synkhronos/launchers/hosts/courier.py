@@ -8,15 +8,16 @@
                                                      |            ^
     MPI           non-blocking requests straight out of, and into, shared memory
 
-While nothing is under way the thread sleeps on its queue. Else it tests its requests: a few times at once after something
-has happened, then after pauses of a fraction of the time for which nothing has. In MPI, in what reduces and in its pauses
-it does without the GIL, so that other threads of the process get their turn.
+While nothing is under way the thread sleeps on its queue. Else it tests its requests: a few times at once after
+something has happened, then after pauses of a fraction of the time for which nothing has. In MPI, in what reduces and
+in its pauses it does without the GIL, so that other threads of the process get their turn.
 
 **Numbers and tags.** Operations of all hosts that belong together have the same number, which is their own: two
-operations between the same two hosts, in the same direction, never have the same one. MPI's tags are the numbers, modulo
-as many as there are: 2 ** 30 with Open MPI, no less than 2 ** 14 with any. What was sent for an operation that the other
-side has cancelled lies there until the end, and would be taken for a message of a later operation with the same tag.
-Therefore an operation whose tag is that of a cancelled one is refused, on all hosts that have cancelled that one.
+operations between the same two hosts, in the same direction, never have the same one. MPI's tags are the numbers,
+modulo as many as there are: 2 ** 30 with Open MPI, no less than 2 ** 14 with any. What was sent for an operation that
+the other side has cancelled lies there until the end, and would be taken for a message of a later operation with the
+same tag. Therefore an operation whose tag is that of a cancelled one is refused, on all hosts that have cancelled that
+one.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CHUNK_BYTES = 1 << 20
 LEAST_LAST_TAG = 32767
 
 #: Tests without a pause after something has happened.
-QUICK_TESTS = 20
+QUICK_TESTS = 5
 
 #: Pauses between tests last this part of the time for which nothing has happened, within these limits.
 PAUSE_PART = 1 / 16
@@ -124,7 +125,7 @@ class Courier:
         return self._transfer(Sending, host, number, buffers, done)
 
     def receive(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
-        """Receive bytes into arrays, one after the other: as many as the other host sends, however divided; see `send`."""
+        """Receive bytes into arrays, one after the other: as many as the other host sends; see `send`."""
         for i, buffer in enumerate(buffers):
             if not buffer.flags.writeable:
                 raise ArgumentValueError(f"buffers[{i}]", "a writable array", "a read-only one")
@@ -201,7 +202,8 @@ class Courier:
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        progress, end = self._progress, Cancelled("the courier was closed")
+        progress = self._progress
+        end: BaseException = Cancelled("the courier was closed")
         try:
             quiet, since = 0, 0.0  # tests that have found nothing, and since when
             while not self._closing or progress.operations:

@@ -133,7 +133,7 @@ class Operation:
         raise NotImplementedError
 
     def is_complete(self) -> bool:
-        """Return whether nothing is left to do; called after every step, while the operation has no request under way."""
+        """Return whether nothing is left to do; called while the operation has no request under way."""
         raise NotImplementedError
 
 

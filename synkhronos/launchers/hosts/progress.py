@@ -180,8 +180,8 @@ def refusal(number: int, first: int, last: int) -> BaseException:
     if number <= last:
         return Cancelled(f"operation {number} was cancelled before it began")
     return StateError(
-        f"operation {number} between hosts has the tag of one of the operations {first} to {last}, which were cancelled "
-        "and whose messages may still be on their way: close the session and fork again"
+        f"operation {number} between hosts has the tag of one of the operations {first} to {last}, which were "
+        "cancelled and whose messages may still be on their way: close the session and fork again"
     )
 
 
