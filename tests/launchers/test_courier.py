@@ -519,6 +519,7 @@ def test_what_the_other_side_has_cancelled_is_hardly_tested(start):
     before = world.comms[0].tests
     time.sleep(0.5)
     assert world.comms[0].tests - before < 60
+    assert couriers[0].left_over == 1
     assert couriers[0].close(30)
 
 

@@ -58,7 +58,8 @@ class Reduction(NamedTuple):
         float16 every message has a power of 2 of its own), are reduced in their own type, and the result is encoded
         once. A host's own values are rounded as those of others, so it does not matter who reduces.
     givers, takers : sequence of int, optional
-        The hosts whose values count, and those that take the result; all by default.
+        The hosts whose values count, and those that take the result; all by default. Others need the array all the
+        same, but it is not looked at: ``np.empty`` takes no memory then.
     """
 
     partial: NDArray[Any]

@@ -32,7 +32,7 @@ class Ticket:
     ----------
     done : callable, optional
         Called once when it is over, in the courier's thread, which it must not hold up: with None, or the exception
-        that ended it.
+        that ended it. (If the courier had ended before, by the caller's thread, and at once.)
 
     Attributes
     ----------
