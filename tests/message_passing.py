@@ -66,6 +66,13 @@ class Comm:
             self.match((source, tag))
         return request
 
+    def Improbe(self, source, tag):
+        """Return a message that has arrived, and that no receive was posted for, or None."""
+        with self.world.lock:
+            self.advance()
+            waiting = self.unexpected[source, tag]
+            return Message(self, waiting.popleft()) if waiting else None
+
     def advance(self):
         """Let messages arrive: what happens within MPI while a request is tested."""
         late = set()
@@ -89,6 +96,23 @@ class Comm:
             else:
                 receive.buffer[: send.buffer.nbytes] = send.buffer
             receive.complete = send.complete = True
+
+
+class Message:
+    """What `Comm.Improbe` has found."""
+
+    def __init__(self, comm, send):
+        self.comm, self.send = comm, send
+
+    def Irecv(self, buffer):
+        request = Request(self.comm, buffer, self.send.key)
+        with self.comm.world.lock:
+            if self.send.buffer.nbytes > buffer.nbytes:
+                request.error = RuntimeError("message truncated")
+            else:
+                buffer[: self.send.buffer.nbytes] = self.send.buffer
+            request.complete = self.send.complete = True
+        return request
 
 
 class Request:

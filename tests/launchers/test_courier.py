@@ -380,6 +380,24 @@ def test_cancel_in_the_middle(start, eager, wire):
         assert all(set(result) == {-1} for result in results)
 
 
+@pytest.mark.parametrize("eager", [0, 1 << 20])
+def test_messages_of_cancelled_operations_are_thrown_away(start, eager):
+    """What arrives late, with the next cancellation; so MPI keeps nothing, and the sender is rid of it."""
+    world, couriers = start(2, eager=eager, late=0)
+    world.held = {(0, 1)}
+    for number in range(3):
+        couriers[0].send(1, number, [np.ones(3000, np.uint8)])
+        couriers[1].receive(0, number, [np.zeros(3000, np.uint8)])
+    wait_for(lambda: world.sent == 9)
+    for courier in couriers:
+        courier.cancel(0, 2).result(30)
+    world.held = set()
+    assert len(world.comms[1].coming) == 9
+    couriers[1].cancel(5, 5).result(30)
+    wait_for(lambda: not couriers[0].left_over and not couriers[1].left_over)
+    assert not world.comms[1].coming and not any(world.comms[1].unexpected.values())
+
+
 def test_cancel_waits_for_what_is_arriving(start):
     """A receive that has met its message cannot be cancelled: it is over when the data is there."""
     world, couriers = start(2, late=0)

@@ -324,6 +324,11 @@ def check(reduction: Reduction, hosts: int) -> None:
         raise ArgumentValueError("weights", "one for each host that gives", str(len(weights)))
 
 
+def largest_message(chunk_bytes: int, hosts: int) -> int:
+    """Return how many bytes a message of a courier may have, whose chunks have so many."""
+    return max(chunk_bytes, ALIGNMENT_BYTES * hosts) + ALIGNMENT_BYTES
+
+
 def borders(begin: int, end: int, pieces: int, unit: int) -> List[int]:
     """Divide a range of elements into pieces that begin at multiples of a unit after its begin.
 

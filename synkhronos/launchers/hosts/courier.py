@@ -15,9 +15,9 @@ in its pauses it does without the GIL, so that other threads of the process get 
 **Numbers and tags.** Operations of all hosts that belong together have the same number, which is their own: two
 operations between the same two hosts, in the same direction, never have the same one. MPI's tags are the numbers,
 modulo as many as there are: 2 ** 30 with Open MPI, no less than 2 ** 14 with any. What was sent for an operation that
-the other side has cancelled lies there until the end, and would be taken for a message of a later operation with the
-same tag. Therefore an operation whose tag is that of a cancelled one is refused, on all hosts that have cancelled that
-one.
+the other side has cancelled is looked for there, and thrown away, with the next cancellation and in the end. But nobody
+knows when the last of it has arrived, and it would be taken for a message of a later operation with the same tag.
+Therefore an operation whose tag is that of a cancelled one is refused, on all hosts that have cancelled that one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Type
 from numpy.typing import NDArray
 
 from ...errors import ArgumentValueError, StateError
-from .all_reduce import AllReduce, Reduction
+from .all_reduce import AllReduce, Reduction, largest_message
 from .operation import Cancelled, Done, Operation, Ticket
 from .progress import Progress
 from .transfer import Receiving, Sending, Transfer
@@ -63,7 +63,7 @@ class Courier:
     ----------
     comm : communicator
         Of mpi4py, with a process per host, for the courier alone. Or what has its methods ``Get_rank``, ``Get_size``,
-        ``Isend`` and ``Irecv``, whose requests have ``Cancel``, and the class method ``Testsome``.
+        ``Isend``, ``Irecv`` and ``Improbe``; requests with ``Cancel`` and the class method ``Testsome``.
     last_tag : int
         The largest tag: ``comm.Get_attr(MPI.TAG_UB)``. The same on all hosts, as is the next.
     chunk_bytes : int
@@ -78,7 +78,7 @@ class Courier:
     def __init__(self, comm: Any, last_tag: int = LEAST_LAST_TAG, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.host, self.hosts = comm.Get_rank(), comm.Get_size()
         self._chunk_bytes = chunk_bytes
-        self._progress = Progress(comm, last_tag)
+        self._progress = Progress(comm, last_tag, largest_message(chunk_bytes, self.hosts))
         self._orders: queue.SimpleQueue[Tuple[Callable[[], None], Ticket]] = queue.SimpleQueue()
         self._lock = threading.Lock()  # no order is given after the thread has taken the last one
         self._ended: Optional[BaseException] = None
@@ -246,3 +246,4 @@ class Courier:
     def _close(self) -> None:
         self._closing = True
         self._progress.cancel_all(Cancelled("the courier was closed"))
+        self._progress.sweep()

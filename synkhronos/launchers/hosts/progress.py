@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+import itertools
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,9 @@ from .operation import STREAMS, Cancelled, Messages, Operation, Ticket
 #: Memory for what is under way comes in multiples of so many bytes, and so much of it is kept for later operations.
 BLOCK_BYTES = 1 << 12
 KEPT_BYTES = 64 << 20
+
+#: Cancelled operations, the last ones, whose messages are looked for.
+MAX_SWEPT = 64
 
 
 class Landing(NamedTuple):
@@ -32,6 +37,8 @@ class Progress(Messages):
     ----------
     comm, last_tag
         As of `Courier`.
+    largest : int
+        Bytes that no message is larger than.
 
     Attributes
     ----------
@@ -44,13 +51,14 @@ class Progress(Messages):
         See `Courier`.
     """
 
-    def __init__(self, comm: Any, last_tag: int) -> None:
-        self._comm = comm
+    def __init__(self, comm: Any, last_tag: int, largest: int) -> None:
+        self._comm, self._largest = comm, largest
         self._tags = (last_tag + 1) // STREAMS  # numbers that have tags of their own
         self.operations: Set[Operation] = set()
         self.requests: List[Any] = []
         self._landings: List[Landing] = []  # of the requests, in their order
         self._cancelled: List[Tuple[int, int]] = []  # ranges of numbers
+        self._swept: Deque[int] = deque(maxlen=MAX_SWEPT)  # numbers among them
         self._cancelling: List[Tuple[Set[Operation], Ticket]] = []
         self._memory: Dict[int, List[NDArray[np.uint8]]] = {}
         self._kept = 0
@@ -89,7 +97,7 @@ class Progress(Messages):
             operation.sends -= 1
         if operation.error is None:
             (self.received if landing.is_receive else self.sent)[landing.host] += landing.nbytes
-        if operation in self.operations:  # or else this was something that one sends that was given up
+        if operation in self.operations:  # or else it is of one that was given up
             self._step(operation, lambda: operation.landed(self, landing.what))
 
     def _step(self, operation: Operation, step: Callable[[], None]) -> None:
@@ -124,7 +132,9 @@ class Progress(Messages):
 
     def cancel(self, first: int, last: int, ticket: Ticket) -> None:
         """Give up the operations of these numbers, of now and later; the ticket is over when those of now are."""
+        self.sweep()
         self._cancelled.append((first, last))
+        self._swept.extend(range(first, min(last + 1, first + MAX_SWEPT)))
         awaited = {operation for operation in self.operations if first <= operation.number <= last}
         if not awaited:
             ticket.finish()
@@ -133,6 +143,19 @@ class Progress(Messages):
         for operation in awaited:
             self._give_up(operation, Cancelled(f"operation {operation.number} was cancelled"))
             self._step(operation, _nothing)
+
+    def sweep(self) -> None:
+        """Take messages of cancelled operations that have arrived, and forget them: MPI would keep them for ever."""
+        nobody = Operation(-1, Ticket())
+        nobody.error = Cancelled("nobody waits for this")
+        others = [host for host in range(self._comm.Get_size()) if host != self._comm.Get_rank()]
+        for number, stream, host in itertools.product(self._swept, range(STREAMS), others):
+            while True:
+                message = self._comm.Improbe(host, number % self._tags * STREAMS + stream)
+                if message is None:
+                    break
+                self.requests.append(message.Irecv(np.empty(self._largest, np.uint8)))
+                self._landings.append(Landing(nobody, None, host, 0, True))
 
     def cancel_all(self, error: BaseException) -> None:
         """Give up all operations."""
