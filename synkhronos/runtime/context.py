@@ -111,10 +111,14 @@ class RankContext:
         for ident, each in pools.items():
             known.add(ident, each)
         barrier, registry = Barrier(block, rank, root, watch, policy), Registry()
+        all_reduce = None
         if hosts is not None:
+            fetcher = Fetcher(barrier, pool)
+            all_reduce = None if hosts.places is None else fetcher.all_reduce
             far = [ident for ident in pools if hosts.of(ident) != hosts.own]
-            known.reach(far, Fetcher(barrier, pool).fetch)
-        transport = SharedMemoryTransport(barrier, pool, known, functools.partial(memory_in_cells, registry), hosts)
+            known.reach(far, fetcher.fetch)
+        borrowed = functools.partial(memory_in_cells, registry)
+        transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, all_reduce)
         return cls(barrier, pool, known, transport, registry)
 
     def __repr__(self) -> str:

@@ -67,6 +67,7 @@ RANK_WORDS = (
     ("fetch_asked", "the rank", "how often it has asked for memory of other hosts"),
     ("fetch_length", "the rank", "bytes of what it asks for in the slot; negative as for commands"),
     ("fetch_done", "bridge", "how often it was answered"),
+    ("fetch_error", "bridge", "bytes of the last answer in the slot, if it is a sentence on what went wrong; else 0"),
 )
 
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
@@ -174,8 +175,8 @@ class ControlBlock:
         self.notice_length = of_ranks["notice_length_0"], of_ranks["notice_length_1"]
 
         self.noticed = of_ranks["noticed"]
-        self.fetch_asked, self.fetch_length, self.fetch_done = (
-            of_ranks[name] for name in ("fetch_asked", "fetch_length", "fetch_done")
+        self.fetch_asked, self.fetch_length, self.fetch_done, self.fetch_error = (
+            of_ranks[name] for name in ("fetch_asked", "fetch_length", "fetch_done", "fetch_error")
         )
 
         self.arrivals, self.bridge, *semaphores = [Semaphore(each, create) for each in items("semaphores")]

@@ -12,11 +12,11 @@ import numpy as np
 
 from synkhronos.launchers.hosts.all_reduce import Reduction
 from synkhronos.launchers.hosts.courier import Courier
+from synkhronos.launchers.hosts.environment import settings
 from synkhronos.launchers.hosts.operation import Cancelled
-from synkhronos.launchers.hosts.settings import apply_settings
 from synkhronos.reductions import ReduceOp
 
-apply_settings(os.environ)
+os.environ.update(settings(os.environ, []))
 from mpi4py import MPI  # noqa: E402
 
 ROUNDS = 15

@@ -73,11 +73,12 @@ class Courier:
     ----------
     host, hosts : int
         This one, and how many there are.
+    last_tag : int
     """
 
     def __init__(self, comm: Any, last_tag: int = LEAST_LAST_TAG, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.host, self.hosts = comm.Get_rank(), comm.Get_size()
-        self._chunk_bytes = chunk_bytes
+        self.last_tag, self._chunk_bytes = last_tag, chunk_bytes
         self._progress = Progress(comm, last_tag, largest_message(chunk_bytes, self.hosts))
         self._orders: queue.SimpleQueue[Tuple[Callable[[], None], Ticket]] = queue.SimpleQueue()
         self._lock = threading.Lock()  # no order is given after the thread has taken the last one

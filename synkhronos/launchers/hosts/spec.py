@@ -7,7 +7,6 @@ from typing import List, NamedTuple, Optional
 
 from ...sync.hosts import Hosts
 
-
 #: Packages that take long to import.
 ENGINES = ("theano", "pytensor")
 
@@ -38,6 +37,8 @@ class SessionSpec(NamedTuple):
     profile : bool
     modules : list of str
         What the host imports before it forks ranks, or each of them would have to.
+    reductions : int
+        With which number reductions over hosts begin.
     """
 
     hosts: Hosts
@@ -50,3 +51,4 @@ class SessionSpec(NamedTuple):
     threads: Optional[int]
     profile: bool
     modules: List[str]
+    reductions: int = 0
