@@ -303,7 +303,11 @@ class Copying(ABC):
         bulk = self.bulk
         assert bulk is not None
         number, bulk.reductions = bulk.reductions, bulk.reductions + 1
-        parts = [Reduction(*map(self._array, pair), op, weights, None, self._places, self._places) for pair in pairs]
+        places = self._places
+        parts = [
+            Reduction(self._array(given), self._array(result), op, weights, None, places, places)
+            for given, result in pairs
+        ]
         left = [len(parts)]
         done = partial(self._on_reduced, self._given_up, asking, left)
         self._when_free(partial(bulk.all_reduce, number, parts, done))
