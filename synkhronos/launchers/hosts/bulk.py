@@ -65,7 +65,7 @@ class Bulk:
         return self.courier.cancel(number, number, done)
 
     def cancel_reductions(self, done: Optional[Done] = None) -> Ticket:
-        """Give up the reductions that may be under way on any host, and count on beyond them."""
+        """Give up the reductions that may be under way on any host, and count on beyond them, all hosts alike."""
         first, last = max(0, self.reductions - APART), self.reductions + APART
         self.reductions = last + 1
         low, high = self._of_reduction(first), self._of_reduction(last, MAX_DTYPES - 1)

@@ -82,6 +82,7 @@ class Copying(ABC):
         self._asked = [0] * hosts.size  # by rank: its requests that have been seen
         self._epoch = -1
         self._given_up = 0  # the last command that was
+        self._reductions_then = 0  # the next reduction over hosts at that time
         self._cancelling = 0  # what the courier has not let go of
         self._postponed: List[Callable[[], None]] = []
         self._reductions: Dict[int, List[_Waits]] = {}  # by barrier: who has asked for it
@@ -347,6 +348,7 @@ class Copying(ABC):
             self._cancel(fetch)
         if self.bulk is not None:
             self._cancelling += 1
+            self._reductions_then = self.bulk.reductions
             self.bulk.cancel_reductions(self._on_cancelled)
 
     def _cancel(self, fetch: _Fetch) -> None:

@@ -138,10 +138,10 @@ class Deputy(Copying):
             self.block.releases[rank].release()
 
     def on_aborted(self, line: Line, command: int, reductions: int) -> None:
-        """A command is given up; the next reduction over hosts has that number."""
+        """A command is given up; the next reduction over hosts was to be that one, as the first host counts."""
         words = self.block.words
         words[ABORTED] = max(words[ABORTED], command)
-        self._look_at_aborted()
         if self.bulk is not None:
             self.bulk.reductions = reductions
+        self._look_at_aborted()
         self.wake(self.hosts.near)

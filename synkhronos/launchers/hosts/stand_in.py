@@ -78,7 +78,7 @@ class StandIn(Copying):
         if aborted > self._sent[2]:
             self._sent[2] = aborted
             self._look_at_aborted()
-            self._send("aborted", aborted, 0 if self.bulk is None else self.bulk.reductions)
+            self._send("aborted", aborted, self._reductions_then)
 
     def _notice(self, rank: int, number: int) -> Any:
         return self.notice_of(rank, number)
