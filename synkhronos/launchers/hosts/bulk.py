@@ -1,9 +1,9 @@
 """What the process that speaks for a host keeps of its courier from session to session: above all, its numbers.
 
 The courier tells operations apart by their numbers, modulo as many as MPI has tags. The lower half is for what hosts
-fetch of each other: every host counts what it has asked for. The upper half is for reductions, of which all hosts have
-come to the same number; where they were when a command was given up is not the same on all, so the first one says with
-which number they go on.
+fetch of each other: every host counts what it asks for, in numbers of its own. The upper half is for reductions, of
+which all hosts have come to the same number; where they were when a command was given up is not the same on all, so the
+first one says from which number they go on.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class Bulk:
         self._half = (courier.last_tag + 1) // STREAMS // 2
 
     def new_fetch(self) -> int:
-        """Return the number of a fetch that this host asks for."""
-        self._fetches += 1
-        return self._fetches % (self._half - 1) + 1
+        """Return the number of a fetch that this host asks for, which no other host gives."""
+        hosts = self.courier.hosts
+        self._fetches = self._fetches % (self._half // hosts - 1) + 1
+        return self._fetches * hosts + self.courier.host
 
     def _of_reduction(self, reduction: int, i: int = 0) -> int:
         return self._half + (reduction * MAX_DTYPES + i) % self._half

@@ -383,7 +383,7 @@ class Copying(ABC):
     def notice_of(self, rank: int, number: int) -> Optional[bytes]:
         """Return what a rank of this host tells the others at a barrier; None if nothing."""
         block, turn = self.block, number % 2
-        if block.noticed[rank] != number:
+        if block.noticed[turn][rank] != number:
             return None
         return bytes(messages.get(block.notice_length[turn][rank], block.notice_slots[turn][rank], self.pools))
 
@@ -395,7 +395,7 @@ class Copying(ABC):
             if notice is not None:
                 slot = block.notice_slots[turn][rank]
                 block.notice_length[turn][rank], kept = messages.put(notice, slot, self.pool)
-                block.noticed[rank] = number
+                block.noticed[turn][rank] = number
                 keep.append(kept)
         self._keep[turn] = keep
 
