@@ -67,8 +67,7 @@ RANK_WORDS = (
     ("noticed_1", "the rank", "and in the second: it may have come to the next one before the last is told elsewhere"),
     ("fetch_asked", "the rank", "how often it has asked for memory of other hosts"),
     ("fetch_length", "the rank", "bytes of what it asks for in the slot; negative as for commands"),
-    ("fetch_done", "bridge", "how often it was answered"),
-    ("fetch_error", "bridge", "bytes of the last answer in the slot, if it is a sentence on what went wrong; else 0"),
+    ("fetch_done", "bridge", "how often it was answered; negative if the slot says, up to a 0, what went wrong"),
 )
 
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
@@ -176,8 +175,8 @@ class ControlBlock:
         self.notice_length = of_ranks["notice_length_0"], of_ranks["notice_length_1"]
 
         self.noticed = of_ranks["noticed_0"], of_ranks["noticed_1"]
-        self.fetch_asked, self.fetch_length, self.fetch_done, self.fetch_error = (
-            of_ranks[name] for name in ("fetch_asked", "fetch_length", "fetch_done", "fetch_error")
+        self.fetch_asked, self.fetch_length, self.fetch_done = (
+            of_ranks[name] for name in ("fetch_asked", "fetch_length", "fetch_done")
         )
 
         self.arrivals, self.bridge, *semaphores = [Semaphore(each, create) for each in items("semaphores")]

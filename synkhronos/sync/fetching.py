@@ -84,12 +84,11 @@ class Fetcher:
         block.fetch_length[rank], self._keep = messages.put(payload, block.fetch_slots[rank], self._pool)
         block.fetch_asked[rank] = asked
         block.bridge.release()
-        while block.fetch_done[rank] < asked:
+        while abs(block.fetch_done[rank]) < asked:
             block.fetched[rank].wait(self._look, self._barrier.policy)
-        length = block.fetch_error[rank]
-        if length:
-            raise SynkhronosError(bytes(block.fetch_slots[rank][:length]).decode(errors="replace"))
+        if block.fetch_done[rank] < 0:
+            raise SynkhronosError(bytes(block.fetch_slots[rank]).split(b"\0")[0].decode(errors="replace"))
 
     def _look(self) -> bool:
         self._barrier.look()
-        return bool(self._block.fetch_done[self._rank] >= self._block.fetch_asked[self._rank])
+        return bool(abs(self._block.fetch_done[self._rank]) >= self._block.fetch_asked[self._rank])

@@ -278,11 +278,11 @@ class Copying(ABC):
                 self._tell(waits)
 
     def _tell(self, waits: _Waits) -> None:
-        block, words = self.block, waits.error.encode()[: len(self.block.fetch_slots[waits.rank])]
-        if words:
-            block.fetch_slots[waits.rank][: len(words)] = words
-        block.fetch_error[waits.rank] = len(words)
-        block.fetch_done[waits.rank] = waits.number
+        block, slot = self.block, self.block.fetch_slots[waits.rank]
+        if waits.error:
+            words = waits.error.encode()[: len(slot) - 1] + b"\0"
+            slot[: len(words)] = words
+        block.fetch_done[waits.rank] = -waits.number if waits.error else waits.number
         block.fetched[waits.rank].release()
 
     # -- reductions over hosts -----------------------------------------------------------------------------------

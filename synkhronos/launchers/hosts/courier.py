@@ -77,7 +77,8 @@ class Courier:
     """
 
     def __init__(self, comm: Any, last_tag: int = LEAST_LAST_TAG, chunk_bytes: int = CHUNK_BYTES) -> None:
-        self.host, self.hosts = comm.Get_rank(), comm.Get_size()
+        self.host: int = comm.Get_rank()
+        self.hosts: int = comm.Get_size()
         self.last_tag, self._chunk_bytes = last_tag, chunk_bytes
         self._progress = Progress(comm, last_tag, largest_message(chunk_bytes, self.hosts))
         self._orders: queue.SimpleQueue[Tuple[Callable[[], None], Ticket]] = queue.SimpleQueue()
