@@ -1,13 +1,17 @@
 """A program for mpirun, a process per host: what is large travels, is reduced, and is given up half-way.
 
-It is imported as a module, ``python -c "import bulk; bulk.main(2)"``, so that ranks find its commands. Prints "fine" if
+It is imported as a module, ``python -c "import bulk; bulk.main(2, 2)"``, so that ranks find its commands. Prints "fine" if
 all is as it must be.
 """
+
+import os
+import signal
+import time
 
 import numpy as np
 
 import synkhronos as synk
-from synkhronos.errors import WorkerError
+from synkhronos.errors import WorkerDied, WorkerError
 from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
@@ -43,8 +47,8 @@ class Failing(Command):
         if context.rank == self.bad:
             if self.where == "before":
                 raise KeyError("before it has come")
-            if self.where == "half-way":
-                transport._over_hosts = Broken(transport._over_hosts)
+            if self.where in ("half-way", "death"):
+                transport._over_hosts = Broken(transport._over_hosts, die if self.where == "death" else fail)
             else:
                 transport.pools.fetch = fail
         try:
@@ -62,18 +66,23 @@ class Failing(Command):
 class Broken:
     """A rank's part in reductions that fails when others have written their shares."""
 
-    def __init__(self, whole):
-        self.whole = whole
+    def __init__(self, whole, what=None):
+        self.whole, self.what = whole, what or fail
 
     def __getattr__(self, name):
         return getattr(self.whole, name)
 
     def all_reduce(self, *arguments):
-        fail()
+        self.what()
 
 
 def fail(*arguments):
     raise KeyError("half-way")
+
+
+def die():
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def values(n, dtype, seed, shape=None):
@@ -152,7 +161,7 @@ def move_all(n):
     check(variable, ranks[0], "broadcast")
     x = engine.variable("x", "float64", 2)
     f = synk.function([x], [(engine.sum(x), "sum"), (synk.ops.all_reduce(x * 2.0, "sum"), "gather")])
-    rows = np.random.RandomState(3).randint(-5, 5, (NBYTES // 64, 32)).astype("float64")
+    rows = np.random.RandomState(3).randint(-5, 5, (NBYTES // 64 // n * n, 32)).astype("float64")
     for _ in range(3):
         total, sums = f(rows)
         np.testing.assert_allclose(total, rows.sum())
@@ -197,18 +206,24 @@ def engine_session():
     return PROGRAM.session
 
 
-def main(ranks):
+def main(hosts, ranks):
     """Do all of it with so many ranks on each host."""
     n = synk.fork(ranks)
-    assert n == 2 * ranks
-    assert engine_session().hosts.places == (0, 1)
+    assert n == hosts * ranks
+    assert engine_session().hosts.places == tuple(range(hosts))
     reduce_all(n)
     move_all(n)
     fail_somewhere(n)
+    try:
+        engine_session().run(Failing(n - 1, "death"))
+    except WorkerDied as error:
+        assert f"rank {n - 1}" in str(error), error
+    else:
+        raise AssertionError("a rank was to die")
     synk.close()
     synk.fork(1)  # numbers go on where they were
     (variable,) = made([("float32", NBYTES // 4)])
-    ranks = values(2, "float32", 8)
+    ranks = values(hosts, "float32", 8)
     put(variable, ranks)
     synk.all_reduce(variable, op="prod")
     check(variable, expected("prod", ranks), "another session")
