@@ -205,7 +205,8 @@ class _Bridge:
         """End the session, if there is one."""
         stand_in, self.stand_in = self.stand_in, None
         if stand_in is not None:
-            stand_in.look(True)
+            with stand_in.lock:
+                stand_in.look(True)
             for process in self._processes:
                 if process in self.lines:
                     try:

@@ -130,7 +130,8 @@ class Server:
         deputy, self.deputy = self.deputy, None
         launcher, self.launcher = self.launcher, None
         if deputy is not None:
-            deputy.look(True)
+            with deputy.lock:
+                deputy.look(True)
             deputy.end()
         if launcher is not None:
             launcher.kill()
