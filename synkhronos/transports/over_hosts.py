@@ -166,8 +166,8 @@ class OverHosts:
         """Return the weights of the hosts: if those of all ranks are 0, they count the same."""
         if weights is None or not any(weights):
             return [float(len(ranks)) for ranks in self._hosts.ranks]
-        largest = max(weights)  # the sum of huge ones must not be infinite
-        return [math.fsum(weights[rank] / largest for rank in ranks) for ranks in self._hosts.ranks]
+        exponent = math.frexp(max(weights))[1]  # by a power of 2, which is exact: the sum of huge ones is not infinite
+        return [math.fsum(math.ldexp(weights[rank], -exponent) for rank in ranks) for ranks in self._hosts.ranks]
 
 
 def together(kinds: Kinds) -> List[Together]:

@@ -270,7 +270,7 @@ class Copying(ABC):
             return
         fetch.is_done = True
         if reason:
-            fetch.error = f"memory of host {self.hosts.names[self.hosts.of(fetch.ranges.pool)]} is not here: {reason}"
+            fetch.error = f"memory of host {self.hosts.names[self.hosts.of(fetch.ranges.pool)]} could not be brought here: {reason}"
         for waits in fetch.waiting:
             waits.error = waits.error or fetch.error
             waits.open -= 1
