@@ -48,7 +48,11 @@ SLOW = (
     Rule("", "tests/functions/test_steps_on_processes.py"),
     Rule("", "tests/host/test_affinity.py"),
     Rule("", "tests/host/test_heap.py"),
-    Rule("", "tests/launchers/"),
+    Rule("", "tests/launchers/test_courier.py", r"test_all_reduce\[.*-[24]\]|test_sizes\[.*-[124]\]|hardly|rare|waits"),
+    *[
+        Rule("", f"tests/launchers/test_{name}.py")
+        for name in ("courier_over_mpi", "fd_passing", "keeper", "local", "output", "rank_main")
+    ],
     Rule("", "tests/program/"),
     Rule("", "tests/programs/"),
     Rule("", "tests/programs_2017/"),
@@ -94,6 +98,7 @@ RULES = (
     Rule("thorough", "tests/exact_programs/", r"on_processes|test_program\[(?!mlp\]|highway|char_cnn|autoencoder)"),
     Rule("thorough", "tests/exact_programs/", r"boltzmann|\[variational|\[gru|statistics_tell"),
     Rule("thorough", "tests/functions/test_exact.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
+    Rule("thorough", "tests/launchers/test_courier_over_mpi.py"),
     Rule("thorough", "tests/functions/test_default_ops.py", r"\bthreads-1"),
     # Hundreds of graphs, each for two kinds of functions: one kind, and the simple rules, are enough for `make test`.
     Rule("thorough", "tests/sharding/", r"\[exact-"),

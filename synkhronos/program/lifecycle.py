@@ -127,7 +127,8 @@ def fork(
         raise ArgumentValueError("use_gpu", "False with several hosts", "GPUs", "start one process with all GPUs")
     names = None if there else choose_devices(devices, use_gpu, n_parallel)
     counts = tuple(n_parallel or host.cores for host in there)
-    hosts = Hosts.of_counts(tuple(host.name for host in there), counts) if there else None
+    places = tuple(host.place for host in there if host.place is not None) or None
+    hosts = Hosts.of_counts(tuple(host.name for host in there), counts, places=places) if there else None
     size = sum(counts) or (len(names) if names else machine.core_budget() if n_parallel is None else n_parallel)
     root, n_near = _integer("master_rank", master_rank), len(hosts.near) if hosts else size
     if not 0 <= root < n_near:

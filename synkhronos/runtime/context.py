@@ -111,9 +111,13 @@ class RankContext:
         for ident, each in pools.items():
             known.add(ident, each)
         barrier, registry = Barrier(block, rank, root, watch, policy), Registry()
+        all_reduce = None
         if hosts is not None:
-            known.reach(filter(hosts.is_far, pools), Fetcher(barrier, pool).fetch, hosts.own > 0)
-        transport = SharedMemoryTransport(barrier, pool, known, functools.partial(memory_in_cells, registry), hosts)
+            fetcher = Fetcher(barrier, pool)
+            all_reduce = None if hosts.places is None else fetcher.all_reduce
+            known.reach(filter(hosts.is_far, pools), fetcher.fetch, hosts.own > 0)
+        borrowed = functools.partial(memory_in_cells, registry)
+        transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, all_reduce)
         return cls(barrier, pool, known, transport, registry)
 
     def __repr__(self) -> str:

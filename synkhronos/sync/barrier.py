@@ -160,7 +160,7 @@ class Barrier:
             length[self.rank], self._keep[turn] = len(notice), None
         else:
             length[self.rank], self._keep[turn] = messages.put(notice, slots[self.rank], pool)
-        self._noticed[self.rank] = self.current + 1
+        self._noticed[turn][self.rank] = self.current + 1
         self.wait()
         found = []
         for rank, slot in enumerate(slots):

@@ -63,10 +63,11 @@ RANK_WORDS = (
     ("steps_command", "the rank", "the command that the next two words are about"),
     ("steps", "the rank", "how many steps of it the rank has made"),
     ("undone", "the rank", "and how many of these it has undone"),
-    ("noticed", "the rank", "the barrier that its last notice is for"),
+    ("noticed_0", "the rank", "the barrier that its notice in the first slot is for"),
+    ("noticed_1", "the rank", "and in the second: it may have come to the next one before the last is told elsewhere"),
     ("fetch_asked", "the rank", "how often it has asked for memory of other hosts"),
     ("fetch_length", "the rank", "bytes of what it asks for in the slot; negative as for commands"),
-    ("fetch_done", "bridge", "how often it was answered"),
+    ("fetch_done", "bridge", "how often it was answered; negative if the slot says, up to a 0, what went wrong"),
 )
 
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
@@ -138,7 +139,7 @@ class ControlBlock:
     command_slot, announcements : memoryview
     answer_slots, fetch_slots, fatal_error : list of memoryview
         By rank.
-    notice_slots, notice_length : pairs of list of memoryview, and of memoryview of int
+    notice_slots, notice_length, noticed : pairs of list of memoryview, and of memoryview of int
         By turn and by rank.
     """
 
@@ -173,7 +174,7 @@ class ControlBlock:
         self.steps_command, self.steps, self.undone = (of_ranks[name] for name in ("steps_command", "steps", "undone"))
         self.notice_length = of_ranks["notice_length_0"], of_ranks["notice_length_1"]
 
-        self.noticed = of_ranks["noticed"]
+        self.noticed = of_ranks["noticed_0"], of_ranks["noticed_1"]
         self.fetch_asked, self.fetch_length, self.fetch_done = (
             of_ranks[name] for name in ("fetch_asked", "fetch_length", "fetch_done")
         )

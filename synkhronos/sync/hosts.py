@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 #: Idents of pools up to this one are of the processes that speak to other hosts: for the ranks of their own host.
 POOL_OF_MESSAGES = -(1 << 20)
@@ -18,14 +18,19 @@ class Hosts(NamedTuple):
         Of each host, in its order: ranks are numbered host by host, and the root is on the first.
     own : int
         The host on which this process runs.
+    places : tuple of int, optional
+        Their numbers in MPI's world, if large arrays travel by MPI: on all hosts, or on none.
     """
 
     names: Tuple[str, ...]
     ranks: Tuple[Tuple[int, ...], ...]
     own: int
+    places: Optional[Tuple[int, ...]] = None
 
     @classmethod
-    def of_counts(cls, names: Tuple[str, ...], counts: Tuple[int, ...], own: int = 0) -> Hosts:
+    def of_counts(
+        cls, names: Tuple[str, ...], counts: Tuple[int, ...], own: int = 0, places: Optional[Tuple[int, ...]] = None
+    ) -> Hosts:
         """Return hosts with so many ranks each.
 
         Examples
@@ -34,7 +39,7 @@ class Hosts(NamedTuple):
         ((0,), (1, 2))
         """
         begins = [sum(counts[:i]) for i in range(len(counts))]
-        return cls(names, tuple(tuple(range(begin, begin + n)) for begin, n in zip(begins, counts)), own)
+        return cls(names, tuple(tuple(range(begin, begin + n)) for begin, n in zip(begins, counts)), own, places)
 
     @property
     def size(self) -> int:

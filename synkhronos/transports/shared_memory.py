@@ -35,6 +35,7 @@ from ..sync.hosts import Hosts
 from ..trace import point
 from .base import Key, Mix, NameOf, Pending, Traffic, Transport
 from .layouts import Layout, Layouts, Placed
+from .over_hosts import AllReduce, OverHosts
 from .value_buffers import ValueBuffers, kinds_of, participants
 
 #: The largest array, in bytes, that the root reduces alone: sharing the work would take another barrier.
@@ -67,6 +68,8 @@ class SharedMemoryTransport(Transport):
         written to.
     hosts : Hosts, optional
         If there are several.
+    all_reduce : callable, optional
+        `Fetcher.all_reduce`, if the hosts can reduce among themselves what their ranks have reduced.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class SharedMemoryTransport(Transport):
         pools: PoolMap,
         borrowed: Callable[[], Set[int]] = set,
         hosts: Optional[Hosts] = None,
+        all_reduce: Optional[AllReduce] = None,
     ) -> None:
         self.barrier, self.pool, self.pools, self._borrowed = barrier, pool, pools, borrowed
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
@@ -83,6 +87,9 @@ class SharedMemoryTransport(Transport):
         #: The ranks of this host, in whose memory this one can write, and of others.
         self.near: Sequence[int] = self.everybody if hosts is None else hosts.near
         self.far: Sequence[int] = () if hosts is None else hosts.far
+        self._over_hosts: Optional[OverHosts] = None
+        if hosts is not None and all_reduce is not None:
+            self._over_hosts = OverHosts(hosts, barrier.rank, pool, all_reduce)
         self._slots: Dict[Key, Slot] = {}
         self._values: Dict[Key, ValueBuffers] = {}
         self._layouts = Layouts(pools)
@@ -149,6 +156,8 @@ class SharedMemoryTransport(Transport):
         for table in tables:
             for key in [key for key in table if key[: len(prefix)] == prefix]:
                 del table[key]
+        if self._over_hosts is not None:
+            self._over_hosts.forget(prefix)
 
     # -- telling each other --------------------------------------------------------------------------------------
 
@@ -194,6 +203,14 @@ class SharedMemoryTransport(Transport):
         if mixes and mixes[0].takers is None or any([self.rank in mix.takers for mix in mixes if mix.takers]):
             spares = self._spares(into or keys, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
+        over_hosts = self._over_hosts
+        is_for_all = len(mixes) == 1 and mixes[0].takers is None and mixes[0].sharers is None
+        if over_hosts is not None and is_for_all and over_hosts.takes(arrays, op, mixes[0].weights):
+            layout = self._layout([*placed, *over_hosts.room(tuple(keys), arrays)])
+            for i in range(len(keys)):
+                check_same(layout.of_ranks(i), name_of, i)
+            self.traffic.add(*over_hosts.all_reduce(layout, results, 2 * len(keys), op, mixes[0].weights))
+            return Pending(results)
         layout = self._layout(placed)
         for mix in mixes:
             key = ("all_reduce", mix.takers, mix.sharers)
@@ -254,6 +271,14 @@ class SharedMemoryTransport(Transport):
             buffers = self._values[key] = ValueBuffers(self.pool, kinds, label())
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
+        over_hosts = self._over_hosts
+        if over_hosts is not None and result is not None and over_hosts.takes(arrays, op, weights):
+            layout = self._layout([*staged, *over_hosts.room((key,), arrays)], buffers.label)
+            for i in range(len(kinds)):
+                check_same(layout.of_ranks(i), lambda i: f"array {i} of {buffers.label}", i)
+            lent = result.lend()
+            self.traffic.add(*over_hosts.all_reduce(layout, lent, len(kinds), op, weights))
+            return lent
         layout = self._layout(staged if result is None else [*staged, *result.placed], buffers.label)
         counting = participants(weights)
         plan = layout.plans.get(("all_reduce_values", counting))

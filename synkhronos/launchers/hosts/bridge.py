@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import traceback
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ...errors import SynkhronosError
 from ...host.interfaces import interfaces
@@ -25,6 +25,7 @@ from ..processes import fd_passing
 from ..processes.rank_main import take_default_signals
 from ..processes.servant import Servant
 from . import wire
+from .bulk import Bulk
 from .environment import chosen_interfaces
 from .facts import Facts, differences, facts
 from .spec import SessionSpec
@@ -106,6 +107,7 @@ class _Bridge:
         self.lines: Dict[int, wire.Line] = {}  # by process, to the hosts that are there
         self.lost: Dict[int, str] = {}
         self.stand_in: Any = None
+        self.bulk: Optional[Bulk] = None
         self.replies: queue.Queue[Tuple[int, str, Any]] = queue.Queue()
         self._processes: List[int] = []  # of the session's hosts, in their order
 
@@ -142,7 +144,7 @@ class _Bridge:
                 line.send("bye")
             except OSError:
                 pass
-        if lost:
+        if self.bulk is not None and not self.bulk.close() or lost:
             self.world.abort()
         self.world.end()
 
@@ -156,13 +158,20 @@ class _Bridge:
             _, process, of_host = line.receive()
             self.lines[process], told[process] = line, of_host
         self.facts += [told[process] for process in sorted(told)]
+        courier = self.world.courier()
+        if courier is not None:
+            self.bulk = Bulk(courier)
         for process, line in self.lines.items():
             threading.Thread(target=self._listen, args=(process, line), daemon=True).start()
 
     def hosts(self, fds: Sequence[int]) -> Any:
         """Return the facts of the hosts that are there."""
         self._meet()
-        there = [self.facts[process] for process in sorted([0, *self.lines])]
+        # A courier that may still wait for a host which is gone carries nothing any more.
+        carries = self.bulk is not None and not self.lost
+        there = [
+            self.facts[process]._replace(place=process if carries else None) for process in sorted([0, *self.lines])
+        ]
         wrong = differences(there)
         return "the hosts do not go together: " + "; ".join(wrong) if wrong else there
 
@@ -177,9 +186,10 @@ class _Bridge:
         lines = [self.lines[process] for process in self._processes]
         pools = dict(zip(idents, fds[1 + n_outputs :]))
         pool = Pool(POOL_OF_MESSAGES, fd=os.dup(pools.pop(POOL_OF_MESSAGES)))
-        self.stand_in = StandIn(hosts, block, pools, pool, lines, outputs)
+        self.stand_in = StandIn(hosts, block, pools, pool, lines, outputs, self.bulk)
         for own, line in enumerate(lines, 1):
-            line.send("open", spec._replace(hosts=hosts._replace(own=own)))
+            reductions = 0 if self.bulk is None else self.bulk.reductions
+            line.send("open", spec._replace(hosts=hosts._replace(own=own), reductions=reductions))
         pids: Dict[int, int] = {}
         for _, _, answer in self._answers("open", OPEN_TIMEOUT_S):
             if isinstance(answer, str):
@@ -196,7 +206,8 @@ class _Bridge:
         """End the session, if there is one."""
         stand_in, self.stand_in = self.stand_in, None
         if stand_in is not None:
-            stand_in.look(True)
+            with stand_in.lock:
+                stand_in.look(True)
             for process in self._processes:
                 if process in self.lines:
                     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ...memory import messages
 from ...memory.pool import Pool
@@ -19,6 +19,7 @@ from ...sync.control_block import (
     ControlBlock,
 )
 from ...sync.hosts import Hosts
+from .bulk import Bulk
 from .copying import Copying
 from .wire import Line
 
@@ -28,7 +29,7 @@ class Deputy(Copying):
 
     Parameters
     ----------
-    hosts, block, pools, pool
+    hosts, block, pools, pool, bulk
         See `Copying`.
     line : Line
         To the first host.
@@ -44,8 +45,9 @@ class Deputy(Copying):
         pool: Pool,
         line: Line,
         outputs: Dict[int, List[int]],
+        bulk: Optional[Bulk] = None,
     ) -> None:
-        super().__init__(hosts, block, pools, pool)
+        super().__init__(hosts, block, pools, pool, bulk)
         self.line, self.outputs = line, outputs
         n = hosts.size
         self._arrived, self._finished = [0] * n, [0] * n
@@ -143,8 +145,11 @@ class Deputy(Copying):
         for rank in self.hosts.near:
             self.block.releases[rank].release()
 
-    def on_aborted(self, line: Line, command: int) -> None:
-        """A command is given up."""
+    def on_aborted(self, line: Line, command: int, reductions: int) -> None:
+        """A command is given up; the next reduction over hosts was to be that one, as the first host counts."""
         words = self.block.words
         words[ABORTED] = max(words[ABORTED], command)
+        if self.bulk is not None:
+            self.bulk.reductions = reductions
+        self._look_at_aborted()
         self.wake(self.hosts.near)

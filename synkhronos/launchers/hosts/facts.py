@@ -28,12 +28,15 @@ class Facts(NamedTuple):
     versions : dict of str to str
     processes : tuple of int
         Process ids of those that last as long as the program: the one that speaks for the host, and its keeper.
+    place : int, optional
+        Its number in MPI's world, if large arrays travel by MPI; the first host knows.
     """
 
     name: str
     cores: int
     versions: Dict[str, Optional[str]]
     processes: Tuple[int, ...]
+    place: Optional[int] = None
 
 
 def facts(*processes: int) -> Facts:

@@ -20,6 +20,7 @@ from ...sync.hosts import POOL_OF_MESSAGES
 from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher
 from . import wire
+from .bulk import Bulk
 from .copying import shadow
 from .deputy import Deputy
 from .facts import facts
@@ -42,12 +43,16 @@ class Server:
         self.keeper = Keeper(enter)  # before MPI begins
         self.deputy: Optional[Deputy] = None
         self.launcher: Optional[ProcessLauncher] = None
+        self.bulk: Optional[Bulk] = None
         self._claims = CoreClaims()
 
     def serve(self) -> None:
         """Do what the first host says, until it says goodbye or is gone."""
         line = wire.join(self.world.hear())
         line.send("hello", self.world.process, facts(self.keeper.pid))
+        courier = self.world.courier()
+        if courier is not None:
+            self.bulk = Bulk(courier)
         try:
             while True:
                 message = line.receive()
@@ -62,6 +67,8 @@ class Server:
         finally:
             self.kill(line)
             self.keeper.end()
+            if self.bulk is not None and not self.bulk.close():
+                self.world.abort()
 
     def open(self, line: wire.Line, spec: SessionSpec) -> Any:
         """Start the ranks of a session; return their process ids, or a sentence."""
@@ -81,7 +88,9 @@ class Server:
             launcher = self.launcher = ProcessLauncher(self.keeper)
             launcher.start(self._configs(spec), block, pools)
             fds = {**files, pool.ident: pool.fileno()}
-            self.deputy = Deputy(hosts, block, fds, pool, line, launcher.outputs())
+            if self.bulk is not None:
+                self.bulk.reductions = spec.reductions
+            self.deputy = Deputy(hosts, block, fds, pool, line, launcher.outputs(), self.bulk)
             self.deputy.begin()
             return {rank: launcher.pid(rank) for rank in hosts.near}
         except (SynkhronosError, OSError) as error:
@@ -122,7 +131,8 @@ class Server:
         deputy, self.deputy = self.deputy, None
         launcher, self.launcher = self.launcher, None
         if deputy is not None:
-            deputy.look(True)
+            with deputy.lock:
+                deputy.look(True)
             deputy.end()
         if launcher is not None:
             launcher.kill()

@@ -37,6 +37,8 @@ class SessionSpec(NamedTuple):
     profile : bool
     modules : list of str
         What the host imports before it forks ranks, or each of them would have to.
+    reductions : int
+        With which number reductions over hosts begin.
     """
 
     hosts: Hosts
@@ -49,3 +51,4 @@ class SessionSpec(NamedTuple):
     threads: Optional[int]
     profile: bool
     modules: List[str]
+    reductions: int = 0

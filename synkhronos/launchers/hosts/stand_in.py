@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ...memory import messages
 from ...memory.pool import Pool
@@ -19,6 +19,7 @@ from ...sync.control_block import (
 )
 from ...sync.hosts import Hosts
 from ..processes.keeper import record_exit
+from .bulk import Bulk
 from .copying import Copying
 from .wire import Line
 
@@ -28,7 +29,7 @@ class StandIn(Copying):
 
     Parameters
     ----------
-    hosts, block, pools, pool
+    hosts, block, pools, pool, bulk
         See `Copying`.
     lines : list of Line
         To the other hosts, in their order.
@@ -44,8 +45,9 @@ class StandIn(Copying):
         pool: Pool,
         lines: Sequence[Line],
         outputs: Sequence[int],
+        bulk: Optional[Bulk] = None,
     ) -> None:
-        super().__init__(hosts, block, pools, pool)
+        super().__init__(hosts, block, pools, pool, bulk)
         self.lines = lines
         self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(hosts.far)}
         self._sent = [0, 0, 0]  # the last command, decision and command given up that the others were told
@@ -55,21 +57,36 @@ class StandIn(Copying):
         return self.lines[host - 1]
 
     def look(self, overdue: bool) -> bool:
+        aborted = self.block.words[ABORTED]
+        if aborted < self.block.words[COMMAND_NUMBER]:  # the ranks learn that before they begin the next command
+            self._look_at_decided()
+            self._tell_aborted(aborted)
+        self._look_at_command()
+        self._look_at_decided()  # a barrier that was decided is complete, though its command was given up later
+        self._tell_aborted(aborted)
+        return False
+
+    def _look_at_command(self) -> None:
         block, words, sent = self.block, self.block.words, self._sent
         if words[COMMAND_NUMBER] > sent[0]:
             sent[0] = words[COMMAND_NUMBER]
             payload = bytes(messages.get(words[COMMAND_LENGTH], block.command_slot, self.pools))
             self._send("command", sent[0], payload)
+
+    def _look_at_decided(self) -> None:
+        words, sent = self.block.words, self._sent
         if words[DECIDED] > sent[1]:
             number = sent[1] = words[DECIDED]
             notices = {rank: self.notice_of(rank, number) for rank in range(self.hosts.size)}
             for host, line in enumerate(self.lines, 1):
                 others = {rank: notice for rank, notice in notices.items() if rank not in self.hosts.ranks[host]}
                 line.send("decided", number, words[STOP_REQUESTED], {} if None in others.values() else others)
-        if words[ABORTED] > sent[2]:
-            sent[2] = words[ABORTED]
-            self._send("aborted", sent[2])
-        return False
+
+    def _tell_aborted(self, aborted: int) -> None:
+        if aborted > self._sent[2]:
+            self._sent[2] = aborted
+            self._look_at_aborted()
+            self._send("aborted", aborted, self._reductions_then)
 
     def _send(self, *message: Any) -> None:
         for line in self.lines:

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from ...errors import SynkhronosError
 from ...host.interfaces import interfaces
 from . import environment
+from .courier import Courier
 from .environment import Place
 from .wire import Meeting
 
@@ -44,6 +45,10 @@ class World(ABC):
     @abstractmethod
     def hear(self) -> Meeting:
         """Return where to meet; on the others."""
+
+    def courier(self) -> Optional[Courier]:
+        """Return what carries large arrays between the hosts, None if nothing does; called by all, after they met."""
+        return None
 
     @abstractmethod
     def end(self) -> None:
@@ -105,6 +110,12 @@ class MpiWorld(World):
                 raise SynkhronosError(wrong)
             self._comm, self.n = comm, comm.Get_size()
         return self._comm
+
+    def courier(self) -> Optional[Courier]:
+        comm = self._begin()
+        from mpi4py import MPI
+
+        return Courier(comm.Dup(), comm.Get_attr(MPI.TAG_UB))
 
     def end(self) -> None:
         if self._comm is not None:
