@@ -40,6 +40,7 @@ _HOMES = {
     "get_n_gpu": "program.lifecycle",
     "get_shapes": "collectives.shapes",
     "get_value": "collectives.get_value",
+    "hosts": "program.lifecycle",
     "in_sync": "collectives.in_sync",
     "is_forked": "program.lifecycle",
     "loader": "extensions.loader",
@@ -91,6 +92,9 @@ def _shut_down() -> None:
         program.PROGRAM.shut_down()
 
 
+if place(os.environ) is not None:
+    # MPI is for the process that speaks to other hosts: Theano would initialise it in this one.
+    os.environ.setdefault("MPI4PY_RC_INITIALIZE", "false")
 prepare()
 import_check.prepare()
 del prepare

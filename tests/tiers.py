@@ -67,11 +67,16 @@ SLOW = (
     Rule("", "tests/runtime/test_session.py", "timeout|deadline|waited_for"),
     Rule("", "tests/sabotage/"),
     # Of the worlds and of the numbers of ranks, two ranks and the middle one of three as the root are enough.
-    Rule("", "tests/", r"fork-|\b(1-root0|2-root1|3-root0|3-root2)\b"),
+    Rule("", "tests/", r"fork-|hosts-|\b(1-root0|2-root1|3-root0|3-root2)\b"),
 )
 
 #: The markers of all others.
 RULES = (
+    # Of several hosts some collectives and one call of each kind; every message takes two processes more.
+    Rule("thorough", "tests/", r"3 hosts-"),
+    Rule("thorough", "tests/collectives/", r"arguments.*2 hosts-|many_variables.*2 hosts-"),
+    Rule("thorough", "tests/functions/", r"\[(?!.*test_steps).*2 hosts-"),
+    Rule("thorough", "tests/replication/", r"2 hosts-"),
     Rule("thorough", "tests/gpu/"),
     # Pretend hosts, with MPI if it is there.
     Rule("thorough", "tests/hosts/"),

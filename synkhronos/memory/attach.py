@@ -34,6 +34,7 @@ class PoolMap:
         self._others: OrderedDict[Tuple[Any, ...], mmap.mmap] = OrderedDict()
         self._far: FrozenSet[int] = frozenset()
         self._fetch: Any = None
+        self._elsewhere = False
 
     def __repr__(self) -> str:
         return f"<PoolMap: pools {self._known()}, {len(self._others)} files>"
@@ -59,7 +60,7 @@ class PoolMap:
         for table in tables:
             table.pop(ident, None)
 
-    def reach(self, far: Iterable[int], fetch: Callable[[Sequence[Ranges]], None]) -> None:
+    def reach(self, far: Iterable[int], fetch: Callable[[Sequence[Ranges]], None], elsewhere: bool) -> None:
         """Have pools of other hosts fetched, whose shadows are known here, before arrays in them are attached.
 
         Parameters
@@ -68,8 +69,10 @@ class PoolMap:
             Their idents.
         fetch : callable
             See `sync.fetching`.
+        elsewhere : bool
+            Whether the program, which maps files, runs on another host.
         """
-        self._far, self._fetch = frozenset(far), fetch
+        self._far, self._fetch, self._elsewhere = frozenset(far), fetch, elsewhere
 
     def is_far(self, handle: Any) -> bool:
         """Return whether the array of a handle lies on another host."""
@@ -158,6 +161,10 @@ class PoolMap:
         return sorted({*self._peers, *self._mappings})
 
     def _attach_other(self, handle: Union[FileHandle, NameHandle]) -> NDArray[Any]:
+        if self._elsewhere and isinstance(handle, NameHandle):
+            raise ValueError(
+                f"the shared memory {handle.name} is on the host of the program alone: make the Data without a name"
+            )
         if isinstance(handle, FileHandle):
             key: Tuple[Any, ...] = (handle.path, handle.mode, handle.identity)
             offset, strides = handle.offset, handle.strides
@@ -168,7 +175,7 @@ class PoolMap:
             mapping = self._others.get(key)
             if mapping is None or fresh:
                 mapping = (
-                    mapped_file.open_mapping(handle)
+                    mapped_file.open_mapping(handle, self._elsewhere)
                     if isinstance(handle, FileHandle)
                     else posix_names.open_mapping(handle)
                 )

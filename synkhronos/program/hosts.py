@@ -6,6 +6,7 @@ import os
 import sys
 from typing import NoReturn
 
+from ..errors import StateError
 from ..launchers.hosts.serve import Server
 from ..launchers.hosts.world import MEETING, ToldWorld, World, world_of_process
 from .program import PROGRAM
@@ -17,6 +18,12 @@ def take_place() -> None:
     To be called once, before the program has begun to use the library. On other hosts it does not return.
     """
     world = world_of_process()
+    mpi = sys.modules.get("mpi4py.MPI")
+    if world is not None and mpi is not None and mpi.Is_initialized():
+        raise StateError(
+            "this program was started on several hosts, and MPI was initialised before synkhronos (by Theano, "
+            "where mpi4py is installed): run it by python -m synkhronos, or import synkhronos first"
+        )
     if world is not None and world.process == 0:
         PROGRAM.meet(world)
     elif world is not None:

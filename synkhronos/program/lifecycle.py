@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, Optional, Sequence
+import socket
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -48,12 +49,13 @@ def fork(
     Parameters
     ----------
     n_parallel : int, optional
-        Number of ranks, the master included; 1 is legal. All GPUs, or the cores this process may use, by default.
+        Number of ranks, the master included; 1 is legal. All GPUs, or the cores this process may use, by default. If an
+        MPI launcher has started the program on several hosts: of the ranks of each, by default the cores of each.
     use_gpu : bool, optional
         True: GPUs, or an error that says what is missing; False: CPU processes; None: GPUs if there are any that can be
         used, else CPU processes and a line in the log that says why.
     master_rank : int
-        The rank of the calling process.
+        The rank of the calling process, one of those of its host.
     profile_workers : bool
         Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, into the working directory at `close`.
     max_n_var, max_dim
@@ -211,7 +213,7 @@ def is_forked() -> bool:
 
 
 def size() -> int:
-    """Return the number of ranks, the master included.
+    """Return the number of ranks, the master included, on all hosts together.
 
     Returns
     -------
@@ -231,6 +233,47 @@ def size() -> int:
     3
     """
     return PROGRAM.current().size
+
+
+class Host(NamedTuple):
+    """A host of the session.
+
+    Attributes
+    ----------
+    name : str
+    ranks : tuple of int
+        Those that run there.
+    """
+
+    name: str
+    ranks: Tuple[int, ...]
+
+
+def hosts() -> List[Host]:
+    """Return the hosts of the session, that of the program first, and which ranks run on each.
+
+    Returns
+    -------
+    list of Host
+        One, unless an MPI launcher has started the program on several.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.fork(3)
+    3
+    >>> [host.ranks for host in synk.hosts()]
+    [(0, 1, 2)]
+    """
+    session = PROGRAM.current()
+    if session.hosts is None:
+        return [Host(socket.gethostname(), tuple(range(session.size)))]
+    return [Host(*host) for host in zip(session.hosts.names, session.hosts.ranks)]
 
 
 def get_n_gpu() -> int:

@@ -34,7 +34,7 @@ from ..runtime.command import Start
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.session import GRACE_S, Session
 from ..sync.control_block import ControlBlock
-from ..sync.hosts import Hosts
+from ..sync.hosts import POOL_OF_MESSAGES, Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import log_as_the_environment_says
 from .devices import OpenDevices
@@ -285,6 +285,8 @@ class Program:
                     pools[rank] = shadow(nameless_file("shadow", 0))
                 elif rank != root:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
+            if hosts is not None:
+                pools[POOL_OF_MESSAGES] = nameless_file("messages", 0)
             of_program = [*self._inherited, self.pool]
             for pool in of_program:
                 pools[pool.ident] = pool

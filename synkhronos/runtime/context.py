@@ -115,8 +115,7 @@ class RankContext:
         if hosts is not None:
             fetcher = Fetcher(barrier, pool)
             all_reduce = None if hosts.places is None else fetcher.all_reduce
-            far = [ident for ident in pools if hosts.of(ident) != hosts.own]
-            known.reach(far, fetcher.fetch)
+            known.reach(filter(hosts.is_far, pools), fetcher.fetch, hosts.own > 0)
         borrowed = functools.partial(memory_in_cells, registry)
         transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, all_reduce)
         return cls(barrier, pool, known, transport, registry)

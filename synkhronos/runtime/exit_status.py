@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 
-
 #: The status of a rank whose host cannot be reached any more.
 LOST = -1000
 

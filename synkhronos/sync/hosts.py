@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional, Tuple
 
+#: Idents of pools up to this one are of the processes that speak to other hosts: for the ranks of their own host.
+POOL_OF_MESSAGES = -(1 << 20)
+
 
 class Hosts(NamedTuple):
     """The hosts of a session.
@@ -56,3 +59,7 @@ class Hosts(NamedTuple):
     def of(self, rank: int) -> int:
         """Return the host of a rank; the memory of the program, whose pools have negative numbers, is on the first."""
         return 0 if rank < 0 else next(host for host, ranks in enumerate(self.ranks) if rank in ranks)
+
+    def is_far(self, pool: int) -> bool:
+        """Return whether the memory with this number, a rank's or the program's, is on another host."""
+        return pool > POOL_OF_MESSAGES and self.of(pool) != self.own

@@ -6,14 +6,17 @@ Two processes of one machine, or one process on each pretend host::
     process = mpi.start(["program.py"], n=2)                  # plain mpirun: needs no root
     process = mpi.start(["program.py"], hosts=Cluster(3))     # mpirun on h0, which starts the others by the agent
 
-Pythons with mpi4py are named by `VARIABLES`; without one, the Python that runs the tests is looked at.
+Pythons with mpi4py are named by `VARIABLES`. Without one, ``make install-hosts`` has made environments beside the one that
+runs the tests; without these, that one may have an MPI itself.
 """
 
+import contextlib
 import functools
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,7 +124,8 @@ class Mpi(NamedTuple):
 @functools.lru_cache(maxsize=None)
 def find(kind):
     """Return the `Mpi` of a kind, or None."""
-    python = os.environ.get(VARIABLES[kind]) or sys.executable
+    beside = os.path.join(f"{sys.prefix}-{kind}", "bin", "python")
+    python = os.environ.get(VARIABLES[kind]) or (beside if os.path.exists(beside) else sys.executable)
     folders = os.pathsep.join([os.path.dirname(os.path.abspath(python)), os.environ.get("PATH", "")])
     launcher = shutil.which(LAUNCHERS[kind], path=folders)
     if launcher is None:
@@ -139,6 +143,19 @@ def lacking(kind):
     if find(kind) is not None:
         return ""
     return (
-        f"{TITLES[kind]} and mpi4py are not here: pip install mpi4py {kind} (make install-hosts does it), or name a "
+        f"{TITLES[kind]} and mpi4py are not here: make install-hosts installs them, or name a "
         f"Python that has them by {VARIABLES[kind]}"
     )
+
+
+def remove_what_stays():
+    """Remove what MPICH leaves in ``/dev/shm`` if it is killed; files that any process has mapped stay."""
+    mapped = ""
+    for path in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # the process has ended
+            mapped += path.read_text()
+    for path in Path("/dev/shm").glob("mpich_shm_*"):
+        # One that is younger may be about to be mapped by tests that run at the same time.
+        with contextlib.suppress(OSError):
+            if str(path) not in mapped and time.time() - path.stat().st_mtime > 1:
+                path.unlink()

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import mpi as mpi_module
 import pytest
@@ -93,6 +94,8 @@ def test_kill(mpi, program):
     finally:
         process.kill()
         process.communicate(timeout=30)  # ends when nobody has the pipe any more
+        time.sleep(1.1)
+        mpi_module.remove_what_stays()
 
 
 @pytest.fixture
@@ -125,11 +128,24 @@ def test_named_pythons_are_found(forgotten, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["openmpi", "mpich"])
+def test_an_environment_beside_this_one_is_found(forgotten, tmp_path, kind):
+    forgotten.setenv("PATH", "/bin")
+    forgotten.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    folder = tmp_path / f".venv-{kind}" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("python", mpi_module.LAUNCHERS[kind]):
+        (folder / name).write_text("#!/bin/sh\nexit 0\n")
+        (folder / name).chmod(0o755)
+    assert mpi_module.find(kind) == (kind, str(folder / "python"), str(folder / mpi_module.LAUNCHERS[kind]))
+
+
+@pytest.mark.parametrize("kind", ["openmpi", "mpich"])
 def test_without_mpi_a_sentence_says_what_is_lacking(forgotten, tmp_path, kind):
     forgotten.setenv("PATH", "/no-such-folder")
     forgotten.setattr(sys, "executable", str(tmp_path / "python"))
+    forgotten.setattr(sys, "prefix", str(tmp_path))
     assert mpi_module.find(kind) is None
-    assert f"pip install mpi4py {kind}" in mpi_module.lacking(kind) and "\n" not in mpi_module.lacking(kind)
+    assert "make install-hosts" in mpi_module.lacking(kind) and "\n" not in mpi_module.lacking(kind)
     forgotten.setenv(mpi_module.VARIABLES[kind], str(tmp_path / "no-such-python"))
     mpi_module.find.cache_clear()
     assert mpi_module.find(kind) is None

@@ -34,6 +34,19 @@ class Act(Command):
         return context.rank, os.getpid(), os.environ.get("SYNK_MEETING")
 
 
+class Long(Command):
+    """Take, exchange and return what is longer than any slot."""
+
+    title = "long"
+
+    def __init__(self, values):
+        self.values = values
+
+    def run(self, context):
+        found = context.transport.exchange(b"x" * 40_000)
+        return [len(notice) for notice in found], int(self.values[-1]), np.arange(30_000) + context.rank
+
+
 def fail():
     raise KeyError("of this rank")
 
@@ -100,7 +113,9 @@ def test_an_exception_elsewhere(session):
 def test_a_death_elsewhere(session):
     pid = everywhere(session)[2][1]
     began = time.monotonic()
-    with pytest.raises(WorkerDied, match=rf"rank 2 \(pid {pid} on host there\) was killed by SIGKILL.*in act") as caught:
+    with pytest.raises(
+        WorkerDied, match=rf"rank 2 \(pid {pid} on host there\) was killed by SIGKILL.*in act"
+    ) as caught:
         session.run(Act(2, die))
     assert time.monotonic() - began < TOLD_S
     assert (caught.value.rank, caught.value.pid, caught.value.exitcode) == (2, pid, -signal.SIGKILL)
@@ -153,6 +168,13 @@ def test_a_rank_that_stands_still_elsewhere(whole):
     with pytest.raises(WorkerTimeout, match=r"(?s)rank 3 \(pid \d+\).*in stand_still"):
         session.run(Act(3, stand_still))
     del session
+
+
+def test_long_messages_of_all_kinds(session):
+    """They do not fit into their slots: the command, the notice of each rank at a barrier, and the answers."""
+    sizes = session.run(Long(np.arange(50_000)))
+    assert [(size, last) for size, last, _ in sizes] == [([40_000] * 4, 49_999)] * 4
+    assert all(np.array_equal(answer, np.arange(30_000) + rank) for rank, (_, _, answer) in enumerate(sizes))
 
 
 def test_what_ranks_print_elsewhere(session, capfd):

@@ -20,6 +20,7 @@ from ...errors import SynkhronosError
 from ...host.interfaces import interfaces
 from ...memory.pool import Pool
 from ...sync.control_block import ControlBlock
+from ...sync.hosts import POOL_OF_MESSAGES
 from ..processes import fd_passing
 from ..processes.rank_main import take_default_signals
 from ..processes.servant import Servant
@@ -184,7 +185,7 @@ class _Bridge:
         self._processes = sorted(self.lines)
         lines = [self.lines[process] for process in self._processes]
         pools = dict(zip(idents, fds[1 + n_outputs :]))
-        pool = Pool(min(idents) - 1)
+        pool = Pool(POOL_OF_MESSAGES, fd=os.dup(pools.pop(POOL_OF_MESSAGES)))
         self.stand_in = StandIn(hosts, block, pools, pool, lines, outputs, self.bulk)
         for own, line in enumerate(lines, 1):
             reductions = 0 if self.bulk is None else self.bulk.reductions

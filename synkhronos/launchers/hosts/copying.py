@@ -16,6 +16,7 @@ import mmap
 import os
 import pickle
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
@@ -43,9 +44,6 @@ LOOK_EVERY_S = 0.05
 
 #: Seconds that what some ranks of this host have reached is kept back until the others have reached it, too.
 TOGETHER_S = 0.005
-
-#: Idents of the pools in which messages lie that do not fit into their slots: seen by the ranks of this host alone.
-POOL_OF_MESSAGES = -(1 << 20)
 
 Key = Tuple[int, Ranges]
 
@@ -77,6 +75,7 @@ class Copying(ABC):
         for ident, fd in pools.items():
             self.pools.add(ident, fd)
             self.memory[ident] = _Memory(fd)
+        self.pools.add(pool.ident, pool)
         self.lock = threading.RLock()
         self.ended = False
         self._asked = [0] * hosts.size  # by rank: its requests that have been seen
@@ -120,8 +119,11 @@ class Copying(ABC):
                     self._look_at_aborted()
                     self._look_at_requests()
                     waits = self.look(overdue)
-                except (OSError, EOFError):  # who receives from there is told, too
+                except (ConnectionError, EOFError):  # who receives from there is told, too
                     waits = False
+                except Exception:
+                    self.fail(traceback.format_exc())
+                    return
             seconds = TOGETHER_S if waits else LOOK_EVERY_S
 
     @abstractmethod
@@ -143,7 +145,16 @@ class Copying(ABC):
         """Do what a message says."""
         with self.lock:
             if not self.ended:
-                getattr(self, "on_" + message[0])(line, *message[1:])
+                try:
+                    getattr(self, "on_" + message[0])(line, *message[1:])
+                except (ConnectionError, EOFError):  # another host is gone, and who receives from there is told
+                    pass
+                except Exception:
+                    self.fail(traceback.format_exc())
+
+    @abstractmethod
+    def fail(self, reason: str) -> None:
+        """End the session after an error that must not be, rather than have ranks wait for ever."""
 
     # -- memory --------------------------------------------------------------------------------------------------
 
@@ -270,7 +281,8 @@ class Copying(ABC):
             return
         fetch.is_done = True
         if reason:
-            fetch.error = f"memory of host {self.hosts.names[self.hosts.of(fetch.ranges.pool)]} could not be brought here: {reason}"
+            host = self.hosts.names[self.hosts.of(fetch.ranges.pool)]
+            fetch.error = f"memory of host {host} could not be brought here: {reason}"
         for waits in fetch.waiting:
             waits.error = waits.error or fetch.error
             waits.open -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 from ...memory import messages
@@ -58,6 +59,13 @@ class Deputy(Copying):
 
     def line_to(self, host: int) -> Line:
         return self.line
+
+    def fail(self, reason: str) -> None:
+        print(
+            f"synkhronos: the serving process of host {self.hosts.names[self.hosts.own]} failed:\n{reason}",
+            file=sys.stderr,
+        )
+        self.line.close()  # and so it ends, and its ranks with it
 
     def look(self, overdue: bool) -> bool:
         block, words, near = self.block, self.block.words, self.hosts.near

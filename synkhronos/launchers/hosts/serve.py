@@ -16,11 +16,12 @@ from ...memory.memfd import nameless_file
 from ...memory.pool import Pool
 from ...runtime.launcher import RankConfig
 from ...sync.control_block import ControlBlock
+from ...sync.hosts import POOL_OF_MESSAGES
 from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher
 from . import wire
 from .bulk import Bulk
-from .copying import POOL_OF_MESSAGES, shadow
+from .copying import shadow
 from .deputy import Deputy
 from .facts import facts
 from .spec import SessionSpec

@@ -8,7 +8,15 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 from ...memory import messages
 from ...memory.pool import Pool
 from ...runtime.exit_status import LOST
-from ...sync.control_block import ABORTED, COMMAND_LENGTH, COMMAND_NUMBER, DECIDED, STOP_REQUESTED, ControlBlock
+from ...sync.control_block import (
+    ABORTED,
+    COMMAND_LENGTH,
+    COMMAND_NUMBER,
+    DECIDED,
+    FATAL_ERROR_BYTES,
+    STOP_REQUESTED,
+    ControlBlock,
+)
 from ...sync.hosts import Hosts
 from ..processes.keeper import record_exit
 from .bulk import Bulk
@@ -69,7 +77,7 @@ class StandIn(Copying):
         words, sent = self.block.words, self._sent
         if words[DECIDED] > sent[1]:
             number = sent[1] = words[DECIDED]
-            notices = {rank: self._notice(rank, number) for rank in range(self.hosts.size)}
+            notices = {rank: self.notice_of(rank, number) for rank in range(self.hosts.size)}
             for host, line in enumerate(self.lines, 1):
                 others = {rank: notice for rank, notice in notices.items() if rank not in self.hosts.ranks[host]}
                 line.send("decided", number, words[STOP_REQUESTED], {} if None in others.values() else others)
@@ -79,9 +87,6 @@ class StandIn(Copying):
             self._sent[2] = aborted
             self._look_at_aborted()
             self._send("aborted", aborted, self._reductions_then)
-
-    def _notice(self, rank: int, number: int) -> Any:
-        return self.notice_of(rank, number)
 
     def _send(self, *message: Any) -> None:
         for line in self.lines:
@@ -133,11 +138,15 @@ class StandIn(Copying):
         """A rank has printed something."""
         os.write(self.outputs[rank][stream], text)
 
+    def fail(self, reason: str) -> None:
+        for host in range(1, len(self.hosts.ranks)):
+            self.lose(host, f"the bridge process failed:\n{reason}")
+
     def lose(self, host: int, reason: str) -> None:
         """Count all ranks of a host as ended."""
         with self.lock:
             for rank in self.hosts.ranks[host]:
                 if not self.ended and not self.block.ended[rank]:
-                    words = reason.encode()
+                    words = reason.encode()[:FATAL_ERROR_BYTES]
                     self.block.fatal_error[rank][: len(words)] = words
                     record_exit(self.block, rank, LOST)

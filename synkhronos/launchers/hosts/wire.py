@@ -62,12 +62,15 @@ class Line:
 
         Raises
         ------
-        OSError
+        ConnectionError
             The peer is gone.
         """
         payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self._lock:
-            self._connection.send_bytes(payload)
+            try:
+                self._connection.send_bytes(payload)
+            except OSError as error:  # closed here, or by the peer, or it cannot be reached
+                raise ConnectionError(str(error)) from error
             self.sent += len(payload)
 
     def receive(self) -> Tuple[Any, ...]:

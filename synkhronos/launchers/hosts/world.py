@@ -89,12 +89,16 @@ class MpiWorld(World):
             for name, value in environment.settings(os.environ, interfaces()).items():
                 os.environ[name] = value
             try:
+                import mpi4py
+
+                mpi4py.rc.initialize = False
                 from mpi4py import MPI
             except ImportError as error:
                 raise SynkhronosError(
                     f"{self.place.started_by} has started this program on several hosts, for which mpi4py is needed "
                     f"({error}): pip install 'synkhronos[hosts]'"
                 ) from error
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
             comm = MPI.COMM_WORLD
             wrong = environment.wrong_world(self.place, comm.Get_size())
             local = self.place._replace(local_size=comm.Split_type(MPI.COMM_TYPE_SHARED).Get_size())
