@@ -73,6 +73,8 @@ SLOW = (
 #: The markers of all others.
 RULES = (
     # Of several hosts some collectives and one call of each kind; every message takes two processes more.
+    Rule("long", "tests/functions/", r"3 hosts-"),
+    Rule("long", "tests/replication/", r"3 hosts-"),
     Rule("thorough", "tests/", r"3 hosts-"),
     Rule("thorough", "tests/collectives/", r"arguments.*2 hosts-|many_variables.*2 hosts-"),
     Rule("thorough", "tests/functions/", r"\[(?!.*test_steps).*2 hosts-"),

@@ -281,8 +281,8 @@ class Copying(ABC):
             return
         fetch.is_done = True
         if reason:
-            name = self.hosts.names[self.hosts.of(fetch.ranges.pool)]
-            fetch.error = f"memory of host {name} could not be brought here: {reason}"
+            host = self.hosts.names[self.hosts.of(fetch.ranges.pool)]
+            fetch.error = f"memory of host {host} could not be brought here: {reason}"
         for waits in fetch.waiting:
             waits.error = waits.error or fetch.error
             waits.open -= 1
