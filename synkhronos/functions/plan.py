@@ -251,9 +251,11 @@ class Prepared:
         self._shared_rows: Any = None
         if self.pieces:
             self._values = [_lasting(argument, context) for argument in plan.arguments]
-            self._indices = None if plan.indices is None else Indices(context.pools.lasting(plan.indices))
+            self._indices = None if plan.indices is None else Indices(context.pools.here(plan.indices))
             if plan.division.shared_rows is not None:
                 self._shared_rows = _selection(plan.division.shared_rows[context.rank], context)
+        #: Lists of indices that lie on another host, where they change from call to call.
+        self._far_indices = [handle for handle in _indices_of(plan, context) if context.pools.is_far(handle)]
         # Of the same list of indices a rank takes the same part in every call.
         self._parts = [None if self._indices is None else self._indices.part(*rows) for _, rows, _ in self.pieces]
         self._passing = [i for i, value in enumerate(self._values) if value is None]
@@ -261,7 +263,9 @@ class Prepared:
         self._far = [i for i in self._passing if context.pools.is_far(plan.arguments[i].value)]
 
     def values(self, context: RankContext) -> List[Any]:
-        """Return the whole value of every argument, for one call."""
+        """Return the whole value of every argument, for one call; what lies on another host is not there yet."""
+        if self._far_indices:
+            context.pools.fetch(self._far_indices)
         values = list(self._values)
         for i in self._passing:
             kind, value, _, _ = self.plan.arguments[i]
@@ -341,4 +345,10 @@ def _lasting(argument: Argument, context: RankContext) -> Optional[np.ndarray[An
 
 def _selection(selection: Any, context: RankContext) -> Any:
     """Return the selection, which may be a handle of its indices."""
-    return selection if isinstance(selection, (Rows, Indices)) else Indices(context.pools.lasting(selection))
+    return selection if isinstance(selection, (Rows, Indices)) else Indices(context.pools.here(selection))
+
+
+def _indices_of(plan: Plan, context: RankContext) -> List[Any]:
+    """Return the handles of the lists of indices that this rank uses."""
+    shared_rows = plan.division.shared_rows
+    return [plan.indices, None if shared_rows is None else shared_rows[context.rank]]
