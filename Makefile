@@ -1,4 +1,4 @@
-# make install | demo | quick | test | test-all | test-long | check | prove | sabotage | bench | docs | clean
+# make install | demo | quick | test | test-hosts | test-all | test-long | check | prove | sabotage | bench | docs | clean
 # PYTHON=python3.9 chooses the interpreter, ENGINE=theano or ENGINE=pytensor the engine, else the interpreter does: Theano on
 # Python 3.8 to 3.11, PyTensor on 3.12 and later. The tiers of tests are described in docs/testing.rst.
 BOOT := $(or $(PYTHON),python3)
@@ -13,13 +13,17 @@ BIN := $(word 2,$(CHOSEN))/bin/python
 JOBS ?= 2
 PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo quick test test-engine test-rest test-all test-long check prove sabotage bench docs clean
+.PHONY: install install-hosts demo quick test test-engine test-hosts test-rest test-all test-long check prove sabotage bench docs clean
 
 # Returns at once if nothing has changed: tools/install.py compares what it installed with what is asked for.
 install:
 	@command -v $(BOOT) >/dev/null || { echo "$(BOOT) was not found: install Python 3.8 to 3.14, on Debian or Ubuntu by" \
 		"'apt-get install python3 python3-venv python3-dev g++'" >&2; exit 1; }
 	@$(INSTALL)
+
+# An environment for each MPI, beside the engine's and with its packages.
+install-hosts: install
+	@$(INSTALL) --mpi
 
 demo: install
 	@echo "make demo: trains a network on real digits with Synkhronos, then without it (a minute or two)"
@@ -38,12 +42,16 @@ test-engine: install
 	@echo "make test-engine: what make test has for $(CHOSEN_ENGINE), and make quick (up to six minutes on two cores)"
 	$(PYTEST) -m "($(CHOSEN_ENGINE) or quick) and not thorough and not long"
 
+test-hosts: install-hosts
+	@echo "make test-hosts: several hosts, by Open MPI and MPICH, on pretend hosts if this is root (minutes)"
+	$(PYTEST) tests/hosts
+
 # What test-all runs besides test.
-test-rest: install
+test-rest: install-hosts
 	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (up to fifteen minutes on two cores)"
 	$(PYTEST) -m thorough
 
-test-all: install
+test-all: install-hosts
 	@echo "make test-all: everything but test-long (up to twenty-one minutes on two cores)"
 	$(PYTEST) -m "not long"
 
@@ -77,5 +85,5 @@ docs: install
 	@echo "make docs: open docs/_build/html/index.html"
 
 clean:
-	rm -rf .venv .venv-pytensor build dist *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pytensor .venv-openmpi .venv-mpich .venv-pytensor-openmpi .venv-pytensor-mpich build dist *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

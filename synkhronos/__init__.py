@@ -5,12 +5,14 @@ program has begun, and what the program sets up before its own first import of N
 """
 
 import atexit
+import os
 import sys
 from importlib import import_module
 from typing import Any, List
 
 from .engines.pytensor import import_check
 from .engines.theano.import_fixes import prepare
+from .launchers.hosts.environment import place
 
 __version__ = "0.1.0"
 
@@ -38,6 +40,7 @@ _HOMES = {
     "get_n_gpu": "program.lifecycle",
     "get_shapes": "collectives.shapes",
     "get_value": "collectives.get_value",
+    "hosts": "program.lifecycle",
     "in_sync": "collectives.in_sync",
     "is_forked": "program.lifecycle",
     "loader": "extensions.loader",
@@ -52,14 +55,29 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
+_placed: List[bool] = []
+
 
 def __getattr__(name: str) -> Any:
     """Load a published name."""
     if name not in _HOMES:
         raise AttributeError(f"module 'synkhronos' has no attribute {name!r}")
+    take_place()
     home = import_module("." + _HOMES[name], __name__)
     value = globals()[name] = home if _HOMES[name] == name else getattr(home, name)
     return value
+
+
+def take_place() -> None:
+    """Divert this process to serve, if an MPI launcher has started it on another host than the first.
+
+    The first use of a published name does it: the program runs on the first host alone.
+    """
+    if _placed:
+        return
+    _placed.append(True)
+    if place(os.environ) is not None:
+        import_module(".program.hosts", __name__).take_place()
 
 
 def __dir__() -> List[str]:
@@ -74,6 +92,9 @@ def _shut_down() -> None:
         program.PROGRAM.shut_down()
 
 
+if place(os.environ) is not None:
+    # MPI is for the process that speaks to other hosts: Theano would initialise it in this one.
+    os.environ.setdefault("MPI4PY_RC_INITIALIZE", "false")
 prepare()
 import_check.prepare()
 del prepare

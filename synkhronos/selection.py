@@ -98,6 +98,11 @@ class Rows:  # every call makes some: a frozen dataclass would take three times 
         """Whether `take` returns a view, so that taking rows costs nothing."""
         return True
 
+    @property
+    def numbers(self) -> NDArray[np.intp]:
+        """The rows that are selected, in their order."""
+        return np.arange(self.start, self.stop, self.step)
+
     def part(self, lo: int, hi: int) -> Rows:
         """Return the selection of the ``lo``-th to (not including) the ``hi``-th selected row."""
         rows = range(self.start, self.stop, self.step)[lo:hi]
@@ -152,6 +157,11 @@ class Indices:
     def is_view(self) -> bool:
         """Whether `take` returns a view, so that taking rows costs nothing."""
         return False
+
+    @property
+    def numbers(self) -> NDArray[np.intp]:
+        """The rows that are selected, in their order."""
+        return self.array
 
     def part(self, lo: int, hi: int) -> Indices:
         """Return the selection of the ``lo``-th to (not including) the ``hi``-th selected row."""

@@ -169,10 +169,10 @@ def words_of():
 
 def leftovers():
     """Return what must not be there when no session is open: processes, names, threads."""
-    keeper = PROGRAM.keeper_pid
+    lasting = PROGRAM.lasting_processes()
     found = []
     for child in psutil.Process().children(recursive=True):
-        if child.pid != keeper:
+        if child.pid not in lasting:
             found.append(f"process {child.pid}: {child.name()}")
     names = ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synk" in name]
     found += ["shared memory " + name for name in names if not mapped_elsewhere(name)]

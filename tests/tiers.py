@@ -48,7 +48,11 @@ SLOW = (
     Rule("", "tests/functions/test_steps_on_processes.py"),
     Rule("", "tests/host/test_affinity.py"),
     Rule("", "tests/host/test_heap.py"),
-    Rule("", "tests/launchers/"),
+    Rule("", "tests/launchers/test_courier.py", r"test_all_reduce\[.*-[24]\]|test_sizes\[.*-[124]\]|hardly|rare|waits"),
+    *[
+        Rule("", f"tests/launchers/test_{name}.py")
+        for name in ("courier_over_mpi", "fd_passing", "keeper", "local", "output", "rank_main")
+    ],
     Rule("", "tests/program/"),
     Rule("", "tests/programs/"),
     Rule("", "tests/programs_2017/"),
@@ -63,12 +67,21 @@ SLOW = (
     Rule("", "tests/runtime/test_session.py", "timeout|deadline|waited_for"),
     Rule("", "tests/sabotage/"),
     # Of the worlds and of the numbers of ranks, two ranks and the middle one of three as the root are enough.
-    Rule("", "tests/", r"fork-|\b(1-root0|2-root1|3-root0|3-root2)\b"),
+    Rule("", "tests/", r"fork-|hosts-|\b(1-root0|2-root1|3-root0|3-root2)\b"),
 )
 
 #: The markers of all others.
 RULES = (
+    # Of several hosts some collectives and one call of each kind; every message takes two processes more.
+    Rule("long", "tests/functions/", r"3 hosts-"),
+    Rule("long", "tests/replication/", r"3 hosts-"),
+    Rule("thorough", "tests/", r"3 hosts-"),
+    Rule("thorough", "tests/collectives/", r"arguments.*2 hosts-|many_variables.*2 hosts-"),
+    Rule("thorough", "tests/functions/", r"\[(?!.*test_steps).*2 hosts-"),
+    Rule("thorough", "tests/replication/", r"2 hosts-"),
     Rule("thorough", "tests/gpu/"),
+    # Pretend hosts, with MPI if it is there.
+    Rule("thorough", "tests/hosts/"),
     # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
     Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program|mlp_of_the_demo"),
     Rule(
@@ -87,6 +100,7 @@ RULES = (
     Rule("thorough", "tests/exact_programs/", r"on_processes|test_program\[(?!mlp\]|highway|char_cnn|autoencoder)"),
     Rule("thorough", "tests/exact_programs/", r"boltzmann|\[variational|\[gru|statistics_tell"),
     Rule("thorough", "tests/functions/test_exact.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
+    Rule("thorough", "tests/launchers/test_courier_over_mpi.py"),
     Rule("thorough", "tests/functions/test_default_ops.py", r"\bthreads-1"),
     # Hundreds of graphs, each for two kinds of functions: one kind, and the simple rules, are enough for `make test`.
     Rule("thorough", "tests/sharding/", r"\[exact-"),

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
+from synkhronos.launchers.hosts.world import StartedWorld
 from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
+from synkhronos.sync.hosts import Hosts
 
 try:
     import theano  # (before the first fork: the ranks inherit it, and need not import it themselves)
@@ -57,12 +59,31 @@ class Tables(Command):
         return len(context.functions), len(context.shareds), context.pool.used
 
 
+#: Hosts of tests, of which a session may use some; and how many ranks each has, in worlds of several.
+MAX_HOSTS = 3
+COUNTS = {"2 hosts": (2, 2), "3 hosts": (1, 2, 1)}
+
+
+def meet(n):
+    """Have this program's sessions run on at least n hosts, which are processes of this machine; once for all tests."""
+    if PROGRAM.world is None or len(PROGRAM.other_hosts()) < n:
+        PROGRAM.shut_down()
+        PROGRAM.meet(StartedWorld([f"host{i}" for i in range(MAX_HOSTS)], [__name__]))
+
+
+def over_hosts(counts, root=0, **options):
+    """Open a session of so many ranks on each host."""
+    meet(len(counts))
+    hosts = Hosts.of_counts(tuple(f"host{i}" for i in range(len(counts))), tuple(counts))
+    return PROGRAM.open(hosts.size, root, hosts=hosts, **options)
+
+
 class World:
     """An open session, and variables of one engine that all its ranks hold.
 
     Attributes
     ----------
-    launcher : "threads" or "fork"
+    launcher : "threads", "fork", or one of `COUNTS`
     n, root : int
     engine : module, with ``shared``, ``variable`` and what the tests of that engine need
     **options
@@ -74,7 +95,10 @@ class World:
         self.engine_name = engine
         if DEVICE and launcher == "fork":
             options.setdefault("devices", [DEVICE] * n)
-        self.session = PROGRAM.open(n, root, launcher=launcher, **options)
+        if launcher in COUNTS:
+            self.session = over_hosts(COUNTS[launcher], root, **options)
+        else:
+            self.session = PROGRAM.open(n, root, launcher=launcher, **options)
         self._functions = []
 
     def __repr__(self):
@@ -127,6 +151,7 @@ LINKER = os.environ.get("SYNK_TEST_LINKER", "py")
 #: Worlds that every collective and every form of a call is tried in: most as threads, the same as processes.
 WORLDS = [("threads", n, root, "numpy") for n, root in ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2))]
 WORLDS += [("fork", 2, 0, "numpy"), ("fork", 3, 1, "numpy")]
+WORLDS += [("2 hosts", 4, 1, "numpy"), ("3 hosts", 4, 0, "numpy")]
 THEANO_WORLDS = [
     pytest.param(world, marks=pytest.mark.theano, id="{}-{}-root{}-{}".format(*world))
     for world in (("fork", 1, 0, "theano"), ("fork", 2, 0, "theano"), ("fork", 3, 2, "theano"))

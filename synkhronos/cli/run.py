@@ -17,6 +17,7 @@ from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from types import ModuleType, TracebackType
 from typing import Any, Callable, Dict, List, Optional, Type
 
+from synkhronos import take_place
 from synkhronos.engines.theano.import_fixes import prepare
 
 USAGE = """\
@@ -57,9 +58,16 @@ def main(arguments: List[str]) -> int:
     if arguments == ["doctor"] and not check:
         # Imported only here: a program that is run starts with as few modules as possible.
         from synkhronos.cli import doctor
+        from synkhronos.launchers.hosts.environment import place
 
+        mine = place(os.environ)
+        if mine is not None:
+            from synkhronos.cli.hosts import report
+
+            return report.main(mine)
         return doctor.main()
     prepare()
+    take_place()
     if check:
         os.environ["SYNK_CHECK"] = "1"  # not through the library's own modules, which import NumPy
         atexit.register(_tell_what_was_checked, os.getpid())

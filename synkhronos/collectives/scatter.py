@@ -24,8 +24,9 @@ class Scatter(CollectiveCommand):
         self.divisions, self.axes = divisions, axes
 
     def run(self, context: RankContext) -> None:
-        values = [context.pools.attach(handle) for handle, _, _ in self.divisions]
         rows = [selection.part(*bounds[context.rank]) for _, selection, bounds in self.divisions]
+        handles = [handle for handle, _, _ in self.divisions]
+        values = [context.pools.rows(handle, part) for handle, part in zip(handles, rows)]
         context.commit_values(self.numbers, taken(context, self.numbers, values, rows, self.axes))
 
 

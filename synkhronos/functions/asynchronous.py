@@ -308,6 +308,10 @@ def run_asynchronously(
     name, inputs = function.name or "without a name", function._arguments.inputs
     values = signature.bind(inputs, function._arguments.labels, function.name, tuple(args), kwargs)
     of_inputs, _ = read_all(batches, None, None)
+    if session.hosts is not None:
+        raise ArgumentValueError(
+            "asynchronous", "False with several hosts", "True", "asynchronous ranks share memory and locks of one host"
+        )
     with session.lock:
         session.check()
         function._plans_in(session)

@@ -251,19 +251,28 @@ class Prepared:
         self._shared_rows: Any = None
         if self.pieces:
             self._values = [_lasting(argument, context) for argument in plan.arguments]
-            self._indices = None if plan.indices is None else Indices(context.pools.attach(plan.indices))
+            self._indices = None if plan.indices is None else Indices(context.pools.here(plan.indices))
             if plan.division.shared_rows is not None:
                 self._shared_rows = _selection(plan.division.shared_rows[context.rank], context)
+        #: Lists of indices that lie on another host, where they change from call to call.
+        self._far_indices = [handle for handle in _indices_of(plan, context) if context.pools.is_far(handle)]
         # Of the same list of indices a rank takes the same part in every call.
         self._parts = [None if self._indices is None else self._indices.part(*rows) for _, rows, _ in self.pieces]
         self._passing = [i for i, value in enumerate(self._values) if value is None]
+        #: The arguments that lie on another host.
+        self._far = [i for i in self._passing if context.pools.is_far(plan.arguments[i].value)]
 
     def values(self, context: RankContext) -> List[Any]:
-        """Return the whole value of every argument, for one call."""
+        """Return the whole value of every argument, for one call; what lies on another host is not there yet."""
+        if self._far_indices:
+            context.pools.fetch(self._far_indices)
         values = list(self._values)
         for i in self._passing:
             kind, value, _, _ = self.plan.arguments[i]
-            values[i] = cloudpickle.loads(value) if kind == "value" else context.pools.attach(value)
+            if i in self._far:
+                values[i] = context.pools.here(value)  # `slice` brings what it takes of it
+            else:
+                values[i] = cloudpickle.loads(value) if kind == "value" else context.pools.attach(value)
         return values
 
     def slice(self, i: int, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext) -> List[Any]:
@@ -282,6 +291,10 @@ class Prepared:
         """
         _, (begin, end), shared_part = self.pieces[i]
         part: Any = self._parts[i] if rows is None else rows.part(begin, end)
+        for j in self._far:
+            kind, handle = self.plan.arguments[j][:2]
+            chosen = part if kind == "selected" and part is not None else Rows(begin, end, 1)
+            context.pools.fetch([handle], chosen.numbers if kind in ("selected", "batch") else None)
         taken = []
         for j, ((kind, sent, mutable, axis), value) in enumerate(zip(self.plan.arguments, values)):
             if kind == "selected" and part is not None:
@@ -322,11 +335,20 @@ class Prepared:
 def _lasting(argument: Argument, context: RankContext) -> Optional[np.ndarray[Any, Any]]:
     """Return the array of an argument if it can be kept for later calls.
 
-    Files and named memory are attached for every call: they may be replaced, and every mapping takes a descriptor.
+    Files and named memory are attached for every call: they may be replaced, and every mapping takes a descriptor. What
+    lies on another host may have changed there.
     """
-    return context.pools.attach(argument.value) if isinstance(argument.value, Handle) else None
+    handle = argument.value
+    lasts = isinstance(handle, Handle) and not context.pools.is_far(handle)
+    return context.pools.attach(handle) if lasts else None
 
 
 def _selection(selection: Any, context: RankContext) -> Any:
     """Return the selection, which may be a handle of its indices."""
-    return selection if isinstance(selection, (Rows, Indices)) else Indices(context.pools.attach(selection))
+    return selection if isinstance(selection, (Rows, Indices)) else Indices(context.pools.here(selection))
+
+
+def _indices_of(plan: Plan, context: RankContext) -> List[Any]:
+    """Return the handles of the lists of indices that this rank uses."""
+    shared_rows = plan.division.shared_rows
+    return [plan.indices, None if shared_rows is None else shared_rows[context.rank]]

@@ -2,7 +2,7 @@
 
 ::
 
-    copy.py      copy_into, join_into ----+
-                                          +--> _kernels.c   (buffers in, no addresses; NumPy instead without it)
-    reduce.py    Portion.combine -----------+
+    copy.py       copy_into, join_into ----+
+    reduce.py     Portion.combine ---------+--> _kernels.c   (buffers in, no addresses; NumPy instead without it)
+    encoding.py   encode, decode ----------+
 """

@@ -1,4 +1,5 @@
-/* Copy and reduce arrays that are larger than the caches; `copy.py` and `reduce.py` decide when.
+/* Copy and reduce arrays that are larger than the caches, and halve numbers that travel; `copy.py`, `reduce.py` and
+ * `encoding.py` decide when.
  *
  * Memory is given as objects with the buffer protocol, never as addresses. Whatever the arguments, nothing outside these
  * buffers is read or written: their lengths, dtypes, contiguity, alignment and writability are checked when a `Pieces`
@@ -396,8 +397,76 @@ copy(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* The upper halves of numbers of single precision, rounded to the nearest, ties to even; every nan is the same one. */
+FOR_EVERY_WIDTH static void
+narrow(uint16_t *restrict out, const uint32_t *restrict bits, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t rounded = (bits[i] + 0x7FFF + (bits[i] >> 16 & 1)) >> 16;
+        out[i] = (uint16_t)((bits[i] & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : rounded);
+    }
+}
+
+FOR_EVERY_WIDTH static void
+widen(uint32_t *restrict bits, const uint16_t *restrict in, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        bits[i] = (uint32_t)in[i] << 16;
+}
+
+/* Call `narrow` or `widen` on the buffers (target, source), if they fit. */
+static PyObject *
+convert(PyObject *args, int narrows)
+{
+    Py_buffer target, source;
+    if (!PyArg_ParseTuple(args, "w*y*", &target, &source))
+        return NULL;
+    const Py_buffer *half = narrows ? &target : &source, *full = narrows ? &source : &target;
+    int fits = half->len % 2 == 0 && full->len % 4 == 0 && half->len / 2 == full->len / 4;
+    int aligned = !half->len || !((uintptr_t)half->buf % 2 || (uintptr_t)full->buf % 4);
+    if (fits && aligned) {
+        Py_BEGIN_ALLOW_THREADS
+        if (narrows)
+            narrow(target.buf, source.buf, (size_t)half->len / 2);
+        else
+            widen(target.buf, source.buf, (size_t)half->len / 2);
+        Py_END_ALLOW_THREADS
+    } else if (fits) {
+        PyErr_SetString(PyExc_ValueError, "a buffer is not aligned to its elements");
+    } else {
+        PyErr_Format(PyExc_ValueError, "the buffers have %zd and %zd bytes", target.len, source.len);
+    }
+    PyBuffer_Release(&target);
+    PyBuffer_Release(&source);
+    if (!fits || !aligned)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(encode_bfloat16_doc,
+"encode_bfloat16(target, source)\n--\n\n"
+"Write the upper halves of numbers of single precision, rounded to the nearest, into a buffer of half the size.");
+
+static PyObject *
+encode_bfloat16(PyObject *module, PyObject *args)
+{
+    return convert(args, 1);
+}
+
+PyDoc_STRVAR(decode_bfloat16_doc,
+"decode_bfloat16(target, source)\n--\n\n"
+"Write numbers of single precision whose upper halves are given into a buffer of twice the size.");
+
+static PyObject *
+decode_bfloat16(PyObject *module, PyObject *args)
+{
+    return convert(args, 0);
+}
+
 static PyMethodDef methods[] = {
     {"copy", copy, METH_VARARGS, copy_doc},
+    {"encode_bfloat16", encode_bfloat16, METH_VARARGS, encode_bfloat16_doc},
+    {"decode_bfloat16", decode_bfloat16, METH_VARARGS, decode_bfloat16_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -6,17 +6,19 @@ import mmap
 import os
 import weakref
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SharedMemoryError
 from ..host.units import readable_bytes
+from ..selection import Selection
 from ..trace import point
 from . import mapped_file, posix_names
 from .handles import FileHandle, Handle, NameHandle, extent
 from .pool import Pool
+from .ranges import Ranges, by_pool, ranges_of
 
 _PEER_WINDOW_BYTES = 1 << 30  # a peer's pool is mapped as far as its arrays reach: 200 pools fit into one process
 _MAX_FILES = 16  # mapped at a time; each costs a descriptor
@@ -30,6 +32,9 @@ class PoolMap:
         self._pools: Dict[int, Pool] = {}
         self._mappings: Dict[int, mmap.mmap] = {}
         self._others: OrderedDict[Tuple[Any, ...], mmap.mmap] = OrderedDict()
+        self._far: FrozenSet[int] = frozenset()
+        self._fetch: Any = None
+        self._elsewhere = False
 
     def __repr__(self) -> str:
         return f"<PoolMap: pools {self._known()}, {len(self._others)} files>"
@@ -55,6 +60,49 @@ class PoolMap:
         for table in tables:
             table.pop(ident, None)
 
+    def reach(self, far: Iterable[int], fetch: Callable[[Sequence[Ranges]], None], elsewhere: bool) -> None:
+        """Have pools of other hosts fetched, whose shadows are known here, before arrays in them are attached.
+
+        Parameters
+        ----------
+        far : iterable of int
+            Their idents.
+        fetch : callable
+            See `sync.fetching`.
+        elsewhere : bool
+            Whether the program, which maps files, runs on another host.
+        """
+        self._far, self._fetch, self._elsewhere = frozenset(far), fetch, elsewhere
+
+    def is_far(self, handle: Any) -> bool:
+        """Return whether the array of a handle lies on another host."""
+        return isinstance(handle, Handle) and handle.pool in self._far
+
+    def fetch(self, handles: Iterable[Any], rows: Optional[NDArray[np.int64]] = None) -> None:
+        """Bring those arrays here that lie on other hosts, or some of their rows: into the shadows."""
+        ranges = by_pool(ranges_of(handle, rows) for handle in handles if self.is_far(handle))
+        if ranges:
+            self._fetch(ranges)
+
+    def rows(self, handle: Union[Handle, FileHandle, NameHandle], selection: Selection) -> NDArray[Any]:
+        """Return the array of a handle of which only some rows are read: only these are fetched from another host.
+
+        Parameters
+        ----------
+        handle
+            As in `attach`.
+        selection : Selection
+            The rows.
+        """
+        if not self.is_far(handle):
+            return self.attach(handle)
+        self.fetch([handle], selection.numbers)
+        return self.here(handle)  # type: ignore[arg-type]
+
+    def lasting(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
+        """Return the array of a handle that never changes as one that can be kept; a copy if it is on another host."""
+        return np.array(self.attach(handle)) if self.is_far(handle) else self.attach(handle)
+
     def reopen(self, ident: int) -> int:
         """Return a descriptor of a pool's file that shares no position and no locks with any other.
 
@@ -75,7 +123,7 @@ class PoolMap:
 
     @point("memory")
     def attach(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
-        """Return the array of a handle, without a copy.
+        """Return the array of a handle, without a copy; if it lies on another host, it is fetched first.
 
         The array keeps the memory mapped, but does not keep its range from being used again: the owner of the pool
         decides about that.
@@ -89,6 +137,12 @@ class PoolMap:
         """
         if not isinstance(handle, Handle):
             return self._attach_other(handle)
+        if handle.pool in self._far:
+            self.fetch([handle])
+        return self.here(handle)
+
+    def here(self, handle: Handle) -> NDArray[Any]:
+        """Return the array of a handle as `attach` does; of another host, what was last fetched from there."""
         mapping, peer = self._mappings.get(handle.pool), self._peers.get(handle.pool)
         if mapping is not None:
             try:
@@ -107,6 +161,10 @@ class PoolMap:
         return sorted({*self._peers, *self._mappings})
 
     def _attach_other(self, handle: Union[FileHandle, NameHandle]) -> NDArray[Any]:
+        if self._elsewhere and isinstance(handle, NameHandle):
+            raise ValueError(
+                f"the shared memory {handle.name} is on the host of the program alone: make the Data without a name"
+            )
         if isinstance(handle, FileHandle):
             key: Tuple[Any, ...] = (handle.path, handle.mode, handle.identity)
             offset, strides = handle.offset, handle.strides
@@ -117,7 +175,7 @@ class PoolMap:
             mapping = self._others.get(key)
             if mapping is None or fresh:
                 mapping = (
-                    mapped_file.open_mapping(handle)
+                    mapped_file.open_mapping(handle, self._elsewhere)
                     if isinstance(handle, FileHandle)
                     else posix_names.open_mapping(handle)
                 )

@@ -80,8 +80,14 @@ def check(handle: FileHandle) -> None:
     _compare(handle, stat)
 
 
-def open_mapping(handle: FileHandle) -> mmap.mmap:
+def open_mapping(handle: FileHandle, elsewhere: bool = False) -> mmap.mmap:
     """Map the whole file of a handle.
+
+    Parameters
+    ----------
+    handle : FileHandle
+    elsewhere : bool
+        Whether the handle comes from another host, which knows the same file by other numbers.
 
     Raises
     ------
@@ -92,9 +98,11 @@ def open_mapping(handle: FileHandle) -> mmap.mmap:
     try:
         fd = os.open(handle.path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_CLOEXEC)
     except OSError as error:
-        raise ValueError(f"cannot map the file {handle.path}: {error.strerror}; keep it in place") from None
+        what = "put it where all hosts see it" if elsewhere else "keep it in place"
+        raise ValueError(f"cannot map the file {handle.path}: {error.strerror}; {what}") from None
     try:
-        _compare(handle, os.fstat(fd))
+        stat = os.fstat(fd)
+        _compare(handle._replace(identity=(stat.st_dev, stat.st_ino)) if elsewhere else handle, stat)
         return mmap.mmap(fd, 0, access=mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ)
     finally:
         os.close(fd)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, Optional, Sequence
+import socket
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError, StateError, SynkhronosError
 from ..host import gpus, machine
 from ..runtime.session import check_timeout
+from ..sync.hosts import Hosts
 from .devices import choose_devices
 from .program import PROGRAM
 
@@ -47,12 +49,13 @@ def fork(
     Parameters
     ----------
     n_parallel : int, optional
-        Number of ranks, the master included; 1 is legal. All GPUs, or the cores this process may use, by default.
+        Number of ranks, the master included; 1 is legal. All GPUs, or the cores this process may use, by default. If an
+        MPI launcher has started the program on several hosts: of the ranks of each, by default the cores of each.
     use_gpu : bool, optional
         True: GPUs, or an error that says what is missing; False: CPU processes; None: GPUs if there are any that can be
         used, else CPU processes and a line in the log that says why.
     master_rank : int
-        The rank of the calling process.
+        The rank of the calling process, one of those of its host.
     profile_workers : bool
         Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, into the working directory at `close`.
     max_n_var, max_dim
@@ -119,11 +122,17 @@ def fork(
             raise ArgumentTypeError(argument, expected, _with_type(value))
     if n_parallel is not None:
         n_parallel = _positive("n_parallel", n_parallel)
-    names = choose_devices(devices, use_gpu, n_parallel)
-    size = len(names) if names else machine.core_budget() if n_parallel is None else n_parallel
-    root = _integer("master_rank", master_rank)
-    if not 0 <= root < size:
-        raise ArgumentValueError("master_rank", f"from 0 to {size - 1}, as there are {size} ranks", str(root))
+    there = PROGRAM.other_hosts()
+    if there and (use_gpu or devices):
+        raise ArgumentValueError("use_gpu", "False with several hosts", "GPUs", "start one process with all GPUs")
+    names = None if there else choose_devices(devices, use_gpu, n_parallel)
+    counts = tuple(n_parallel or host.cores for host in there)
+    places = tuple(host.place for host in there if host.place is not None) or None
+    hosts = Hosts.of_counts(tuple(host.name for host in there), counts, places=places) if there else None
+    size = sum(counts) or (len(names) if names else machine.core_budget() if n_parallel is None else n_parallel)
+    root, n_near = _integer("master_rank", master_rank), len(hosts.near) if hosts else size
+    if not 0 <= root < n_near:
+        raise ArgumentValueError("master_rank", f"from 0 to {n_near - 1}, as there are {n_near} ranks", str(root))
     most = machine.descriptor_limit() // DESCRIPTORS_PER_RANK
     if size > max(1, most):
         raise SynkhronosError(
@@ -154,7 +163,7 @@ def fork(
     )
     if names and use_gpu is None and devices is None:
         try:
-            return PROGRAM.open(size, root, devices=names, **options).size
+            return PROGRAM.open(size, root, devices=names, hosts=hosts, **options).size
         except StateError:
             raise
         except SynkhronosError as error:
@@ -162,7 +171,7 @@ def fork(
             names, size = None, n_parallel or machine.core_budget()
             if root >= size:
                 raise
-    return PROGRAM.open(size, root, devices=names, **options).size
+    return PROGRAM.open(size, root, devices=names, hosts=hosts, **options).size
 
 
 def close() -> None:
@@ -204,7 +213,7 @@ def is_forked() -> bool:
 
 
 def size() -> int:
-    """Return the number of ranks, the master included.
+    """Return the number of ranks, the master included, on all hosts together.
 
     Returns
     -------
@@ -224,6 +233,47 @@ def size() -> int:
     3
     """
     return PROGRAM.current().size
+
+
+class Host(NamedTuple):
+    """A host of the session.
+
+    Attributes
+    ----------
+    name : str
+    ranks : tuple of int
+        Those that run there.
+    """
+
+    name: str
+    ranks: Tuple[int, ...]
+
+
+def hosts() -> List[Host]:
+    """Return the hosts of the session, that of the program first, and which ranks run on each.
+
+    Returns
+    -------
+    list of Host
+        One, unless an MPI launcher has started the program on several.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.fork(3)
+    3
+    >>> [host.ranks for host in synk.hosts()]
+    [(0, 1, 2)]
+    """
+    session = PROGRAM.current()
+    if session.hosts is None:
+        return [Host(socket.gethostname(), tuple(range(session.size)))]
+    return [Host(*host) for host in zip(session.hosts.names, session.hosts.ranks)]
 
 
 def get_n_gpu() -> int:

@@ -19,6 +19,12 @@ from ..host import machine
 from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
 from ..host.signals import DeferredSignals
+from ..launchers.hosts.bridge import Bridge
+from ..launchers.hosts.copying import shadow
+from ..launchers.hosts.facts import Facts
+from ..launchers.hosts.launcher import HostsLauncher
+from ..launchers.hosts.spec import SessionSpec, modules_to_import
+from ..launchers.hosts.world import World, environment_of_ranks
 from ..launchers.local import LocalLauncher
 from ..launchers.processes.keeper import Keeper
 from ..launchers.processes.launcher import ProcessLauncher
@@ -28,6 +34,7 @@ from ..runtime.command import Start
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.session import GRACE_S, Session
 from ..sync.control_block import ControlBlock
+from ..sync.hosts import POOL_OF_MESSAGES, Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import log_as_the_environment_says
 from .devices import OpenDevices
@@ -92,6 +99,7 @@ class Program:
         self._pool: Optional[Pool] = None
         self._inherited: List[Pool] = []  # in a process that the user forked: of the Data made before
         self._keeper: Optional[Keeper] = None
+        self._bridge: Optional[Bridge] = None
         self._lock = threading.Lock()
 
     @property
@@ -116,6 +124,30 @@ class Program:
         """Process id of the keeper, if one runs."""
         return None if self._keeper is None else self._keeper.pid
 
+    def lasting_processes(self) -> List[int]:
+        """Return the process ids of what lasts as long as the program: keeper, bridge, and those of other hosts."""
+        found = [servant.pid for servant in (self._keeper, self._bridge) if servant is not None]
+        return found + [pid for host in self.other_hosts() for pid in host.processes]
+
+    @property
+    def world(self) -> Optional[World]:
+        """The hosts on which this program was started, if there are several."""
+        return None if self._bridge is None else self._bridge.world
+
+    def meet(self, world: World) -> None:
+        """Have the sessions of this program run on several hosts."""
+        self._bridge = Bridge(world)
+
+    def other_hosts(self) -> List[Facts]:
+        """Return what the hosts say of themselves on which sessions run, this one first; an empty list if it is alone.
+
+        Raises
+        ------
+        SynkhronosError
+            They do not go together, or do not come.
+        """
+        return [] if self._bridge is None else self._bridge.hosts()
+
     def current(self) -> Session:
         """Return the open session.
 
@@ -138,6 +170,7 @@ class Program:
         *,
         launcher: str = "fork",
         devices: Optional[List[str]] = None,
+        hosts: Optional[Hosts] = None,
         **options: Any,
     ) -> Session:
         """Start a session.
@@ -150,6 +183,8 @@ class Program:
             How the other ranks run: as processes, or as threads of this one.
         devices : list of str, optional
             By rank.
+        hosts : Hosts, optional
+            If the ranks are on several.
         **options
             See `SessionOptions`.
 
@@ -177,7 +212,7 @@ class Program:
             try:
                 self._check_exact(bool(options.get("exact")))
                 with DeferredSignals():  # or a process could be left behind
-                    session = self._start(size, root, launcher, devices is not None, SessionOptions(**options))
+                    session = self._start(size, root, launcher, devices is not None, hosts, SessionOptions(**options))
                 session.run(Start(), START_TIMEOUT_S)
                 if devices is not None:
                     session.run(OpenDevices(devices), DEVICES_TIMEOUT_S)
@@ -225,27 +260,35 @@ class Program:
                     f"opened {device}: start a new program"
                 )
 
-    def _start(self, size: int, root: int, launcher: str, devices: bool, options: SessionOptions) -> Session:
+    def _start(
+        self, size: int, root: int, launcher: str, devices: bool, hosts: Optional[Hosts], options: SessionOptions
+    ) -> Session:
         processes = LAUNCHERS[launcher] is ProcessLauncher
+        near = range(size) if hosts is None else hosts.near
         budget = machine.core_budget()
         claims = CoreClaims()
-        groups: List[List[int]] = [[]] * size
-        threads = options.threads or max(1, budget // size)
+        groups: Dict[int, List[int]] = {rank: [] for rank in near}
+        threads = options.threads or max(1, budget // len(near))
         block: Optional[ControlBlock] = None
         pools: Dict[int, Any] = {}
         starter: Launcher = LocalLauncher()  # also if there is no other rank to start
         try:
-            block = ControlBlock(size)
+            block = ControlBlock(size, hosts=hosts)
             if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
-                if options.pin and 1 < size <= budget:
-                    groups = claims.claim(size)
+                if options.pin and size > 1 and len(near) <= budget:
+                    groups = dict(zip(near, claims.claim(len(near))))
                 starter = ProcessLauncher(self._living_keeper())
                 if options.keep_heap:  # after the keeper was forked: each of its ranks has its own setting
                     keep_freed_memory()
             for rank in range(size):
-                if rank != root:
+                if rank not in near:
+                    pools[rank] = shadow(nameless_file("shadow", 0))
+                elif rank != root:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
-            for pool in [*self._inherited, self.pool]:
+            if hosts is not None:
+                pools[POOL_OF_MESSAGES] = nameless_file("messages", 0)
+            of_program = [*self._inherited, self.pool]
+            for pool in of_program:
                 pools[pool.ident] = pool
             configs = [
                 RankConfig(
@@ -257,15 +300,33 @@ class Program:
                     budget,
                     list(sys.path),
                     machine.working_directory(),
-                    dict(os.environ),
+                    environment_of_ranks(),
                     _profile_path(rank) if options.profile else None,
                     options.keep_heap,
+                    hosts,
                 )
-                for rank in range(size)
+                for rank in near
                 if rank != root
             ]
+            if hosts is not None:
+                assert isinstance(starter, ProcessLauncher) and self._bridge is not None
+                spec = SessionSpec(
+                    hosts,
+                    root,
+                    [pool.ident for pool in of_program],
+                    list(sys.path),
+                    machine.working_directory(),
+                    options.pin,
+                    options.keep_heap,
+                    options.threads,
+                    options.profile,
+                    [*modules_to_import(), *self._bridge.world.modules],
+                )
+                starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
-            policy = WaitPolicy.of_processes(size, budget, bool(groups[root])) if processes else WaitPolicy.of_threads()
+            policy = (
+                WaitPolicy.of_processes(len(near), budget, bool(groups[root])) if processes else WaitPolicy.of_threads()
+            )
             affinity = MasterAffinity(groups[root], threads if processes and size > 1 else None, claims)
             return Session(
                 size,
@@ -280,6 +341,7 @@ class Program:
                 _profile_path(root) if options.profile else None,
                 options.seed,
                 options.random,
+                hosts,
             )
         except BaseException as error:
             starter.kill()
@@ -301,7 +363,7 @@ class Program:
             self._keeper.end()
             self._keeper = None
         if self._keeper is None:
-            self._keeper = Keeper(self._enter_rank)
+            self._keeper = Keeper(self.enter_rank)
         return self._keeper
 
     def close(self, wait_s: float = -1) -> None:
@@ -323,23 +385,26 @@ class Program:
         try:
             self.close(GRACE_S)
         finally:
-            if self._keeper is not None:
-                self._keeper.end()
-                self._keeper = None
+            for servant in (self._keeper, self._bridge):
+                if servant is not None:
+                    servant.end()
+            self._keeper = self._bridge = None
 
     def detach_after_fork(self) -> None:
         """In a process that the user forked: what runs belongs to the parent."""
-        if self._keeper is not None:
-            self._keeper.detach_after_fork()
+        for servant in (self._keeper, self._bridge):
+            if servant is not None:
+                servant.detach_after_fork()
         if self.session is not None:
             self.session.affinity.release()
             self.session.prefetch.end()
         if self._pool is not None:
             self._inherited.append(self._pool)
-        self._keeper, self.session, self._pool = None, None, None
+        self._keeper = self._bridge = self.session = self._pool = None
         self._lock = threading.Lock()
 
-    def _enter_rank(self) -> None:
+    def enter_rank(self) -> None:
+        """Be a process of which nothing but ranks come."""
         self.inside_rank = True
 
 

@@ -129,7 +129,7 @@ class Builder(Replicas):
         self, engine: Any, numbers: Sequence[int], pickled: bytes, held: Mapping[int, SharedEntry], pools: Any
     ) -> List[FunctionEntry]:
         variables: Dict[int, Any] = {number: entry.reference() for number, entry in held.items()}
-        loaded = engine.loads(pickled, variables, pools.attach)
+        loaded = engine.loads(pickled, variables, pools.lasting)
         for compiled in loaded:
             engine.warm_up(compiled)
         return [_owned(number, engine, compiled) for number, compiled in zip(numbers, loaded)]

@@ -13,6 +13,8 @@ from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.barrier import Barrier
 from ..sync.control_block import ControlBlock
+from ..sync.fetching import Fetcher
+from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from ..transports.base import Key, Pending, Transport
@@ -87,6 +89,7 @@ class RankContext:
         pools: Mapping[int, Union[int, Pool]],
         watch: Callable[[], object],
         policy: WaitPolicy,
+        hosts: Optional[Hosts] = None,
     ) -> RankContext:
         """Assemble a rank's state: the one place that does it, for the master, for processes and for threads.
 
@@ -101,12 +104,20 @@ class RankContext:
         watch : callable
             Called while the rank waits at a barrier; raises if waiting has become pointless.
         policy : WaitPolicy
+        hosts : Hosts, optional
+            If the ranks are on several; then the pools of other hosts' ranks are shadows.
         """
         known = PoolMap()
         for ident, each in pools.items():
             known.add(ident, each)
         barrier, registry = Barrier(block, rank, root, watch, policy), Registry()
-        transport = SharedMemoryTransport(barrier, pool, known, functools.partial(memory_in_cells, registry))
+        all_reduce = None
+        if hosts is not None:
+            fetcher = Fetcher(barrier, pool)
+            all_reduce = None if hosts.places is None else fetcher.all_reduce
+            known.reach(filter(hosts.is_far, pools), fetcher.fetch, hosts.own > 0)
+        borrowed = functools.partial(memory_in_cells, registry)
+        transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, all_reduce)
         return cls(barrier, pool, known, transport, registry)
 
     def __repr__(self) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 
+#: The status of a rank whose host cannot be reached any more.
+LOST = -1000
+
 
 def describe_end(status: int, memory: int = 0) -> str:
     """Return how a process ended, as messages say it.
@@ -11,7 +14,7 @@ def describe_end(status: int, memory: int = 0) -> str:
     Parameters
     ----------
     status : int
-        Its exit code, or minus the number of the signal.
+        Its exit code, minus the number of the signal, or `LOST`.
     memory : int
         Peak memory in bytes; 0 if unknown.
 
@@ -23,7 +26,11 @@ def describe_end(status: int, memory: int = 0) -> str:
     'ended with exit code 3'
     >>> describe_end(-9, 700 << 20)
     'was killed by SIGKILL (unless it was sent on purpose, the kernel ran out of memory; the rank held up to 700 MB)'
+    >>> describe_end(LOST)
+    'was lost with its host'
     """
+    if status == LOST:
+        return "was lost with its host"
     if status >= 0:
         return f"ended with exit code {status}"
     try:

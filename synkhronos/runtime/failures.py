@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from ..errors import RankFailure, RemoteTraceback, WorkerDied, WorkerError
 from .command import Answer, Command
@@ -54,12 +54,15 @@ def encode(answer: Answer) -> bytes:
         return encode(Answer(answer.rank, error=error))
 
 
-def worker_error(command: Command, failures: Mapping[int, Failure], updated: Sequence[str]) -> WorkerError:
+def worker_error(
+    command: Command, failures: Mapping[int, Failure], updated: Sequence[str], host: Callable[[int], str]
+) -> WorkerError:
     """Return the error for what other ranks than the master raised; its cause shows their tracebacks."""
     ranks = sorted(failures)
-    message = f"rank {ranks[0]} raised {failures[ranks[0]].summary} in {command.title}"
+    where = {rank: f" on host {host(rank)}" if host(rank) else "" for rank in ranks}
+    message = f"rank {ranks[0]}{where[ranks[0]]} raised {failures[ranks[0]].summary} in {command.title}"
     for rank in ranks[1:]:
-        message += f"\nrank {rank} raised {failures[rank].summary}"
+        message += f"\nrank {rank}{where[rank]} raised {failures[rank].summary}"
     texts = {rank: failures[rank].text for rank in ranks}
     error = WorkerError(message, ranks[0], texts, updated)
     error.command = command.title
@@ -68,11 +71,11 @@ def worker_error(command: Command, failures: Mapping[int, Failure], updated: Seq
 
 
 def worker_died(
-    rank: int, pid: int, status: int, memory: int, when: str, fatal_error: str, updated: Sequence[str]
+    rank: int, pid: int, status: int, memory: int, when: str, fatal_error: str, updated: Sequence[str], where: str = ""
 ) -> WorkerDied:
     """Return the error for a rank whose process ended; its cause shows the rank's traceback if it left one."""
     error = WorkerDied(
-        f"rank {rank} (pid {pid}) {describe_end(status, memory)} {when}; the session is closed, "
+        f"rank {rank} (pid {pid}{where}) {describe_end(status, memory)} {when}; the session is closed, "
         "synkhronos.fork() starts a new one",
         rank,
         pid,

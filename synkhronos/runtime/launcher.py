@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 from ..errors import SynkhronosError
+from ..sync.hosts import Hosts
 
 
 class RankConfig(NamedTuple):
@@ -22,6 +23,7 @@ class RankConfig(NamedTuple):
     environment: Dict[str, str]
     profile: Optional[str]  # where to write a cProfile file at the end
     keep_heap: bool = True  # whether the C library's heap is to keep what is freed
+    hosts: Optional[Hosts] = None  # if the ranks are on several
 
 
 class Launcher(ABC):
@@ -46,6 +48,10 @@ class Launcher(ABC):
     @abstractmethod
     def pid(self, rank: int) -> int:
         """Return the process id of a rank."""
+
+    def host(self, rank: int) -> str:
+        """Return the name of the host on which a rank is; "" if there is only this one."""
+        return ""
 
     @abstractmethod
     def fatal_error(self, rank: int) -> str:

@@ -26,6 +26,7 @@ from ..host.affinity import MasterAffinity
 from ..host.signals import DeferredSignals
 from ..memory.pool import Pool
 from ..sync.control_block import DEATHS, ControlBlock
+from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from .channel import MasterEnd
 from .command import Answer, Command, Envelope, Stop
@@ -71,6 +72,8 @@ class Session:
         Where to write the master's cProfile file.
     seed, random
         How random streams begin; see `fork`.
+    hosts : Hosts, optional
+        If the ranks are on several.
 
     Attributes
     ----------
@@ -95,13 +98,14 @@ class Session:
         profile: Optional[str] = None,
         seed: Optional[int] = None,
         random: str = "split",
+        hosts: Optional[Hosts] = None,
     ) -> None:
         self.size, self.root, self.launcher, self.block = size, root, launcher, block
         self.timeout, self.affinity = timeout, affinity
-        self.seed, self.random = seed, random
+        self.seed, self.random, self.hosts = seed, random, hosts
         self.others = [rank for rank in range(size) if rank != root]
         self.pool = pool
-        self.context = RankContext.create(root, root, block, pool, pools, self._watch_barrier, policy)
+        self.context = RankContext.create(root, root, block, pool, pools, self._watch_barrier, policy, hosts)
         self.pools = self.context.pools
         self.channel = MasterEnd(block, self.others, pool, self.pools, policy)
         self.prefetch = Announcer(block)
@@ -280,7 +284,7 @@ class Session:
                 f"the ranks disagreed about {command.title}: one waited for another that was not to come; the "
                 "session is closed, synkhronos.fork() starts a new one"
             )
-        error = worker_error(command, failures, self._updates)
+        error = worker_error(command, failures, self._updates, self.launcher.host)
         raise error from error.__cause__
 
     # -- watching ------------------------------------------------------------------------------------------------
@@ -352,7 +356,8 @@ class Session:
     def _died(self, rank: int, when: str, updates: Sequence[str] = ()) -> SynkhronosError:
         status, memory = self.block.status[rank], self.block.memory[rank]
         pid, fatal_error = self.launcher.pid(rank), self.launcher.fatal_error(rank)
-        error = worker_died(rank, pid, status, memory, when, fatal_error, updates)
+        host = self.launcher.host(rank)
+        error = worker_died(rank, pid, status, memory, when, fatal_error, updates, f" on host {host}" if host else "")
         error.command = self._title
         return error
 

@@ -62,7 +62,7 @@ class Barrier:
         self.command = 0
         self.current = 0  # number of the barrier in progress, or of the last one
         self._end = BARRIERS_PER_COMMAND
-        self._words, self._arrived = block.words, block.arrived
+        self._words, self._arrived, self._noticed = block.words, block.arrived, block.noticed
         self._others = [r for r in range(block.size) if r != root]
         self._keep: List[Any] = [None, None]
 
@@ -160,6 +160,7 @@ class Barrier:
             length[self.rank], self._keep[turn] = len(notice), None
         else:
             length[self.rank], self._keep[turn] = messages.put(notice, slots[self.rank], pool)
+        self._noticed[turn][self.rank] = self.current + 1
         self.wait()
         found = []
         for rank, slot in enumerate(slots):

@@ -4,11 +4,12 @@ A small file without a name that every rank, the master and the keeper map. It h
 
     line 0        words of the session (`SESSION_WORDS`)
     lines of r    words of rank r (`RANK_WORDS`): 1 + 2 r and the next
-    semaphores    arrivals | releases, by rank | commands, by rank | answers, by rank
+    semaphores    arrivals | bridge | releases, by rank | commands, by rank | answers, by rank | fetched, by rank
     command       the command in progress, or the handle of a longer one
     answers       by rank: its answer to the command
     notices       by rank, twice: what it tells the others at a barrier
     fatal errors  by rank: what it died of
+    fetches       by rank: what it wants to have of other hosts' memory
     announcements what ranks may load while they wait: see `runtime.prefetch`
 
 A line is a cache line of eight words of 64 bits: ranks that write to their own words do not slow each other. Words are
@@ -19,16 +20,19 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ..memory.memfd import nameless_file
 from . import semaphore
+from .hosts import Hosts
 from .semaphore import Semaphore
 
 #: Bytes of a command that travel in the block itself; longer ones go through the master's pool.
 COMMAND_BYTES = 1 << 16
 #: Bytes of an answer, and of a notice, likewise.
 ANSWER_BYTES = NOTICE_BYTES = 1 << 14
+#: Bytes of what a rank wants to have of other hosts, likewise.
+FETCH_BYTES = 1 << 14
 #: Bytes of what a rank can leave when it ends.
 FATAL_ERROR_BYTES = 1 << 14
 #: Bytes of the announcements of a session: of more than a thousand modules.
@@ -59,6 +63,11 @@ RANK_WORDS = (
     ("steps_command", "the rank", "the command that the next two words are about"),
     ("steps", "the rank", "how many steps of it the rank has made"),
     ("undone", "the rank", "and how many of these it has undone"),
+    ("noticed_0", "the rank", "the barrier that its notice in the first slot is for"),
+    ("noticed_1", "the rank", "and in the second: it may have come to the next one before the last is told elsewhere"),
+    ("fetch_asked", "the rank", "how often it has asked for memory of other hosts"),
+    ("fetch_length", "the rank", "bytes of what it asks for in the slot; negative as for commands"),
+    ("fetch_done", "bridge", "how often it was answered; negative if the slot says, up to a 0, what went wrong"),
 )
 
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
@@ -76,10 +85,11 @@ def _regions(size: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
     found, begin = {}, 0
     for name, count, nbytes in (
         ("words", 1 + _RANK_LINES * size, _LINE_WORDS * _WORD_BYTES),
-        ("semaphores", 1 + 3 * size, semaphore.SEMAPHORE_BYTES),
+        ("semaphores", 2 + 4 * size, semaphore.SEMAPHORE_BYTES),
         ("command", 1, COMMAND_BYTES),
         ("answers", size, ANSWER_BYTES),
         ("notices", 2 * size, NOTICE_BYTES),  # two per rank, in turn: one may be read while the next is written
+        ("fetches", size, FETCH_BYTES),
         ("fatal errors", size, FATAL_ERROR_BYTES),  # apart from the answers, which may still wait to be read
         ("announcements", 1, ANNOUNCEMENT_BYTES),
     ):
@@ -110,6 +120,9 @@ class ControlBlock:
         Number of ranks.
     fd : int, optional
         Descriptor of a block that another process created; without it a new one is made.
+    hosts : Hosts, optional
+        If the ranks are on several. Each has a block of its own for all of them, in which the *bridge* process writes
+        what happens elsewhere; whatever is meant for those who are elsewhere wakes the bridge.
 
     Attributes
     ----------
@@ -119,10 +132,14 @@ class ControlBlock:
         Counts the ranks that have arrived at a barrier; the root waits.
     releases, commands, answers : list of Semaphore
         By rank: the root lets it pass a barrier; there is a command for it; there is its answer for the master.
+    bridge : Semaphore
+        There may be something to tell other hosts.
+    fetched : list of Semaphore
+        By rank: what it has asked for is there.
     command_slot, announcements : memoryview
-    answer_slots, fatal_error : list of memoryview
+    answer_slots, fetch_slots, fatal_error : list of memoryview
         By rank.
-    notice_slots, notice_length : pairs of list of memoryview, and of memoryview of int
+    notice_slots, notice_length, noticed : pairs of list of memoryview, and of memoryview of int
         By turn and by rank.
     """
 
@@ -135,7 +152,7 @@ class ControlBlock:
     stop_requested = _session_word("stop_requested")
     announced = _session_word("announced")
 
-    def __init__(self, size: int, fd: int = -1) -> None:
+    def __init__(self, size: int, fd: int = -1, hosts: Optional[Hosts] = None) -> None:
         create = fd < 0
         regions, total = _regions(size)
         self.size = size
@@ -157,14 +174,31 @@ class ControlBlock:
         self.steps_command, self.steps, self.undone = (of_ranks[name] for name in ("steps_command", "steps", "undone"))
         self.notice_length = of_ranks["notice_length_0"], of_ranks["notice_length_1"]
 
-        semaphores = [Semaphore(each, create) for each in items("semaphores")]
-        self.arrivals = semaphores[0]
-        self.releases, self.commands, self.answers = (semaphores[1 + i * size : 1 + (i + 1) * size] for i in range(3))
+        self.noticed = of_ranks["noticed_0"], of_ranks["noticed_1"]
+        self.fetch_asked, self.fetch_length, self.fetch_done = (
+            of_ranks[name] for name in ("fetch_asked", "fetch_length", "fetch_done")
+        )
+
+        self.arrivals, self.bridge, *semaphores = [Semaphore(each, create) for each in items("semaphores")]
+        self.releases, self.commands, self.answers, self.fetched = (
+            semaphores[i * size : (i + 1) * size] for i in range(4)
+        )
+        if hosts is not None:
+            self._bridge_over(hosts)
 
         (self.command_slot,), (self.announcements,) = items("command"), items("announcements")
-        self.answer_slots, self.fatal_error = items("answers"), items("fatal errors")
+        self.answer_slots, self.fetch_slots = items("answers"), items("fetches")
+        self.fatal_error = items("fatal errors")
         notices = items("notices")
         self.notice_slots = notices[:size], notices[size:]
+
+    def _bridge_over(self, hosts: Hosts) -> None:
+        """Have whatever would wake a rank of another host, the root for example, wake the bridge."""
+        if hosts.own == 0:
+            for rank in hosts.far:
+                self.releases[rank] = self.commands[rank] = self.bridge
+        else:
+            self.arrivals, self.answers = self.bridge, [self.bridge] * self.size
 
     def close(self) -> None:
         """Close the descriptor; the memory lives as long as this object."""

@@ -83,14 +83,14 @@ class Layout:
         handle = self.handles[rank][i]
         if handle is None:
             raise LookupError(f"rank {rank} has no array at position {i}")
-        return self._pools.attach(handle)
+        return self._pools.here(handle)
 
     def arrays(self, i: int) -> List[Any]:
         """Return every rank's array at a position, attached."""
         found = self._arrays.get(i)
         if found is None:
             found = self._arrays[i] = [
-                None if handle is None else self._pools.attach(handle) for handle in self.of_ranks(i)
+                None if handle is None else self._pools.here(handle) for handle in self.of_ranks(i)
             ]
         return found
 

@@ -10,13 +10,16 @@ and a *spare* one into which results are written::
 Every rank works out its share of the elements, for all ranks: it reads n current arrays and writes into n spare ones.
 So all ranks hold the same bits, no element is computed twice, and the current arrays stay as they are until every rank
 has finished; the commit lets current and spare change places.
+
+If the ranks are on several hosts, a rank reads what lies on another one once it has been fetched from there, and writes
+into the memory of its own host's ranks alone: each host works out all elements that its ranks take.
 """
 
 from __future__ import annotations
 
 import math
 import pickle
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -28,9 +31,11 @@ from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..reductions import ReduceOp, reduce_outputs
 from ..sync.barrier import Barrier
+from ..sync.hosts import Hosts
 from ..trace import point
 from .base import Key, Mix, NameOf, Pending, Traffic, Transport
 from .layouts import Layout, Layouts, Placed
+from .over_hosts import AllReduce, OverHosts
 from .value_buffers import ValueBuffers, kinds_of, participants
 
 #: The largest array, in bytes, that the root reduces alone: sharing the work would take another barrier.
@@ -61,12 +66,30 @@ class SharedMemoryTransport(Transport):
         Returns the ids of the memory to which the storage of any variable refers now. A variable may have *borrowed*
         an array of another one's slot (an update can swap two variables): then it is left to the borrower, and not
         written to.
+    hosts : Hosts, optional
+        If there are several.
+    all_reduce : callable, optional
+        `Fetcher.all_reduce`, if the hosts can reduce among themselves what their ranks have reduced.
     """
 
-    def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, borrowed: Callable[[], Set[int]] = set) -> None:
+    def __init__(
+        self,
+        barrier: Barrier,
+        pool: Pool,
+        pools: PoolMap,
+        borrowed: Callable[[], Set[int]] = set,
+        hosts: Optional[Hosts] = None,
+        all_reduce: Optional[AllReduce] = None,
+    ) -> None:
         self.barrier, self.pool, self.pools, self._borrowed = barrier, pool, pools, borrowed
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
         self.everybody = range(self.size)
+        #: The ranks of this host, in whose memory this one can write, and of others.
+        self.near: Sequence[int] = self.everybody if hosts is None else hosts.near
+        self.far: Sequence[int] = () if hosts is None else hosts.far
+        self._over_hosts: Optional[OverHosts] = None
+        if hosts is not None and all_reduce is not None:
+            self._over_hosts = OverHosts(hosts, barrier.rank, pool, all_reduce)
         self._slots: Dict[Key, Slot] = {}
         self._values: Dict[Key, ValueBuffers] = {}
         self._layouts = Layouts(pools)
@@ -133,6 +156,8 @@ class SharedMemoryTransport(Transport):
         for table in tables:
             for key in [key for key in table if key[: len(prefix)] == prefix]:
                 del table[key]
+        if self._over_hosts is not None:
+            self._over_hosts.forget(prefix)
 
     # -- telling each other --------------------------------------------------------------------------------------
 
@@ -178,6 +203,14 @@ class SharedMemoryTransport(Transport):
         if mixes and mixes[0].takers is None or any([self.rank in mix.takers for mix in mixes if mix.takers]):
             spares = self._spares(into or keys, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
+        over_hosts = self._over_hosts
+        is_for_all = len(mixes) == 1 and mixes[0].takers is None and mixes[0].sharers is None
+        if over_hosts is not None and is_for_all and over_hosts.takes(arrays, op, mixes[0].weights):
+            layout = self._layout([*placed, *over_hosts.room(tuple(keys), arrays)])
+            for i in range(len(keys)):
+                check_same(layout.of_ranks(i), name_of, i)
+            self.traffic.add(*over_hosts.all_reduce(layout, results, 2 * len(keys), op, mixes[0].weights))
+            return Pending(results)
         layout = self._layout(placed)
         for mix in mixes:
             key = ("all_reduce", mix.takers, mix.sharers)
@@ -187,6 +220,8 @@ class SharedMemoryTransport(Transport):
                 portion = self._portion_of(layout, len(keys), takers, mix.sharers or self.everybody, name_of)
                 plan = layout.plans[key] = portion, takers, self._moved(portion, None, takers)
             portion, takers, (read, sent) = plan
+            if self.far and portion.nbytes:
+                self._fetch(layout, range(len(keys)), participants(mix.weights))
             portion.combine(op, mix.weights)
             if mix.weights is not None:
                 read, sent = self._moved(portion, mix.weights, takers)
@@ -211,6 +246,9 @@ class SharedMemoryTransport(Transport):
         """Return this rank's share of n arrays, whose results follow them in the layout of the takers."""
         for i in range(n):
             check_same(layout.of_ranks(i), name_of, i)
+        if self.far:
+            takers = [rank for rank in takers if rank in self.near]
+            sharers = takers and ([rank for rank in sharers if rank in self.near] or takers)
         if self.rank not in sharers:
             return Portion([], [], 0, 1)
         targets = [[layout.array(taker, n + i) for taker in takers] for i in range(n)]
@@ -233,12 +271,22 @@ class SharedMemoryTransport(Transport):
             buffers = self._values[key] = ValueBuffers(self.pool, kinds, label())
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
+        over_hosts = self._over_hosts
+        if over_hosts is not None and result is not None and over_hosts.takes(arrays, op, weights):
+            layout = self._layout([*staged, *over_hosts.room((key,), arrays)], buffers.label)
+            for i in range(len(kinds)):
+                check_same(layout.of_ranks(i), lambda i: f"array {i} of {buffers.label}", i)
+            lent = result.lend()
+            self.traffic.add(*over_hosts.all_reduce(layout, lent, len(kinds), op, weights))
+            return lent
         layout = self._layout(staged if result is None else [*staged, *result.placed], buffers.label)
         counting = participants(weights)
         plan = layout.plans.get(("all_reduce_values", counting))
         if plan is None:
             plan = layout.plans["all_reduce_values", counting] = self._values_plan(layout, buffers, counting)
         portion, own = plan
+        if self.far:
+            self._fetch(layout, range(len(kinds)), counting)
         portion.combine(op, weights)
         self.traffic.add(*self._moved(portion, weights, (self.rank,) if own else self.everybody))
         if result is None:
@@ -267,7 +315,8 @@ class SharedMemoryTransport(Transport):
         ]
         if own:
             return Portion(parts, [[array] for array in own], 0, 1), own
-        return Portion(parts, [layout.arrays(n + i) for i in range(n)], self.rank, self.size), own
+        targets = [[layout.array(rank, n + i) for rank in self.near] for i in range(n)]
+        return Portion(parts, targets, self.near.index(self.rank), len(self.near)), own
 
     def reduce(
         self,
@@ -291,6 +340,8 @@ class SharedMemoryTransport(Transport):
         results = self._reduced_together(keys, layout, ops, weights, together) if together else {}
         if self.rank != self.root:
             return None
+        if self.far:
+            self._fetch(layout, [i for i, op in enumerate(ops) if i not in results])
         for i, op in enumerate(ops):
             if i not in results:
                 parts = layout.arrays(i)
@@ -312,10 +363,14 @@ class SharedMemoryTransport(Transport):
         if self.rank == self.root:  # it says where the results will lie, which takes an exchange of its own
             spares = list(self._spares([keys[i] for i in chosen], [_kind_of(layout.of_ranks(i)) for i in chosen]))
         targets = self._layout(spares)
-        for j, i in enumerate(chosen):
-            portion = Portion([layout.arrays(i)], [[targets.arrays(j)[self.root]]], self.rank, self.size)
-            portion.combine(ops[i], weights)
-            self.traffic.add(*self._moved(portion, weights, (self.root,)))
+        if self.root in self.near:
+            if self.far:
+                self._fetch(layout, chosen, participants(weights))
+            share = self.near.index(self.rank), len(self.near)
+            for j, i in enumerate(chosen):
+                portion = Portion([layout.arrays(i)], [[targets.arrays(j)[self.root]]], *share)
+                portion.combine(ops[i], weights)
+                self.traffic.add(*self._moved(portion, weights, (self.root,)))
         self.barrier.wait()
         return {i: spare.array.copy() for i, spare in zip(chosen, spares) if spare is not None}
 
@@ -331,6 +386,8 @@ class SharedMemoryTransport(Transport):
         layout = self._layout(self._current(keys, arrays))
         if self.rank != self.root:
             return None
+        if self.far:
+            self._fetch(layout, range(len(keys)))
         gathered = [layout.arrays(i) for i in range(len(keys))]
         for parts in gathered:
             self._count_read(parts)
@@ -340,6 +397,8 @@ class SharedMemoryTransport(Transport):
         self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]], name_of: NameOf, on_host: bool = False
     ) -> Pending:
         layout = self._layout(self._current(keys, arrays))
+        if self.far:
+            self._fetch(layout, range(len(keys)))
         results = []
         for i, key in enumerate(keys):
             of_ranks = layout.of_ranks(i)
@@ -361,12 +420,19 @@ class SharedMemoryTransport(Transport):
             return Pending([None if placed is None else placed.array for placed in current])
         results = []
         layout = self._layout([])
+        if root in self.far:
+            self.pools.fetch(layout.handles[root])
         for i, key in enumerate(keys):
             value = layout.array(root, i)
             results.append(self.allocate(key, value.shape, value.dtype))
             copy_into(results[-1], value)
             self.traffic.add(value.nbytes, 0)
         return Pending(results)
+
+    def _fetch(self, layout: Layout, positions: Iterable[int], counting: Optional[Sequence[bool]] = None) -> None:
+        """Bring what ranks of other hosts have at these positions, except those that do not count."""
+        ranks = [rank for rank in self.far if counting is None or counting[rank]]
+        self.pools.fetch(layout.handles[rank][i] for i in positions for rank in ranks)
 
     def _count_read(self, parts: Sequence[Optional[np.ndarray[Any, Any]]]) -> None:
         """Count that this rank has read the others' arrays."""

@@ -241,3 +241,17 @@ def test_program_of_pytensor_does_not_import_theano(folder):
     (folder / "prog.py").write_text(program)
     out, err, status = run(folder, ["-m", "synkhronos"], ["prog.py"])
     assert (out, status) == ("float64 False\n", 0), err
+
+
+@pytest.mark.parametrize(
+    "environ, hosts",
+    [({}, False), ({"PMI_RANK": "1", "PMI_SIZE": "3"}, True), ({"PMI_RANK": "0", "PMI_SIZE": "1"}, False)],
+)
+def test_doctor_under_mpirun_is_that_of_hosts(monkeypatch, environ, hosts):
+    from synkhronos.cli import doctor, run
+    from synkhronos.cli.hosts import report
+
+    monkeypatch.setattr(run.os, "environ", environ)
+    monkeypatch.setattr(doctor, "main", lambda: 5)
+    monkeypatch.setattr(report, "main", lambda place: 10 + place.process)
+    assert run.main(["doctor"]) == (11 if hosts else 5)

@@ -7,7 +7,7 @@ from worlds import INSTALLED
 
 import synkhronos as synk
 
-LENGTHS = [5, 4, 6]  # of the ranks' data
+LENGTHS = [5, 4, 6, 5]  # of the ranks' data
 
 
 def data_of(world, columns=None, scale=1.0):
@@ -30,7 +30,7 @@ def scattered(world, name, columns=None, scale=1.0):
 
 def forms(n):
     """Return every form of ``batch_s``, and the rows of each rank that it means."""
-    each = [[0, 3], [3, 3, -1], [2]][:n]
+    each = [[0, 3], [3, 3, -1], [2], [1, 1]][:n]
     one = {
         "nothing": None,
         "slice": slice(1, 3),
@@ -52,9 +52,9 @@ def forms(n):
         "lists": each,
         "tuples": tuple(map(tuple, each)),
         "arrays": [np.array(rows) for rows in each],
-        "mixed": [slice(1, 4), [0, -1], np.array([2, 1])][:n],
+        "mixed": [slice(1, 4), [0, -1], np.array([2, 1]), [3]][:n],
         "long lists": [list(np.arange(300 + rank) % LENGTHS[rank]) for rank in range(n)],
-        "some empty": [[], slice(0, 2), [1, 2]][-n:] if n > 1 else [[1]],
+        "some empty": [[3], [], slice(0, 2), [1, 2]][-n:] if n > 1 else [[1]],
     }
     truth = {name: [rows] * n for name, rows in one.items()}
     truth.update(many)

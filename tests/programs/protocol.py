@@ -9,8 +9,12 @@ import numpy as np
 from recipes import RANDOM, SHARED
 from steps import Draw
 from truth import Expected, Model, NoAnswer, Refused
+from worlds import over_hosts
 
 from synkhronos.program.program import PROGRAM
+
+#: How many ranks each of two hosts has, by the number of all.
+COUNTS_OF = {2: (1, 1), 3: (1, 2), 4: (2, 2)}
 
 
 class Wrong(AssertionError):
@@ -27,7 +31,7 @@ class Program:
     Parameters
     ----------
     library : Library
-    launcher : {"threads", "fork"}
+    launcher : {"threads", "fork", "hosts"}
     n, root : int
     initial : dict
         The first value of every shared variable.
@@ -40,7 +44,10 @@ class Program:
         PROGRAM.close()  # (synk.close() would miss the collectives that a program has not waited for)
         library.started = []
         library.start(initial)
-        self.session = PROGRAM.open(n, root, launcher=launcher)
+        if launcher == "hosts":
+            self.session = over_hosts(COUNTS_OF[n], root)
+        else:
+            self.session = PROGRAM.open(n, root, launcher=launcher)
         library.distribute(self.session)
         self.model = Model(n, root, initial, library.words.computes_all)
         states = library.values(self.session)
@@ -124,7 +131,7 @@ def random_program(choices, library, launcher, n_steps, sizes=(1, 2, 2, 3, 3, 4)
     ----------
     choices : random.Random, or what behaves as one
     library : Library
-    launcher : {"threads", "fork"}
+    launcher : {"threads", "fork", "hosts"}
     n_steps : int
     sizes : sequence of int
         Numbers of ranks to draw from.
@@ -137,7 +144,8 @@ def random_program(choices, library, launcher, n_steps, sizes=(1, 2, 2, 3, 3, 4)
     """
     draw = Draw(choices, library.functions)
     n = choices.choice(sizes)
-    program = Program(library, launcher, n, choices.randrange(n), draw.initial(SHARED))
+    root = choices.randrange(COUNTS_OF[n][0] if launcher == "hosts" else n)
+    program = Program(library, launcher, n, root, draw.initial(SHARED))
     taken = 0
     while taken < n_steps:
         step = draw.step(program.model)

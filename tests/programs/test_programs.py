@@ -140,6 +140,11 @@ def test_processes(library):
     check(library("numpy"), "fork", 2)
 
 
+def test_hosts(library):
+    """40 draws over two hosts."""
+    random_program(random.Random("hosts"), library("numpy"), "hosts", 40, sizes=(3,))
+
+
 @pytest.mark.parametrize(
     "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
 )

@@ -36,6 +36,7 @@ RESTRICTED = {
     "numba": {"engines"},
     "pymc": {"extensions"},
     "pygpu": {"transports", "engines", "reductions"},
+    "mpi4py": {"launchers", "transports", "cli"},
 }
 # Written on the published interface alone, as any user's program.
 PUBLIC_USERS = {"extensions"}

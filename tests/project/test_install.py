@@ -212,6 +212,36 @@ def test_extra_is_installed_with_all_others(counted):
     assert len(counted.runs) == 3 and counted.runs[-1][-1] == f".[{counted.engine.extras},bench]"
 
 
+def test_environments_of_mpi_have_the_packages_of_the_engine(counted, tmp_path):
+    """Their own ones first; made once, and again with another engine's environment."""
+    version = "python{}.{}".format(*sys.version_info)
+    for kind in ("openmpi", "mpich"):
+        (tmp_path / f"{counted.folder.name}-{kind}" / "bin").mkdir(parents=True)
+
+    def make(command, problem, log):
+        counted.runs.append(command)
+        if command[1:3] == ["-m", "venv"]:
+            folder = Path(command[3])
+            (folder / "bin").mkdir()
+            (folder / "bin" / "python").symlink_to(sys.executable)
+            (folder / "lib" / version / "site-packages").mkdir(parents=True)
+
+    counted.run = make
+    assert counted.call("--mpi") == 0
+    of_mpi = [command for command in counted.runs if f"{counted.folder.name}-" in " ".join(command)]
+    installs = [command[command.index("install") + 1 :] for command in of_mpi if "install" in command]
+    assert installs == [["mpi4py>=4.1", "mpich"], ["mpi4py>=4.1", "openmpi"]]
+    assert [command[0] for command in of_mpi if "venv" in command] == [str(counted.folder / "bin/python")] * 2
+    for kind in ("openmpi", "mpich"):
+        below = Path("lib") / version / "site-packages"
+        line = (tmp_path / f"{counted.folder.name}-{kind}" / below / "engine.pth").read_text()
+        assert line == f"import site; site.addsitedir({str(counted.folder / below)!r})\n"
+    n = len(counted.runs)
+    assert counted.call("--mpi") == 0 and len(counted.runs) == n
+    (tmp_path / "setup.py").write_text("# another")
+    assert counted.call("--mpi") == 0 and len(counted.runs) == 2 * n
+
+
 @pytest.mark.parametrize("name", ["setup.py", "pyproject.toml", "tools/install.py", "synkhronos/kernels/_kernels.c"])
 def test_changed_requirements_are_installed(counted, tmp_path, name):
     assert counted.call() == 0
@@ -230,7 +260,7 @@ def test_other_python_makes_another_venv(counted, tmp_path):
     assert counted.runs[0][1:3] == ["-m", "venv"] and not (counted.folder / "left over").exists()
 
 
-@pytest.mark.parametrize("extra", [[], ["--extra", "bench"]])
+@pytest.mark.parametrize("extra", [[], ["--extra", "bench"], ["--mpi"], ["--extra", "bench", "--mpi"]])
 def test_venv_keeps_its_python(counted, tmp_path, extra):
     """Without PYTHON=, one made with another Python than python3 is kept and brought up to date by its own."""
     fake_python(tmp_path / "python", "3 9 18", f'echo "$@" >> {tmp_path / "called"}')
@@ -269,7 +299,8 @@ def test_make_uses_the_environment_of_the_engine(engine, demo):
     make = shutil.which("make")
     if not make:
         pytest.skip("make is not installed")
-    targets = ["demo", "quick", "test", "test-engine", "test-rest", "test-all", "check", "prove", "bench", "docs"]
+    targets = ["demo", "quick", "test", "test-engine", "test-hosts", "test-rest", "test-all", "check", "prove", "bench"]
+    targets += ["docs"]
     lines = subprocess.check_output(
         [make, "-n", f"ENGINE={engine}", *targets], cwd=str(ROOT), env=without_make(), universal_newlines=True
     ).splitlines()
@@ -280,11 +311,12 @@ def test_make_uses_the_environment_of_the_engine(engine, demo):
     assert len(used) == len(targets) + 3  # (`make check` runs four commands)
     assert f'"({engine} or quick) and not thorough and not long"' in used
     installs = [line for line in lines if "tools/install.py" in line]
-    assert [f"--engine {engine}" in line for line in installs] == [True, True] and "--extra bench" in installs[1]
+    assert [f"--engine {engine}" in line for line in installs] == [True, True, True]
+    assert installs[1].endswith(" --mpi") and installs[2].endswith(" --extra bench")
 
 
 @pytest.mark.parametrize("engine", ["theano", "pytensor"])
-@pytest.mark.parametrize("extra", ["test", "bench", "docs"])
+@pytest.mark.parametrize("extra", ["test", "bench", "docs", "hosts"])
 def test_extras_go_with_either_engine(monkeypatch, extra, engine):
     """No extra beside the engines' own pins a package that an engine pins."""
     given = {}

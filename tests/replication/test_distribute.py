@@ -258,7 +258,7 @@ def test_a_variable_without_functions_keeps_its_values(world, words):
 
     def step():
         f = words.function([x], updates=[(w, w + words.sum(x))])
-        f(ROWS)
+        f(ROWS**2)
 
     step()
     expected = [value.copy() for value in world.values(w)]

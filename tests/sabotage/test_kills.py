@@ -27,6 +27,7 @@ def silent(*_):
     pass
 
 
+@pytest.mark.timeout(600)  # a hundred programs, which take long on a busy machine
 def test_kill_at_every_step(victims):
     """In pieces/kills.py, and thousands of times with `make sabotage`."""
     operations = ("fork", "distribute", "call", "all_reduce", "data growth", "scatter")

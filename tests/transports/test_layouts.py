@@ -15,7 +15,7 @@ class CountingMap:
     def __init__(self, pools):
         self.pools, self.attached = pools, []
 
-    def attach(self, handle):
+    def here(self, handle):
         self.attached.append(handle)
         return self.pools.attach(handle)
 

@@ -30,26 +30,28 @@ kills the keeper after that. A rank whose keeper dies is killed by the kernel (`
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import select
 import signal
 import socket
 import sys
-import traceback
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ...errors import SynkhronosError
-from ...host.signals import DeferredSignals
 from ...runtime.launcher import RankConfig
 from ...sync.control_block import ControlBlock
 from . import fd_passing
 from .output import redirect
 from .rank_main import EXIT_CODE_FAILED, die_with_parent, rank_main, record_fatal_error, take_default_signals
+from .servant import Servant
 
 #: Seconds in which the keeper must have killed and reaped all ranks.
 KILL_TIMEOUT_S = 3.0
 #: Seconds in which it must have forked them. That takes a moment, except on machines with a hundred programs per core.
 FORK_TIMEOUT_S = 30.0
+#: Seconds in which it must have imported what ranks will need; more than it takes with a cold file system.
+LOAD_TIMEOUT_S = 120.0
 #: Seconds between two looks of the keeper at its parent.
 PARENT_CHECK_S = 0.5
 
@@ -77,8 +79,8 @@ class Descriptors(NamedTuple):
         return self.streams[2 * position : 2 * position + 2]
 
 
-class Keeper:
-    """The master's side of the keeper process.
+class Keeper(Servant):
+    """The master's side of the keeper process; the kernel ends the ranks of one that ends.
 
     Parameters
     ----------
@@ -87,103 +89,30 @@ class Keeper:
     """
 
     def __init__(self, enter: Callable[[], object]) -> None:
-        ours, theirs = fd_passing.pair()
-        for stream in (sys.stdout, sys.stderr):  # or what is in their buffers would be written twice
-            try:
-                stream.flush()
-            except Exception:  # closed or replaced by the user
-                pass
-        master = os.getpid()
-        with DeferredSignals():
-            try:
-                self.pid = os.fork()
-            except OSError as error:
-                ours.close()
-                theirs.close()
-                raise SynkhronosError(f"no process can be started for the keeper: {error}; see ulimit -u") from error
-            if self.pid == 0:
-                status = 1
-                try:
-                    ours.close()
-                    enter()
-                    _Watch(theirs, master).loop()
-                    status = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(status)
-            theirs.close()
-            self._socket = ours
-            self._status: Optional[int] = None
+        def work(sock: socket.socket, master: int) -> None:
+            enter()
+            _Watch(sock, master).loop()
 
-    def __repr__(self) -> str:
-        return f"Keeper(pid={self.pid}, {('alive' if self.alive() else 'ended')})"
+        super().__init__("the keeper", work)
 
     def spawn(self, configs: List[RankConfig], size: int, descriptors: Descriptors) -> List[int]:
         """Fork one rank per config, for a session of ``size`` ranks; return their process ids."""
-        answer = self._ask(("spawn", configs, size, list(descriptors.pools)), descriptors.flat(), FORK_TIMEOUT_S)
+        answer = self.ask(("spawn", configs, size, list(descriptors.pools)), descriptors.flat(), FORK_TIMEOUT_S)
         if isinstance(answer, str):
             raise SynkhronosError(answer)
         pids: List[int] = answer
         return pids
 
+    def load(self, path: Sequence[str], modules: Sequence[str]) -> None:
+        """Import modules, as far as they are there, so that ranks forked later have them; ``path`` is searched, too."""
+        self.ask(("load", list(path), list(modules)), (), LOAD_TIMEOUT_S)
+
     def kill(self) -> None:
         """Kill every rank and wait until all are gone; a keeper that does not is killed, and the ranks with it."""
         try:
-            self._ask(("kill",), (), KILL_TIMEOUT_S)
+            self.ask(("kill",), (), KILL_TIMEOUT_S)
         except SynkhronosError:
             pass
-
-    def _ask(self, message: Any, fds: Sequence[int], seconds: float) -> Any:
-        """Send a message and return the answer. If none comes, the keeper is killed."""
-        with DeferredSignals():  # or an answer could be taken for the next one's
-            try:
-                self._socket.settimeout(seconds)
-                fd_passing.send(self._socket, message, fds)
-                return fd_passing.receive(self._socket)[0]
-            except socket.timeout as error:
-                self.end()
-                raise SynkhronosError(
-                    f"the keeper process (pid {self.pid}) did not answer within {seconds:g} s and was ended"
-                ) from error
-            except (OSError, EOFError) as error:
-                self.end()
-                raise SynkhronosError(f"the keeper process (pid {self.pid}) is gone: {self.exit_reason()}") from error
-
-    def alive(self) -> bool:
-        """Return whether the process still runs."""
-        if self._status is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # other code of the program waited for it
-                self._status = -1
-            else:
-                if pid:
-                    self._status = status
-        return self._status is None
-
-    def exit_reason(self) -> str:
-        """Return how the process ended."""
-        if self.alive():
-            return "it does not answer"
-        if self._status is not None and self._status >= 0 and os.WIFSIGNALED(self._status):
-            return f"killed by signal {os.WTERMSIG(self._status)}"
-        return "it ended"
-
-    def end(self) -> None:
-        """End the keeper, whatever state it is in; the kernel ends its ranks with it."""
-        self._socket.close()
-        if self.alive():
-            os.kill(self.pid, signal.SIGKILL)  # not waited for yet, so the id is still its own
-            try:
-                self._status = os.waitpid(self.pid, 0)[1]
-            except ChildProcessError:
-                self._status = -1
-
-    def detach_after_fork(self) -> None:
-        """Let go of the keeper in a process that the user forked: it belongs to the parent."""
-        self._socket.close()
-        self._status = -1
 
 
 class _Watch:
@@ -244,7 +173,7 @@ class _Watch:
         """Fork the ranks of a new session; those of an earlier one, which the master has given up, end."""
         self.kill([])
         descriptors = Descriptors.of_flat(fds, len(configs), idents)
-        block = self.block = ControlBlock(size, descriptors.block)
+        block = self.block = ControlBlock(size, descriptors.block, configs[0].hosts)
         block.fd = -1  # it is closed with the others that came
         for i, config in enumerate(configs):
             try:
@@ -276,6 +205,17 @@ class _Watch:
             record_fatal_error(block, config.rank, error)
         finally:
             os._exit(status)
+
+    def load(self, fds: List[int], path: List[str], modules: List[str]) -> None:
+        """Import modules."""
+        sys.path += [folder for folder in path if folder not in sys.path]
+        for name in modules:
+            if name not in sys.modules:
+                try:
+                    importlib.import_module(name)
+                except Exception:
+                    pass  # a rank that needs it will say why
+        gc.freeze()
 
     def kill(self, fds: List[int]) -> None:
         """Kill all ranks and wait for them."""

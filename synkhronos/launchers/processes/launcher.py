@@ -107,6 +107,11 @@ class ProcessLauncher(Launcher):
     def forward(self, idle: bool = False) -> None:
         self._streams.forward(idle)
 
+    def outputs(self) -> Dict[int, List[int]]:
+        """Return the files to which each rank prints: standard output and standard error."""
+        fds = self._streams.fds()
+        return {rank: fds[2 * i : 2 * i + 2] for i, rank in enumerate(self._pids)}
+
     def _tidy(self) -> None:
         self._streams.close()
         if self._stacks >= 0:

@@ -7,7 +7,7 @@ import faulthandler
 import os
 import signal
 import sys
-from typing import Callable, Dict
+from typing import Callable, Dict, Union
 
 from ...host.affinity import confine
 from ...host.heap import keep_freed_memory
@@ -100,7 +100,8 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
 
     policy = WaitPolicy.of_processes(config.size, config.budget, bool(config.cores))
     pool = Pool(config.rank, fd=fds[config.rank])
-    context = RankContext.create(config.rank, config.root, block, pool, {**fds, config.rank: pool}, watch, policy)
+    pools: Dict[int, Union[int, Pool]] = {**fds, config.rank: pool}
+    context = RankContext.create(config.rank, config.root, block, pool, pools, watch, policy, config.hosts)
     for ident, fd in fds.items():
         if ident != config.rank:
             os.close(fd)  # the context has its own

@@ -1,0 +1,96 @@
+"""Reductions between hosts by the courier, beside the link's bound and MPI's own Allreduce: a program for mpirun.
+
+::
+
+    mpirun -host a,b --map-by ppr:1:node --bind-to none python -m benchmarks.hosts_bulk --rate 1e9
+
+Every process is a host, and has its arrays in shared memory. No host can be faster than ``2 (H - 1) / H`` times the
+bytes by the rate of its link. A line per size and way: the median of some calls, of the slowest host.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import sys
+import time
+
+import numpy as np
+
+from synkhronos.launchers.hosts.all_reduce import Reduction
+from synkhronos.launchers.hosts.courier import CHUNK_BYTES, Courier
+from synkhronos.launchers.hosts.environment import settings
+from synkhronos.reductions import ReduceOp
+
+os.environ.update(settings(os.environ, []))
+from mpi4py import MPI  # noqa: E402
+
+
+def shared(n):
+    """Return an array of float32 in shared memory."""
+    fd = os.memfd_create("benchmark")
+    os.ftruncate(fd, max(4 * n, 1))
+    return np.frombuffer(mmap.mmap(fd, max(4 * n, 1)), np.float32, n)
+
+
+def measure(comm, repeats, call):
+    """Return the least and the median time of calls on the slowest host, and the median processor time here."""
+    call()
+    times, processor = [], []
+    for _ in range(repeats):
+        comm.Barrier()
+        begin, used = time.perf_counter(), time.process_time()
+        call()
+        took = time.perf_counter() - begin
+        processor.append(time.process_time() - used)
+        times.append(comm.allreduce(took, MPI.MAX))
+    return min(times), float(np.median(times)), float(np.median(processor))
+
+
+def main():
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[1, 16, 100])
+    parser.add_argument("--ways", nargs="+", default=["mpi", "float32", "bfloat16"])
+    parser.add_argument("--rate", type=float, default=0, help="bits per second of the link, for the bound")
+    parser.add_argument("--chunk", type=int, default=CHUNK_BYTES)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    courier = Courier(comm.Dup(), comm.Get_attr(MPI.TAG_UB), arguments.chunk)
+    host, hosts = comm.rank, comm.size
+    number = 0
+    for megabytes in arguments.megabytes:
+        n = int(megabytes * 1e6 / 4)
+        partial, result = shared(n), shared(n)
+        partial[:] = (np.arange(n) + host) % 251
+        expected = sum(((np.arange(n) + each) % 251).astype(np.float32) for each in range(hosts))
+        for way in arguments.ways:
+
+            def call(way=way, partial=partial, result=result):
+                nonlocal number
+                number += 1
+                if way == "mpi":
+                    comm.Allreduce(partial, result)
+                else:
+                    wire = None if way == "float32" else way
+                    courier.all_reduce(number, Reduction(partial, result, ReduceOp("sum"), wire=wire)).result(120)
+
+            result[:] = 0
+            least, seconds, processor = measure(comm, arguments.repeats if megabytes < 50 else 3, call)
+            off = float(np.abs(result / expected - 1)[expected > 0].max()) if n else 0
+            if off > {"bfloat16": 2**-7, "float16": 2**-10}.get(way, 0):
+                raise SystemExit(f"{way} computes something else: off by {off}")
+            if host == 0:
+                bound = 2 * (hosts - 1) / hosts * 4 * n * 8 / arguments.rate if arguments.rate else 0
+                row = dict(hosts=hosts, megabytes=megabytes, way=way, ms=1e3 * seconds, processor_ms=1e3 * processor)
+                if bound:
+                    row.update(of_bound=seconds / bound, least_of_bound=least / bound)
+                row["library"] = MPI.Get_library_version().split(",")[0].split("\n")[0][:24]
+                print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
+    comm.Barrier()
+    courier.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

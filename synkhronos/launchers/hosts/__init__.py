@@ -1,0 +1,27 @@
+"""Ranks on several hosts: who is one of them, the wire between them, and the processes that speak over it.
+
+::
+
+    host 0                                                     host 1
+    -------------------------------------------------          -----------------------------------------------
+    master, local ranks <-- control block --> bridge           deputy <-- control block --> ranks of host 1
+                                              `StandIn` <=wire=> `Deputy`
+
+The *bridge* plays all ranks of other hosts in the master's control block; a *deputy*, the process that was started on
+another host, plays the root in that host's. Both copy what others write there, and know nothing of what commands do:
+`sync.barrier` and `runtime.channel` are the same as on one host.
+
+===============  ====================================================================================================
+``environment``  who this process is among those that an MPI launcher started, before MPI is imported
+``wire``         connections between the hosts: opened, authenticated, watched
+``facts``        what hosts tell each other before they begin, and what must be equal
+``world``        how the processes find each other
+``spec``         what another host is told of a session
+``copying``      what both ends do: answer each other's requests for memory
+``stand_in``     the bridge's end: of the master's control block
+``deputy``       the other hosts' end: starts their ranks
+``bridge``       the bridge as a process, and the master's side of it
+``launcher``     starts the ranks of a session: those of this host by the keeper, others through the bridge
+``serve``        what the process does that was started on another host
+===============  ====================================================================================================
+"""

@@ -1,0 +1,271 @@
+"""The bridge: a process of the first host that speaks to the others.
+
+It is forked from the program before anything else, lives as long as the program, and is the one process of this host in
+which MPI is initialised: the program itself never is, so that what MPI does when another host dies does not end it.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import signal
+import socket
+import threading
+import time
+import traceback
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ...errors import SynkhronosError
+from ...host.interfaces import interfaces
+from ...memory.pool import Pool
+from ...sync.control_block import ControlBlock
+from ...sync.hosts import POOL_OF_MESSAGES
+from ..processes import fd_passing
+from ..processes.rank_main import take_default_signals
+from ..processes.servant import Servant
+from . import wire
+from .bulk import Bulk
+from .environment import chosen_interfaces
+from .facts import Facts, differences, facts
+from .spec import SessionSpec
+from .stand_in import StandIn
+from .world import World
+
+#: Seconds in which the hosts must have met; MPI may take a while to begin.
+MEET_TIMEOUT_S = wire.CONNECT_TIMEOUT_S + 60.0
+
+#: Seconds in which they must have forked the ranks of a session, or ended them.
+OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0
+
+#: Seconds in which all must have taken leave of each other.
+END_TIMEOUT_S = 10.0
+
+
+class Bridge(Servant):
+    """The master's side.
+
+    Parameters
+    ----------
+    world : World
+        The hosts.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__("the bridge", lambda sock, master: _Bridge(sock, master, world).loop())
+        self.world = world
+        self._met = False
+
+    def hosts(self) -> List[Facts]:
+        """Return what the hosts say of themselves that are there, this one first.
+
+        Raises
+        ------
+        SynkhronosError
+            They have not met, or do not go together.
+        """
+        found: List[Facts] = self._checked(self.ask(("hosts",), (), MEET_TIMEOUT_S))
+        return found
+
+    def open(self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]) -> Any:
+        """Have the other hosts start the ranks of a session; return their process ids by rank."""
+        fds = [block.fd, *outputs, *pools.values()]
+        return self._checked(self.ask(("open", spec, len(outputs), list(pools)), fds, OPEN_TIMEOUT_S))
+
+    def kill(self) -> None:
+        """Have the other hosts end their ranks, as far as they can be reached."""
+        try:
+            self.ask(("kill",), (), KILL_TIMEOUT_S + 2.0)
+        except SynkhronosError:
+            pass
+
+    def inspect(self, ranks: Sequence[int], seconds: float) -> Dict[int, str]:
+        """Return what ranks of other hosts are doing."""
+        found: Dict[int, str] = self._checked(self.ask(("inspect", tuple(ranks), seconds), (), seconds + 2.0))
+        return found
+
+    def end(self) -> None:
+        """Have the other hosts end, and then this process; it is killed if it does not."""
+        self._socket.close()
+        until = time.monotonic() + END_TIMEOUT_S
+        while self.alive() and time.monotonic() < until:
+            time.sleep(0.002)
+        super().end()
+
+    def _checked(self, answer: Any) -> Any:
+        if isinstance(answer, str):
+            raise SynkhronosError(answer)
+        return answer
+
+
+class _Bridge:
+    """The process itself."""
+
+    def __init__(self, sock: socket.socket, master: int, world: World) -> None:
+        self.socket, self.master, self.world = sock, master, world
+        self.facts = [facts()]
+        self.lines: Dict[int, wire.Line] = {}  # by process, to the hosts that are there
+        self.lost: Dict[int, str] = {}
+        self.stand_in: Any = None
+        self.bulk: Optional[Bulk] = None
+        self.replies: queue.Queue[Tuple[int, str, Any]] = queue.Queue()
+        self._processes: List[int] = []  # of the session's hosts, in their order
+
+    def loop(self) -> None:
+        """Do what the program asks, until it ends."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        take_default_signals()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN | select.POLLHUP)
+        try:
+            while os.getppid() == self.master:
+                if poll.poll(500):
+                    message, fds = fd_passing.receive(self.socket)
+                    try:
+                        answer = getattr(self, message[0])(fds, *message[1:])
+                    except (SynkhronosError, OSError) as error:
+                        answer = str(error)
+                    except Exception:
+                        answer = f"the bridge process failed:\n{traceback.format_exc()}"
+                    finally:
+                        for fd in fds:
+                            os.close(fd)
+                    fd_passing.send(self.socket, answer)
+        except (EOFError, ConnectionError):
+            pass  # the program has ended
+        try:
+            self._meet()  # if it was not needed before: the others wait for it, and are told to end
+        except (SynkhronosError, OSError):
+            self.world.abort()
+        lost, lines = dict(self.lost), list(self.lines.values())
+        for line in lines:
+            try:
+                line.send("bye")
+            except OSError:
+                pass
+        if self.bulk is not None and not self.bulk.close() or lost:
+            self.world.abort()
+        self.world.end()
+
+    def _meet(self) -> None:
+        """Meet the others, if that was not done before."""
+        if self.lines or self.lost:
+            return
+        told: Dict[int, Facts] = {}
+        addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
+        for line in wire.host(addresses, self.world.tell, self.world.n - 1):
+            _, process, of_host = line.receive()
+            self.lines[process], told[process] = line, of_host
+        self.facts += [told[process] for process in sorted(told)]
+        courier = self.world.courier()
+        if courier is not None:
+            self.bulk = Bulk(courier)
+        for process, line in self.lines.items():
+            threading.Thread(target=self._listen, args=(process, line), daemon=True).start()
+
+    def hosts(self, fds: Sequence[int]) -> Any:
+        """Return the facts of the hosts that are there."""
+        self._meet()
+        # A courier that may still wait for a host which is gone carries nothing any more.
+        carries = self.bulk is not None and not self.lost
+        there = [
+            self.facts[process]._replace(place=process if carries else None) for process in sorted([0, *self.lines])
+        ]
+        wrong = differences(there)
+        return "the hosts do not go together: " + "; ".join(wrong) if wrong else there
+
+    def open(self, fds: Sequence[int], spec: SessionSpec, n_outputs: int, idents: Sequence[int]) -> Any:
+        """Start a session; return process ids by rank, or a sentence."""
+        self._meet()
+        self.kill(())
+        hosts = spec.hosts
+        block = ControlBlock(hosts.size, os.dup(fds[0]), hosts)
+        outputs = [os.dup(fd) for fd in fds[1 : 1 + n_outputs]]
+        self._processes = sorted(self.lines)[: len(hosts.ranks) - 1]
+        lines = [self.lines[process] for process in self._processes]
+        pools = dict(zip(idents, fds[1 + n_outputs :]))
+        pool = Pool(POOL_OF_MESSAGES, fd=os.dup(pools.pop(POOL_OF_MESSAGES)))
+        self.stand_in = StandIn(hosts, block, pools, pool, lines, outputs, self.bulk)
+        for own, line in enumerate(lines, 1):
+            reductions = 0 if self.bulk is None else self.bulk.reductions
+            line.send("open", spec._replace(hosts=hosts._replace(own=own), reductions=reductions))
+        pids: Dict[int, int] = {}
+        for _, _, answer in self._answers("open", OPEN_TIMEOUT_S):
+            if isinstance(answer, str):
+                self.kill(())
+                return answer
+            pids.update(answer)
+        if len(pids) < len(hosts.far):
+            self.kill(())
+            return f"the other hosts did not start their ranks within {OPEN_TIMEOUT_S:g} s"
+        self.stand_in.begin()
+        return pids
+
+    def kill(self, fds: Sequence[int]) -> bool:
+        """End the session, if there is one."""
+        stand_in, self.stand_in = self.stand_in, None
+        if stand_in is not None:
+            with stand_in.lock:
+                stand_in.look(True)
+            for process in self._processes:
+                if process in self.lines:
+                    try:
+                        self.lines[process].send("kill")
+                    except OSError:
+                        pass
+            for _ in self._answers("kill", KILL_TIMEOUT_S):
+                pass
+            stand_in.end()
+            stand_in.block.close()
+            for each in stand_in.outputs.values():
+                for fd in each:
+                    os.close(fd)
+        return True
+
+    def inspect(self, fds: Sequence[int], ranks: Sequence[int], seconds: float) -> Dict[int, str]:
+        """Return what ranks are doing."""
+        found: Dict[int, str] = dict.fromkeys(ranks, "not known: its host does not answer")
+        hosts = self.stand_in.hosts
+        for process in self._processes:
+            line = self.lines[process]
+            there = [rank for rank in ranks if self._processes.index(process) + 1 == hosts.of(rank)]
+            line.send("inspect", there, seconds)
+        for _, kind, answer in self._answers("inspect", seconds + 1.0):
+            if kind == "inspect":
+                found.update(answer)
+        return found
+
+    def _answers(self, kind: str, seconds: float) -> Any:
+        """Iterate over the answers of all hosts that are there."""
+        missing = {process for process in self._processes if process in self.lines}
+        while missing:
+            try:
+                process, of_kind, answer = self.replies.get(timeout=seconds)
+            except queue.Empty:
+                return
+            if process in missing and of_kind in ("lost", kind):
+                missing.discard(process)
+                yield process, of_kind, answer
+
+    def _listen(self, process: int, line: wire.Line) -> None:
+        reason = "it has closed the connection"
+        try:
+            while True:
+                message = line.receive()
+                if message[0] in ("open", "kill", "inspect"):
+                    self.replies.put((process, *message))
+                else:
+                    stand_in = self.stand_in
+                    if stand_in is not None:
+                        stand_in.receive(line, message)
+        except EOFError:
+            pass
+        except OSError as error:
+            reason = str(error)
+        self.lost[process] = f"host {self.facts[process].name} is lost: {reason}"
+        self.lines.pop(process, None)
+        stand_in = self.stand_in
+        if stand_in is not None:
+            stand_in.lose(self._processes.index(process) + 1, self.lost[process])
+        self.replies.put((process, "lost", self.lost[process]))

@@ -1,0 +1,489 @@
+"""What the bridge of a host and the deputies have in common: they copy between a control block and the wire.
+
+Two kinds of threads do it. One waits for the *bridge* semaphore of the block, and sends what is new there (`look`). One
+for each line waits for messages, and writes what they say into the block: a message ``("decided", 7)`` calls
+``on_decided(line, 7)``. The words of the block say all; the semaphore only wakes, and the thread looks anyway once in a
+while.
+
+If the hosts have a courier, it carries what is large, from memory to memory. When a command is given up, nothing new
+begins before the courier has let go of what was under way: it would still write into the same memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import pickle
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from ...memory import messages
+from ...memory.attach import PoolMap
+from ...memory.handles import Handle
+from ...memory.pool import WINDOW_BYTES, Pool
+from ...memory.ranges import Ranges
+from ...reductions import ReduceOp
+from ...sync.barrier import BARRIERS_PER_COMMAND
+from ...sync.control_block import ABORTED, ControlBlock
+from ...sync.hosts import Hosts
+from .all_reduce import Reduction
+from .bulk import CARRIED_BYTES, Bulk, as_bytes
+from .operation import Cancelled
+from .wire import Line
+
+logger = logging.getLogger("synkhronos")
+
+#: Seconds after which the block is looked at even if nobody has woken the thread.
+LOOK_EVERY_S = 0.05
+
+#: Seconds that what some ranks of this host have reached is kept back until the others have reached it, too.
+TOGETHER_S = 0.005
+
+Key = Tuple[int, Ranges]
+
+
+class Copying(ABC):
+    """One session, as seen by the bridge of a host.
+
+    Parameters
+    ----------
+    hosts : Hosts
+    block : ControlBlock
+        This host's.
+    pools : dict of int to descriptor
+        The memory of this host's ranks, the shadows of others, and the program's or its shadow, by ident.
+    pool : Pool
+        For messages to ranks of this host.
+    bulk : Bulk, optional
+        What carries large arrays, if ``hosts.places`` says that something does.
+    """
+
+    def __init__(
+        self, hosts: Hosts, block: ControlBlock, pools: Dict[int, int], pool: Pool, bulk: Optional[Bulk] = None
+    ) -> None:
+        self.hosts, self.block, self.pool = hosts, block, pool
+        self.bulk = None if hosts.places is None else bulk
+        self._places = hosts.places or ()
+        self.pools = PoolMap()
+        self.memory: Dict[int, _Memory] = {}
+        for ident, fd in pools.items():
+            self.pools.add(ident, fd)
+            self.memory[ident] = _Memory(fd)
+        self.pools.add(pool.ident, pool)
+        self.lock = threading.RLock()
+        self.ended = False
+        self._asked = [0] * hosts.size  # by rank: its requests that have been seen
+        self._epoch = -1
+        self._given_up = 0  # the last command that was
+        self._reductions_then = 0  # the next reduction over hosts at that time
+        self._cancelling = 0  # what the courier has not let go of
+        self._postponed: List[Callable[[], None]] = []
+        self._reductions: Dict[int, List[_Waits]] = {}  # by barrier: who has asked for it
+        self._fetched: Dict[Key, _Fetch] = {}
+        self._fetches: Dict[int, _Fetch] = {}
+        self._number = 0
+        self._keep: List[Any] = [None, None]
+        self._thread = threading.Thread(target=self._wait, name="synkhronos-look", daemon=True)
+
+    # -- threads -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start to look at the block."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop, and let go of the session's memory."""
+        with self.lock:
+            if not self.ended:
+                self._give_up()
+            self.ended = True
+        self.block.bridge.release()
+        if self._thread is not threading.current_thread() and self._thread.is_alive():
+            self._thread.join()
+        self.memory.clear()
+
+    def _wait(self) -> None:
+        overdue, seconds = False, LOOK_EVERY_S
+        while not self.ended:
+            overdue = not self.block.bridge.acquire(seconds)
+            with self.lock:
+                if self.ended:
+                    return
+                try:
+                    self._look_at_aborted()
+                    self._look_at_requests()
+                    waits = self.look(overdue)
+                except (ConnectionError, EOFError):  # who receives from there is told, too
+                    waits = False
+                except Exception:
+                    self.fail(traceback.format_exc())
+                    return
+            seconds = TOGETHER_S if waits else LOOK_EVERY_S
+
+    @abstractmethod
+    def look(self, overdue: bool) -> bool:
+        """Send what is new in the block.
+
+        Parameters
+        ----------
+        overdue : bool
+            Whether what is incomplete is to be sent as well.
+
+        Returns
+        -------
+        bool
+            Whether something incomplete waits for the rest.
+        """
+
+    def receive(self, line: Line, message: Tuple[Any, ...]) -> None:
+        """Do what a message says."""
+        with self.lock:
+            if not self.ended:
+                try:
+                    getattr(self, "on_" + message[0])(line, *message[1:])
+                except (ConnectionError, EOFError):  # another host is gone, and who receives from there is told
+                    pass
+                except Exception:
+                    self.fail(traceback.format_exc())
+
+    @abstractmethod
+    def fail(self, reason: str) -> None:
+        """End the session after an error that must not be, rather than have ranks wait for ever."""
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def line_to(self, host: int) -> Line:
+        """Return the line by which a host is reached, though it may lead to another one first."""
+
+    def _look_at_requests(self) -> None:
+        """See what ranks of this host want to have."""
+        block = self.block
+        for rank in self.hosts.near:
+            asked = block.fetch_asked[rank]
+            if asked == self._asked[rank]:
+                continue
+            self._look_at_aborted()  # or what was asked for since would be given up with it
+            try:
+                payload = messages.get(block.fetch_length[rank], block.fetch_slots[rank], self.pools)
+                kind, epoch, *request = pickle.loads(payload)
+            except Exception:  # the rank has given up the command, and writes the next request
+                continue
+            self._asked[rank] = asked
+            if epoch >= (self._given_up + 1) * BARRIERS_PER_COMMAND:
+                getattr(self, "_begin_" + kind)(_Waits(rank, asked), epoch, *request)
+
+    def _begin_fetch(self, waits: _Waits, epoch: int, wanted: Sequence[Tuple[int, Any, Any]]) -> None:
+        """Have memory of other hosts brought here; each thing is asked for once, however many ranks want it."""
+        if epoch != self._epoch:  # ranks have met since: what was fetched before may have changed
+            self._epoch, self._fetched = epoch, {}
+        for pool, starts, stops in wanted:
+            ranges = Ranges(pool, starts, stops)
+            fetch = self._fetched.get((pool, ranges))
+            if fetch is None or waits.rank in fetch.ranks:
+                fetch = self._fetched[pool, ranges] = self._ask(ranges)
+            fetch.ranks.add(waits.rank)
+            waits.error = waits.error or fetch.error
+            if not fetch.is_done:
+                fetch.waiting.append(waits)
+                waits.open += 1
+        if not waits.open:
+            self._tell(waits)
+
+    def _ask(self, ranges: Ranges) -> _Fetch:
+        self._number += 1
+        fetch = self._fetches[self._number] = _Fetch(self._number, ranges)
+        if self.bulk is not None and ranges.nbytes >= CARRIED_BYTES:
+            self._when_free(partial(self._ask_courier, self.bulk, fetch))
+        else:
+            host = self.hosts.of(ranges.pool)
+            self.line_to(host).send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *ranges)
+        return fetch
+
+    def _ask_courier(self, bulk: Bulk, fetch: _Fetch) -> None:
+        host = self.hosts.of(fetch.ranges.pool)
+        try:
+            buffers = self.memory[fetch.ranges.pool].places(fetch.ranges)
+        except OSError as error:
+            self._end_fetch(fetch.number, str(error))
+            return
+        fetch.carried = bulk.new_fetch()
+        bulk.courier.receive(self._places[host], fetch.carried, buffers, partial(self._on_carried, fetch.number))
+        self.line_to(host).send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *fetch.ranges)
+
+    def _when_free(self, begin: Callable[[], None]) -> None:
+        """Do something once the courier has let go of what was given up."""
+        if self._cancelling:
+            self._postponed.append(begin)
+        else:
+            begin()
+
+    def on_fetch(
+        self, line: Line, asker: int, number: int, carried: int, host: int, pool: int, starts: Any, stops: Any
+    ) -> None:
+        """Send what another host wants to have."""
+        if host != self.hosts.own:
+            self.line_to(host).send("fetch", asker, number, carried, host, pool, starts, stops)
+            return
+        parts = Ranges(pool, starts, stops).of(self.memory[pool].up_to(int(stops.max())))
+        if carried < 0 or self.bulk is None:
+            self.line_to(asker).send("memory", asker, number, b"".join(parts))
+        else:
+            done = partial(self._on_sent, asker, number)
+            self.bulk.courier.send(self._places[asker], carried, [as_bytes(part) for part in parts], done)
+
+    def _on_sent(self, asker: int, number: int, error: Optional[BaseException]) -> None:
+        if error is not None and not isinstance(error, Cancelled):
+            self.line_to(asker).send("refused", asker, number, str(error))
+
+    def on_refused(self, line: Line, asker: int, number: int, reason: str) -> None:
+        """Another host cannot send what this one wants to have."""
+        if asker != self.hosts.own:
+            self.line_to(asker).send("refused", asker, number, reason)
+        elif number in self._fetches:
+            self._cancel(self._fetches[number])
+            self._end_fetch(number, reason)
+
+    def on_memory(self, line: Line, asker: int, number: int, content: bytes) -> None:
+        """Write what this host has asked for into the shadow, and tell those who wait for it."""
+        if asker != self.hosts.own:
+            self.line_to(asker).send("memory", asker, number, content)
+            return
+        fetch = self._fetches.get(number)
+        if fetch is None:  # the command was given up
+            return
+        ranges, place, view = fetch.ranges, 0, memoryview(content)
+        memory = self.memory[ranges.pool]
+        try:
+            for start, stop in zip(ranges.starts.tolist(), ranges.stops.tolist()):
+                memory.write(view[place : place + stop - start], start)
+                place += stop - start
+        except OSError as error:
+            self._end_fetch(number, str(error))
+        else:
+            self._end_fetch(number)
+
+    def _on_carried(self, number: int, error: Optional[BaseException]) -> None:
+        with self.lock:
+            if not self.ended:
+                self._end_fetch(number, "" if error is None else str(error))
+
+    def _end_fetch(self, number: int, reason: str = "") -> None:
+        """Tell those who wait for a fetch that it is over, unless it was given up."""
+        fetch = self._fetches.pop(number, None)
+        if fetch is None:
+            return
+        fetch.is_done = True
+        if reason:
+            host = self.hosts.names[self.hosts.of(fetch.ranges.pool)]
+            fetch.error = f"memory of host {host} could not be brought here: {reason}"
+        for waits in fetch.waiting:
+            waits.error = waits.error or fetch.error
+            waits.open -= 1
+            if not waits.open:
+                self._tell(waits)
+
+    def _tell(self, waits: _Waits) -> None:
+        block, slot = self.block, self.block.fetch_slots[waits.rank]
+        if waits.error:
+            words = waits.error.encode()[: len(slot) - 1] + b"\0"
+            slot[: len(words)] = words
+        block.fetch_done[waits.rank] = -waits.number if waits.error else waits.number
+        block.fetched[waits.rank].release()
+
+    # -- reductions over hosts -----------------------------------------------------------------------------------
+
+    def _begin_reduce(
+        self,
+        waits: _Waits,
+        epoch: int,
+        pairs: Sequence[Tuple[Handle, Handle]],
+        op: ReduceOp,
+        weights: Optional[Sequence[float]],
+    ) -> None:
+        """Have what the ranks of this host have reduced reduced over hosts, once all have written their shares."""
+        asking = self._reductions.setdefault(epoch, [])
+        asking.append(waits)
+        if len(asking) < len(self.hosts.near):
+            return
+        del self._reductions[epoch]
+        bulk = self.bulk
+        assert bulk is not None
+        number, bulk.reductions = bulk.reductions, bulk.reductions + 1
+        places = self._places
+        parts = [
+            Reduction(self._array(given), self._array(result), op, weights, None, places, places)
+            for given, result in pairs
+        ]
+        left = [len(parts)]
+        done = partial(self._on_reduced, self._given_up, asking, left)
+        self._when_free(partial(bulk.all_reduce, number, parts, done))
+
+    def _array(self, handle: Handle) -> Any:
+        """Return an array in the memory of this host's ranks."""
+        nbytes = handle.shape[0] * handle.dtype.itemsize
+        memory = self.memory[handle.pool].up_to(handle.offset + nbytes)
+        return as_bytes(memory[handle.offset : handle.offset + nbytes]).view(handle.dtype)
+
+    def _on_reduced(
+        self, given_up: int, waiting: List[_Waits], left: List[int], error: Optional[BaseException]
+    ) -> None:
+        with self.lock:
+            if self.ended or given_up != self._given_up:
+                return
+            left[0] -= 1
+            for waits in waiting:
+                if error is not None:
+                    waits.error = f"the reduction over hosts failed: {error}"
+                if not left[0]:
+                    self._tell(waits)
+
+    # -- giving up -----------------------------------------------------------------------------------------------
+
+    def _look_at_aborted(self) -> None:
+        aborted = self.block.words[ABORTED]
+        if aborted > self._given_up:
+            self._given_up = aborted
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Forget what ranks were waiting for, and have the courier let go of it, here and on the other hosts."""
+        fetches, self._fetches, self._fetched = self._fetches, {}, {}
+        self._reductions, self._postponed = {}, []
+        for fetch in fetches.values():
+            self._cancel(fetch)
+        if self.bulk is not None:
+            self._cancelling += 1
+            self._reductions_then = self.bulk.reductions
+            self.bulk.cancel_reductions(self._on_cancelled)
+
+    def _cancel(self, fetch: _Fetch) -> None:
+        if self.bulk is None or fetch.carried < 0:
+            return
+        self._cancelling += 1
+        self.bulk.cancel_fetch(fetch.carried, self._on_cancelled)
+        host = self.hosts.of(fetch.ranges.pool)
+        try:
+            self.line_to(host).send("forget", host, fetch.carried)
+        except OSError:  # that host is gone
+            pass
+
+    def on_forget(self, line: Line, host: int, carried: int) -> None:
+        """Another host does not want any more what it has asked for."""
+        if host != self.hosts.own:
+            self.line_to(host).send("forget", host, carried)
+        elif self.bulk is not None:
+            self.bulk.cancel_fetch(carried)
+
+    def _on_cancelled(self, error: Optional[BaseException]) -> None:
+        with self.lock:
+            self._cancelling -= 1
+            if self._cancelling or self.ended:
+                return
+            postponed, self._postponed = self._postponed, []
+            for begin in postponed:
+                begin()
+
+    # -- what ranks say ------------------------------------------------------------------------------------------
+
+    def notice_of(self, rank: int, number: int) -> Optional[bytes]:
+        """Return what a rank of this host tells the others at a barrier; None if nothing."""
+        block, turn = self.block, number % 2
+        if block.noticed[turn][rank] != number:
+            return None
+        return bytes(messages.get(block.notice_length[turn][rank], block.notice_slots[turn][rank], self.pools))
+
+    def write_notices(self, number: int, notices: Dict[int, Optional[bytes]]) -> None:
+        """Write what ranks of other hosts tell at a barrier."""
+        block, turn = self.block, number % 2
+        keep = []
+        for rank, notice in notices.items():
+            if notice is not None:
+                slot = block.notice_slots[turn][rank]
+                block.notice_length[turn][rank], kept = messages.put(notice, slot, self.pool)
+                block.noticed[turn][rank] = number
+                keep.append(kept)
+        self._keep[turn] = keep
+
+    def wake(self, ranks: Sequence[int]) -> None:
+        """Have ranks of this host look at the words, wherever they wait."""
+        for rank in ranks:
+            self.block.releases[rank].release()
+            self.block.fetched[rank].release()
+
+
+class _Waits:
+    """A rank that waits for the answer to its request of that number."""
+
+    def __init__(self, rank: int, number: int) -> None:
+        self.rank, self.number, self.open, self.error = rank, number, 0, ""
+
+
+class _Fetch:
+    """Ranges that are on their way here, or have come."""
+
+    def __init__(self, number: int, ranges: Ranges) -> None:
+        self.number, self.ranges, self.is_done, self.error = number, ranges, False, ""
+        self.carried = -1  # the number that the courier knows it by
+        self.ranks: Set[int] = set()
+        self.waiting: List[_Waits] = []
+
+
+class _Memory:
+    """A pool or a shadow as bytes, mapped as far as was needed."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._map = os.dup(fd), memoryview(b"")
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def write(self, content: memoryview, start: int) -> None:
+        """Write bytes, whose pages need not be there.
+
+        Raises
+        ------
+        OSError
+            There is no memory for them. (Through the mapping that would end the process.)
+        """
+        while len(content):
+            written = os.pwrite(self._fd, content, start)
+            content, start = content[written:], start + written
+
+    def places(self, ranges: Ranges) -> List[Any]:
+        """Return arrays over ranges that can be written to.
+
+        Raises
+        ------
+        OSError
+            There is no memory for them.
+        """
+        for start, stop in zip(ranges.starts.tolist(), ranges.stops.tolist()):
+            os.posix_fallocate(self._fd, start, stop - start)
+        return [as_bytes(part) for part in ranges.of(self.up_to(int(ranges.stops.max())))]
+
+    def up_to(self, stop: int) -> memoryview:
+        """Return its bytes, at least so many."""
+        if stop > len(self._map):
+            size = os.fstat(self._fd).st_size
+            self._map = memoryview(mmap.mmap(self._fd, min(size, max(1 << 30, 1 << stop.bit_length()))))
+        return self._map
+
+
+def shadow(fd: int) -> int:
+    """Make a nameless file one that has the places of a pool; return it."""
+    size = WINDOW_BYTES
+    while True:
+        try:
+            os.ftruncate(fd, size)
+            return fd
+        except OSError:  # a limit of this process (ulimit -f)
+            size //= 2
+            if size < np.iinfo(np.int16).max:
+                raise

@@ -1,0 +1,155 @@
+"""The other hosts' end: plays the root in the control block of a host."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, List, Optional, Tuple
+
+from ...memory import messages
+from ...memory.pool import Pool
+from ...sync.control_block import (
+    ABORT_REQUESTED,
+    ABORTED,
+    COMMAND_LENGTH,
+    COMMAND_NUMBER,
+    DEATHS,
+    DECIDED,
+    STOP_REQUESTED,
+    ControlBlock,
+)
+from ...sync.hosts import Hosts
+from .bulk import Bulk
+from .copying import Copying
+from .wire import Line
+
+
+class Deputy(Copying):
+    """Copies commands and decisions into the block, and what the ranks of this host reach and answer to the first host.
+
+    Parameters
+    ----------
+    hosts, block, pools, pool, bulk
+        See `Copying`.
+    line : Line
+        To the first host.
+    outputs : dict of int to list of int
+        By rank, the files to which it prints.
+    """
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        block: ControlBlock,
+        pools: Dict[int, int],
+        pool: Pool,
+        line: Line,
+        outputs: Dict[int, List[int]],
+        bulk: Optional[Bulk] = None,
+    ) -> None:
+        super().__init__(hosts, block, pools, pool, bulk)
+        self.line, self.outputs = line, outputs
+        n = hosts.size
+        self._arrived, self._finished = [0] * n, [0] * n
+        self._steps = [(0, 0, 0)] * n
+        self._ended: Dict[int, bool] = {}
+        self._abort_sent = 0
+        self._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
+        self._command: Any = None
+
+    def line_to(self, host: int) -> Line:
+        return self.line
+
+    def fail(self, reason: str) -> None:
+        print(
+            f"synkhronos: the serving process of host {self.hosts.names[self.hosts.own]} failed:\n{reason}",
+            file=sys.stderr,
+        )
+        self.line.close()  # and so it ends, and its ranks with it
+
+    def look(self, overdue: bool) -> bool:
+        block, words, near = self.block, self.block.words, self.hosts.near
+        if words[DEATHS]:
+            ended = {rank: self._end_of(rank) for rank in near if block.ended[rank] and rank not in self._ended}
+            if ended:
+                self._ended.update(dict.fromkeys(ended, True))
+                self._forward()
+                self.line.send("ended", ended)
+        if words[ABORT_REQUESTED] > self._abort_sent:
+            self._abort_sent = words[ABORT_REQUESTED]
+            self.line.send("abort", self._abort_sent)
+        living = [rank for rank in near if rank not in self._ended]
+        arrived = [rank for rank in living if block.arrived[rank] > self._arrived[rank]]
+        finished = [rank for rank in living if block.finished[rank] > self._finished[rank]]
+        incomplete = len(arrived) not in (0, len(living)) or len(finished) not in (0, len(living))
+        if incomplete and not overdue:
+            return True
+        for number in sorted({block.arrived[rank] for rank in arrived}):
+            ranks = [rank for rank in arrived if block.arrived[rank] == number]
+            notices = {rank: self.notice_of(rank, number) for rank in ranks}
+            for rank in ranks:
+                self._arrived[rank] = number
+            self.line.send("arrived", number, notices, self._new_steps())
+        for number in sorted({block.finished[rank] for rank in finished}):
+            self._forward()
+            answers = {}
+            for rank in finished:
+                if block.finished[rank] == number:
+                    payload = messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools)
+                    answers[rank], self._finished[rank] = bytes(payload), number
+            self.line.send("answers", number, answers, self._new_steps())
+        if overdue:
+            self._forward()
+            steps = self._new_steps()
+            if steps:
+                self.line.send("steps", steps)
+        return False
+
+    def _end_of(self, rank: int) -> Tuple[int, int, bytes]:
+        words = bytes(self.block.fatal_error[rank]).rstrip(b"\0")
+        return self.block.status[rank], self.block.memory[rank], words
+
+    def _new_steps(self) -> Dict[int, Tuple[int, int, int]]:
+        block, found = self.block, {}
+        for rank in self.hosts.near:
+            steps = block.steps_command[rank], block.steps[rank], block.undone[rank]
+            if steps != self._steps[rank]:
+                found[rank] = self._steps[rank] = steps
+        return found
+
+    def _forward(self) -> None:
+        """Send what ranks have printed."""
+        for (rank, stream), read in self._printed.items():
+            fd = self.outputs[rank][stream]
+            size = os.fstat(fd).st_size
+            if size > read:
+                self.line.send("output", rank, stream, os.pread(fd, size - read, read))
+                self._printed[rank, stream] = size
+
+    # -- what the first host says --------------------------------------------------------------------------------
+
+    def on_command(self, line: Line, number: int, payload: bytes) -> None:
+        """There is a command."""
+        block = self.block
+        block.words[COMMAND_LENGTH], self._command = messages.put(payload, block.command_slot, self.pool)
+        block.words[COMMAND_NUMBER] = number
+        for rank in self.hosts.near:
+            block.commands[rank].release()
+
+    def on_decided(self, line: Line, number: int, stop: int, notices: Dict[int, Any]) -> None:
+        """A barrier is complete."""
+        words = self.block.words
+        self.write_notices(number, notices)
+        words[STOP_REQUESTED] = stop
+        words[DECIDED] = number
+        for rank in self.hosts.near:
+            self.block.releases[rank].release()
+
+    def on_aborted(self, line: Line, command: int, reductions: int) -> None:
+        """A command is given up; the next reduction over hosts was to be that one, as the first host counts."""
+        words = self.block.words
+        words[ABORTED] = max(words[ABORTED], command)
+        if self.bulk is not None:
+            self.bulk.reductions = reductions
+        self._look_at_aborted()
+        self.wake(self.hosts.near)

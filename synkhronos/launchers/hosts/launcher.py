@@ -1,0 +1,89 @@
+"""Ranks on several hosts: those of this one as processes of the keeper, the others through the bridge."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, Iterable, List
+
+from ...errors import SynkhronosError
+from ...memory.pool import Pool
+from ...runtime.launcher import Launcher, RankConfig
+from ...sync.control_block import ControlBlock
+from ..processes.launcher import ProcessLauncher
+from ..processes.output import Streams
+from ..processes.rank_main import fatal_error
+from .bridge import Bridge
+from .spec import SessionSpec
+
+
+class HostsLauncher(Launcher):
+    """Starts the ranks of this host by a launcher of processes, and those of others by the bridge.
+
+    Parameters
+    ----------
+    local : ProcessLauncher
+    bridge : Bridge
+    spec : SessionSpec
+        What the other hosts are told.
+    """
+
+    def __init__(self, local: ProcessLauncher, bridge: Bridge, spec: SessionSpec) -> None:
+        self.local, self.bridge, self.spec = local, bridge, spec
+        self._block: Any = None
+        self._pids: Dict[int, int] = {}
+        self._streams = Streams([])
+
+    def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Any]) -> None:
+        hosts = self.spec.hosts
+        self._block = block
+        self.local.start([config for config in configs if config.rank in hosts.near], block, pools)
+        self._streams = Streams(hosts.far)
+        files = {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()}
+        self._pids = self.bridge.open(self.spec, block, self._streams.fds(), files)
+
+    def is_alive(self) -> bool:
+        return self.local.is_alive() and self.bridge.alive()
+
+    def error(self) -> SynkhronosError:
+        if not self.local.is_alive():
+            return self.local.error()
+        return SynkhronosError(
+            f"the bridge process (pid {self.bridge.pid}), which speaks to the other hosts, is gone: "
+            f"{self.bridge.exit_reason()}; the session is closed, synkhronos.fork() starts a new one"
+        )
+
+    def pid(self, rank: int) -> int:
+        return self._pids[rank] if rank in self._pids else self.local.pid(rank)
+
+    def host(self, rank: int) -> str:
+        return self.spec.hosts.names[self.spec.hosts.of(rank)]
+
+    def fatal_error(self, rank: int) -> str:
+        return fatal_error(self._block, rank)
+
+    def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
+        ranks = list(ranks)
+        far = [rank for rank in ranks if rank in self._pids]
+        found = self.local.inspect([rank for rank in ranks if rank not in self._pids], seconds)
+        if far:
+            found.update(self.bridge.inspect(far, seconds))
+        return found
+
+    def join(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while not all(self._block.ended[rank] for rank in self._pids):
+            if time.monotonic() > until or not self.is_alive():
+                return False
+            time.sleep(0.0005)
+        return self.local.join(max(0.0, until - time.monotonic()))
+
+    def kill(self) -> None:
+        self.local.kill()
+        if self._pids:
+            self.bridge.kill()
+            self._pids = {}
+        self._streams.close()
+
+    def forward(self, idle: bool = False) -> None:
+        self.local.forward(idle)
+        self._streams.forward(idle)

@@ -1,0 +1,144 @@
+"""What the process does that was started on another host than the first: it serves, until the program has ended.
+
+It forks a keeper before MPI begins, has it fork the ranks of every session, and is their `Deputy`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, List, Optional, Tuple
+
+from ...errors import SynkhronosError
+from ...host import machine
+from ...host.affinity import CoreClaims
+from ...memory.memfd import nameless_file
+from ...memory.pool import Pool
+from ...runtime.launcher import RankConfig
+from ...sync.control_block import ControlBlock
+from ...sync.hosts import POOL_OF_MESSAGES
+from ..processes.keeper import Keeper
+from ..processes.launcher import ProcessLauncher
+from . import wire
+from .bulk import Bulk
+from .copying import shadow
+from .deputy import Deputy
+from .facts import facts
+from .spec import SessionSpec
+from .world import World, environment_of_ranks
+
+
+class Server:
+    """The process on this host.
+
+    Parameters
+    ----------
+    world : World
+    enter : callable
+        Called in the keeper's process.
+    """
+
+    def __init__(self, world: World, enter: Any) -> None:
+        self.world = world
+        self.keeper = Keeper(enter)  # before MPI begins
+        self.deputy: Optional[Deputy] = None
+        self.launcher: Optional[ProcessLauncher] = None
+        self.bulk: Optional[Bulk] = None
+        self._claims = CoreClaims()
+
+    def serve(self) -> None:
+        """Do what the first host says, until it says goodbye or is gone."""
+        line = wire.join(self.world.hear())
+        line.send("hello", self.world.process, facts(self.keeper.pid))
+        courier = self.world.courier()
+        if courier is not None:
+            self.bulk = Bulk(courier)
+        try:
+            while True:
+                message = line.receive()
+                if message[0] == "bye":
+                    break
+                if message[0] in ("open", "kill", "inspect"):
+                    line.send(message[0], getattr(self, message[0])(line, *message[1:]))
+                elif self.deputy is not None:
+                    self.deputy.receive(line, message)
+        except (EOFError, OSError):  # the first host is gone
+            pass
+        finally:
+            self.kill(line)
+            self.keeper.end()
+            if self.bulk is not None and not self.bulk.close():
+                self.world.abort()
+
+    def open(self, line: wire.Line, spec: SessionSpec) -> Any:
+        """Start the ranks of a session; return their process ids, or a sentence."""
+        hosts, size = spec.hosts, spec.hosts.size
+        self.kill(line)
+        files: Dict[int, int] = {}
+        try:
+            block = ControlBlock(size, hosts=hosts)
+            for rank in range(size):
+                if rank != spec.root:
+                    files[rank] = nameless_file("pool") if rank in hosts.near else shadow(nameless_file("shadow"))
+            for ident in spec.program_pools:
+                files[ident] = shadow(nameless_file("shadow"))
+            pool = Pool(POOL_OF_MESSAGES - hosts.own)
+            pools: Dict[int, Any] = {**files, pool.ident: pool}
+            self.keeper.load(spec.path, spec.modules)
+            launcher = self.launcher = ProcessLauncher(self.keeper)
+            launcher.start(self._configs(spec), block, pools)
+            fds = {**files, pool.ident: pool.fileno()}
+            if self.bulk is not None:
+                self.bulk.reductions = spec.reductions
+            self.deputy = Deputy(hosts, block, fds, pool, line, launcher.outputs(), self.bulk)
+            self.deputy.begin()
+            return {rank: launcher.pid(rank) for rank in hosts.near}
+        except (SynkhronosError, OSError) as error:
+            self.kill(line)
+            return f"the ranks on host {hosts.names[hosts.own]} could not be started: {error}"
+        finally:
+            for fd in files.values():
+                os.close(fd)
+
+    def _configs(self, spec: SessionSpec) -> List[RankConfig]:
+        hosts, near = spec.hosts, spec.hosts.near
+        budget = machine.core_budget()
+        groups: List[List[int]] = [[]] * len(near)
+        if spec.pin and len(near) <= budget:
+            groups = self._claims.claim(len(near))
+        directory = spec.directory if os.path.isdir(spec.directory) else machine.working_directory()
+        path = sys.path + [folder for folder in spec.path if folder not in sys.path]
+        return [
+            RankConfig(
+                rank,
+                hosts.size,
+                spec.root,
+                group,
+                spec.threads or max(1, budget // len(near)),
+                budget,
+                path,
+                directory,
+                environment_of_ranks(),
+                os.path.abspath(f"synkhronos_rank_{rank}.prof") if spec.profile else None,
+                spec.keep_heap,
+                hosts,
+            )
+            for rank, group in zip(near, groups)
+        ]
+
+    def kill(self, line: wire.Line) -> bool:
+        """End the session, if there is one."""
+        deputy, self.deputy = self.deputy, None
+        launcher, self.launcher = self.launcher, None
+        if deputy is not None:
+            with deputy.lock:
+                deputy.look(True)
+            deputy.end()
+        if launcher is not None:
+            launcher.kill()
+        self._claims.release()
+        return True
+
+    def inspect(self, line: wire.Line, ranks: Tuple[int, ...], seconds: float) -> Dict[int, str]:
+        """Return what ranks are doing."""
+        return {} if self.launcher is None else self.launcher.inspect(ranks, seconds)

