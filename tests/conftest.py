@@ -18,7 +18,7 @@ LINKER = os.environ.get("SYNK_TEST_LINKER")
 os.environ.setdefault("PYTENSOR_FLAGS", f"linker={LINKER}" if LINKER else "linker=py,cxx=")
 
 from words import WORDS, NumpyWords, PyTensorWords, TheanoWords, shards  # noqa: E402
-from worlds import MISSING, PYTENSOR_WORLDS, THEANO_WORLDS, WORLDS, World  # noqa: E402
+from worlds import MISSING, PYTENSOR_WORLDS, THEANO_WORLDS, WORLDS, Meeting, World  # noqa: E402
 
 import synkhronos as synk  # noqa: E402
 import synkhronos.testing.numpy_engine  # noqa: E402, F401, registers itself
@@ -169,7 +169,7 @@ def words_of():
 
 def leftovers():
     """Return what must not be there when no session is open: processes, names, threads."""
-    lasting = PROGRAM.lasting_processes()
+    lasting = {PROGRAM.keeper_pid, *Meeting.processes}
     found = []
     for child in psutil.Process().children(recursive=True):
         if child.pid not in lasting:
@@ -223,6 +223,7 @@ def nothing_stays(request):
     """After every test: no rank, no name in /dev/shm, no thread of ours."""
     before = set(leftovers())
     yield
+    Meeting.part()
     if not PROGRAM.session:
         after = set(leftovers()) - before
         if after:  # a collection costs 50 ms if Theano is loaded: not after every one of thousands of tests

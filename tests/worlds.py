@@ -1,5 +1,6 @@
 """Worlds of ranks to run tests in. (Not in conftest.py: what travels to ranks must be found by its module's name.)"""
 
+import atexit
 import importlib.util
 import os
 
@@ -64,16 +65,43 @@ MAX_HOSTS = 3
 COUNTS = {"2 hosts": (2, 2), "3 hosts": (1, 2, 1)}
 
 
-def meet(n):
-    """Have this program's sessions run on at least n hosts, which are processes of this machine; once for all tests."""
-    if PROGRAM.world is None or len(PROGRAM.other_hosts()) < n:
-        PROGRAM.shut_down()
-        PROGRAM.meet(StartedWorld([f"host{i}" for i in range(MAX_HOSTS)], [__name__]))
+class Meeting:
+    """The bridge to other hosts of these tests, which lasts from test to test, and is the program's in some of them."""
+
+    bridge = None
+    processes = ()
+
+    @classmethod
+    def begin(cls, n):
+        """Have the program's sessions run on at least n hosts, which are processes of this machine."""
+        there = cls.bridge is not None and cls.bridge.alive()
+        if not there or len(cls.bridge.hosts()) < n:
+            PROGRAM.shut_down()
+            cls.end()
+            PROGRAM.meet(StartedWorld([f"host{i}" for i in range(MAX_HOSTS)], [__name__]))
+            cls.bridge = PROGRAM._bridge
+            cls.processes = [cls.bridge.pid, *(pid for host in cls.bridge.hosts() for pid in host.processes)]
+        PROGRAM._bridge = cls.bridge
+
+    @classmethod
+    def part(cls):
+        """Have the program's sessions run on this host alone."""
+        PROGRAM._bridge = None
+
+    @classmethod
+    def end(cls):
+        """End the other hosts."""
+        if cls.bridge is not None:
+            cls.bridge.end()
+            cls.bridge, cls.processes = None, ()
+
+
+atexit.register(Meeting.end)
 
 
 def over_hosts(counts, root=0, **options):
     """Open a session of so many ranks on each host."""
-    meet(len(counts))
+    Meeting.begin(len(counts))
     hosts = Hosts.of_counts(tuple(f"host{i}" for i in range(len(counts))), tuple(counts))
     return PROGRAM.open(hosts.size, root, hosts=hosts, **options)
 

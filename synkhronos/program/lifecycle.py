@@ -122,7 +122,7 @@ def fork(
             raise ArgumentTypeError(argument, expected, _with_type(value))
     if n_parallel is not None:
         n_parallel = _positive("n_parallel", n_parallel)
-    there = PROGRAM.other_hosts()
+    there = PROGRAM.all_hosts()
     if there and (use_gpu or devices):
         raise ArgumentValueError("use_gpu", "False with several hosts", "GPUs", "start one process with all GPUs")
     names = None if there else choose_devices(devices, use_gpu, n_parallel)

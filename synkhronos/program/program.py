@@ -124,11 +124,6 @@ class Program:
         """Process id of the keeper, if one runs."""
         return None if self._keeper is None else self._keeper.pid
 
-    def lasting_processes(self) -> List[int]:
-        """Return the process ids of what lasts as long as the program: keeper, bridge, and those of other hosts."""
-        found = [servant.pid for servant in (self._keeper, self._bridge) if servant is not None]
-        return found + [pid for host in self.other_hosts() for pid in host.processes]
-
     @property
     def world(self) -> Optional[World]:
         """The hosts on which this program was started, if there are several."""
@@ -138,8 +133,8 @@ class Program:
         """Have the sessions of this program run on several hosts."""
         self._bridge = Bridge(world)
 
-    def other_hosts(self) -> List[Facts]:
-        """Return what the hosts say of themselves on which sessions run, this one first; an empty list if it is alone.
+    def all_hosts(self) -> List[Facts]:
+        """Return what the hosts say of themselves on which sessions run, this one first; nothing if it is alone.
 
         Raises
         ------

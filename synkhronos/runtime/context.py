@@ -90,6 +90,7 @@ class RankContext:
         watch: Callable[[], object],
         policy: WaitPolicy,
         hosts: Optional[Hosts] = None,
+        watch_fetch: Optional[Callable[[], object]] = None,
     ) -> RankContext:
         """Assemble a rank's state: the one place that does it, for the master, for processes and for threads.
 
@@ -106,6 +107,8 @@ class RankContext:
         policy : WaitPolicy
         hosts : Hosts, optional
             If the ranks are on several; then the pools of other hosts' ranks are shadows.
+        watch_fetch : callable, optional
+            Called while the rank waits for what it fetches from another host; by default ``watch``.
         """
         known = PoolMap()
         for ident, each in pools.items():
@@ -113,7 +116,7 @@ class RankContext:
         barrier, registry = Barrier(block, rank, root, watch, policy), Registry()
         all_reduce = None
         if hosts is not None:
-            fetcher = Fetcher(barrier, pool)
+            fetcher = Fetcher(barrier, pool, watch_fetch or watch)
             all_reduce = None if hosts.places is None else fetcher.all_reduce
             known.reach(filter(hosts.is_far, pools), fetcher.fetch, hosts.own > 0)
         borrowed = functools.partial(memory_in_cells, registry)

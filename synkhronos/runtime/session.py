@@ -105,7 +105,9 @@ class Session:
         self.seed, self.random, self.hosts = seed, random, hosts
         self.others = [rank for rank in range(size) if rank != root]
         self.pool = pool
-        self.context = RankContext.create(root, root, block, pool, pools, self._watch_barrier, policy, hosts)
+        self.context = RankContext.create(
+            root, root, block, pool, pools, self._watch_barrier, policy, hosts, self._watch_fetch
+        )
         self.pools = self.context.pools
         self.channel = MasterEnd(block, self.others, pool, self.pools, policy)
         self.prefetch = Announcer(block)
@@ -335,6 +337,10 @@ class Session:
     def _watch_barrier(self) -> None:
         if self._look() is not None or any(self.block.finished[rank] >= self._number for rank in self.others):
             raise Aborted  # the answers say why
+
+    def _watch_fetch(self) -> None:
+        if self._look() is not None:  # unlike at a barrier, others may be done
+            raise Aborted
 
     def _watch_answers(self) -> None:
         error = self._look()

@@ -32,7 +32,7 @@ COMMAND_BYTES = 1 << 16
 #: Bytes of an answer, and of a notice, likewise.
 ANSWER_BYTES = NOTICE_BYTES = 1 << 14
 #: Bytes of what a rank wants to have of other hosts, likewise.
-FETCH_BYTES = 1 << 14
+FETCH_BYTES = 1 << 12
 #: Bytes of what a rank can leave when it ends.
 FATAL_ERROR_BYTES = 1 << 14
 #: Bytes of the announcements of a session: of more than a thousand modules.

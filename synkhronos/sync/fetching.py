@@ -15,7 +15,7 @@ In the same way the ranks of a host have what they have reduced together reduced
 from __future__ import annotations
 
 import pickle
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory import messages
@@ -33,12 +33,15 @@ class Fetcher:
     Parameters
     ----------
     barrier : Barrier
-        This rank's: it says when waiting has become pointless.
+        This rank's: it says when the command is given up.
     pool : Pool
         Its memory.
+    watch : callable
+        Called while it waits; raises if that has become pointless.
     """
 
-    def __init__(self, barrier: Barrier, pool: Pool) -> None:
+    def __init__(self, barrier: Barrier, pool: Pool, watch: Callable[[], object]) -> None:
+        self._watch = watch
         self._barrier, self._pool, self._block, self._rank = barrier, pool, barrier.block, barrier.rank
         self._keep: Any = None
 
@@ -90,5 +93,6 @@ class Fetcher:
             raise SynkhronosError(bytes(block.fetch_slots[rank]).split(b"\0")[0].decode(errors="replace"))
 
     def _look(self) -> bool:
-        self._barrier.look()
+        self._barrier.check()
+        self._watch()
         return bool(abs(self._block.fetch_done[self._rank]) >= self._block.fetch_asked[self._rank])

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from worlds import meet
+from worlds import Meeting
 
 import synkhronos as synk
 from synkhronos.errors import SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
@@ -76,7 +76,7 @@ def session():
 
 
 def opened(**options):
-    meet(2)
+    Meeting.begin(2)
     return PROGRAM.open(4, 0, hosts=Hosts.of_counts(("here", "there"), (2, 2)), **options)
 
 
@@ -84,7 +84,7 @@ def opened(**options):
 def whole():
     """What was lost in a test is there again for the next."""
     yield
-    if PROGRAM.world is not None and len(PROGRAM.other_hosts()) < PROGRAM.world.n:
+    if PROGRAM.world is not None and len(PROGRAM.all_hosts()) < PROGRAM.world.n:
         PROGRAM.shut_down()
 
 
@@ -95,7 +95,7 @@ def everywhere(session):
 def test_ranks_are_processes_of_their_hosts(session):
     answers = everywhere(session)
     assert [rank for rank, _, _ in answers] == [0, 1, 2, 3]
-    deputy, keeper = PROGRAM.other_hosts()[1].processes
+    deputy, keeper = PROGRAM.all_hosts()[1].processes
     assert {psutil.Process(pid).ppid() for _, pid, _ in answers[2:]} == {keeper}
     assert psutil.Process(keeper).ppid() == deputy
     assert psutil.Process(answers[1][1]).ppid() == PROGRAM.keeper_pid
@@ -129,7 +129,7 @@ def test_a_death_elsewhere(session):
 @pytest.mark.parametrize("when", ["before a command", "in a command"])
 def test_a_host_that_is_lost(session, when):
     ranks = [pid for _, pid, _ in everywhere(session)]
-    deputy, keeper = PROGRAM.other_hosts()[1].processes
+    deputy, keeper = PROGRAM.all_hosts()[1].processes
     if when == "before a command":
         os.kill(deputy, signal.SIGKILL)
         time.sleep(0.3)
@@ -143,14 +143,14 @@ def test_a_host_that_is_lost(session, when):
     while any(psutil.pid_exists(pid) for pid in [*ranks[1:], keeper]) and time.monotonic() < until:
         time.sleep(0.01)
     assert [pid for pid in [*ranks[1:], keeper] if psutil.pid_exists(pid)] == []
-    assert [host.name for host in PROGRAM.other_hosts()][1:] == ["host2"]
+    assert [host.name for host in PROGRAM.all_hosts()][1:] == ["host2"]
     left = PROGRAM.open(3, 0, hosts=Hosts.of_counts(("here", "left"), (2, 1)))  # with the hosts that are left
     assert len(everywhere(left)) == 3
 
 
 def test_the_bridge_is_killed(session):
     ranks = [pid for _, pid, _ in everywhere(session)]
-    deputy, keeper = PROGRAM.other_hosts()[1].processes
+    deputy, keeper = PROGRAM.all_hosts()[1].processes
     bridge = PROGRAM._bridge.pid
     with pytest.raises(SynkhronosError, match=rf"the bridge process \(pid {bridge}\).*killed by signal 9"):
         session.run(Act(1, kill, bridge))
@@ -200,14 +200,14 @@ def test_ctrl_c(session):
 
 
 def test_fork_counts_ranks_per_host():
-    meet(3)
+    Meeting.begin(3)
     assert synk.fork(2) == 6
     assert synk.size() == 6
     assert [host.ranks for host in synk.hosts()] == [(0, 1), (2, 3), (4, 5)]
     with pytest.raises(ValueError, match="master_rank"):
         synk.close()
         synk.fork(1, master_rank=1)
-    cores = [host.cores for host in PROGRAM.other_hosts()]
+    cores = [host.cores for host in PROGRAM.all_hosts()]
     assert synk.fork() == sum(cores)
     synk.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import queue
 import secrets
 import socket
 import struct
@@ -17,7 +18,7 @@ import threading
 import time
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...errors import SynkhronosError
 
@@ -29,6 +30,10 @@ ANSWER_TIMEOUT_S = 5
 
 #: Seconds after which a peer that does not answer is asked whether it is there, between two questions, and how many.
 IDLE_S, INTERVAL_S, QUESTIONS = 2, 1, 2
+
+#: Bytes of a message that is sent at once; a thread sends longer ones, since two peers that wait until the other has
+#: received would wait for ever.
+AT_ONCE_BYTES = 1 << 15
 
 #: Milliseconds in which what was sent must have been received.
 UNRECEIVED_MS = 4000
@@ -55,10 +60,13 @@ class Line:
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._lock = connection, threading.Lock()
+        self._long: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
+        self._n_long = 0  # of messages that the thread has not sent yet
+        self._thread: Optional[threading.Thread] = None
         self.sent = self.received = 0  # bytes
 
     def send(self, *message: Any) -> None:
-        """Send a message.
+        """Send a message; it arrives after those that were sent before.
 
         Raises
         ------
@@ -67,11 +75,33 @@ class Line:
         """
         payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self._lock:
-            try:
-                self._connection.send_bytes(payload)
-            except OSError as error:  # closed here, or by the peer, or it cannot be reached
-                raise ConnectionError(str(error)) from error
             self.sent += len(payload)
+            if len(payload) <= AT_ONCE_BYTES and not self._n_long:
+                self._write(payload)
+                return
+            self._n_long += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send_long, name="synkhronos-send", daemon=True)
+                self._thread.start()
+            self._long.put(payload)
+
+    def _write(self, payload: bytes) -> None:
+        try:
+            self._connection.send_bytes(payload)
+        except OSError as error:  # closed here, or by the peer, or it cannot be reached
+            raise ConnectionError(str(error)) from error
+
+    def _send_long(self) -> None:
+        while True:
+            payload = self._long.get()
+            if payload is None:
+                return
+            try:
+                self._write(payload)
+            except ConnectionError:  # who receives here is told
+                pass
+            with self._lock:
+                self._n_long -= 1
 
     def receive(self) -> Tuple[Any, ...]:
         """Wait for a message.
@@ -91,7 +121,8 @@ class Line:
         return self._connection.poll(seconds)
 
     def close(self) -> None:
-        """Close this end, and free the thread that waits for a message here."""
+        """Close this end, and free the threads that wait here."""
+        self._long.put(None)
         try:
             with socket.socket(fileno=os.dup(self._connection.fileno())) as sock:
                 sock.shutdown(socket.SHUT_RDWR)
