@@ -198,13 +198,19 @@ def find_leftovers():
     return leftovers
 
 
+#: Folders of tests that use several hosts: in others no more processes must be there than their tests have started.
+OVER_HOSTS = ("collectives", "functions", "program", "programs", "replication")
+
+
 @pytest.fixture(autouse=True, scope="module")
-def settled():
+def settled(request):
     """What was made before is not looked at by every garbage collection: the library's own would take most of the time.
 
     What has become garbage since it was frozen goes first. (An error that a test caught refers to itself and to a
     session, whose pools reserve a TiB of addresses for each rank, of the 128 that a process has.)
     """
+    if request.path.parent.name not in OVER_HOSTS:
+        Meeting.end()
     gc.unfreeze()
     gc.collect()
     gc.freeze()
