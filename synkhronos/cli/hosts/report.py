@@ -64,6 +64,7 @@ def main(place: Place, connect_timeout: float = CONNECT_TIMEOUT_S) -> int:
     watch = threading.Timer(connect_timeout, give_up, (silent,))
     watch.daemon = True
     watch.start()
+    os.environ["MPI4PY_RC_INITIALIZE"] = "true"  # importing synkhronos has seen to it that Theano does not do it
     try:
         MPI: Any = import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
