@@ -15,7 +15,7 @@ place = environment.place(os.environ)
 import_mpi = "from mpi4py import MPI; print(MPI.Is_initialized())"
 of_rank = subprocess.run([sys.executable, "-c", import_mpi], env=environment.for_ranks(os.environ),
                          stdout=subprocess.PIPE, timeout=30).stdout.decode().strip()
-os.environ.update(environment.settings(os.environ, interfaces()))
+os.environ.update(environment.settings(os.environ, interfaces()), MPI4PY_RC_INITIALIZE="true")
 from mpi4py import MPI
 comm = MPI.COMM_WORLD
 facts = comm.gather((tuple(place), comm.rank, comm.size, of_rank, [tuple(i) for i in interfaces()],

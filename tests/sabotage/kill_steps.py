@@ -19,7 +19,7 @@ from synkhronos import trace
 from synkhronos.runtime.channel import RankEnd
 
 #: What no rank but the master passes, and what programs of the NumPy engine do not.
-NOT_OF_RANKS = ("MasterEnd", "GraphEngine", "Loader", "Pass")
+NOT_OF_RANKS = ("MasterEnd", "GraphEngine", "Loader", "Pass", "Fetcher")
 
 #: The points that a rank passes, and its steps: before and after each.
 OF_RANKS = [point for point in trace.POINTS if point.owner.__name__ not in NOT_OF_RANKS]

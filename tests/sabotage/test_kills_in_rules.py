@@ -88,6 +88,7 @@ class Program:
         except WorkerDied as error:
             return error, [*seen, self.values()]
         finally:
+            del session.run  # it refers to the rule, which keeps the session as long as an exchange is under way
             if PROGRAM.session.closed or not self.rule.n_steps:
                 synk.close()
         seen.append(self.values())
