@@ -35,12 +35,18 @@ def serve(world: World) -> NoReturn:
     status = 1
     try:
         Server(world, PROGRAM.enter_rank).serve()
+        flush()
         world.end()
         status = 0
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        flush()
         os._exit(status)
+
+
+def flush() -> None:
+    """Write out what this process has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 if __name__ == "__main__":

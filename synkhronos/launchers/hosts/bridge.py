@@ -144,7 +144,7 @@ class _Bridge:
                 line.send("bye")
             except OSError:
                 pass
-        if self.bulk is not None and not self.bulk.close() or lost:
+        if lost or (self.bulk is not None and not self.bulk.close()):
             self.world.abort()
         self.world.end()
 
