@@ -15,19 +15,18 @@ import signal
 import socket
 import sys
 import time
-import traceback
-import warnings
 import weakref
 from collections import deque
-from typing import Any, Deque, Dict, NoReturn, Optional
+from functools import partial
+from typing import Any, Deque, Dict, Optional
 
 from numpy.typing import NDArray
 
-from ...errors import LoaderError, SynkhronosError
+from ...errors import LoaderError
 from ...host.signals import DeferredSignals
 from ...host.threads import limit_threads
-from ...launchers.processes import fd_passing
 from ...launchers.processes.rank_main import die_with_parent, take_default_signals
+from ...launchers.processes.servant import fork
 from ...memory.attach import PoolMap
 from ...memory.lending import Lender
 from ...memory.pool import Pool
@@ -67,27 +66,10 @@ class LoaderProcess:
         self._nbytes = 1  # of a buffer: unknown until there is a batch
         self._given = 0
         self._received: Deque[Any] = deque()
-        ours, theirs = fd_passing.pair()
-        for stream in (sys.stdout, sys.stderr):  # or what is in their buffers would be written twice
-            try:
-                stream.flush()
-            except Exception:  # closed or replaced by the user
-                pass
-        program = os.getpid()
-        with DeferredSignals(), warnings.catch_warnings():
-            # Python warns of other threads, whose locks may be held in the child: the page on loading does, too.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            try:
-                pid = os.fork()
-            except OSError as error:
-                ours.close()
-                theirs.close()
-                raise SynkhronosError(f"a loader process cannot be started: {error}; see ulimit -u") from error
-            if pid == 0:
-                _become(work, ours, theirs, pool, program)
-            theirs.close()
-            self._socket, self._child = ours, _Child(pid)
-            self._end = weakref.finalize(self, _end, self._child, ours, program)  # at exit, too
+        with DeferredSignals():
+            pid, self._socket = fork("a loader", partial(_become, work, pool))
+            self._child = _Child(pid)
+            self._end = weakref.finalize(self, _end, self._child, self._socket, os.getpid())  # at exit, too
 
     @property
     def pid(self) -> int:
@@ -222,16 +204,14 @@ class _Child:
         return str(self.how)
 
 
-def _become(work: Work, ours: socket.socket, theirs: socket.socket, pool: Pool, program: int) -> NoReturn:
-    """Be a loader process, and never return."""
-    status = 1
+def _become(work: Work, pool: Pool, theirs: socket.socket, program: int) -> None:
+    """Be a loader process."""
+    gc.freeze()  # what the program holds, on devices too, is not for this process to free
+    die_with_parent(program)
+    take_default_signals()
+    # The program handles Ctrl-C. Not SIG_IGN, which the programs that a source starts would inherit.
+    signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        ours.close()
-        gc.freeze()  # what the program holds, on devices too, is not for this process to free
-        die_with_parent(program)
-        take_default_signals()
-        # The program handles Ctrl-C. Not SIG_IGN, which the programs that a source starts would inherit.
-        signal.signal(signal.SIGINT, lambda *_: None)
         signal.signal(signal.SIGTERM, _raise_ended)
         limit_threads(1)
         pools = PoolMap()
@@ -239,13 +219,8 @@ def _become(work: Work, ours: socket.socket, theirs: socket.socket, pool: Pool, 
         serve(work, Delivery(theirs, pools))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        status = 0
     except Ended:
         pass
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
 
 
 def _raise_ended(*_: Any) -> None:

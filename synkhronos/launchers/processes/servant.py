@@ -11,11 +11,59 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Any, Callable, Optional, Sequence
+import warnings
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 from ...errors import SynkhronosError
 from ...host.signals import DeferredSignals
 from . import fd_passing
+
+
+def fork(name: str, work: Callable[[socket.socket, int], object]) -> Tuple[int, socket.socket]:
+    """Start a process; return its id, and this end of a socket pair.
+
+    Parameters
+    ----------
+    name : str
+        How messages call it.
+    work : callable
+        Is called in the new process with its end and the id of this process, and does all of it. An exception is
+        printed there.
+
+    Raises
+    ------
+    SynkhronosError
+        If the process cannot be started.
+    """
+    ours, theirs = fd_passing.pair()
+    for stream in (sys.stdout, sys.stderr):  # or what is in their buffers would be written twice
+        try:
+            stream.flush()
+        except Exception:  # closed or replaced by the user
+            pass
+    program = os.getpid()
+    with DeferredSignals():
+        try:
+            with warnings.catch_warnings():
+                # Python warns of other threads, whose locks may be held in the new process.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+        except OSError as error:
+            ours.close()
+            theirs.close()
+            raise SynkhronosError(f"no process can be started for {name}: {error}; see ulimit -u") from error
+        if pid == 0:
+            status = 1
+            try:
+                ours.close()
+                work(theirs, program)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        theirs.close()
+        return pid, ours
 
 
 class Servant:
@@ -26,38 +74,14 @@ class Servant:
     name : str
         How messages call it: "the keeper".
     work : callable
-        Is called in the new process with its end of the socket and the process id of the program, and does all of it.
+        See `fork`.
     """
 
     def __init__(self, name: str, work: Callable[[socket.socket, int], object]) -> None:
         self.name = name
-        ours, theirs = fd_passing.pair()
-        for stream in (sys.stdout, sys.stderr):  # or what is in their buffers would be written twice
-            try:
-                stream.flush()
-            except Exception:  # closed or replaced by the user
-                pass
-        master = os.getpid()
+        self._status: Optional[int] = None
         with DeferredSignals():
-            try:
-                self.pid = os.fork()
-            except OSError as error:
-                ours.close()
-                theirs.close()
-                raise SynkhronosError(f"no process can be started for {name}: {error}; see ulimit -u") from error
-            if self.pid == 0:
-                status = 1
-                try:
-                    ours.close()
-                    work(theirs, master)
-                    status = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(status)
-            theirs.close()
-            self._socket = ours
-            self._status: Optional[int] = None
+            self.pid, self._socket = fork(name, work)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(pid={self.pid}, {('alive' if self.alive() else 'ended')})"
