@@ -1,4 +1,4 @@
-# make install | demo | quick | test | test-hosts | test-all | test-long | check | prove | sabotage | bench | docs | clean
+# make install | demo | quick | test | test-hosts | test-all | test-long | check | prove | sabotage | bench | bench-hosts | docs | clean
 # PYTHON=python3.9 chooses the interpreter, ENGINE=theano or ENGINE=pytensor the engine, else the interpreter does: Theano on
 # Python 3.8 to 3.11, PyTensor on 3.12 and later. The tiers of tests are described in docs/testing.rst.
 BOOT := $(or $(PYTHON),python3)
@@ -13,7 +13,7 @@ BIN := $(word 2,$(CHOSEN))/bin/python
 JOBS ?= 2
 PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install install-hosts demo quick test test-engine test-hosts test-rest test-all test-long check prove sabotage bench docs clean
+.PHONY: install install-hosts demo quick test test-engine test-hosts test-rest test-all test-long check prove sabotage bench bench-hosts docs clean
 
 # Returns at once if nothing has changed: tools/install.py compares what it installed with what is asked for.
 install:
@@ -34,7 +34,7 @@ quick: install
 	$(PYTEST) -m quick
 
 test: install
-	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (about eight minutes on two cores)"
+	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (up to six minutes on two cores)"
 	$(PYTEST) -m "not thorough and not long"
 
 # What of make test depends on the engine, and make quick with the NumPy of its environment.
@@ -79,6 +79,10 @@ bench: install
 	@echo "make bench: installing MPI, twice"
 	@$(INSTALL) --extra bench
 	$(BIN) -m benchmarks $(BENCH)
+
+# Several hosts, pretended on this machine: a quarter of an hour, as root. Likewise.
+bench-hosts: install-hosts
+	$(BIN) -m benchmarks.hosts $(BENCH)
 
 docs: install
 	$(BIN) -m sphinx -W -q -b html docs docs/_build/html

@@ -179,10 +179,15 @@ def document(rows, verdicts, state):
     )
 
 
+def put(text, begin=BEGIN, path=DOCUMENT):
+    """Put the text in its place in the document: between a mark and the next end."""
+    before, rest = path.read_text().split(begin)
+    path.write_text(before + begin + text + END + rest.split(END, 1)[1])
+
+
 def write(text, folder, path=DOCUMENT):
     """Put the text in its place in the document, and the pictures that it shows beside it."""
-    before, rest = path.read_text().split(BEGIN)
-    path.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
+    put(text, path=path)
     for name in map(picture_of, PICTURES):
         if (folder / name).exists():
             (path.parent / "pictures").mkdir(exist_ok=True)

@@ -2,7 +2,7 @@
 
 ::
 
-    mpirun -host a,b --map-by ppr:1:node --bind-to none python -m benchmarks.hosts_bulk --rate 1e9
+    mpirun -host a,b --map-by ppr:1:node --bind-to none python -m benchmarks.hosts.bulk --rate 1e9
 
 Every process is a host, and has its arrays in shared memory. No host can be faster than ``2 (H - 1) / H`` times the
 bytes by the rate of its link. A line per size and way: the median of some calls, of the slowest host.
@@ -86,7 +86,6 @@ def main():
                 row = dict(hosts=hosts, megabytes=megabytes, way=way, ms=1e3 * seconds, processor_ms=1e3 * processor)
                 if bound:
                     row.update(of_bound=seconds / bound, least_of_bound=least / bound)
-                row["library"] = MPI.Get_library_version().split(",")[0].split("\n")[0][:24]
                 print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
     comm.Barrier()
     courier.close()

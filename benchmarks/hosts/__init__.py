@@ -1,0 +1,1 @@
+"""Benchmarks over several hosts."""
