@@ -46,23 +46,40 @@ class AllReduce(CollectiveCommand):
         self.op, self.mixes, self.into, self.started, self.exchange = op, mixes, into, started, exchange
 
     def run(self, context: RankContext) -> None:
+        into = self.into or self.numbers
+        same = len(self.mixes) == 1 and self.mixes[0].takers is None
+        begun = context.begun.pop(self.numbers[0], None) if self.started else None
+        if begun is not None:
+            results = context.transport.finish(begun, [context.shareds[number].key for number in into])
+            context.commit_values(into, results, same=same)
+            return
         if self.started:
             keys = [start_key(context, number) for number in self.numbers]
             arrays = [context.started.pop(number) for number in self.numbers]
         else:
             keys, arrays = context.bind(self.numbers)
-        into, targets = self.into or self.numbers, None
-        if self.into is not None or self.started or self.exchange is not None:
+        if self.exchange is not None:
+            self.exchange.all_reduce(context, self.numbers, into, keys, arrays, self.op, self.mixes, same)
+            return
+        targets = None
+        if self.into is not None or self.started:
             targets = [context.shareds[number].key for number in into]
-        same = len(self.mixes) == 1 and self.mixes[0].takers is None
         name_of = context.name_of(self.numbers)
-        if self.exchange is None:
-            results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
-            context.commit_values(into, results, same=same)
-        else:
-            keys, arrays, errors = self.exchange.encoded(context, self.numbers, arrays)
-            results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
-            self.exchange.commit(context, self.numbers, into, results, errors, same)
+        results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
+        context.commit_values(into, results, same=same)
+
+    def begin(self, context: RankContext) -> bool:
+        """Have what the variables are now reduced while ranks do other things; return whether that is possible."""
+        exchange = self.exchange
+        if exchange is not None and exchange.feedback is not None:
+            return False  # what this leaves out is known at the end, and another exchange may come before
+        keys, arrays = context.bind(self.numbers)
+        name_of, wire = context.name_of(self.numbers), None if exchange is None else exchange.form
+        transport = context.transport
+        begun = transport.begin(keys, arrays, self.op, self.mixes, name_of, wire, meanwhile=True)
+        if begun is not None:
+            context.begun[self.numbers[0]] = begun
+        return begun is not None
 
     def finish(self, results: List[Any], context: RankContext) -> None:
         """Return nothing: the results are where they belong."""
