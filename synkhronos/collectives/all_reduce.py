@@ -11,7 +11,7 @@ from .arguments import checked
 from .command import CollectiveCommand
 from .exchange import Exchange, parse_exchange
 from .mixing import parse_mixes
-from .started import Started, start, start_key
+from .started import Started, check_not_started, start, start_key
 
 
 class AllReduce(CollectiveCommand):
@@ -49,6 +49,9 @@ class AllReduce(CollectiveCommand):
         into = self.into or self.numbers
         same = len(self.mixes) == 1 and self.mixes[0].takers is None
         begun = context.begun.pop(self.numbers[0], None) if self.started else None
+        if begun is not None and self.exchange is not None:
+            self.exchange.finish(context, self.numbers, into, begun, same)
+            return
         if begun is not None:
             results = context.transport.finish(begun, [context.shareds[number].key for number in into])
             context.commit_values(into, results, same=same)
@@ -70,13 +73,12 @@ class AllReduce(CollectiveCommand):
 
     def begin(self, context: RankContext) -> bool:
         """Have what the variables are now reduced while ranks do other things; return whether that is possible."""
-        exchange = self.exchange
-        if exchange is not None and exchange.feedback is not None:
-            return False  # what this leaves out is known at the end, and another exchange may come before
         keys, arrays = context.bind(self.numbers)
-        name_of, wire = context.name_of(self.numbers), None if exchange is None else exchange.form
-        transport = context.transport
-        begun = transport.begin(keys, arrays, self.op, self.mixes, name_of, wire, meanwhile=True)
+        if self.exchange is not None:
+            begun = self.exchange.begin(context, self.numbers, keys, arrays, self.op, self.mixes, True)
+        else:
+            name_of = context.name_of(self.numbers)
+            begun = context.transport.begin(keys, arrays, self.op, self.mixes, name_of, meanwhile=True)
         if begun is not None:
             context.begun[self.numbers[0]] = begun
         return begun is not None
@@ -202,6 +204,8 @@ def all_reduce(
         command = AllReduce(variables.numbers, parsed, mixes, targets, not wait, coded)
         if not wait:
             return start(variables, command)
+        if coded is not None and coded.feedback is not None:
+            check_not_started(variables)
         if key is not None:
             variables.keep(key, command)
     variables.session.run(command)

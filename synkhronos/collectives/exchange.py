@@ -67,31 +67,65 @@ class Exchange(NamedTuple):
         op, mixes, same
             As of `Transport.all_reduce` and `RankContext.commit_values`.
         """
-        transport, name_of = context.transport, context.name_of(numbers)
-        targets = [context.shareds[number].key for number in into]
-        coded_keys = [(*context.shareds[number].key, "exchanged") for number in numbers]
-        values = [self._with_error(context, numbers, i, np.asarray(array)) for i, array in enumerate(arrays)]
+        transport, values = context.transport, self._values(context, numbers, arrays)
         if transport.carries(values, op, mixes, self.feedback is not None):
-            if self.feedback is not None:
-                keys, arrays = coded_keys, transport.copies(coded_keys, values)
-            begun = transport.begin(keys, arrays, op, mixes, name_of, self.form, self.feedback is not None)
-            errors = self._places_of_errors(context, numbers, values)
-            results = transport.finish(begun, targets, errors)
-        else:
-            sent = [rounded(value, self.form) for value in values]
-            errors = self._places_of_errors(context, numbers, values)
-            for value, arriving, error in zip(values, sent, errors):
-                with np.errstate(all="ignore"):
-                    np.subtract(value, arriving, out=error)
-            coded = transport.copies(coded_keys, sent)
-            results = transport.all_reduce(coded_keys, coded, op, mixes, name_of, targets)
-            context.barrier.wait()  # all ranks have made their shares
-            for result in results.release():
-                if result is not None:
-                    result[...] = rounded(result, self.form)
-        for error in errors:
-            error[~np.isfinite(error)] = 0  # an infinity, or what is no number, is sent once
+            begun = self.begin(context, numbers, keys, arrays, op, mixes, False)
+            self.finish(context, numbers, into, begun, same)
+            return
+        sent = [rounded(value, self.form) for value in values]
+        errors = self._places_of_errors(context, numbers, [(value.shape, value.dtype) for value in values])
+        for value, arriving, error in zip(values, sent, errors):
+            with np.errstate(all="ignore"):
+                np.subtract(value, arriving, out=error)
+        keys = self._keys(context, numbers)
+        targets = [context.shareds[number].key for number in into]
+        coded, name_of = transport.copies(keys, sent), context.name_of(numbers)
+        results = transport.all_reduce(keys, coded, op, mixes, name_of, targets)
+        context.barrier.wait()  # all ranks have made their shares
+        for result in results.release():
+            if result is not None:
+                result[...] = rounded(result, self.form)
         self._commit(context, numbers, into, results, errors, same)
+
+    def begin(
+        self,
+        context: RankContext,
+        numbers: Sequence[int],
+        keys: Sequence[Key],
+        arrays: Sequence[Any],
+        op: ReduceOp,
+        mixes: Sequence[Mix],
+        meanwhile: bool,
+    ) -> Any:
+        """Have a transport that encodes values itself begin; return what `finish` takes, None if there is no such way.
+
+        Parameters are as of `all_reduce`, and of `Transport.begin`.
+        """
+        keeps_errors = self.feedback is not None
+        if keeps_errors:
+            values, keys = self._values(context, numbers, arrays), self._keys(context, numbers)
+            arrays = context.transport.copies(keys, values)
+        name_of = context.name_of(numbers)
+        return context.transport.begin(keys, arrays, op, mixes, name_of, self.form, keeps_errors, meanwhile)
+
+    def finish(self, context: RankContext, numbers: Sequence[int], into: Sequence[int], begun: Any, same: bool) -> None:
+        """Make what has been begun, and the errors, values of variables: a command's last call."""
+        errors = self._places_of_errors(context, numbers, begun.kinds)
+        results = context.transport.finish(begun, [context.shareds[number].key for number in into], errors)
+        self._commit(context, numbers, into, results, errors, same)
+
+    @staticmethod
+    def _keys(context: RankContext, numbers: Sequence[int]) -> List[Key]:
+        return [(*context.shareds[number].key, "exchanged") for number in numbers]
+
+    def _values(self, context: RankContext, numbers: Sequence[int], arrays: Sequence[Any]) -> List[Any]:
+        """Return this rank's values, with what was left out of them the last time."""
+        values = []
+        for i, array in enumerate(arrays):
+            value = np.asarray(array)
+            before = self._error_before(context, numbers, i, value.shape)
+            values.append(value if before is None else value + before)
+        return values
 
     def _error_before(self, context: RankContext, numbers: Sequence[int], i: int, shape: Tuple[int, ...]) -> Any:
         """Return what was left out of a value the last time, None if there is nothing."""
@@ -106,15 +140,11 @@ class Exchange(NamedTuple):
         error = None if self.feedback is None else context.errors.get(numbers[i])
         return None if error is None or error.shape != shape else error
 
-    def _with_error(self, context: RankContext, numbers: Sequence[int], i: int, value: Any) -> Any:
-        before = self._error_before(context, numbers, i, value.shape)
-        return value if before is None else value + before
-
-    def _places_of_errors(self, context: RankContext, numbers: Sequence[int], values: Sequence[Any]) -> List[Any]:
+    def _places_of_errors(self, context: RankContext, numbers: Sequence[int], kinds: Sequence[Any]) -> List[Any]:
         """Return arrays that take the errors, with those of the last time; none without feedback."""
         places = []
         for i, kept in enumerate(self.feedback or ()):
-            shape, dtype = values[i].shape, values[i].dtype
+            shape, dtype = kinds[i]
             if kept is None:
                 places.append(np.empty(shape, dtype))
             else:
@@ -132,6 +162,8 @@ class Exchange(NamedTuple):
         errors: List[Any],
         same: bool,
     ) -> None:
+        for error in errors:
+            error[~np.isfinite(error)] = 0  # an infinity, or what is no number, is sent once
         pairs = list(zip(self.feedback or [], numbers, errors))
         kept = {variable: error for variable, _, error in pairs if variable is not None}
 

@@ -125,14 +125,25 @@ def start(variables: Variables, command: Command) -> Started:
     """
     session = variables.session
     with session.lock:
-        under_way = _under_way(session)
-        for number, name in zip(variables.numbers, variables.names):
-            if number in under_way:
-                raise StateError(f"{under_way[number]!r}: wait() for it before another of {name} is started")
+        check_not_started(variables)
         session.run(Start(command))
         started = Started(variables, command)
-        under_way.update(dict.fromkeys(variables.numbers, started))
+        _under_way(session).update(dict.fromkeys(variables.numbers, started))
     return started
+
+
+def check_not_started(variables: Variables) -> None:
+    """Refuse another of variables of which one is under way.
+
+    Raises
+    ------
+    StateError
+        If one of a variable is under way.
+    """
+    under_way = _under_way(variables.session)
+    for number, name in zip(variables.numbers, variables.names):
+        if number in under_way:
+            raise StateError(f"{under_way[number]!r}: wait() for it before another of {name} is started")
 
 
 def start_key(context: RankContext, number: int) -> Key:

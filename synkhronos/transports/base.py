@@ -191,6 +191,8 @@ class Transport(ABC):
     ) -> Any:
         """Begin a reduction in a way of this transport's own; return what `finish` takes, None if it has none.
 
+        What is returned has ``kinds``: of every array, its shape and dtype.
+
         Parameters
         ----------
         keys, arrays, op, mixes, name_of

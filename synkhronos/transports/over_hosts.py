@@ -148,7 +148,12 @@ class OverHosts:
         self._under_way: Dict[Tuple[Any, ...], int] = {}  # numbers of reductions, by the keys of their room
 
     def ways(
-        self, arrays: Sequence[NDArray[Any]], op: ReduceOp, mixes: Sequence[Mix], is_coded: bool = False
+        self,
+        arrays: Sequence[NDArray[Any]],
+        op: ReduceOp,
+        mixes: Sequence[Mix],
+        is_coded: bool = False,
+        keeps_errors: bool = False,
     ) -> Optional[List[Way]]:
         """Return how mixes of arrays are reduced over hosts; None if ranks had better fetch what they need.
 
@@ -160,6 +165,9 @@ class OverHosts:
             As of `Transport.all_reduce`.
         is_coded : bool
             Whether values are to travel in 16 bits.
+        keeps_errors : bool
+            And each host's error to be kept by its ranks. So every rank must take the result of what it gives to, as
+            in groups, and of nothing else.
         """
         if op.name not in COMBINING or (op.name != "avg" and any(mix.weights for mix in mixes)):
             return None
@@ -175,6 +183,10 @@ class OverHosts:
         counting = [self._counting(mix) for mix in mixes]
         ways = [self._way(mix, ranks) for mix, ranks in zip(mixes, counting)]
         if all(way.is_local for way in ways):
+            return None
+        if keeps_errors and not all(
+            mix.takers is None or {*some} <= {*mix.takers} for mix, some in zip(mixes, counting)
+        ):
             return None
         halves = sum(array.nbytes for array in arrays if array.dtype == np.float16)
         given, taken = (2 * sum(array.size for array in arrays),) * 2 if is_coded else (nbytes + halves, nbytes)
@@ -211,10 +223,6 @@ class OverHosts:
             needed: Set[int] = set().union(*[some for way, some in zip(ways, counting) if host in way.takers])
             most = max(most, len(needed.difference(ranks)))
         return most * nbytes
-
-    def errors_are_of_hosts(self, mixes: Sequence[Mix]) -> bool:
-        """Return whether each host has one value in each mix of its ranks: what counts in a mix takes its result."""
-        return all(mix.takers is None or {*self._counting(mix)} <= {*mix.takers} for mix in mixes)
 
     def room(self, keys: Tuple[Any, ...], arrays: Sequence[NDArray[Any]], n_mixes: int = 1) -> List[Placed]:
         """Return memory for partial results, and for results, on the first rank of a host; nothing on others.

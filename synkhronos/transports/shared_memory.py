@@ -199,7 +199,7 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
     ) -> Pending:
-        begun = self._begin(keys, arrays, op, mixes, name_of)
+        begun = None if self._over_hosts is None else self._begin(keys, arrays, op, mixes, name_of)
         if begun is not None:
             return self.finish(begun, into or keys)
         placed: List[Optional[Placed]] = self._current(keys, arrays)
@@ -226,12 +226,7 @@ class SharedMemoryTransport(Transport):
         return Pending(results)  # the others' shares are complete at the next barrier
 
     def carries(self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Mix], keeps_errors: bool) -> bool:
-        over_hosts = self._over_hosts
-        return (
-            over_hosts is not None
-            and over_hosts.ways(arrays, op, mixes, True) is not None
-            and (not keeps_errors or over_hosts.errors_are_of_hosts(mixes))
-        )
+        return self._over_hosts is not None and self._over_hosts.ways(arrays, op, mixes, True, keeps_errors) is not None
 
     def begin(
         self,
@@ -263,7 +258,7 @@ class SharedMemoryTransport(Transport):
         meanwhile: bool = False,
     ) -> Optional[Begun]:
         over_hosts = self._over_hosts
-        ways = None if over_hosts is None else over_hosts.ways(arrays, op, mixes, wire is not None)
+        ways = None if over_hosts is None else over_hosts.ways(arrays, op, mixes, wire is not None, keeps_errors)
         if over_hosts is None or ways is None:
             return None
         room = tuple([(*key, "started") for key in keys] if meanwhile else keys)

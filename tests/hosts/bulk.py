@@ -232,10 +232,16 @@ def feed_back(n):
     for op in ("avg", "sum"):
         variable, result, error = made([("float32", size)] * 3)
         errors = np.zeros((n, size), "float32")
-        for _ in range(3):
+        for i in range(4):
             ranks = [random.normal(size=size).astype("float32") for _ in range(n)]
             put(variable, ranks)
-            synk.all_reduce(variable, op=op, into=result, exchange="bfloat16", feedback=error)
+            exchange = dict(into=result, exchange="bfloat16", feedback=error)
+            if i % 2:
+                started = synk.all_reduce(variable, op=op, wait=False, **exchange)
+                synk.set_value(0, variable, np.zeros(size, "float32"))
+                started.wait()
+            else:
+                synk.all_reduce(variable, op=op, **exchange)
             given = [ranks[rank] + errors[rank] for rank in range(n)]
             errors = synk.gather(error).reshape(n, size)
             sent = []

@@ -236,8 +236,12 @@ def test_values_that_travel_in_16_bits():
     part = OverHosts(Hosts.of_counts(("a", "b"), (1, 1)), 0, Pool(0), None)
     assert part.ways([A], ReduceOp("sum"), [Mix()], True) is not None
     assert part.ways([A, B], ReduceOp("sum"), [Mix()], True) is None
-    assert part.errors_are_of_hosts([Mix((1.0, 0.0), (0,)), Mix((0.0, 1.0), (1,))])
-    assert not part.errors_are_of_hosts([Mix((1.0, 1.0), (0,))])
+    groups = [Mix((1.0, 0.0, 1.0, 0.0), (0, 2)), Mix((0.0, 1.0, 0.0, 1.0), (1, 3))]
+    ring = [Mix((1.0, 0.0, 0.0, 1.0), (0,)), Mix((0.0, 1.0, 1.0, 0.0), (1, 2, 3))]
+    part = OverHosts(Hosts.of_counts(("a", "b"), (2, 2)), 0, Pool(0), None)
+    for mixes, has_errors_of_hosts in ((groups, True), (ring, False)):
+        assert part.ways([A], ReduceOp("avg"), mixes, True) is not None
+        assert (part.ways([A], ReduceOp("avg"), mixes, True, True) is not None) == has_errors_of_hosts
 
 
 def test_more_mixes_than_can_be_told_apart():

@@ -90,11 +90,13 @@ class Bulk:
         return ranges
 
     def close(self) -> bool:
-        """End the courier; return whether MPI can be finalised."""
+        """End the courier, all operations of which were given up; return whether MPI can be finalised."""
         until = time.monotonic() + CLOSE_TIMEOUT_S
-        while self.courier.left_over and time.monotonic() < until:
+        while True:
             self.courier.cancel(0, 0)  # 0 is no fetch: it looks for messages of what was cancelled before
             time.sleep(0.01)
+            if not self.courier.left_over or time.monotonic() > until:
+                break
         return self.courier.close(CLOSE_TIMEOUT_S) and not self.courier.left_over
 
 

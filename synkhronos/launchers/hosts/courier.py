@@ -104,8 +104,8 @@ class Courier:
 
     @property
     def left_over(self) -> int:
-        """How many messages other sides have cancelled and not taken: `MPI.Finalize` may wait for them."""
-        return 0 if self._progress.operations else len(self._progress.requests)
+        """How many operations and messages are not over, given up or not: `MPI.Finalize` may wait for them."""
+        return len(self._progress.operations) + len(self._progress.requests)
 
     def send(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
         """Send the bytes of arrays, one after the other, to a host, which receives as many.
