@@ -123,18 +123,21 @@ def all_reduce(
         whose row has its own weight alone has its own value, to the bit.
     groups : list of lists of ranks, optional
         For ``avg``: every rank is in one group, and is given the average of its group. (If all weights of a group are
-        0, they count the same.)
+        0, they count the same.) With ``[host.ranks for host in synk.hosts()]`` nothing travels between hosts.
     into : shared variable, or list or tuple of them, optional
         Variables of the same types, one for each, that take the results; ``shared_vars`` by default.
     wait : bool
-        If False, only copies of the values as they are now are made, and the results arrive with ``wait()`` of what is
-        returned, whatever the variables have become by then. One of a variable can be under way at a time.
+        If False, the values as they are now are taken, and the results arrive with ``wait()`` of what is returned,
+        whatever the variables have become by then. One of a variable can be under way at a time. Between hosts, what is
+        large travels meanwhile; else copies are made, and reduced at ``wait()``.
     exchange : str, optional
         ``"bfloat16"`` or ``"float16"``: values travel in 16 bits, for ``avg`` and ``sum``. They are added up in their
-        own type, and the result is rounded once. (Between ranks of one host nothing is gained by that.)
+        own type, and the result is rounded once. Between ranks of one host nothing is gained by that. So if MPI reduces
+        large values over several, those of each host are combined in their own type, and the host's value is rounded.
     feedback : bool, shared variable, or list or tuple of them, optional
-        Whether what this rank's rounding has left out of a value is added to the value of its next exchange. With True
-        every rank keeps it itself, by variable, until `close`, or until the value has another shape; a checkpoint does
+        Whether what this rank's rounding has left out of a value is added to the value of its next exchange. (Of a
+        host's value, each rank is given all of that for ``avg``, and an equal part of it for ``sum``.) With True every
+        rank keeps it itself, by variable, until `close`, or until the value has another shape; a checkpoint does
         not have it, and a training that goes on from one loses what a single exchange leaves out. In variables of the
         same types instead, one for each, it can be saved; they should be 0 at first.
 
@@ -146,7 +149,7 @@ def all_reduce(
     Raises
     ------
     StateError
-        Before `fork`, or after `close`.
+        Before `fork`, or after `close`; or if ``wait`` is False, or there is feedback, and one of a variable is under way.
     TypeError, ValueError
         If an argument is wrong, or shapes differ between ranks; no value has changed then.
     SharedMemoryError
