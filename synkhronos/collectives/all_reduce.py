@@ -149,7 +149,7 @@ def all_reduce(
     Raises
     ------
     StateError
-        Before `fork`, or after `close`; or if ``wait`` is False, or there is feedback, and one of a variable is under way.
+        Before `fork`, or after `close`; or if one of a variable is under way, without ``wait`` or with feedback.
     TypeError, ValueError
         If an argument is wrong, or shapes differ between ranks; no value has changed then.
     SharedMemoryError
