@@ -11,7 +11,7 @@ from .arguments import checked
 from .command import CollectiveCommand
 from .exchange import Exchange, parse_exchange
 from .mixing import parse_mixes
-from .started import Started, start, start_key
+from .started import Started, check_not_started, start, start_key
 
 
 class AllReduce(CollectiveCommand):
@@ -46,23 +46,42 @@ class AllReduce(CollectiveCommand):
         self.op, self.mixes, self.into, self.started, self.exchange = op, mixes, into, started, exchange
 
     def run(self, context: RankContext) -> None:
+        into = self.into or self.numbers
+        same = len(self.mixes) == 1 and self.mixes[0].takers is None
+        begun = context.begun.pop(self.numbers[0], None) if self.started else None
+        if begun is not None and self.exchange is not None:
+            self.exchange.finish(context, self.numbers, into, begun, same)
+            return
+        if begun is not None:
+            results = context.transport.finish(begun, [context.shareds[number].key for number in into])
+            context.commit_values(into, results, same=same)
+            return
         if self.started:
             keys = [start_key(context, number) for number in self.numbers]
             arrays = [context.started.pop(number) for number in self.numbers]
         else:
             keys, arrays = context.bind(self.numbers)
-        into, targets = self.into or self.numbers, None
-        if self.into is not None or self.started or self.exchange is not None:
+        if self.exchange is not None:
+            self.exchange.all_reduce(context, self.numbers, into, keys, arrays, self.op, self.mixes, same)
+            return
+        targets = None
+        if self.into is not None or self.started:
             targets = [context.shareds[number].key for number in into]
-        same = len(self.mixes) == 1 and self.mixes[0].takers is None
         name_of = context.name_of(self.numbers)
-        if self.exchange is None:
-            results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
-            context.commit_values(into, results, same=same)
+        results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
+        context.commit_values(into, results, same=same)
+
+    def begin(self, context: RankContext) -> bool:
+        """Have what the variables are now reduced while ranks do other things; return whether that is possible."""
+        keys, arrays = context.bind(self.numbers)
+        if self.exchange is not None:
+            begun = self.exchange.begin(context, self.numbers, keys, arrays, self.op, self.mixes, True)
         else:
-            keys, arrays, errors = self.exchange.encoded(context, self.numbers, arrays)
-            results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
-            self.exchange.commit(context, self.numbers, into, results, errors, same)
+            name_of = context.name_of(self.numbers)
+            begun = context.transport.begin(keys, arrays, self.op, self.mixes, name_of, meanwhile=True)
+        if begun is not None:
+            context.begun[self.numbers[0]] = begun
+        return begun is not None
 
     def finish(self, results: List[Any], context: RankContext) -> None:
         """Return nothing: the results are where they belong."""
@@ -104,18 +123,21 @@ def all_reduce(
         whose row has its own weight alone has its own value, to the bit.
     groups : list of lists of ranks, optional
         For ``avg``: every rank is in one group, and is given the average of its group. (If all weights of a group are
-        0, they count the same.)
+        0, they count the same.) With ``[host.ranks for host in synk.hosts()]`` nothing travels between hosts.
     into : shared variable, or list or tuple of them, optional
         Variables of the same types, one for each, that take the results; ``shared_vars`` by default.
     wait : bool
-        If False, only copies of the values as they are now are made, and the results arrive with ``wait()`` of what is
-        returned, whatever the variables have become by then. One of a variable can be under way at a time.
+        If False, the values as they are now are taken, and the results arrive with ``wait()`` of what is returned,
+        whatever the variables have become by then. One of a variable can be under way at a time. Between hosts, what is
+        large travels meanwhile; else copies are made, and reduced at ``wait()``.
     exchange : str, optional
         ``"bfloat16"`` or ``"float16"``: values travel in 16 bits, for ``avg`` and ``sum``. They are added up in their
-        own type, and the result is rounded once. (Between ranks of one host nothing is gained by that.)
+        own type, and the result is rounded once. Between ranks of one host nothing is gained by that. So if MPI reduces
+        large values over several, those of each host are combined in their own type, and the host's value is rounded.
     feedback : bool, shared variable, or list or tuple of them, optional
-        Whether what this rank's rounding has left out of a value is added to the value of its next exchange. With True
-        every rank keeps it itself, by variable, until `close`, or until the value has another shape; a checkpoint does
+        Whether what this rank's rounding has left out of a value is added to the value of its next exchange. (Of a
+        host's value, each rank is given all of that for ``avg``, and an equal part of it for ``sum``.) With True every
+        rank keeps it itself, by variable, until `close`, or until the value has another shape; a checkpoint does
         not have it, and a training that goes on from one loses what a single exchange leaves out. In variables of the
         same types instead, one for each, it can be saved; they should be 0 at first.
 
@@ -127,7 +149,7 @@ def all_reduce(
     Raises
     ------
     StateError
-        Before `fork`, or after `close`.
+        Before `fork`, or after `close`; or if one of a variable is under way, without ``wait`` or with feedback.
     TypeError, ValueError
         If an argument is wrong, or shapes differ between ranks; no value has changed then.
     SharedMemoryError
@@ -185,6 +207,8 @@ def all_reduce(
         command = AllReduce(variables.numbers, parsed, mixes, targets, not wait, coded)
         if not wait:
             return start(variables, command)
+        if coded is not None and coded.feedback is not None:
+            check_not_started(variables)
         if key is not None:
             variables.keep(key, command)
     variables.session.run(command)

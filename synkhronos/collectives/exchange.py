@@ -5,6 +5,14 @@
 C is what arrives of a value that was encoded (`reductions.sixteen_bits`). The sum is accumulated in the values' own
 type, and encoded once, so that all ranks hold the same bits. With the errors e_r fed back, what has arrived after any
 number of exchanges is what was sent, up to the last error (Karimireddy et al., 2019, arXiv 1901.09847).
+
+Between hosts, where a transport carries values in 16 bits, it is the value of a host h that is encoded, which has been
+made of its ranks' values in their own type, and its error belongs to all its ranks:
+
+.. math:: y_h := \\sum_{r \\in h} w_r (x_r + e_r) / w_h, \\quad w_h := \\sum_{r \\in h} w_r,
+          \\quad e_r := y_h - C(y_h), \\quad x := C(\\textstyle\\sum_h w_h C(y_h))
+
+So the next y_h has all of the error. (Each of the m ranks of a host keeps 1 / m of the error of a sum.)
 """
 
 from __future__ import annotations
@@ -17,7 +25,7 @@ from ..errors import ArgumentTypeError, ArgumentValueError
 from ..reductions import ReduceOp
 from ..reductions.sixteen_bits import FORMATS, rounded
 from ..runtime.context import RankContext
-from ..transports.base import Key, Pending
+from ..transports.base import Key, Mix, Pending
 from .arguments import Variables
 
 
@@ -36,38 +44,116 @@ class Exchange(NamedTuple):
     form: str
     feedback: Optional[Sequence[Optional[int]]]
 
-    def encoded(
-        self, context: RankContext, numbers: Sequence[int], arrays: Sequence[Any]
-    ) -> Tuple[List[Key], List[Any], List[Any]]:
-        """Return what this rank's values arrive as, with their keys for transports, and the errors."""
-        sent, errors = [], []
+    def all_reduce(
+        self,
+        context: RankContext,
+        numbers: Sequence[int],
+        into: Sequence[int],
+        keys: Sequence[Key],
+        arrays: Sequence[Any],
+        op: ReduceOp,
+        mixes: Sequence[Mix],
+        same: bool,
+    ) -> None:
+        """Reduce this rank's values, and make the results and the errors values of variables: a command's last call.
+
+        Parameters
+        ----------
+        context : RankContext
+        numbers, into : sequence of int
+            Of the variables that have the values, and of those that take the results.
+        keys, arrays : list
+            Of the values, for transports.
+        op, mixes, same
+            As of `Transport.all_reduce` and `RankContext.commit_values`.
+        """
+        transport, values = context.transport, self._values(context, numbers, arrays)
+        if transport.carries(values, op, mixes, self.feedback is not None):
+            begun = self.begin(context, numbers, keys, arrays, op, mixes, False)
+            self.finish(context, numbers, into, begun, same)
+            return
+        sent = [rounded(value, self.form) for value in values]
+        errors = self._places_of_errors(context, numbers, [(value.shape, value.dtype) for value in values])
+        for value, arriving, error in zip(values, sent, errors):
+            with np.errstate(all="ignore"):
+                np.subtract(value, arriving, out=error)
+        keys = self._keys(context, numbers)
+        targets = [context.shareds[number].key for number in into]
+        coded, name_of = transport.copies(keys, sent), context.name_of(numbers)
+        results = transport.all_reduce(keys, coded, op, mixes, name_of, targets)
+        context.barrier.wait()  # all ranks have made their shares
+        for result in results.release():
+            if result is not None:
+                result[...] = rounded(result, self.form)
+        self._commit(context, numbers, into, results, errors, same)
+
+    def begin(
+        self,
+        context: RankContext,
+        numbers: Sequence[int],
+        keys: Sequence[Key],
+        arrays: Sequence[Any],
+        op: ReduceOp,
+        mixes: Sequence[Mix],
+        meanwhile: bool,
+    ) -> Any:
+        """Have a transport that encodes values itself begin; return what `finish` takes, None if there is no such way.
+
+        Parameters are as of `all_reduce`, and of `Transport.begin`.
+        """
+        keeps_errors = self.feedback is not None
+        if keeps_errors:
+            values, keys = self._values(context, numbers, arrays), self._keys(context, numbers)
+            arrays = context.transport.copies(keys, values)
+        name_of = context.name_of(numbers)
+        return context.transport.begin(keys, arrays, op, mixes, name_of, self.form, keeps_errors, meanwhile)
+
+    def finish(self, context: RankContext, numbers: Sequence[int], into: Sequence[int], begun: Any, same: bool) -> None:
+        """Make what has been begun, and the errors, values of variables: a command's last call."""
+        errors = self._places_of_errors(context, numbers, begun.kinds)
+        results = context.transport.finish(begun, [context.shareds[number].key for number in into], errors)
+        self._commit(context, numbers, into, results, errors, same)
+
+    @staticmethod
+    def _keys(context: RankContext, numbers: Sequence[int]) -> List[Key]:
+        return [(*context.shareds[number].key, "exchanged") for number in numbers]
+
+    def _values(self, context: RankContext, numbers: Sequence[int], arrays: Sequence[Any]) -> List[Any]:
+        """Return this rank's values, with what was left out of them the last time."""
+        values = []
         for i, array in enumerate(arrays):
             value = np.asarray(array)
-            if self.feedback is None:
-                sent.append(rounded(value, self.form))
-                continue
-            kept = self.feedback[i]
-            if kept is None:
-                before = context.errors.get(numbers[i])
-                error = np.empty_like(value)
-            else:
-                entry = context.shareds[kept]
-                before = np.asarray(entry.cell[0])
-                if before.shape != value.shape:
-                    expected = f"the shape of {context.name_of(numbers)(i)}, {value.shape}"
-                    raise ArgumentValueError("feedback", expected, f"{entry.label()} of shape {before.shape}")
-                error = context.transport.allocate(entry.key, value.shape, value.dtype)
-            if before is not None and before.shape == value.shape:
-                value = value + before
-            sent.append(rounded(value, self.form))
-            with np.errstate(all="ignore"):
-                np.subtract(value, sent[-1], out=error)
-            error[~np.isfinite(error)] = 0  # an infinity, or what is no number, is sent once
-            errors.append(error)
-        keys = [(*context.shareds[number].key, "exchanged") for number in numbers]
-        return keys, context.transport.copies(keys, sent), errors
+            before = self._error_before(context, numbers, i, value.shape)
+            values.append(value if before is None else value + before)
+        return values
 
-    def commit(
+    def _error_before(self, context: RankContext, numbers: Sequence[int], i: int, shape: Tuple[int, ...]) -> Any:
+        """Return what was left out of a value the last time, None if there is nothing."""
+        kept = None if self.feedback is None else self.feedback[i]
+        if kept is not None:
+            entry = context.shareds[kept]
+            before = np.asarray(entry.cell[0])
+            if before.shape != shape:
+                expected = f"the shape of {context.name_of(numbers)(i)}, {shape}"
+                raise ArgumentValueError("feedback", expected, f"{entry.label()} of shape {before.shape}")
+            return before
+        error = None if self.feedback is None else context.errors.get(numbers[i])
+        return None if error is None or error.shape != shape else error
+
+    def _places_of_errors(self, context: RankContext, numbers: Sequence[int], kinds: Sequence[Any]) -> List[Any]:
+        """Return arrays that take the errors, with those of the last time; none without feedback."""
+        places = []
+        for i, kept in enumerate(self.feedback or ()):
+            shape, dtype = kinds[i]
+            if kept is None:
+                places.append(np.empty(shape, dtype))
+            else:
+                places.append(context.transport.allocate(context.shareds[kept].key, shape, dtype))
+            before = self._error_before(context, numbers, i, shape)
+            places[-1][...] = 0 if before is None else before
+        return places
+
+    def _commit(
         self,
         context: RankContext,
         numbers: Sequence[int],
@@ -76,11 +162,8 @@ class Exchange(NamedTuple):
         errors: List[Any],
         same: bool,
     ) -> None:
-        """Make the results, as they arrive, and the errors the values of variables: a command's last call."""
-        context.barrier.wait()  # all ranks have made their shares
-        for result in results.release():
-            if result is not None:
-                result[...] = rounded(result, self.form)
+        for error in errors:
+            error[~np.isfinite(error)] = 0  # an infinity, or what is no number, is sent once
         pairs = list(zip(self.feedback or [], numbers, errors))
         kept = {variable: error for variable, _, error in pairs if variable is not None}
 

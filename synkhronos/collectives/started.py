@@ -7,6 +7,8 @@
     started.wait()                      the copies are reduced, into z  (another; on all ranks or on none)
 
 In shared memory a reduction takes less time than telling ranks to make it meanwhile, so it is made at ``wait()``.
+Between hosts, what is large travels meanwhile: the ranks of each host reduce their values instead of copying them, and
+processes that compute nothing do the rest.
 """
 
 from __future__ import annotations
@@ -82,25 +84,39 @@ class Started:
 
 
 class Start(CollectiveCommand):
-    """Keep copies of variables' values."""
+    """Begin to reduce variables' values, or keep copies of them.
+
+    Parameters
+    ----------
+    reduction : AllReduce
+        What ``wait()`` runs.
+    """
 
     title = "all_reduce"
-    is_counted = False  # nothing travels yet
+    is_counted = False  # wait() counts what travels
+
+    def __init__(self, reduction: Any) -> None:
+        super().__init__(reduction.numbers)
+        self.reduction = reduction
 
     def run(self, context: RankContext) -> None:
+        for number in self.numbers:  # of one that was given up
+            context.begun.pop(number, None)
+        if self.reduction.begin(context):
+            return
         keys = [start_key(context, number) for number in self.numbers]
         values = [context.shareds[number].cell[0] for number in self.numbers]
         context.started.update(zip(self.numbers, context.transport.copies(keys, values)))
 
     def finish(self, results: List[Any], context: RankContext) -> None:
-        """Return nothing: the copies stay where they are."""
+        """Return nothing."""
 
     def details(self, context: RankContext) -> str:
         return f"{super().details(context)}, started"
 
 
 def start(variables: Variables, command: Command) -> Started:
-    """Have all ranks copy the variables' values, for a command that reduces them later.
+    """Have all ranks copy the variables' values, or begin to reduce them, for a command that comes later.
 
     Raises
     ------
@@ -109,14 +125,25 @@ def start(variables: Variables, command: Command) -> Started:
     """
     session = variables.session
     with session.lock:
-        under_way = _under_way(session)
-        for number, name in zip(variables.numbers, variables.names):
-            if number in under_way:
-                raise StateError(f"{under_way[number]!r}: wait() for it before another of {name} is started")
-        session.run(Start(variables.numbers))
+        check_not_started(variables)
+        session.run(Start(command))
         started = Started(variables, command)
-        under_way.update(dict.fromkeys(variables.numbers, started))
+        _under_way(session).update(dict.fromkeys(variables.numbers, started))
     return started
+
+
+def check_not_started(variables: Variables) -> None:
+    """Refuse another of variables of which one is under way.
+
+    Raises
+    ------
+    StateError
+        If one of a variable is under way.
+    """
+    under_way = _under_way(variables.session)
+    for number, name in zip(variables.numbers, variables.names):
+        if number in under_way:
+            raise StateError(f"{under_way[number]!r}: wait() for it before another of {name} is started")
 
 
 def start_key(context: RankContext, number: int) -> Key:

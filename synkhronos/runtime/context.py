@@ -51,6 +51,8 @@ class RankContext:
         What each collective inside a function has reduced, the last time: by the function's number and its own.
     started : dict of int to array
         By the variable's number, the value that an ``all_reduce(wait=False)`` has found, until it is waited for.
+    begun : dict of int to object
+        Or by that of the first variable, what `Transport.begin` has begun with the values.
     errors : dict of int to array
         By the variable's number, what has been left out of its last value by ``all_reduce(exchange=, feedback=True)``.
     row_buffers : dict of (int, int) to array
@@ -72,6 +74,7 @@ class RankContext:
         self.row_buffers: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
         self.bytes_inside: Dict[Tuple[int, int], int] = {}
         self.started: Dict[int, Any] = {}
+        self.begun: Dict[int, Any] = {}
         self.errors: Dict[int, Any] = {}
         self.results: Any = None
         self.stopped = False
@@ -114,13 +117,12 @@ class RankContext:
         for ident, each in pools.items():
             known.add(ident, each)
         barrier, registry = Barrier(block, rank, root, watch, policy), Registry()
-        all_reduce = None
+        fetcher = None
         if hosts is not None:
             fetcher = Fetcher(barrier, pool, watch_fetch or watch)
-            all_reduce = None if hosts.places is None else fetcher.all_reduce
             known.reach(filter(hosts.is_far, pools), fetcher.fetch, hosts.own > 0)
         borrowed = functools.partial(memory_in_cells, registry)
-        transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, all_reduce)
+        transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, fetcher)
         return cls(barrier, pool, known, transport, registry)
 
     def __repr__(self) -> str:
@@ -297,6 +299,7 @@ class RankContext:
                         del table[place]
             else:
                 self.started.pop(number, None)
+                self.begun.pop(number, None)
                 self.errors.pop(number, None)
             self.registry.forget(thing)
             self.transport.forget(thing)

@@ -9,13 +9,14 @@ lies until somebody has asked for it. ::
 
 What lies in the shadow is what lay there when it was asked for: ask again after it may have changed.
 
-In the same way the ranks of a host have what they have reduced together reduced over all hosts.
+In the same way the ranks of a host have what they have reduced together reduced over hosts. They wait for the result,
+or until that is under way, and for the result later.
 """
 
 from __future__ import annotations
 
 import pickle
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory import messages
@@ -25,6 +26,32 @@ from ..memory.ranges import Ranges
 from ..reductions import ReduceOp
 from ..trace import point
 from .barrier import Barrier
+
+
+class Part(NamedTuple):
+    """A reduction over hosts, as ranks ask for it.
+
+    Attributes
+    ----------
+    partial, result : Handle
+        Arrays of one axis in the memory of this host's ranks: what they give together, and what takes the result.
+    op : ReduceOp
+    weights : tuple of float, optional
+        Of the hosts that give.
+    givers, takers : tuple of int
+        Hosts, in their order.
+    wire, leaves_errors
+        As of `launchers.hosts.all_reduce.Reduction`.
+    """
+
+    partial: Handle
+    result: Handle
+    op: ReduceOp
+    weights: Optional[Tuple[float, ...]]
+    givers: Tuple[int, ...]
+    takers: Tuple[int, ...]
+    wire: Optional[str] = None
+    leaves_errors: bool = False
 
 
 class Fetcher:
@@ -60,25 +87,44 @@ class Fetcher:
         self._ask("fetch", wanted)
 
     @point("channel")
-    def all_reduce(
-        self, pairs: Sequence[Tuple[Handle, Handle]], op: ReduceOp, weights: Optional[Sequence[float]]
-    ) -> None:
-        """Have arrays reduced over all hosts; called by all ranks of all hosts, in the same order.
+    def all_reduce(self, parts: Sequence[Part], meanwhile: bool = False) -> int:
+        """Have arrays reduced over hosts; called by all ranks of all hosts, in the same order.
 
         Parameters
         ----------
-        pairs : sequence of (Handle, Handle)
-            Arrays of one axis in the memory of this host's ranks: what they give together, and what takes the result.
-        op : ReduceOp
-        weights : sequence of float, optional
-            Of the hosts.
+        parts : sequence of Part
+            The same on all hosts, but for the arrays.
+        meanwhile : bool
+            Whether to return once it is under way: then `finish` waits for it.
+
+        Returns
+        -------
+        int
+            By which `finish` knows it.
 
         Raises
         ------
         Aborted, SynkhronosError
             As in `fetch`.
         """
-        self._ask("reduce", list(pairs), op, weights)
+        self._ask("reduce", list(parts), meanwhile)
+        return self._barrier.current
+
+    @point("channel")
+    def finish(self, number: int) -> None:
+        """Wait until a reduction that is under way is over: nothing is written into its arrays any more.
+
+        Raises
+        ------
+        Aborted, SynkhronosError
+            As in `fetch`; the latter also if it has failed, or was given up.
+        """
+        self._ask("finish", number)
+
+    @property
+    def received(self) -> int:
+        """The bytes that have come from other hosts for this rank; what several have asked for counts for the first."""
+        return self._block.received[self._rank]
 
     def _ask(self, *request: Any) -> None:
         block, rank = self._block, self._rank

@@ -93,34 +93,40 @@ class Traffic:
 
     On devices with NCCL it is what a ring sends: of n ranks each sends and is sent 2 (n - 1) / n of what is reduced.
 
+    Parameters
+    ----------
+    received : callable, optional
+        Returns the bytes that have come from other hosts for this rank; none by default.
+
     Attributes
     ----------
     read, sent : float
         Bytes, of everything.
     of : dict of str to list
-        By collective: calls, bytes read, bytes sent, seconds.
+        By collective: calls, bytes read, bytes sent, bytes received from other hosts, seconds.
     """
 
-    __slots__ = ("of", "read", "sent")
+    __slots__ = ("of", "read", "sent", "_received")
 
-    def __init__(self) -> None:
-        self.read, self.sent = 0.0, 0.0
+    def __init__(self, received: Callable[[], float] = float) -> None:
+        self.read, self.sent, self._received = 0.0, 0.0, received
         self.of: Dict[str, List[float]] = {}
 
-    def begin(self) -> Tuple[float, float, float]:
+    def begin(self) -> Tuple[float, float, float, float]:
         """Return where the counters stand; to be given to `end`."""
-        return time.perf_counter(), self.read, self.sent
+        return time.perf_counter(), self.read, self.sent, self._received()
 
-    def end(self, collective: str, begun: Tuple[float, float, float]) -> None:
+    def end(self, collective: str, begun: Tuple[float, float, float, float]) -> None:
         """Count a collective that has begun there."""
         row = self.of.get(collective)
         if row is None:
-            row = self.of[collective] = [0, 0.0, 0.0, 0.0]
-        began, read, sent = begun
+            row = self.of[collective] = [0, 0.0, 0.0, 0.0, 0.0]
+        began, read, sent, received = begun
         row[0] += 1
         row[1] += self.read - read
         row[2] += self.sent - sent
-        row[3] += time.perf_counter() - began
+        row[3] += self._received() - received
+        row[4] += time.perf_counter() - began
 
     def add(self, read: float, sent: float) -> None:
         """Count bytes."""
@@ -167,6 +173,55 @@ class Transport(ABC):
         ValueError
             On every rank, if shapes or dtypes differ between ranks.
         """
+
+    def carries(self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Mix], keeps_errors: bool) -> bool:
+        """Return whether `begin` has values travel in 16 bits, and can keep what that leaves out. Local."""
+        return False
+
+    def begin(
+        self,
+        keys: Sequence[Key],
+        arrays: Sequence[Any],
+        op: ReduceOp,
+        mixes: Sequence[Mix],
+        name_of: NameOf,
+        wire: Optional[str] = None,
+        keeps_errors: bool = False,
+        meanwhile: bool = False,
+    ) -> Any:
+        """Begin a reduction in a way of this transport's own; return what `finish` takes, None if it has none.
+
+        What is returned has ``kinds``: of every array, its shape and dtype.
+
+        Parameters
+        ----------
+        keys, arrays, op, mixes, name_of
+            As of `all_reduce`.
+        wire : str, optional
+            One of `reductions.sixteen_bits.FORMATS`, if values travel in it: `carries` must have said so.
+        keeps_errors : bool
+            Whether what encoding leaves out is kept.
+        meanwhile : bool
+            Whether other collectives come before `finish`, and the arrays change.
+
+        Raises
+        ------
+        ValueError
+            On every rank, if shapes or dtypes differ between ranks.
+        """
+        return None
+
+    def finish(self, begun: Any, into: Sequence[Key], errors: Optional[Sequence[Any]] = None) -> Pending:
+        """Return the results of what `begin` has begun, as values of some keys.
+
+        Parameters
+        ----------
+        begun : object
+        into : list of keys
+        errors : list of ndarray, optional
+            What is overwritten with this rank's part of the errors, unless nothing of it was sent.
+        """
+        raise NotImplementedError("this transport begins nothing")
 
     @abstractmethod
     def reduce(

@@ -11,35 +11,59 @@
     spare arrays of ranks 0, 1                              spare arrays of ranks 2, 3
 
 Partial and result lie in the memory of the first rank of each host: for each dtype one array, in which all arrays of
-the collective follow one another. The weight of a host is the sum of its ranks' weights; so an average is the average
-of averages, which lies between the least and the greatest value, too.
+the collective follow one another, and that again for each mix of the ranks' values (groups, rows of a matrix). The
+weight of a host is the sum of its ranks' weights; so an average is the average of averages, which lies between the
+least and the greatest value, too. Partials of float16 are of float32.
+
+A mix of ranks of one host is its result at once, and nothing of it travels. If ranks would fetch fewer bytes of each
+other's arrays than hosts would exchange of partials and results, they do that instead.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import SynkhronosError
 from ..kernels.copy import copy_into
 from ..kernels.reduce import Portion
 from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..reductions import COMBINING, ReduceOp
+from ..sync.fetching import Fetcher, Part
 from ..sync.hosts import Hosts
+from .base import Mix
 from .layouts import Layout, Placed
 from .value_buffers import ALIGNMENT_BYTES, Region, kinds_of
 
-AllReduce = Callable[[Sequence[Tuple[Handle, Handle]], ReduceOp, Optional[Sequence[float]]], None]
 Kinds = Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]
 
 #: Bytes of all arrays from which on this is worth two messages between processes of a host.
 TAKEN_BYTES = 1 << 16
 
-#: Dtypes that the arrays of one collective may have.
-MAX_DTYPES = 4
+#: What one collective may reduce separately: for each mix, and for each dtype.
+MAX_PARTS = 16
+
+
+class Way(NamedTuple):
+    """Hosts that a mix is about.
+
+    Attributes
+    ----------
+    givers, takers : tuple of int
+        Those with ranks that count, and those with ranks that take the result.
+    """
+
+    givers: Tuple[int, ...]
+    takers: Tuple[int, ...]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nothing has to travel."""
+        return self.givers == self.takers and len(self.givers) == 1
 
 
 class Together(NamedTuple):
@@ -60,11 +84,50 @@ class Together(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a rank does for a layout: its share, what it is told to ask for, and where it finds the results."""
+    """What a rank does for a layout: by mix its share, and where the arrays lie in partials and results.
 
-    portion: Portion
-    pairs: List[Tuple[Handle, Handle]]
-    results: List[NDArray[Any]]
+    Attributes
+    ----------
+    portions : list of (Portion or None)
+        None for a mix to which this host gives nothing.
+    pairs : list of list of (Handle, Handle)
+        Of partials and results, by dtype.
+    partials, results : list of list of ndarray
+        By array.
+    """
+
+    portions: List[Optional[Portion]]
+    pairs: List[List[Tuple[Handle, Handle]]]
+    partials: List[List[NDArray[Any]]]
+    results: List[List[NDArray[Any]]]
+
+
+class Begun(NamedTuple):
+    """A reduction that this rank has asked for.
+
+    Attributes
+    ----------
+    keys : tuple of keys
+        Of its `OverHosts.room`.
+    kinds : list of (shape, dtype)
+        Of the arrays.
+    op : ReduceOp
+    plan : Plan
+    own : Way, optional
+        That of the mix that this rank takes.
+    place : int
+        And its position among the mixes.
+    number : int, optional
+        By which `Fetcher.finish` knows it, if it is under way.
+    """
+
+    keys: Tuple[Any, ...]
+    kinds: Kinds
+    op: ReduceOp
+    plan: Plan
+    own: Optional[Way]
+    place: int
+    number: Optional[int]
 
 
 class OverHosts:
@@ -76,98 +139,249 @@ class OverHosts:
     rank : int
     pool : Pool
         This rank's memory.
-    all_reduce : callable
-        `sync.fetching.Fetcher.all_reduce`.
+    fetcher : Fetcher
     """
 
-    def __init__(self, hosts: Hosts, rank: int, pool: Pool, all_reduce: AllReduce) -> None:
-        self._hosts, self._rank, self._pool, self._all_reduce = hosts, rank, pool, all_reduce
-        self._room: Dict[Tuple[Any, ...], Tuple[Kinds, List[Placed]]] = {}
+    def __init__(self, hosts: Hosts, rank: int, pool: Pool, fetcher: Fetcher) -> None:
+        self._hosts, self._rank, self._pool, self._fetcher = hosts, rank, pool, fetcher
+        self._room: Dict[Tuple[Any, ...], Tuple[Tuple[Kinds, int], List[Placed]]] = {}
+        self._under_way: Dict[Tuple[Any, ...], int] = {}  # numbers of reductions, by the keys of their room
 
-    def takes(self, arrays: Sequence[NDArray[Any]], op: ReduceOp, weights: Optional[Sequence[float]]) -> bool:
-        """Return whether arrays are reduced in this way: the same on all ranks, whose arrays must be alike."""
-        if op.name not in COMBINING or (weights is not None and op.name != "avg"):
-            return False
+    def ways(
+        self,
+        arrays: Sequence[NDArray[Any]],
+        op: ReduceOp,
+        mixes: Sequence[Mix],
+        is_coded: bool = False,
+        keeps_errors: bool = False,
+    ) -> Optional[List[Way]]:
+        """Return how mixes of arrays are reduced over hosts; None if ranks had better fetch what they need.
+
+        It is the same on all ranks, whose arrays must be alike.
+
+        Parameters
+        ----------
+        arrays, op, mixes
+            As of `Transport.all_reduce`.
+        is_coded : bool
+            Whether values are to travel in 16 bits.
+        keeps_errors : bool
+            And each host's error to be kept by its ranks. So every rank must take the result of what it gives to, as
+            in groups, and of nothing else.
+        """
+        if op.name not in COMBINING or (op.name != "avg" and any(mix.weights for mix in mixes)):
+            return None
         dtypes = {array.dtype for array in arrays}
-        return (
-            sum(array.nbytes for array in arrays) >= TAKEN_BYTES
-            and len(dtypes) <= MAX_DTYPES
-            and all(dtype.kind in "fiu" and dtype.isnative and dtype != np.float16 for dtype in dtypes)
+        nbytes = sum(array.nbytes for array in arrays)
+        if (
+            nbytes < TAKEN_BYTES
+            or len(dtypes) * len(mixes) > MAX_PARTS
+            or not all(dtype.kind in "fiu" and dtype.isnative for dtype in dtypes)
+            or (is_coded and not dtypes <= {np.dtype(np.float32), np.dtype(np.float64)})
+        ):
+            return None
+        counting = [self._counting(mix) for mix in mixes]
+        ways = [self._way(mix, ranks) for mix, ranks in zip(mixes, counting)]
+        if all(way.is_local for way in ways):
+            return None
+        if keeps_errors and not all(
+            mix.takers is None or {*some} <= {*mix.takers} for mix, some in zip(mixes, counting)
+        ):
+            return None
+        halves = sum(array.nbytes for array in arrays if array.dtype == np.float16)
+        given, taken = (2 * sum(array.size for array in arrays),) * 2 if is_coded else (nbytes + halves, nbytes)
+        return ways if self._exchanged(ways, given, taken) <= self._fetched(ways, counting, nbytes) else None
+
+    def _counting(self, mix: Mix) -> Sequence[int]:
+        """Return the ranks that count; all if none has a weight."""
+        everybody = range(self._hosts.size)
+        if mix.weights is None or not any(mix.weights):
+            return everybody
+        return [rank for rank in everybody if mix.weights[rank]]
+
+    def _way(self, mix: Mix, counting: Sequence[int]) -> Way:
+        def with_any(some: Sequence[int]) -> Tuple[int, ...]:
+            return tuple(host for host, ranks in enumerate(self._hosts.ranks) if not {*ranks}.isdisjoint(some))
+
+        return Way(with_any(counting), with_any(range(self._hosts.size) if mix.takers is None else mix.takers))
+
+    def _exchanged(self, ways: Sequence[Way], given: float, taken: float) -> float:
+        """Return the bytes that reach the host that most reach, of partials and results of so many."""
+        return max(
+            sum(
+                (given * (len(way.givers) - (host in way.givers)) + taken * (len(way.takers) - 1)) / len(way.takers)
+                for way in ways
+                if host in way.takers
+            )
+            for host in range(len(self._hosts.ranks))
         )
 
-    def room(self, keys: Tuple[Any, ...], arrays: Sequence[NDArray[Any]]) -> List[Placed]:
-        """Return memory for partial results, and for results, on the first rank of a host; nothing on others."""
+    def _fetched(self, ways: Sequence[Way], counting: Sequence[Sequence[int]], nbytes: int) -> int:
+        """Return them for ranks that fetch each other's arrays, of so many bytes."""
+        most = 0
+        for host, ranks in enumerate(self._hosts.ranks):
+            needed: Set[int] = set().union(*[some for way, some in zip(ways, counting) if host in way.takers])
+            most = max(most, len(needed.difference(ranks)))
+        return most * nbytes
+
+    def room(self, keys: Tuple[Any, ...], arrays: Sequence[NDArray[Any]], n_mixes: int = 1) -> List[Placed]:
+        """Return memory for partial results, and for results, on the first rank of a host; nothing on others.
+
+        If a reduction into it is under way, though nobody waits for it, it is over then.
+        """
+        self._let_go(keys)
         if self._rank != self._hosts.near[0]:
             return []
-        kinds = kinds_of(arrays)
+        kinds = kinds_of(arrays), n_mixes
         kept = self._room.get(keys)
         if kept is None or kept[0] != kinds:
-            flat = [((each.size,), each.dtype) for each in together(kinds)]
-            kept = self._room[keys] = kinds, [*Region(self._pool, flat).placed, *Region(self._pool, flat).placed]
+            flat = [((each.size,), each.dtype) for each in together(kinds[0])]
+            wide = [(shape, np.dtype(np.float32) if dtype == np.float16 else dtype) for shape, dtype in flat]
+            placed = [each for _ in range(n_mixes) for some in (wide, flat) for each in Region(self._pool, some).placed]
+            kept = self._room[keys] = kinds, placed
         return kept[1]
 
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         """Give back the memory for keys that begin so."""
-        for keys in [keys for keys in self._room if any(key[: len(prefix)] == prefix for key in keys)]:
-            del self._room[keys]
+        for keys in {*self._room, *self._under_way}:
+            if any(key[: len(prefix)] == prefix for key in keys):
+                self._let_go(keys)
+                self._room.pop(keys, None)
 
-    def all_reduce(
+    def _let_go(self, keys: Tuple[Any, ...]) -> None:
+        """Wait until no reduction into the memory of these keys is under way, however it ends."""
+        if keys in self._under_way:
+            try:
+                self._fetcher.finish(self._under_way[keys])
+            except SynkhronosError:
+                pass
+            del self._under_way[keys]
+
+    def begin(
         self,
         layout: Layout,
-        targets: Sequence[NDArray[Any]],
-        begin: int,
+        keys: Tuple[Any, ...],
+        arrays: Sequence[NDArray[Any]],
         op: ReduceOp,
-        weights: Optional[Sequence[float]],
-    ) -> Tuple[float, float]:
-        """Reduce the arrays of a layout into this rank's own; return how many bytes it has read of others, and written.
+        mixes: Sequence[Mix],
+        ways: Sequence[Way],
+        wire: Optional[str] = None,
+        leaves_errors: bool = False,
+        meanwhile: bool = False,
+    ) -> Begun:
+        """Make this rank's share of its host's partials, and have hosts reduce these.
 
         Parameters
         ----------
         layout : Layout
+            Of the arrays, followed by what `room` has returned.
+        keys : tuple of keys
+            Of the room.
+        arrays, op, mixes
+            As of `Transport.all_reduce`.
+        ways : sequence of Way
+            As `ways` has returned them.
+        wire : str, optional
+            How values travel between hosts: as of `launchers.hosts.all_reduce.Reduction`.
+        leaves_errors : bool
+            Likewise.
+        meanwhile : bool
+            Whether to return as soon as the reduction is under way; the arrays may change then.
+        """
+        kinds, key = kinds_of(arrays), ("over hosts", *ways)
+        plan = layout.plans.get(key)
+        if plan is None:
+            plan = layout.plans[key] = self._plan(layout, kinds, ways)
+        near, parts, place = self._hosts.near, [], -1
+        for i, (mix, way, portion, pairs) in enumerate(zip(mixes, ways, plan.portions, plan.pairs)):
+            if mix.takers is None or self._rank in mix.takers:
+                place = i
+            if portion is not None:
+                portion.combine(op, None if mix.weights is None else [mix.weights[rank] for rank in near])
+            if not way.is_local:
+                weights = self._weights(mix.weights, way.givers) if op.name == "avg" else None
+                parts += [
+                    Part(partial, result, op, weights, way.givers, way.takers, wire, leaves_errors)
+                    for partial, result in pairs
+                ]
+        number = self._fetcher.all_reduce(parts, meanwhile)
+        if meanwhile:
+            self._under_way[keys] = number
+        own = ways[place] if place >= 0 else None
+        return Begun(keys, kinds, op, plan, own, place, number if meanwhile else None)
+
+    def finish(
+        self, begun: Begun, targets: Sequence[NDArray[Any]], errors: Optional[Sequence[NDArray[Any]]] = None
+    ) -> Tuple[float, float]:
+        """Copy the results that this rank takes; return how many bytes it has read of others, and written.
+
+        Parameters
+        ----------
+        begun : Begun
         targets : list of ndarray
             What takes the results.
-        begin : int
-            The position in the layout of what `room` has returned.
-        op : ReduceOp
-        weights : sequence of float, optional
-            Of the ranks.
+        errors : list of ndarray, optional
+            What takes this rank's part of what its host has left out of its partial; they stay as they are if nothing
+            of this host has counted.
         """
-        plan = layout.plans.get(("over hosts",))
-        if plan is None:
-            plan = layout.plans["over hosts",] = self._plan(layout, kinds_of(targets), begin)
-        near = self._hosts.near
-        plan.portion.combine(op, None if weights is None else [weights[rank] for rank in near])
-        self._all_reduce(plan.pairs, op, self._weights(weights) if op.name == "avg" else None)
-        for target, result in zip(targets, plan.results):
+        if begun.number is not None:
+            try:
+                self._fetcher.finish(begun.number)
+            except SynkhronosError:
+                self._under_way.pop(begun.keys, None)
+                raise
+            self._under_way.pop(begun.keys, None)
+        near, own = self._hosts.near, begun.own
+        shares = sum(portion.nbytes for portion in begun.plan.portions if portion is not None)
+        if own is None:
+            return shares * (len(near) - 1), shares
+        for target, result in zip(targets, begun.plan.results[begun.place]):
             copy_into(target, result)
-        nbytes = sum(target.nbytes for target in targets)
-        return plan.portion.nbytes * (len(near) - 1) + nbytes, plan.portion.nbytes
+        if errors is not None and self._hosts.own in own.givers:
+            for error, left_out in zip(errors, begun.plan.partials[begun.place]):
+                if own.is_local:
+                    error[...] = 0
+                    continue
+                np.divide(left_out.reshape(error.shape), len(near) if begun.op.name == "sum" else 1, out=error)
+        return shares * (len(near) - 1) + sum(target.nbytes for target in targets), shares
 
-    def _plan(self, layout: Layout, kinds: Kinds, begin: int) -> Plan:
+    def _plan(self, layout: Layout, kinds: Kinds, ways: Sequence[Way]) -> Plan:
         near, parts_in_one = self._hosts.near, together(kinds)
-        partials: List[Any] = [None] * len(kinds)
-        results: List[Any] = [None] * len(kinds)
-        pairs = []
-        for position, each in enumerate(parts_in_one, begin):
-            of_result = position + len(parts_in_one)
-            handles = layout.handles[near[0]]
-            partial, result = handles[position], handles[of_result]
-            assert partial is not None and result is not None
-            pairs.append((partial, result))
-            for i, low in each.begins.items():
-                high = low + math.prod(kinds[i][0])
-                partials[i] = layout.array(near[0], position)[low:high]
-                results[i] = layout.array(near[0], of_result)[low:high].reshape(kinds[i][0])
+        plan = Plan([], [], [], [])
+        handles = layout.handles[near[0]]
         parts = [[layout.array(rank, i) for rank in near] for i in range(len(kinds))]
-        portion = Portion(parts, [[partial] for partial in partials], near.index(self._rank), len(near))
-        return Plan(portion, pairs, results)
+        position = len(kinds)
+        for way in ways:
+            partials: List[Any] = [None] * len(kinds)
+            results: List[Any] = [None] * len(kinds)
+            pairs = []
+            for j, each in enumerate(parts_in_one, position):
+                of_result = j + len(parts_in_one)
+                partial, result = handles[j], handles[of_result]
+                assert partial is not None and result is not None
+                pairs.append((partial, result))
+                for i, low in each.begins.items():
+                    high = low + math.prod(kinds[i][0])
+                    partials[i] = layout.array(near[0], j)[low:high]
+                    results[i] = layout.array(near[0], of_result)[low:high].reshape(kinds[i][0])
+            position += 2 * len(parts_in_one)
+            portion = None
+            if self._hosts.own in way.givers:
+                targets = [result.reshape(-1) for result in results] if way.is_local else partials
+                portion = Portion(parts, [[target] for target in targets], near.index(self._rank), len(near))
+            plan.portions.append(portion)
+            plan.pairs.append(pairs)
+            plan.partials.append(partials)
+            plan.results.append(results)
+        return plan
 
-    def _weights(self, weights: Optional[Sequence[float]]) -> List[float]:
-        """Return the weights of the hosts: if those of all ranks are 0, they count the same."""
+    def _weights(self, weights: Optional[Sequence[float]], givers: Sequence[int]) -> Tuple[float, ...]:
+        """Return the weights of hosts: if those of all ranks are 0, they count the same."""
+        ranks = [self._hosts.ranks[host] for host in givers]
         if weights is None or not any(weights):
-            return [float(len(ranks)) for ranks in self._hosts.ranks]
+            return tuple(float(len(of_host)) for of_host in ranks)
         exponent = math.frexp(max(weights))[1]  # by a power of 2, which is exact: the sum of huge ones is not infinite
-        return [math.fsum(math.ldexp(weights[rank], -exponent) for rank in ranks) for ranks in self._hosts.ranks]
+        return tuple(math.fsum(math.ldexp(weights[rank], -exponent) for rank in of_host) for of_host in ranks)
 
 
 def together(kinds: Kinds) -> List[Together]:

@@ -31,11 +31,12 @@ from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..reductions import ReduceOp, reduce_outputs
 from ..sync.barrier import Barrier
+from ..sync.fetching import Fetcher
 from ..sync.hosts import Hosts
 from ..trace import point
 from .base import Key, Mix, NameOf, Pending, Traffic, Transport
 from .layouts import Layout, Layouts, Placed
-from .over_hosts import AllReduce, OverHosts
+from .over_hosts import Begun, OverHosts
 from .value_buffers import ValueBuffers, kinds_of, participants
 
 #: The largest array, in bytes, that the root reduces alone: sharing the work would take another barrier.
@@ -68,8 +69,8 @@ class SharedMemoryTransport(Transport):
         written to.
     hosts : Hosts, optional
         If there are several.
-    all_reduce : callable, optional
-        `Fetcher.all_reduce`, if the hosts can reduce among themselves what their ranks have reduced.
+    fetcher : Fetcher, optional
+        If there are several.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class SharedMemoryTransport(Transport):
         pools: PoolMap,
         borrowed: Callable[[], Set[int]] = set,
         hosts: Optional[Hosts] = None,
-        all_reduce: Optional[AllReduce] = None,
+        fetcher: Optional[Fetcher] = None,
     ) -> None:
         self.barrier, self.pool, self.pools, self._borrowed = barrier, pool, pools, borrowed
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
@@ -88,12 +89,12 @@ class SharedMemoryTransport(Transport):
         self.near: Sequence[int] = self.everybody if hosts is None else hosts.near
         self.far: Sequence[int] = () if hosts is None else hosts.far
         self._over_hosts: Optional[OverHosts] = None
-        if hosts is not None and all_reduce is not None:
-            self._over_hosts = OverHosts(hosts, barrier.rank, pool, all_reduce)
+        if hosts is not None and hosts.places is not None and fetcher is not None:
+            self._over_hosts = OverHosts(hosts, barrier.rank, pool, fetcher)
         self._slots: Dict[Key, Slot] = {}
         self._values: Dict[Key, ValueBuffers] = {}
         self._layouts = Layouts(pools)
-        self.traffic = Traffic()
+        self.traffic = Traffic() if fetcher is None else Traffic(lambda: fetcher.received)
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
@@ -198,19 +199,14 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
     ) -> Pending:
+        begun = None if self._over_hosts is None else self._begin(keys, arrays, op, mixes, name_of)
+        if begun is not None:
+            return self.finish(begun, into or keys)
         placed: List[Optional[Placed]] = self._current(keys, arrays)
         results: List[Any] = [None] * len(keys)
         if mixes and mixes[0].takers is None or any([self.rank in mix.takers for mix in mixes if mix.takers]):
             spares = self._spares(into or keys, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
-        over_hosts = self._over_hosts
-        is_for_all = len(mixes) == 1 and mixes[0].takers is None and mixes[0].sharers is None
-        if over_hosts is not None and is_for_all and over_hosts.takes(arrays, op, mixes[0].weights):
-            layout = self._layout([*placed, *over_hosts.room(tuple(keys), arrays)])
-            for i in range(len(keys)):
-                check_same(layout.of_ranks(i), name_of, i)
-            self.traffic.add(*over_hosts.all_reduce(layout, results, 2 * len(keys), op, mixes[0].weights))
-            return Pending(results)
         layout = self._layout(placed)
         for mix in mixes:
             key = ("all_reduce", mix.takers, mix.sharers)
@@ -228,6 +224,58 @@ class SharedMemoryTransport(Transport):
             self.traffic.read += read
             self.traffic.sent += sent
         return Pending(results)  # the others' shares are complete at the next barrier
+
+    def carries(self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Mix], keeps_errors: bool) -> bool:
+        return self._over_hosts is not None and self._over_hosts.ways(arrays, op, mixes, True, keeps_errors) is not None
+
+    def begin(
+        self,
+        keys: Sequence[Key],
+        arrays: Sequence[Any],
+        op: ReduceOp,
+        mixes: Sequence[Mix],
+        name_of: NameOf,
+        wire: Optional[str] = None,
+        keeps_errors: bool = False,
+        meanwhile: bool = False,
+    ) -> Optional[Begun]:
+        begun = self._begin(keys, arrays, op, mixes, name_of, wire, keeps_errors, meanwhile)
+        if begun is None and self._over_hosts is not None:  # other ranks, with other arrays, may see it differently
+            layout = self._layout(self._current(keys, arrays))
+            for i in range(len(keys)):
+                check_same(layout.of_ranks(i), name_of, i)
+        return begun
+
+    def _begin(
+        self,
+        keys: Sequence[Key],
+        arrays: Sequence[Any],
+        op: ReduceOp,
+        mixes: Sequence[Mix],
+        name_of: NameOf,
+        wire: Optional[str] = None,
+        keeps_errors: bool = False,
+        meanwhile: bool = False,
+    ) -> Optional[Begun]:
+        over_hosts = self._over_hosts
+        ways = None if over_hosts is None else over_hosts.ways(arrays, op, mixes, wire is not None, keeps_errors)
+        if over_hosts is None or ways is None:
+            return None
+        room = tuple([(*key, "started") for key in keys] if meanwhile else keys)
+        layout = self._layout([*self._current(keys, arrays), *over_hosts.room(room, arrays, len(mixes))])
+        for i in range(len(keys)):
+            check_same(layout.of_ranks(i), name_of, i)
+        return over_hosts.begin(layout, room, arrays, op, mixes, ways, wire, keeps_errors, meanwhile)
+
+    def finish(
+        self, begun: Begun, into: Sequence[Key], errors: Optional[Sequence[np.ndarray[Any, Any]]] = None
+    ) -> Pending:
+        assert self._over_hosts is not None
+        results: List[Any] = [None] * len(begun.kinds)
+        if begun.own is not None:
+            results = [spare.array for spare in self._spares(into, begun.kinds)]
+        self.traffic.add(*self._over_hosts.finish(begun, results, errors))
+        return Pending(results)
 
     def _moved(
         self, portion: Portion, weights: Optional[Sequence[float]], takers: Sequence[int]
@@ -271,13 +319,15 @@ class SharedMemoryTransport(Transport):
             buffers = self._values[key] = ValueBuffers(self.pool, kinds, label())
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
-        over_hosts = self._over_hosts
-        if over_hosts is not None and result is not None and over_hosts.takes(arrays, op, weights):
+        over_hosts, mixes = self._over_hosts, (Mix(None if weights is None else tuple(weights)),)
+        ways = None if over_hosts is None or result is None else over_hosts.ways(arrays, op, mixes)
+        if over_hosts is not None and result is not None and ways is not None:
             layout = self._layout([*staged, *over_hosts.room((key,), arrays)], buffers.label)
             for i in range(len(kinds)):
                 check_same(layout.of_ranks(i), lambda i: f"array {i} of {buffers.label}", i)
+            begun = over_hosts.begin(layout, (key,), arrays, op, mixes, ways)
             lent = result.lend()
-            self.traffic.add(*over_hosts.all_reduce(layout, lent, len(kinds), op, weights))
+            self.traffic.add(*over_hosts.finish(begun, lent))
             return lent
         layout = self._layout(staged if result is None else [*staged, *result.placed], buffers.label)
         counting = participants(weights)

@@ -52,6 +52,33 @@ def test_pairs_and_groups(make_world):
     near(read + sent, [2 * (2 - 1) / 2 * BYTES] * 4)
 
 
+@pytest.mark.parametrize("launcher", ["2 hosts", "3 hosts"])
+def test_what_hosts_receive(make_world, launcher):
+    """Each array comes once to a host; nothing does if each host has a group of its own, or to the hosts of the others."""
+    world = make_world(launcher, 4)
+    w = world.shared(np.zeros(SIZE), "w")
+    hosts = [host.ranks for host in synk.hosts()]
+
+    def received(call, name="all_reduce"):
+        before = synk.traffic()[name].received if name in synk.traffic() else [0.0] * len(hosts)
+        call()
+        return np.subtract(synk.traffic()[name].received, before).tolist()
+
+    assert received(lambda: synk.all_reduce(w)) == [(4 - len(ranks)) * BYTES for ranks in hosts]
+    assert received(lambda: synk.all_reduce(w, groups=[host.ranks for host in synk.hosts()])) == [0] * len(hosts)
+    assert received(lambda: synk.all_reduce(w, groups=[[0], [1], [2, 3]])) == [
+        BYTES * (2 in ranks) * (3 not in ranks) + BYTES * (3 in ranks) * (2 not in ranks) for ranks in hosts
+    ]
+    assert received(lambda: synk.broadcast(w), "broadcast") == [0] + [BYTES] * (len(hosts) - 1)
+    assert received(lambda: synk.gather(w), "gather") == [(4 - len(hosts[0])) * BYTES] + [0] * (len(hosts) - 1)
+
+
+def test_one_host_receives_nothing(world):
+    w = world.shared(np.zeros(SIZE), "w")
+    synk.all_reduce(w)
+    assert synk.traffic()["all_reduce"].received == [0.0]
+
+
 def test_what_was_started_counts_once(world):
     w, z = world.shareds([np.zeros(SIZE)] * 2)
     read, sent = of("all_reduce", lambda: synk.all_reduce(w, into=z, wait=False).wait())

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 import synkhronos as synk
-from synkhronos.errors import WorkerDied, WorkerError
+from synkhronos.errors import StateError, WorkerDied, WorkerError
 from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
@@ -20,7 +20,7 @@ from synkhronos.transports.base import Mix
 #: Of each array.
 NBYTES = 1 << 20
 
-#: What is reduced: ops, by dtype. (Halves take another way than the others.)
+#: What is reduced: ops, by dtype. (Complex numbers take another way than the others.)
 OPS = {
     "float32": ("avg", "sum", "prod", "min", "max"),
     "float64": ("avg", "sum"),
@@ -30,7 +30,7 @@ OPS = {
     "float16": ("avg", "max"),
     "complex64": ("avg", "sum"),
 }
-ROUNDS = 6
+ROUNDS = 3
 
 
 class Failing(Command):
@@ -44,36 +44,52 @@ class Failing(Command):
     def run(self, context):
         transport = context.transport
         array = np.full(NBYTES // 4, context.rank, "float32")
+        whole = transport._over_hosts
         if context.rank == self.bad:
             if self.where == "before":
                 raise KeyError("before it has come")
-            if self.where in ("half-way", "death"):
-                transport._over_hosts = Broken(transport._over_hosts, die if self.where == "death" else fail)
-            else:
+            if self.where == "fetch":
                 transport.pools.fetch = fail
+            else:
+                transport._over_hosts = Broken(whole, self.where)
+        keys, n = [("failing",)], context.size
         try:
             if self.where == "fetch":
-                transport.all_gather([("failing",)], [array], str)
+                transport.all_gather(keys, [array], str)
+            elif self.where == "groups":  # each a reduction of its own
+                mixes = [Mix((1.0,) * n, (0,)), Mix((1.0,) * (n - 1) + (2.0,), tuple(range(1, n)))]
+                transport.all_reduce(keys, [array], ReduceOp("avg"), mixes, str)
+            elif self.where in ("begun", "finish"):
+                begun = transport.begin(keys, [array], ReduceOp("sum"), [Mix()], str, "bfloat16", meanwhile=True)
+                transport.finish(begun, keys)
             else:
-                transport.all_reduce([("failing",)], [array], ReduceOp("sum"), [Mix()], str)
+                transport.all_reduce(keys, [array], ReduceOp("sum"), [Mix()], str)
             context.barrier.wait()
         finally:
-            if isinstance(transport._over_hosts, Broken):
-                transport._over_hosts = transport._over_hosts.whole
+            transport._over_hosts = whole
             vars(transport.pools).pop("fetch", None)
 
 
 class Broken:
-    """A rank's part in reductions that fails when others have written their shares."""
+    """A rank's part in reductions that fails somewhere."""
 
-    def __init__(self, whole, what=None):
-        self.whole, self.what = whole, what or fail
+    def __init__(self, whole, where):
+        self.whole, self.where = whole, where
 
     def __getattr__(self, name):
         return getattr(self.whole, name)
 
-    def all_reduce(self, *arguments):
-        self.what()
+    def begin(self, *arguments):
+        if self.where == "death":
+            die()
+        if self.where != "finish":
+            if self.where == "begun":  # it has asked its bridge, as all others do
+                self.whole.begin(*arguments)
+            fail()
+        return self.whole.begin(*arguments)
+
+    def finish(self, *arguments):
+        fail()
 
 
 def fail(*arguments):
@@ -169,30 +185,189 @@ def move_all(n):
         np.testing.assert_allclose(sums, np.tile(together, (n, 1)))
 
 
+def received(variable, **arguments):
+    """Reduce a variable; return the bytes that each host has received meanwhile."""
+
+    def total():
+        hosts = len(synk.hosts())
+        return np.sum([np.zeros(hosts), *[each.received for each in synk.traffic().values()]], axis=0)
+
+    before = total()
+    synk.all_reduce(variable, **arguments)
+    return total() - before
+
+
+def exchange_all(n):
+    """Reduce arrays that travel in 16 bits; an error is as large as two roundings make it, and half the bytes travel."""
+    random = np.random.RandomState(7)
+    hosts = len(synk.hosts())
+    for dtype, form, unit in (
+        ("float32", "bfloat16", 2**-8),
+        ("float32", "float16", 2**-11),
+        ("float64", "float16", 2**-11),
+    ):
+        size = NBYTES // np.dtype(dtype).itemsize
+        (variable,) = made([(dtype, size)])
+        for op, weights in (("avg", None), ("sum", None), ("avg", [float(rank) for rank in range(n)])):
+            ranks = [random.normal(size=size).astype(dtype) for _ in range(n)]
+            put(variable, ranks)
+            moved = received(variable, op=op, weights=weights, exchange=form)
+            there = synk.gather(variable).reshape(n, size)
+            what = f"{op} of {dtype} in {form}"
+            assert all(each.tobytes() == there[0].tobytes() for each in there), f"{what}: not the same on all ranks"
+            right = expected(op, ranks, weights).astype("float64")
+            largest = sum(np.abs(each.astype("float64")) for each in ranks)
+            assert (np.abs(there[0] - right) <= 2.1 * unit * largest + 1e-6).all(), what
+            assert (there[0] != right).any(), f"{what}: nothing was rounded"
+            counted = hosts - (weights is not None and n == hosts)  # (one host has no weight then)
+            most = size * 2 * 2 * (hosts - 1) / hosts
+            assert moved.max() <= 1.01 * most + 1000, f"{what}: {moved} bytes travelled, not {most}"
+            assert moved.max() >= 0.99 * size * 2 * (counted - 1 + hosts - 1) / hosts, f"{what}: {moved}"
+
+
+def feed_back(n):
+    """Reduce with feedback: each host's values, less its error, are numbers of 16 bits, and make the result."""
+    size, random = NBYTES // 4, np.random.RandomState(11)
+    hosts = [host.ranks for host in synk.hosts()]
+    for op in ("avg", "sum"):
+        variable, result, error = made([("float32", size)] * 3)
+        errors = np.zeros((n, size), "float32")
+        for i in range(4):
+            ranks = [random.normal(size=size).astype("float32") for _ in range(n)]
+            put(variable, ranks)
+            exchange = dict(into=result, exchange="bfloat16", feedback=error)
+            if i % 2:
+                started = synk.all_reduce(variable, op=op, wait=False, **exchange)
+                synk.set_value(0, variable, np.zeros(size, "float32"))
+                started.wait()
+            else:
+                synk.all_reduce(variable, op=op, **exchange)
+            given = [ranks[rank] + errors[rank] for rank in range(n)]
+            errors = synk.gather(error).reshape(n, size)
+            sent = []
+            for of_host in hosts:
+                whole = sum(given[rank] for rank in of_host) / np.float32(len(of_host) if op == "avg" else 1)
+                left_out = errors[of_host[0]] * np.float32(1 if op == "avg" else len(of_host))
+                assert all(np.array_equal(errors[rank], errors[of_host[0]]) for rank in of_host)
+                assert left_out.any() and (np.abs(left_out) <= 2**-8 * np.abs(whole)).all(), op
+                sent.append(whole - left_out)
+                assert not (sent[-1].view("uint32") & 0xFFFF).any(), f"{op}: not what travels in 16 bits"
+            arrived = synk.gather(result).reshape(n, size)
+            assert all(each.tobytes() == arrived[0].tobytes() for each in arrived)
+            right = np.sum(sent, axis=0, dtype="float64") / (len(hosts) if op == "avg" else 1)
+            assert (np.abs(arrived[0] - right) <= 2**-8 * np.abs(right) + 1e-6).all(), op
+
+
+def reduce_groups(n):
+    """Average within groups and by matrices: only what is needed travels, and nothing inside a host."""
+    hosts = [host.ranks for host in synk.hosts()]
+    random = np.random.RandomState(5)
+    across = [[ranks[i] for ranks in hosts] for i in range(len(hosts[0]))]
+    ring = np.eye(n) / 2 + np.roll(np.eye(n), 1, axis=1) / 2
+    of_hosts = np.repeat(np.repeat(random.randint(1, 5, (len(hosts),) * 2), len(hosts[0]), 0), len(hosts[0]), 1)
+    alone = np.eye(n)
+    alone[0, 0], alone[0, -1] = 0, 1
+    for dtype in ("float32", "float16"):
+        size = NBYTES // np.dtype(dtype).itemsize
+        (variable,) = made([(dtype, size)])
+        nbytes = size * np.dtype(dtype).itemsize
+        wide = 1 if dtype == "float32" else 2  # halves are added up in float32, and travel so
+        cases = [
+            ("inside hosts", dict(groups=hosts), 0),
+            ("across hosts", dict(groups=across), len(across) * nbytes * (len(hosts) - 1) / len(hosts) * (1 + wide)),
+            ("a ring", dict(weights=ring), nbytes * (n - len(hosts[0]))),
+            ("equal for ranks of a host", dict(weights=of_hosts), nbytes * (len(hosts) - 1) * wide),
+            ("one takes", dict(weights=alone), nbytes),
+        ]
+        for what, arguments, most in cases:
+            ranks = [random.normal(size=size).astype(dtype) for _ in range(n)]
+            put(variable, ranks)
+            moved = received(variable, **arguments)
+            there = synk.gather(variable).reshape(n, size)
+            matrix = arguments.get("weights")
+            if matrix is None:
+                matrix = [
+                    [float(any({i, j} <= {*group} for group in arguments["groups"])) for j in range(n)]
+                    for i in range(n)
+                ]
+            for rank, row in enumerate(matrix):
+                right = np.average(np.stack(ranks).astype("float64"), axis=0, weights=row)
+                tolerance = 2e-3 if dtype == "float16" else 1e-6
+                np.testing.assert_allclose(there[rank], right, tolerance, tolerance, err_msg=f"{what}, rank {rank}")
+                for other in range(rank):
+                    if np.array_equal(matrix[other], row):
+                        assert there[rank].tobytes() == there[other].tobytes(), (
+                            f"{what}: not the same on {rank}, {other}"
+                        )
+            assert moved.max() <= 1.01 * most + (most > 0) * 1000, f"{what}: {moved} bytes travelled, not {most}"
+        put(variable, ranks)
+        assert not received(variable, groups=hosts, exchange="bfloat16").any()
+
+
+def start_some(n):
+    """Reduce while other things happen: what is waited for is what was started, and a failure leaves nothing behind."""
+    a, b, result = made([("float32", NBYTES // 4)] * 3)
+    for i, arguments in enumerate([{}, dict(exchange="float16"), dict(op="max"), dict(weights=[1.0] * n)] * 2):
+        op = arguments.get("op", "avg")
+        first, second, third = (values(n, "float32", 20 + 3 * i + j) for j in range(3))
+        put(a, first)
+        put(b, second)
+        started = synk.all_reduce(a, into=result, wait=False, **arguments)
+        other = synk.all_reduce([b], op="min", wait=False)
+        put(a, third)
+        if i % 2:  # another command fails meanwhile
+            fail_in("half-way" if i % 4 == 1 else "before", i % n)
+        synk.all_reduce(a, op="sum")
+        check(a, expected("sum", third), "beside what was started")
+        started.wait()
+        other.wait()
+        there = synk.gather(result).reshape(n, -1)
+        assert all(each.tobytes() == there[0].tobytes() for each in there)
+        tolerance = 2**-9 if "exchange" in arguments else 1e-6
+        np.testing.assert_allclose(there[0], expected(op, first), tolerance, tolerance, err_msg=str(arguments))
+        check(b, expected("min", second), "started, in place")
+        put(a, first)
+        given_up = synk.all_reduce(a, into=result, wait=False)
+        given_up.drop()
+        put(a, second)
+        again = synk.all_reduce(a, into=result, wait=False)
+        put(a, third)
+        again.wait()
+        check(result, expected("avg", second), "after another one was dropped")
+
+
+def fail_in(where, bad):
+    """Let a rank fail somewhere."""
+    try:
+        engine_session().run(Failing(bad, where))
+    except (WorkerError, KeyError):
+        pass
+    else:
+        raise AssertionError(f"rank {bad} was to fail {where}")
+
+
 def fail_somewhere(n):
     """Let ranks fail before they have come and half-way; what follows at once is right."""
-    (variable,) = made([("float32", NBYTES // 4)])
-    session = engine_session()
+    variable, result = made([("float32", NBYTES // 4)] * 2)
     for i in range(ROUNDS):
-        for where in ("half-way", "before", "fetch"):
+        for where in ("half-way", "before", "fetch", "groups", "begun", "finish"):
             bad = (i + len(where)) % n
-            try:
-                session.run(Failing(bad, where))
-            except (WorkerError, KeyError):
-                pass
-            else:
-                raise AssertionError(f"rank {bad} was to fail {where}")
+            fail_in(where, bad)
             ranks = values(n, "float32", i)
             put(variable, ranks)
-            synk.all_reduce(variable, op="sum")
-            check(variable, expected("sum", ranks), f"after rank {bad} has failed {where}")
+            if i % 2:
+                synk.all_reduce(variable, op="sum", into=result, wait=False).wait()
+            else:
+                synk.all_reduce(variable, op="sum", into=result)
+            check(result, expected("sum", ranks), f"after rank {bad} has failed {where}")
     synk.set_value(n - 1, variable, np.zeros(NBYTES // 4 + 1, "float32"))
-    try:
-        synk.all_reduce(variable, op="sum")
-    except ValueError as error:
-        assert f"on rank {n - 1}" in str(error), error
-    else:
-        raise AssertionError("shapes differ")
+    for arguments in ({}, dict(wait=False), dict(exchange="float16"), dict(groups=[list(range(n))])):
+        try:
+            synk.all_reduce(variable, **arguments)
+        except ValueError as error:
+            assert f"on rank {n - 1}" in str(error), error
+        else:
+            raise AssertionError("shapes differ")
     ranks = values(n, "float32", 99)
     put(variable, ranks)
     synk.all_reduce(variable, op="max")
@@ -213,6 +388,10 @@ def main(hosts, ranks):
     assert engine_session().hosts.places == tuple(range(hosts))
     reduce_all(n)
     move_all(n)
+    exchange_all(n)
+    feed_back(n)
+    reduce_groups(n)
+    start_some(n)
     fail_somewhere(n)
     try:
         engine_session().run(Failing(n - 1, "death"))
@@ -227,5 +406,17 @@ def main(hosts, ranks):
     put(variable, ranks)
     synk.all_reduce(variable, op="prod")
     check(variable, expected("prod", ranks), "another session")
+    synk.all_reduce(variable, wait=False)
+    try:
+        synk.close()  # it is given up
+    except StateError as error:
+        assert "had not waited for this" in str(error), error
+    else:
+        raise AssertionError("something was under way")
+    synk.fork(1)
+    (variable,) = made([("float32", NBYTES // 4)])
+    put(variable, ranks)
+    synk.all_reduce(variable, op="sum")
+    check(variable, expected("sum", ranks), "after one was given up")
     synk.close()
     print("fine", flush=True)

@@ -10,8 +10,9 @@ from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.pool import Pool
 from synkhronos.reductions import ReduceOp
 from synkhronos.sync.hosts import Hosts
+from synkhronos.transports.base import Mix
 from synkhronos.transports.layouts import Layout, Placed
-from synkhronos.transports.over_hosts import OverHosts, together
+from synkhronos.transports.over_hosts import MAX_PARTS, OverHosts, together
 
 TIMEOUT_S = 30.0
 
@@ -25,27 +26,48 @@ class Bridges:
         self.asked = {}
 
     def of(self, rank, host):
-        def all_reduce(pairs, op, weights):
-            self.asked[host] = pairs
-            if not self.meeting.wait(TIMEOUT_S):
-                for i in range(len(pairs)):
-                    given, taken = zip(*[self.asked[host][i] for host in range(len(self.counts))])
-                    parts = [self.pools.attach(handle) for handle in given]
-                    Portion([parts], [[self.pools.attach(handle) for handle in taken]], 0, 1).combine(op, weights)
-            self.meeting.wait(TIMEOUT_S)
-
-        return all_reduce
+        return Fetcher(self, host)
 
 
-def reduced(counts, op, arrays, weights=None, times=1):
+class Fetcher:
+    """A rank's end."""
+
+    def __init__(self, bridges, host):
+        self.bridges, self.host = bridges, host
+
+    def all_reduce(self, parts, meanwhile=False):
+        bridges = self.bridges
+        bridges.asked[self.host] = parts
+        if not bridges.meeting.wait(TIMEOUT_S):
+            for of_hosts in zip(*[bridges.asked[host] for host in range(len(bridges.counts))]):
+                attach = bridges.pools.attach
+                given = [attach(of_hosts[host].partial) for host in of_hosts[0].givers]
+                taken = [attach(of_hosts[host].result) for host in of_hosts[0].takers]
+                result = np.empty_like(given[0])
+                Portion([given], [[result]], 0, 1).combine(of_hosts[0].op, of_hosts[0].weights)
+                for each in taken:
+                    each[...] = result
+                if of_hosts[0].leaves_errors:
+                    for each in given:
+                        each[...] = 0.25
+        bridges.meeting.wait(TIMEOUT_S)
+        return 7
+
+    def finish(self, number):
+        assert number == 7
+
+
+def reduced(counts, op, arrays, weights=None, times=1, mixes=None, errors=None, **options):
     """Reduce arrays (by rank, and by position) over hosts with so many ranks; return what each rank has then."""
     size = sum(counts)
+    mixes = mixes or [Mix(None if weights is None else tuple(weights))]
     own = [Pool(rank) for rank in range(size)]
     pools = PoolMap()
     for pool in own:
         pools.add(pool.ident, pool)
     bridges = Bridges(counts, pools)
     parts, placed, targets = [], [], []
+    keys = (("shared", 0),)
     for rank in range(size):
         hosts = Hosts.of_counts(tuple(map(str, range(len(counts)))), counts)
         hosts = hosts._replace(own=hosts.of(rank))
@@ -55,14 +77,17 @@ def reduced(counts, op, arrays, weights=None, times=1):
             there = own[rank].allocate(array.shape, array.dtype)
             there[...] = array
             current.append(Placed.at(there, own[rank].handle(there)))
-        placed.append([*current, *parts[-1].room((("shared", 0),), arrays[rank])])
+        placed.append([*current, *parts[-1].room(keys, arrays[rank], len(mixes))])
         targets.append([np.empty_like(array) for array in arrays[rank]])
     layout = Layout([[each.handle for each in of_rank] for of_rank in placed], pools)
     layouts = [layout] + [Layout(layout.handles, pools) for _ in range(size - 1)]
 
     def run(rank):
+        part = parts[rank]
+        ways = [part._way(mix, part._counting(mix)) for mix in mixes]
         for _ in range(times):
-            parts[rank].all_reduce(layouts[rank], targets[rank], len(arrays[0]), ReduceOp(op), weights)
+            begun = part.begin(layouts[rank], keys, arrays[rank], ReduceOp(op), mixes, ways, **options)
+            part.finish(begun, targets[rank], None if errors is None else errors[rank])
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -128,7 +153,7 @@ def test_huge_weights_and_values():
         ("float32", (1 << 14,), "avg", (1.0, 2.0), True),
         ("float32", (1 << 14,), "sum", (1.0, 2.0), False),
         ("int8", (256, 256), "max", None, True),
-        ("float16", (1 << 15,), "sum", None, False),
+        ("float16", (1 << 15,), "sum", None, False),  # partials of float32 are more than the other array is
         ("bool", (1 << 16,), "sum", None, False),
         ("complex64", (1 << 13,), "sum", None, False),
         (">f4", (1 << 14,), "sum", None, False),
@@ -136,7 +161,95 @@ def test_huge_weights_and_values():
 )
 def test_what_is_taken(dtype, shape, op, weights, is_taken):
     part = OverHosts(Hosts.of_counts(("a", "b"), (1, 1)), 0, Pool(0), None)
-    assert part.takes([np.zeros(shape, dtype)], ReduceOp(op), weights) == is_taken
+    assert (part.ways([np.zeros(shape, dtype)], ReduceOp(op), [Mix(weights)]) is not None) == is_taken
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 2, 1)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_mixes(counts, dtype):
+    size = sum(counts)
+    random = np.random.RandomState(3)
+    matrix = random.randint(0, 4, (size, size)) + np.roll(np.eye(size, dtype=int), 1, axis=0)
+    matrix[0] = np.arange(size) < counts[0]  # of its host alone
+    arrays = [[random.normal(size=shape).astype(dtype) for shape in ((100, 3), (7,))] for _ in range(size)]
+    mixes = [Mix(tuple(map(float, row)), (rank,), (rank,)) for rank, row in enumerate(matrix)]
+    results = reduced(counts, "avg", arrays, mixes=mixes)
+    for row, result in zip(matrix, results):
+        for i in range(2):
+            right = np.average(np.stack([of_rank[i] for of_rank in arrays]).astype("float64"), axis=0, weights=row)
+            tolerance = 1e-3 if dtype == "float16" else 1e-6
+            np.testing.assert_allclose(result[i], right, tolerance, tolerance)
+
+
+def test_halves_are_rounded_once():
+    arrays = [[np.full(9, value, "float16")] for value in (2048, 1, 1, 2048)]
+    for counts in ((2, 2), (1, 2, 1)):
+        assert {each for (result,) in reduced(counts, "sum", arrays) for each in result.tolist()} == {4098 - 2}
+    tiny = [[np.full(3, value, "float16")] for value in (2048, 1, 1, 0)]
+    assert {each for (result,) in reduced((2, 2), "sum", tiny) for each in result.tolist()} == {2050}
+
+
+@pytest.mark.parametrize("op, of_rank", [("avg", 0.25), ("sum", 0.125)])
+def test_errors_of_a_host_are_those_of_its_ranks(op, of_rank):
+    arrays = [[np.full(5, 1.0)] for _ in range(4)]
+    errors = [[np.full(5, 9.0)] for _ in range(4)]
+    mixes = [Mix((1.0, 0.0, 0.0, 0.0), (0,)), Mix((0.0, 1.0, 1.0, 1.0), (1, 2, 3))] if op == "avg" else None
+    reduced((2, 2), op, arrays, mixes=mixes, errors=errors, wire="bfloat16", leaves_errors=True)
+    local = 0.0 if op == "avg" else of_rank
+    assert [error.tolist() for (error,) in errors] == [[local] * 5] + [[of_rank] * 5] * 3
+
+
+def test_errors_stay_if_nothing_of_a_host_counts():
+    errors = [[np.full(5, 9.0)] for _ in range(3)]
+    arrays = [[np.full(5, 1.0)] for _ in range(3)]
+    reduced((1, 2), "avg", arrays, [0, 1, 1], errors=errors, wire="bfloat16", leaves_errors=True)
+    assert [error[0][0] for error in errors] == [9.0, 0.25, 0.25]
+
+
+A, B = np.zeros(1 << 14, "float32"), np.zeros(1 << 15, "float16")
+
+
+@pytest.mark.parametrize(
+    "counts, array, weights, ways",
+    [
+        ((2, 2), A, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]], None),  # nothing travels
+        ((2, 2), A, [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]], [((0, 1), (0, 1))] * 2),
+        (
+            (2, 2),
+            A,
+            [[1, 0, 0, 2], [1, 2, 0, 0], [0, 1, 2, 0], [0, 0, 1, 2]],
+            [((0, 1), (0,)), ((0,), (0,)), ((0, 1), (1,)), ((1,), (1,))],
+        ),
+        ((1, 1, 2), A, [[1, i, 2, 3] for i in range(1, 5)], None),  # four partials for the last host, or two arrays
+        ((2, 2), B, [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]], None),
+        ((2, 2), B, [[1, 1, 1, 1]] * 4, [((0, 1), (0, 1))]),
+    ],
+)
+def test_ways(counts, array, weights, ways):
+    part = OverHosts(Hosts.of_counts(tuple("abc"[: len(counts)]), counts), 0, Pool(0), None)
+    rows = [tuple(map(float, row)) for row in weights]
+    mixes = [Mix(row, tuple(i for i, each in enumerate(rows) if each == row)) for row in dict.fromkeys(rows)]
+    assert part.ways([array], ReduceOp("avg"), mixes) == ways
+
+
+def test_values_that_travel_in_16_bits():
+    part = OverHosts(Hosts.of_counts(("a", "b"), (1, 1)), 0, Pool(0), None)
+    assert part.ways([A], ReduceOp("sum"), [Mix()], True) is not None
+    assert part.ways([A, B], ReduceOp("sum"), [Mix()], True) is None
+    groups = [Mix((1.0, 0.0, 1.0, 0.0), (0, 2)), Mix((0.0, 1.0, 0.0, 1.0), (1, 3))]
+    ring = [Mix((1.0, 0.0, 0.0, 1.0), (0,)), Mix((0.0, 1.0, 1.0, 0.0), (1, 2, 3))]
+    part = OverHosts(Hosts.of_counts(("a", "b"), (2, 2)), 0, Pool(0), None)
+    for mixes, has_errors_of_hosts in ((groups, True), (ring, False)):
+        assert part.ways([A], ReduceOp("avg"), mixes, True) is not None
+        assert (part.ways([A], ReduceOp("avg"), mixes, True, True) is not None) == has_errors_of_hosts
+
+
+def test_more_mixes_than_can_be_told_apart():
+    part = OverHosts(Hosts.of_counts(("a", "b"), (20, 20)), 0, Pool(0), None)
+    groups = [tuple(float(rank in (i, i + 20)) for rank in range(40)) for i in range(20)]
+    mixes = [Mix(row, (i, i + 20)) for i, row in enumerate(groups)]
+    assert part.ways([A], ReduceOp("avg"), mixes[:MAX_PARTS]) is not None
+    assert part.ways([A], ReduceOp("avg"), mixes) is None
 
 
 def test_room_is_kept_until_the_key_is_forgotten():

@@ -1,15 +1,17 @@
 """A reduction over hosts, in which each element is reduced by one host, once, and then only copied.
 
-The elements are cut into chunks, and each chunk into a piece for every host. A host reduces the pieces with its number,
-in the order of the hosts, and sends what comes out to all. So every host holds the same bits, whatever the MPI library
-does. Chunks follow each other at once: the pieces of later ones travel while the results of earlier ones do::
+The elements are cut into chunks, and each chunk into a piece for every host that takes the result. A host reduces the
+pieces with its number, in the order of the hosts, and sends what comes out to the others that take it. So every host
+holds the same bits, whatever the MPI library does. Chunks follow each other at once: the pieces of later ones travel
+while the results of earlier ones do::
 
     host 0   [ piece 0 ][ piece 1 ]  chunk 0        piece 1 of chunk k  ------>  host 1 reduces x_0 op x_1
     host 1   [ piece 0 ][ piece 1 ]                 piece 0 of chunk k  <------
                                                     result 0 of chunk k ------>
                                                     result 1 of chunk k <------  (while pieces of chunk k + 1 travel)
 
-Each host sends and receives ``2 (H - 1) / H`` times the bytes of the array, which no algorithm can do without.
+If all H hosts give and take, each sends and receives ``2 (H - 1) / H`` times the bytes of the array, which no algorithm
+can do without. A host that only gives receives nothing, and one that takes alone is sent each giver's values.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ class Reduction(NamedTuple):
     givers, takers : sequence of int, optional
         The hosts whose values count, and those that take the result; all by default. Others need the array all the
         same, but it is not looked at: ``np.empty`` takes no memory then.
+    leaves_errors : bool
+        Whether, with ``wire``, ``partial`` of a host that gives is overwritten with what encoding has left out of it.
     """
 
     partial: NDArray[Any]
@@ -69,6 +73,7 @@ class Reduction(NamedTuple):
     wire: Optional[str] = None
     givers: Optional[Sequence[int]] = None
     takers: Optional[Sequence[int]] = None
+    leaves_errors: bool = False
 
 
 class Chunk:
@@ -77,11 +82,11 @@ class Chunk:
     Attributes
     ----------
     borders : list of int
-        The elements at which the members' pieces begin, and where the last one ends.
+        The elements at which the takers' pieces begin, and where the last one ends.
     parts : dict
-        By the member, what another gives to this host's piece, as it travels.
+        By the host, what another gives to this host's piece, as it travels.
     results : dict
-        By the member, the result of its piece, if that arrives in 16 bits.
+        By the host, the result of its piece, if that arrives in 16 bits.
     left : int
         What is left to do: the requests under way, and the reduction of this host's piece.
     missing : int
@@ -119,22 +124,19 @@ class AllReduce(Operation):
     ) -> None:
         super().__init__(number, ticket)
         check(reduction, hosts)
-        self._partial, self._result, self._op, weights, self._wire, givers, takers = reduction
+        self._partial, self._result, self._op, weights, self._wire, givers, takers, self._leaves_errors = reduction
         givers = sorted(range(hosts) if givers is None else givers)
         if self._op.name == "avg":
             counted, weights = counting([True] * len(givers), weights)
             givers = [givers[i] for i in counted]
-        takers = sorted(range(hosts) if takers is None else takers)
         self._weights = weights
-        self._members = sorted({*givers, *takers})
-        self._givers = [self._members.index(giver) for giver in givers]
-        self._takers = [self._members.index(taker) for taker in takers]
+        self._host, self._givers = host, givers
+        self._takers = sorted(range(hosts) if takers is None else takers)
         # A host that neither gives nor takes has nothing to do.
-        self._me = self._members.index(host) if host in self._members else -1
-        self._count = self._partial.size if self._me >= 0 else 0
+        self._count = self._partial.size if host in {*self._givers, *self._takers} else 0
         itemsize = 2 if self._wire else self._partial.itemsize
         unit = max(1, ALIGNMENT_BYTES // itemsize)
-        self._unit, whole = unit, unit * len(self._members)
+        self._unit, whole = unit, unit * len(self._takers)
         self._step = max(1, chunk_bytes // itemsize // whole) * whole
         self._next = 0  # the element at which the next chunk begins
         self._under_way = 0
@@ -148,7 +150,7 @@ class AllReduce(Operation):
         while self._under_way < WINDOW_CHUNKS and self._next < self._count:
             begin, self._next = self._next, min(self._next + self._step, self._count)
             self._under_way += 1
-            self._open(messages, Chunk(borders(begin, self._next, len(self._members), self._unit)))
+            self._open(messages, Chunk(borders(begin, self._next, len(self._takers), self._unit)))
 
     def is_complete(self) -> bool:
         return self._next == self._count and not self._under_way
@@ -157,35 +159,39 @@ class AllReduce(Operation):
 
     def _open(self, messages: Messages, chunk: Chunk) -> None:
         """Begin to receive what others send, and to send them their pieces."""
-        mine = self._of(self._me, chunk, self._partial)
+        mine = self._of(self._host, chunk, self._partial)
         if mine.size:
             for giver in self._givers:
-                if giver != self._me:
+                if giver != self._host:
                     part = chunk.parts[giver] = self._message(messages, chunk, mine.size, self._partial.dtype)
                     self._receive(messages, chunk, giver, _PIECES, part, (chunk, _PIECE, giver))
                     chunk.missing += 1
-        if self._me in self._takers:
-            for member in self._others():
-                result = self._of(member, chunk, self._result)
+        if self._host in self._takers:
+            for taker in self._others():
+                result = self._of(taker, chunk, self._result)
                 if result.size:
                     if self._wire:
-                        result = chunk.results[member] = self._message(messages, chunk, result.size, result.dtype)
-                    self._receive(messages, chunk, member, _RESULTS, result, (chunk, _RESULT, member))
-        if self._me in self._givers:
-            for member in self._others():
-                piece = self._of(member, chunk, self._partial)
+                        result = chunk.results[taker] = self._message(messages, chunk, result.size, result.dtype)
+                    self._receive(messages, chunk, taker, _RESULTS, result, (chunk, _RESULT, taker))
+        if self._host in self._givers:
+            for taker in self._others():
+                piece = self._of(taker, chunk, self._partial)
                 if piece.size:
-                    self._send(messages, chunk, member, _PIECES, self._encoded(messages, chunk, piece))
+                    message = self._encoded(messages, chunk, piece)
+                    if self._leaves_errors:
+                        sent = self._array(messages, chunk, piece.size, piece.dtype)
+                        self._leave_errors(piece, self._decoded(message, sent))
+                    self._send(messages, chunk, taker, _PIECES, message)
         self._unreduced.append(chunk)
         self._reduce_what_is_there(messages)
 
     def landed(self, messages: Messages, what: Tuple[Chunk, int, int]) -> None:
-        chunk, kind, member = what
+        chunk, kind, host = what
         if kind == _PIECE:
             chunk.missing -= 1
             self._reduce_what_is_there(messages)
         elif kind == _RESULT and self._wire:
-            decode(chunk.results[member], self._of(member, chunk, self._result), self._wire)
+            self._decoded(chunk.results[host], self._of(host, chunk, self._result))
         self._has_done(messages, chunk)
         self._go_on(messages)
 
@@ -198,7 +204,7 @@ class AllReduce(Operation):
 
     def _reduce(self, messages: Messages, chunk: Chunk) -> None:
         """Reduce this host's piece, all parts of which are there, and begin to send what comes out."""
-        mine = self._of(self._me, chunk, self._partial)
+        mine = self._of(self._host, chunk, self._partial)
         if not mine.size:
             return
         parts: List[Optional[NDArray[Any]]] = []
@@ -206,30 +212,26 @@ class AllReduce(Operation):
             if not self._wire:
                 parts.append(chunk.parts.get(giver, mine))
                 continue
-            message = self._encoded(messages, chunk, mine) if giver == self._me else chunk.parts[giver]
-            decoded = self._array(messages, chunk, mine.size, mine.dtype)
-            decode(message, decoded, self._wire)
-            parts.append(decoded)
-        takes = self._me in self._takers
-        result = self._of(self._me, chunk, self._result) if takes else None
-        if result is None or self._wire or result.dtype != mine.dtype:
+            message = self._encoded(messages, chunk, mine) if giver == self._host else chunk.parts[giver]
+            parts.append(self._decoded(message, self._array(messages, chunk, mine.size, mine.dtype)))
+            if giver == self._host and self._leaves_errors:
+                self._leave_errors(mine, parts[-1])
+        result = self._of(self._host, chunk, self._result)
+        if self._wire or result.dtype != mine.dtype:
             combined = self._array(messages, chunk, mine.size, mine.dtype)
         else:
             combined = result
         Portion([parts], [[combined]], 0, 1).combine(self._op, self._weights)
         if self._wire:
             message = self._encoded(messages, chunk, combined)
-            if result is not None:
-                decode(message, result, self._wire)
-        elif combined.dtype != self._result.dtype:
-            message = self._array(messages, chunk, mine.size, self._result.dtype) if result is None else result
-            with np.errstate(all="ignore"):
-                np.copyto(message, combined, casting="same_kind")
+            self._decoded(message, result)
         else:
-            message = combined
-        for member in self._others():
-            if member in self._takers:
-                self._send(messages, chunk, member, _RESULTS, message)
+            message = result
+            if combined is not result:
+                with np.errstate(all="ignore"):
+                    np.copyto(result, combined, casting="same_kind")
+        for taker in self._others():
+            self._send(messages, chunk, taker, _RESULTS, message)
 
     def _has_done(self, messages: Messages, chunk: Chunk) -> None:
         """Count that something of a chunk is done, and give back what it has borrowed if that was the last."""
@@ -242,14 +244,15 @@ class AllReduce(Operation):
     # -- parts of steps --------------------------------------------------------------------------------------------
 
     def _others(self) -> List[int]:
-        """Return the other members, beginning with the next one: so that not all send to the same one at a time."""
-        n = len(self._members)
-        return [(self._me + i) % n for i in range(1, n)]
+        """Return the others that take, beginning with the next one: so that not all send to the same one at a time."""
+        return sorted(set(self._takers) - {self._host}, key=lambda taker: (taker < self._host, taker))
 
-    @staticmethod
-    def _of(member: int, chunk: Chunk, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the member's piece of a chunk."""
-        return array[chunk.borders[member] : chunk.borders[member + 1]]
+    def _of(self, taker: int, chunk: Chunk, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a host's piece of a chunk: nothing if it does not take the result."""
+        if taker not in self._takers:
+            return array[:0]
+        i = self._takers.index(taker)
+        return array[chunk.borders[i] : chunk.borders[i + 1]]
 
     def _message(self, messages: Messages, chunk: Chunk, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Borrow memory for so many elements as they travel."""
@@ -271,21 +274,32 @@ class AllReduce(Operation):
         encode(values, message, self._wire)
         return message
 
-    def _send(self, messages: Messages, chunk: Chunk, member: int, stream: int, array: NDArray[Any]) -> None:
+    def _decoded(self, message: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+        """Write what a message in 16 bits says into an array; return that."""
+        assert self._wire is not None
+        decode(message, values, self._wire)
+        return values
+
+    @staticmethod
+    def _leave_errors(values: NDArray[Any], sent: Any) -> None:
+        with np.errstate(all="ignore"):
+            np.subtract(values, sent, out=values)
+
+    def _send(self, messages: Messages, chunk: Chunk, host: int, stream: int, array: NDArray[Any]) -> None:
         chunk.left += 1
-        messages.send(self, self._members[member], stream, in_bytes(array), (chunk, _SENT, member))
+        messages.send(self, host, stream, in_bytes(array), (chunk, _SENT, host))
 
     def _receive(
         self,
         messages: Messages,
         chunk: Chunk,
-        member: int,
+        host: int,
         stream: int,
         array: NDArray[Any],
         what: Tuple[Chunk, int, int],
     ) -> None:
         chunk.left += 1
-        messages.receive(self, self._members[member], stream, in_bytes(array), what)
+        messages.receive(self, host, stream, in_bytes(array), what)
 
 
 def check(reduction: Reduction, hosts: int) -> None:
@@ -296,7 +310,7 @@ def check(reduction: Reduction, hosts: int) -> None:
     TypeError, ValueError
         If arrays, op, wire or hosts do not fit each other.
     """
-    partial, result, op, weights, wire, givers, takers = reduction
+    partial, result, op, weights, wire, givers, takers, _ = reduction
     if op.name not in COMBINING:
         raise ArgumentValueError("op", f"one of {COMBINING}", repr(op.name))
     check_dtype(op, partial.dtype, "partial")

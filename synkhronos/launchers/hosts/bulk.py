@@ -8,12 +8,12 @@ first one says from which number they go on.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Collection, List, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...transports.over_hosts import MAX_DTYPES
+from ...transports.over_hosts import MAX_PARTS
 from .all_reduce import Reduction
 from .courier import Courier
 from .operation import STREAMS, Done, Ticket
@@ -53,25 +53,40 @@ class Bulk:
         return self._fetches * hosts + self.courier.host
 
     def _of_reduction(self, reduction: int, i: int = 0) -> int:
-        return self._half + (reduction * MAX_DTYPES + i) % self._half
+        return self._half + reduction % (self._half // MAX_PARTS) * MAX_PARTS + i
 
-    def all_reduce(self, reduction: int, parts: Sequence[Reduction], done: Done) -> None:
-        """Begin the parts of a reduction; ``done`` is called for each."""
-        for i, part in enumerate(parts):
-            self.courier.all_reduce(self._of_reduction(reduction, i), part, done)
+    def all_reduce(self, reduction: int, parts: Sequence[Tuple[int, Reduction]], done: Done) -> List[Ticket]:
+        """Begin parts of a reduction, with their numbers in it, which other hosts know; call ``done`` for each."""
+        return [self.courier.all_reduce(self._of_reduction(reduction, i), part, done) for i, part in parts]
 
     def cancel_fetch(self, number: int, done: Optional[Done] = None) -> Ticket:
         """Give up a fetch, on either side."""
         return self.courier.cancel(number, number, done)
 
-    def cancel_reductions(self, done: Optional[Done] = None) -> Ticket:
-        """Give up the reductions that may be under way on any host, and count on beyond them, all hosts alike."""
+    def skip_reductions(self, kept: Collection[int], others: Collection[int] = ()) -> List[Tuple[int, int]]:
+        """Count on beyond the reductions that may be under way on any host, all hosts alike.
+
+        Parameters
+        ----------
+        kept : collection of int
+            Those that are not to be given up.
+        others : collection of int
+            Earlier ones that are.
+
+        Returns
+        -------
+        list of (int, int)
+            First and last of the numbers that are to be cancelled.
+        """
         first, last = max(0, self.reductions - APART), self.reductions + APART
         self.reductions = last + 1
-        low, high = self._of_reduction(first), self._of_reduction(last, MAX_DTYPES - 1)
-        if high < low:  # all numbers have been used once
-            low = self._half
-        return self.courier.cancel(low, high, done)
+        ranges: List[Tuple[int, int]] = []
+        for reduction in sorted({*range(first, last + 1), *others}.difference(kept)):
+            low, high = self._of_reduction(reduction), self._of_reduction(reduction, MAX_PARTS - 1)
+            if ranges and ranges[-1][1] == low - 1:
+                low = ranges.pop()[0]
+            ranges.append((low, high))
+        return ranges
 
     def close(self) -> bool:
         """End the courier, when all hosts do; return whether MPI can be finalised."""

@@ -6,7 +6,8 @@ for each line waits for messages, and writes what they say into the block: a mes
 while.
 
 If the hosts have a courier, it carries what is large, from memory to memory. When a command is given up, nothing new
-begins before the courier has let go of what was under way: it would still write into the same memory.
+begins before the courier has let go of what was under way: it would still write into the same memory. Reductions that
+earlier commands have begun, and nobody waits for yet, go on.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from ...memory.attach import PoolMap
 from ...memory.handles import Handle
 from ...memory.pool import WINDOW_BYTES, Pool
 from ...memory.ranges import Ranges
-from ...reductions import ReduceOp
 from ...sync.barrier import BARRIERS_PER_COMMAND
 from ...sync.control_block import ABORTED, ControlBlock
+from ...sync.fetching import Part
 from ...sync.hosts import Hosts
 from .all_reduce import Reduction
 from .bulk import CARRIED_BYTES, Bulk, as_bytes
-from .operation import Cancelled
+from .operation import Cancelled, Ticket
 from .wire import Line
 
 logger = logging.getLogger("synkhronos")
@@ -84,7 +85,7 @@ class Copying(ABC):
         self._reductions_then = 0  # the next reduction over hosts at that time
         self._cancelling = 0  # what the courier has not let go of
         self._postponed: List[Callable[[], None]] = []
-        self._reductions: Dict[int, List[_Waits]] = {}  # by barrier: who has asked for it
+        self._reductions: Dict[int, _Reduced] = {}  # by barrier
         self._fetched: Dict[Key, _Fetch] = {}
         self._fetches: Dict[int, _Fetch] = {}
         self._number = 0
@@ -101,7 +102,7 @@ class Copying(ABC):
         """Stop, and let go of the session's memory."""
         with self.lock:
             if not self.ended:
-                self._give_up()
+                self._give_up(everything=True)
             self.ended = True
         self.block.bridge.release()
         if self._thread is not threading.current_thread() and self._thread.is_alive():
@@ -188,6 +189,7 @@ class Copying(ABC):
             fetch = self._fetched.get((pool, ranges))
             if fetch is None or waits.rank in fetch.ranks:
                 fetch = self._fetched[pool, ranges] = self._ask(ranges)
+                waits.received += ranges.nbytes
             fetch.ranks.add(waits.rank)
             waits.error = waits.error or fetch.error
             if not fetch.is_done:
@@ -294,55 +296,88 @@ class Copying(ABC):
         if waits.error:
             words = waits.error.encode()[: len(slot) - 1] + b"\0"
             slot[: len(words)] = words
+        block.received[waits.rank] += waits.received
         block.fetch_done[waits.rank] = -waits.number if waits.error else waits.number
         block.fetched[waits.rank].release()
 
     # -- reductions over hosts -----------------------------------------------------------------------------------
 
-    def _begin_reduce(
-        self,
-        waits: _Waits,
-        epoch: int,
-        pairs: Sequence[Tuple[Handle, Handle]],
-        op: ReduceOp,
-        weights: Optional[Sequence[float]],
-    ) -> None:
+    def _begin_reduce(self, waits: _Waits, epoch: int, parts: Sequence[Part], meanwhile: bool) -> None:
         """Have what the ranks of this host have reduced reduced over hosts, once all have written their shares."""
-        asking = self._reductions.setdefault(epoch, [])
-        asking.append(waits)
-        if len(asking) < len(self.hosts.near):
-            return
-        del self._reductions[epoch]
-        bulk = self.bulk
-        assert bulk is not None
-        number, bulk.reductions = bulk.reductions, bulk.reductions + 1
-        places = self._places
-        parts = [
-            Reduction(self._array(given), self._array(result), op, weights, None, places, places)
-            for given, result in pairs
+        reduced = self._reductions.setdefault(epoch, _Reduced(epoch))
+        reduced.waiting.append(waits)
+        if len(reduced.waiting) == len(self.hosts.near):
+            bulk = self.bulk
+            assert bulk is not None
+            reduced.number, bulk.reductions = bulk.reductions, bulk.reductions + 1
+            self._when_free(partial(self._reduce, bulk, reduced, parts, meanwhile))
+
+    def _reduce(self, bulk: Bulk, reduced: _Reduced, parts: Sequence[Part], meanwhile: bool) -> None:
+        own, places = self.hosts.own, self._places
+        reductions = [
+            (
+                i,
+                Reduction(
+                    self._array(part.partial),
+                    self._array(part.result),
+                    part.op,
+                    part.weights,
+                    part.wire,
+                    [places[host] for host in part.givers],
+                    [places[host] for host in part.takers],
+                    part.leaves_errors,
+                ),
+            )
+            for i, part in enumerate(parts)
+            if own in part.givers or own in part.takers
         ]
-        left = [len(parts)]
-        done = partial(self._on_reduced, self._given_up, asking, left)
-        self._when_free(partial(bulk.all_reduce, number, parts, done))
+        reduced.left = len(reductions)
+        reduced.tickets = bulk.all_reduce(reduced.number, reductions, partial(self._on_reduced, reduced))
+        if meanwhile:  # it is under way: the ranks go on
+            began, reduced.waiting = reduced.waiting, []
+            for waits in began:
+                self._tell(waits)
+        elif not reduced.left:
+            self._end_reduction(reduced)
+
+    def _on_reduced(self, reduced: _Reduced, error: Optional[BaseException]) -> None:
+        with self.lock:
+            if self.ended or self._reductions.get(reduced.epoch) is not reduced:
+                return
+            reduced.left -= 1
+            if error is not None:
+                reduced.error = f"the reduction over hosts failed: {error}"
+            if not reduced.left:
+                self._end_reduction(reduced)
+
+    def _begin_finish(self, waits: _Waits, epoch: int, number: int) -> None:
+        """Tell a rank when a reduction that was begun earlier is over."""
+        reduced = self._reductions.get(number)
+        if reduced is None:
+            waits.error = "the reduction over hosts was given up"
+            self._tell(waits)
+            return
+        reduced.waiting.append(waits)
+        if not reduced.left:
+            self._end_reduction(reduced)
+
+    def _end_reduction(self, reduced: _Reduced) -> None:
+        """Tell those who wait for a reduction that it is over, and forget it when all ranks know."""
+        for waits in reduced.waiting:
+            waits.error = reduced.error
+            if not reduced.told:  # the bytes count for one of them
+                waits.received += sum(ticket.received for ticket in reduced.tickets)
+            reduced.told.add(waits.rank)
+            self._tell(waits)
+        reduced.waiting = []
+        if len(reduced.told) == len(self.hosts.near):
+            del self._reductions[reduced.epoch]
 
     def _array(self, handle: Handle) -> Any:
         """Return an array in the memory of this host's ranks."""
         nbytes = handle.shape[0] * handle.dtype.itemsize
         memory = self.memory[handle.pool].up_to(handle.offset + nbytes)
         return as_bytes(memory[handle.offset : handle.offset + nbytes]).view(handle.dtype)
-
-    def _on_reduced(
-        self, given_up: int, waiting: List[_Waits], left: List[int], error: Optional[BaseException]
-    ) -> None:
-        with self.lock:
-            if self.ended or given_up != self._given_up:
-                return
-            left[0] -= 1
-            for waits in waiting:
-                if error is not None:
-                    waits.error = f"the reduction over hosts failed: {error}"
-                if not left[0]:
-                    self._tell(waits)
 
     # -- giving up -----------------------------------------------------------------------------------------------
 
@@ -352,16 +387,26 @@ class Copying(ABC):
             self._given_up = aborted
             self._give_up()
 
-    def _give_up(self) -> None:
+    def _give_up(self, everything: bool = False) -> None:
         """Forget what ranks were waiting for, and have the courier let go of it, here and on the other hosts."""
         fetches, self._fetches, self._fetched = self._fetches, {}, {}
-        self._reductions, self._postponed = {}, []
+        self._postponed = []
+        first = -1 if everything else self._given_up * BARRIERS_PER_COMMAND
+        self._reductions, under_way = {}, self._reductions
+        for epoch, reduced in under_way.items():
+            if epoch < first:  # an earlier command has begun it
+                self._reductions[epoch], reduced.waiting = reduced, []
         for fetch in fetches.values():
             self._cancel(fetch)
         if self.bulk is not None:
-            self._cancelling += 1
             self._reductions_then = self.bulk.reductions
-            self.bulk.cancel_reductions(self._on_cancelled)
+            kept = {reduced.number for reduced in self._reductions.values()}
+            ranges = self.bulk.skip_reductions(
+                kept, {reduced.number for reduced in under_way.values() if reduced.number >= 0}
+            )
+            self._cancelling += len(ranges)
+            for first, last in ranges:
+                self.bulk.courier.cancel(first, last, self._on_cancelled)
 
     def _cancel(self, fetch: _Fetch) -> None:
         if self.bulk is None or fetch.carried < 0:
@@ -423,6 +468,18 @@ class _Waits:
 
     def __init__(self, rank: int, number: int) -> None:
         self.rank, self.number, self.open, self.error = rank, number, 0, ""
+        self.received = 0  # bytes that have come for it from other hosts
+
+
+class _Reduced:
+    """A reduction over hosts that ranks have asked for at a barrier."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch, self.number, self.error = epoch, -1, ""
+        self.waiting: List[_Waits] = []
+        self.tickets: List[Ticket] = []
+        self.left = 0  # parts that are not over
+        self.told: Set[int] = set()  # ranks that know that it is over
 
 
 class _Fetch:

@@ -38,10 +38,13 @@ class Ticket:
     ----------
     error : exception or None
         What ended it, if it is over and failed.
+    received : int
+        The bytes that it has received.
     """
 
     def __init__(self, done: Optional[Done] = None) -> None:
         self.error: Optional[BaseException] = None
+        self.received = 0
         self._done = done
         self._over = threading.Event()
 

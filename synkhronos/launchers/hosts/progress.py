@@ -17,7 +17,7 @@ BLOCK_BYTES = 1 << 12
 KEPT_BYTES = 64 << 20
 
 #: Cancelled operations, the last ones, whose messages are looked for.
-MAX_SWEPT = 64
+MAX_SWEPT = 128
 
 
 class Landing(NamedTuple):
@@ -93,6 +93,7 @@ class Progress(Messages):
         operation = landing.operation
         if landing.is_receive:
             operation.receives -= 1
+            operation.ticket.received += landing.nbytes
         else:
             operation.sends -= 1
         if operation.error is None:
