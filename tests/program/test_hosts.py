@@ -7,14 +7,16 @@ import time
 import numpy as np
 import psutil
 import pytest
-from worlds import Meeting
+from worlds import Meeting, World
 
 import synkhronos as synk
 from synkhronos.errors import SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
 from synkhronos.launchers.hosts.facts import Facts, differences
 from synkhronos.program.program import PROGRAM
+from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
 from synkhronos.sync.hosts import Hosts
+from synkhronos.transports.base import ALL_ALIKE
 
 TOLD_S = 2.0
 
@@ -47,6 +49,31 @@ class Long(Command):
         return [len(notice) for notice in found], int(self.values[-1]), np.arange(30_000) + context.rank
 
 
+class Asked(Command):
+    """Return how often a rank has asked for memory of other hosts."""
+
+    title = "asked"
+
+    def run(self, context):
+        return int(context.barrier.block.fetch_asked[context.rank])
+
+
+class FailsAfterMeeting(Command):
+    """Reduce a variable on all ranks, of which one fails when it has what the others gave."""
+
+    title = "fails after meeting"
+
+    def __init__(self, rank, number):
+        self.rank, self.number = rank, number
+
+    def run(self, context):
+        keys, arrays = context.bind([self.number])
+        results = context.transport.all_reduce(keys, arrays, ReduceOp("sum"), ALL_ALIKE, str)
+        if context.rank == self.rank:
+            raise KeyError("after all have met")
+        context.commit_values([self.number], results)
+
+
 def fail():
     raise KeyError("of this rank")
 
@@ -72,6 +99,13 @@ def nothing():
 def session():
     """Two ranks on each of two hosts."""
     yield opened()
+    synk.close()
+
+
+@pytest.fixture
+def world():
+    """The same, with variables."""
+    yield World("2 hosts", 4, 1)
     synk.close()
 
 
@@ -185,6 +219,44 @@ def test_what_ranks_print_elsewhere(session, capfd):
         everywhere(session)
         printed += capfd.readouterr().out
     assert "[rank 2] said there\n" in printed
+
+
+SMALL = {
+    "all_reduce": lambda v: synk.all_reduce(v, "sum"),
+    "all_reduce of groups": lambda v: synk.all_reduce(v, groups=[[0, 2], [1, 3]]),
+    "all_gather": synk.all_gather,
+    "broadcast": synk.broadcast,
+    "reduce": synk.reduce,
+    "gather": synk.gather,
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_values_need_not_be_fetched(world, name):
+    small, large = world.shareds([np.zeros(1024, "float32"), np.zeros(5000, "float32")])
+    for variable, n, is_fetched in ((small, 1024, False), (large, 5000, True)):
+        for i in range(3):
+            values = [np.full(n, 10.0 * i + rank, "float32") for rank in range(4)]
+            world.set_values(variable, values)
+            before = sum(world.session.run(Asked()))
+            SMALL[name](variable)
+            assert (sum(world.session.run(Asked())) > before) == is_fetched
+
+
+def test_small_values_after_a_collective_that_was_given_up(world):
+    """What came with the notices of a collective that failed is not taken for what there is now."""
+    (v,) = world.shareds([np.zeros(100, "float32")])
+    for i in range(20):
+        values = np.random.RandomState(i).randint(-9, 9, (4, 100)).astype("float32")
+        world.set_values(v, list(values))
+        with pytest.raises((KeyError, WorkerError), match="after all have met"):
+            world.session.run(FailsAfterMeeting(i % 4, world._number(v)))
+        for rank, value in enumerate(world.values(v)):
+            np.testing.assert_array_equal(value, values[rank])
+        world.set_values(v, list(values + i))
+        synk.all_reduce(v, "sum")
+        for value in world.values(v):
+            np.testing.assert_array_equal(value, (values + i).sum(axis=0))
 
 
 def test_ctrl_c(session):
