@@ -73,6 +73,7 @@ class CallFunction(Command):
         if plan.common is not None:
             context.commit(change, label=f"the end of function {plan.name}")
         elif plan.updates:  # on all ranks or on none: slices may disagree on one rank alone
+            context.promise(results)
             context.commit(change)
         return results
 

@@ -20,6 +20,7 @@ from ..trace import point
 from ..transports.base import Key, Pending, Transport
 from ..transports.shared_memory import SharedMemoryTransport
 from .command import Answer, Command, Envelope
+from .failures import encode
 from .registry import FunctionEntry, Registry, Replicas, SharedEntry
 
 #: Steps that can be undone, at most: what they have changed is kept for it.
@@ -59,6 +60,8 @@ class RankContext:
         What the master may read of this rank's memory until the next command: kept alive so long.
     stopped : bool
         Whether the rank was told to end.
+    promises : callable, optional
+        `RankEnd.promise`, on ranks of other hosts.
     """
 
     def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport, registry: Registry) -> None:
@@ -75,6 +78,7 @@ class RankContext:
         self.errors: Dict[int, Any] = {}
         self.results: Any = None
         self.stopped = False
+        self.promises: Optional[Callable[[int, bytes], None]] = None
         self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None
         self._tried: List[Tuple[int, Callable[[], object]]] = []
@@ -202,6 +206,7 @@ class RankContext:
         A result that is None leaves this rank's value as it is. For ``changes`` see `commit`; ``same`` says that all
         ranks have the same results.
         """
+        self.promise(None)
         self.commit_entries([self.shareds[number] for number in numbers], results, *changes, same=same)
 
     def commit_entries(
@@ -246,6 +251,11 @@ class RankContext:
                 self._commitment = None
                 raise
         self.settle()
+
+    def promise(self, result: Any) -> None:
+        """Say what the command will return if the next barrier, a commit without a label, is complete."""
+        if self.promises is not None:
+            self.promises(self.barrier.current + 1, encode(Answer(self.rank, result)))
 
     @point("commit")
     def settle(self) -> None:

@@ -3,7 +3,7 @@
 A small file without a name that every rank, the master and the keeper map. It has no logic. ::
 
     line 0        words of the session (`SESSION_WORDS`)
-    lines of r    words of rank r (`RANK_WORDS`): 1 + 2 r and the next
+    lines of r    words of rank r (`RANK_WORDS`): 1 + 3 r and the next two
     semaphores    arrivals | bridge | releases, by rank | commands, by rank | answers, by rank | fetched, by rank
     command       the command in progress, or the handle of a longer one
     answers       by rank: its answer to the command
@@ -68,6 +68,7 @@ RANK_WORDS = (
     ("fetch_asked", "the rank", "how often it has asked for memory of other hosts"),
     ("fetch_length", "the rank", "bytes of what it asks for in the slot; negative as for commands"),
     ("fetch_done", "bridge", "how often it was answered; negative if the slot says, up to a 0, what went wrong"),
+    ("promised", "the rank", "the barrier which, once complete, makes what is in the slot its answer"),
 )
 
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
@@ -178,6 +179,7 @@ class ControlBlock:
         self.fetch_asked, self.fetch_length, self.fetch_done = (
             of_ranks[name] for name in ("fetch_asked", "fetch_length", "fetch_done")
         )
+        self.promised = of_ranks["promised"]
 
         self.arrivals, self.bridge, *semaphores = [Semaphore(each, create) for each in items("semaphores")]
         self.releases, self.commands, self.answers, self.fetched = (

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ...memory import messages
 from ...memory.pool import Pool
+from ...sync.barrier import is_due
 from ...sync.control_block import (
     ABORT_REQUESTED,
     ABORTED,
@@ -50,7 +51,7 @@ class Deputy(Copying):
         super().__init__(hosts, block, pools, pool, bulk)
         self.line, self.outputs = line, outputs
         n = hosts.size
-        self._arrived, self._finished = [0] * n, [0] * n
+        self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
         self._steps = [(0, 0, 0)] * n
         self._ended: Dict[int, bool] = {}
         self._abort_sent = 0
@@ -79,6 +80,9 @@ class Deputy(Copying):
             self._abort_sent = words[ABORT_REQUESTED]
             self.line.send("abort", self._abort_sent)
         living = [rank for rank in near if rank not in self._ended]
+        for rank in living:
+            if is_due(block, self._promised[rank], block.finished[rank]):  # the first host has its answer
+                self._finished[rank] = block.finished[rank]
         arrived = [rank for rank in living if block.arrived[rank] > self._arrived[rank]]
         finished = [rank for rank in living if block.finished[rank] > self._finished[rank]]
         incomplete = len(arrived) not in (0, len(living)) or len(finished) not in (0, len(living))
@@ -87,16 +91,19 @@ class Deputy(Copying):
         for number in sorted({block.arrived[rank] for rank in arrived}):
             ranks = [rank for rank in arrived if block.arrived[rank] == number]
             notices = {rank: self.notice_of(rank, number) for rank in ranks}
+            promises = {rank: self._answer_of(rank) for rank in ranks if block.promised[rank] == number}
+            if promises:
+                self._forward()
             for rank in ranks:
                 self._arrived[rank] = number
-            self.line.send("arrived", number, notices, self._new_steps())
+                self._promised[rank] = number if rank in promises else 0
+            self.line.send("arrived", number, notices, promises, self._new_steps())
         for number in sorted({block.finished[rank] for rank in finished}):
             self._forward()
             answers = {}
             for rank in finished:
                 if block.finished[rank] == number:
-                    payload = messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools)
-                    answers[rank], self._finished[rank] = bytes(payload), number
+                    answers[rank], self._finished[rank] = self._answer_of(rank), number
             self.line.send("answers", number, answers, self._new_steps())
         if overdue:
             self._forward()
@@ -104,6 +111,10 @@ class Deputy(Copying):
             if steps:
                 self.line.send("steps", steps)
         return False
+
+    def _answer_of(self, rank: int) -> bytes:
+        block = self.block
+        return bytes(messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools))
 
     def _end_of(self, rank: int) -> Tuple[int, int, bytes]:
         words = bytes(self.block.fatal_error[rank]).rstrip(b"\0")
