@@ -18,7 +18,7 @@ kept from call to call is listed in `plan`.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -56,6 +56,10 @@ class CallFunction(Command):
     @property
     def title(self) -> str:
         return f"call of function {self.name}"
+
+    def reads(self, context: RankContext) -> Iterable[Any]:
+        plan: Plan = self.plan or context.plans[self.place].plan
+        return [*[argument.value for argument in plan.arguments], plan.indices]
 
     def details(self, context: RankContext) -> str:
         division = (self.plan or context.plans[self.place].plan).division

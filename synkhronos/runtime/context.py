@@ -143,6 +143,8 @@ class RankContext:
         try:
             if envelope.forget:
                 self.forget(envelope.forget)
+            if envelope.enclosed:
+                self.pools.take(envelope.enclosed)
             if not envelope.command.is_counted:
                 return Answer(self.rank, envelope.command.run(self))
             begun = self.transport.traffic.begin()
@@ -158,6 +160,8 @@ class RankContext:
         finally:
             if self._commitment is not None or self._tried:
                 self.settle()
+            if envelope.enclosed:
+                self.pools.drop_taken()
 
     def abort(self) -> None:
         """Free the peers that wait for this rank."""

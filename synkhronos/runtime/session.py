@@ -14,6 +14,7 @@ Longer than other modules because running, watching and ending a command share o
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 import sys
 import threading
@@ -24,10 +25,12 @@ from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 from ..errors import Aborted, ArgumentValueError, StateError, SynkhronosError, WorkerTimeout
 from ..host.affinity import MasterAffinity
 from ..host.signals import DeferredSignals
+from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..sync.control_block import DEATHS, ControlBlock
 from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
+from ..transports.layouts import EAGER_BYTES
 from .channel import MasterEnd
 from .command import Answer, Command, Envelope, Stop
 from .context import RankContext
@@ -193,8 +196,9 @@ class Session:
         number, own = self._number + 1, None
         while self.dropped:
             self._forget.append(self.dropped.popleft())
-        envelope, payload = Envelope(self._forget, command), command.frozen
-        if self._forget or payload is None:
+        enclosed = () if self.hosts is None else self._enclosed(command)
+        envelope, payload = Envelope(self._forget, command, enclosed), command.frozen
+        if self._forget or enclosed or payload is None:
             payload = pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
         self._command, self._number = command, number
         self._timeout, self._steps = timeout, [0] * self.size
@@ -241,6 +245,17 @@ class Session:
             self.context.barrier.clear()
             self._raise(command, own, answers)
         return results
+
+    def _enclosed(self, command: Command) -> Sequence[Tuple[Handle, bytes]]:
+        """Return what the command reads, as far as it is little."""
+        found, left = [], EAGER_BYTES
+        for handle in command.reads(self.context):
+            if isinstance(handle, Handle) and handle.strides is None:
+                nbytes = handle.dtype.itemsize * math.prod(handle.shape)
+                if nbytes <= left:
+                    found.append((handle, self.pools.here(handle).tobytes()))
+                    left -= nbytes
+        return found
 
     def _unreadable(self, rank: int) -> Answer:
         """Read an answer that could not be read once more: return its error, or raise what came from elsewhere."""

@@ -16,6 +16,7 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
 from synkhronos.sync.hosts import Hosts
+from synkhronos.testing import numpy_engine as engine
 from synkhronos.transports.base import ALL_ALIKE
 
 TOLD_S = 2.0
@@ -241,6 +242,54 @@ def test_small_values_need_not_be_fetched(world, name):
             before = sum(world.session.run(Asked()))
             SMALL[name](variable)
             assert (sum(world.session.run(Asked())) > before) == is_fetched
+
+
+GIVEN = {
+    "set_value": lambda v, value: synk.set_value(3, v, value),
+    "broadcast of values": synk.broadcast,
+    "scatter": synk.scatter,
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_small_values_of_the_program_need_not_be_fetched(world, name):
+    small, large = world.shareds([np.zeros((4, 16)), np.zeros((4, 4000))])
+    for variable, shape, is_fetched in ((small, (4, 16), False), (large, (4, 4000), True)):
+        for i in range(3):
+            value = np.random.RandomState(i).randint(-9, 9, shape).astype(float)
+            before = sum(world.session.run(Asked()))
+            GIVEN[name](variable, value)
+            assert (sum(world.session.run(Asked())) > before) == is_fetched
+            expected = list(value.reshape(4, 1, -1)) if name == "scatter" else [value] * 4
+            for rank in (3,) if name == "set_value" else range(4):
+                np.testing.assert_array_equal(world.values(variable)[rank], expected[rank])
+
+
+def test_small_arguments_need_not_be_fetched(world):
+    """Neither arrays nor indices; and none is taken for the one of another call, also after one that has failed."""
+    x, y = engine.variable("x", "float64", 1), engine.variable("y", "float64", 1)
+    dot = synk.function([x, y], (engine.apply(positive_product, x, y), "gather"))
+    random = np.random.RandomState(5)
+    dot(np.ones(8), np.ones(8), batch=[0, 1, 2, 3])
+    before = sum(world.session.run(Asked()))
+    for i in range(30):
+        a, b = random.randint(1, 99, (2, 40)).astype(float)
+        batch = random.permutation(40)[:8]
+        if i % 3 == 2:
+            with pytest.raises(WorkerError, match="negative"):
+                dot(a, np.where(np.arange(40) == batch[7], -1, b), batch=batch)
+        np.testing.assert_array_equal(dot(a, b, batch=batch), (a * b)[batch])
+    assert sum(world.session.run(Asked())) == before
+    large = random.rand(2, 4000)
+    np.testing.assert_array_equal(dot(*large), large[0] * large[1])
+    assert sum(world.session.run(Asked())) > before
+
+
+def positive_product(x, y):
+    """Return the product, unless anything is negative."""
+    if (y < 0).any():
+        raise ValueError("negative")
+    return x * y
 
 
 def test_small_values_after_a_collective_that_was_given_up(world):
