@@ -56,12 +56,15 @@ class MasterEnd:
     def wait(self, rank: int, number: int, watch: Callable[[], object]) -> None:
         """Wait until the rank has answered the command of that number."""
         block = self.block
-        while block.finished[rank] < number:  # the semaphore may also be a call for attention
-            if is_due(block, block.promised[rank], number):
-                return
+        while not self.has_answered(rank, number):  # the semaphore may also be a call for attention
             block.answers[rank].wait(watch, self.policy)
             if block.finished[rank] < number:
                 watch()
+
+    def has_answered(self, rank: int, number: int) -> bool:
+        """Return whether the rank's answer to the command of that number can be read."""
+        block = self.block
+        return bool(block.finished[rank] >= number) or is_due(block, block.promised[rank], number)
 
     @point("channel")
     def read(self, rank: int) -> Any:

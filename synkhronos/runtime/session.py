@@ -271,7 +271,7 @@ class Session:
         if own is not None and own.error is not None:
             add_note(error, f"the master also raised {Failure(own.error).summary}")
         for rank in self.others:
-            if own is not None and self.block.finished[rank] >= self._number:
+            if own is not None and self.channel.has_answered(rank, self._number):
                 failure = self._read(rank).error
                 if failure is not None:
                     add_note(error, f"rank {rank} also raised {failure.summary}")
@@ -314,7 +314,7 @@ class Session:
                 self._fatal = StateError(f"the session was closed ({self.closed}) in the middle of {self._title}")
                 return self._fatal
             for rank in self.others:
-                if self.block.ended[rank] and self.block.finished[rank] < self._number:
+                if self.block.ended[rank] and not self.channel.has_answered(rank, self._number):
                     self._fatal = self._died(rank, "in " + self._title, self._updates)
                     return self._fatal
             if not self.launcher.is_alive():
@@ -346,11 +346,11 @@ class Session:
     def _missing(self) -> List[int]:
         """Return the ranks that have neither answered nor arrived where the master waits."""
         here = self.context.barrier.current
-        missing = [rank for rank in self.others if self.block.finished[rank] < self._number]
+        missing = [rank for rank in self.others if not self.channel.has_answered(rank, self._number)]
         return [rank for rank in missing if self.block.arrived[rank] < here] or missing
 
     def _watch_barrier(self) -> None:
-        if self._look() is not None or any(self.block.finished[rank] >= self._number for rank in self.others):
+        if self._look() is not None or any(self.channel.has_answered(rank, self._number) for rank in self.others):
             raise Aborted  # the answers say why
 
     def _watch_fetch(self) -> None:

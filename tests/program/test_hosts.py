@@ -244,6 +244,26 @@ def test_small_values_need_not_be_fetched(world, name):
             assert (sum(world.session.run(Asked())) > before) == is_fetched
 
 
+def test_answers_that_are_known_at_the_last_barrier_do_not_travel_again(world):
+    """Of a collective, and of a call in slices, which commits its updates."""
+    (v,) = world.shareds([np.zeros(1)])
+    x = engine.variable("x", "float64", 1)
+    step = synk.function([x], engine.mean(x), updates=[(v, v + engine.mean(x))])
+    step(np.arange(8.0), num_slices=2)
+    world.set_values(v, [np.full(1, float(rank)) for rank in range(4)])
+    calls = {
+        "all_reduce": lambda: synk.all_reduce(v, "sum"),
+        "step": lambda: step(np.arange(8.0), num_slices=2),
+        "gather": lambda: synk.gather(v),
+    }
+    block, answered = world.session.block, {}
+    for name, call in calls.items():
+        call()
+        answered[name] = [block.finished[rank] == block.command_number for rank in (2, 3)]
+    assert answered == {"all_reduce": [False] * 2, "step": [False] * 2, "gather": [True] * 2}
+    np.testing.assert_array_equal(synk.gather(v)[:, 0], 6 + np.arange(0.5, 8, 2))
+
+
 GIVEN = {
     "set_value": lambda v, value: synk.set_value(3, v, value),
     "broadcast of values": synk.broadcast,

@@ -40,7 +40,7 @@ from .wire import Line
 logger = logging.getLogger("synkhronos")
 
 #: Seconds after which the block is looked at even if nobody has woken the thread.
-LOOK_EVERY_S = 0.05
+LOOK_EVERY_S = 0.2
 
 #: Seconds that what some ranks of this host have reached is kept back until the others have reached it, too.
 TOGETHER_S = 0.005
