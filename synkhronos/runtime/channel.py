@@ -56,7 +56,9 @@ class MasterEnd:
     def wait(self, rank: int, number: int, watch: Callable[[], object]) -> None:
         """Wait until the rank has answered the command of that number."""
         block = self.block
-        while not self.has_answered(rank, number):  # the semaphore may also be a call for attention
+        while block.finished[rank] < number:  # the semaphore may also be a call for attention
+            if block.promised[rank] and self.has_answered(rank, number):
+                return
             block.answers[rank].wait(watch, self.policy)
             if block.finished[rank] < number:
                 watch()

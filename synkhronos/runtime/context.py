@@ -210,7 +210,8 @@ class RankContext:
         A result that is None leaves this rank's value as it is. For ``changes`` see `commit`; ``same`` says that all
         ranks have the same results.
         """
-        self.promise(None)
+        if self.promises is not None:
+            self.promise(None)
         self.commit_entries([self.shareds[number] for number in numbers], results, *changes, same=same)
 
     def commit_entries(
