@@ -112,6 +112,8 @@ class Copying(ABC):
         overdue, seconds = False, LOOK_EVERY_S
         while not self.ended:
             overdue = not self.block.bridge.acquire(seconds)
+            while self.block.bridge.try_acquire():  # it was rung for every rank; one look is enough
+                pass
             with self.lock:
                 if self.ended:
                     return
