@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Iterable, List, Optional
 
 from ..runtime.context import RankContext
 from .arguments import checked
@@ -27,6 +27,9 @@ class Broadcast(CollectiveCommand):
     def __init__(self, numbers: List[int], handles: Optional[List[Any]], on_host: bool) -> None:
         super().__init__(numbers)
         self.handles, self.on_host = handles, on_host
+
+    def reads(self, context: RankContext) -> Iterable[Any]:
+        return self.handles or ()
 
     def run(self, context: RankContext) -> None:
         if self.handles is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Iterable, List, Sequence, Tuple
 
 from ..partition import split_rows
 from ..runtime.context import RankContext
@@ -22,6 +22,9 @@ class Scatter(CollectiveCommand):
     def __init__(self, numbers: List[int], divisions: List[Parts], axes: List[int]) -> None:
         super().__init__(numbers)
         self.divisions, self.axes = divisions, axes
+
+    def reads(self, context: RankContext) -> Iterable[Any]:
+        return [handle for handle, _, _ in self.divisions]
 
     def run(self, context: RankContext) -> None:
         rows = [selection.part(*bounds[context.rank]) for _, selection, bounds in self.divisions]

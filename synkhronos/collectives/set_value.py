@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterable, List
 
 from ..runtime.context import RankContext
 from ..transports.base import Pending
@@ -32,6 +32,9 @@ class SetValue(CollectiveCommand):
     ) -> None:
         super().__init__(numbers)
         self.rank, self.handles, self.selections, self.states = rank, handles, selections, states
+
+    def reads(self, context: RankContext) -> Iterable[Any]:
+        return self.handles
 
     def run(self, context: RankContext) -> None:
         dense: List[int] = []

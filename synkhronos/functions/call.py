@@ -18,7 +18,7 @@ kept from call to call is listed in `plan`.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -57,6 +57,10 @@ class CallFunction(Command):
     def title(self) -> str:
         return f"call of function {self.name}"
 
+    def reads(self, context: RankContext) -> Iterable[Any]:
+        plan: Plan = self.plan or context.plans[self.place].plan
+        return [*[argument.value for argument in plan.arguments], plan.indices]
+
     def details(self, context: RankContext) -> str:
         division = (self.plan or context.plans[self.place].plan).division
         return "" if division.weights is None else f"rows {list(division.weights)}"
@@ -73,6 +77,7 @@ class CallFunction(Command):
         if plan.common is not None:
             context.commit(change, label=f"the end of function {plan.name}")
         elif plan.updates:  # on all ranks or on none: slices may disagree on one rank alone
+            context.promise(results)
             context.commit(change)
         return results
 

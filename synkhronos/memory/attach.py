@@ -6,7 +6,7 @@ import mmap
 import os
 import weakref
 from collections import OrderedDict
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ class PoolMap:
         self._far: FrozenSet[int] = frozenset()
         self._fetch: Any = None
         self._elsewhere = False
+        self._taken: Set[Handle] = set()
 
     def __repr__(self) -> str:
         return f"<PoolMap: pools {self._known()}, {len(self._others)} files>"
@@ -80,9 +81,24 @@ class PoolMap:
 
     def fetch(self, handles: Iterable[Any], rows: Optional[NDArray[np.int64]] = None) -> None:
         """Bring those arrays here that lie on other hosts, or some of their rows: into the shadows."""
-        ranges = by_pool(ranges_of(handle, rows) for handle in handles if self.is_far(handle))
+        far = [handle for handle in handles if self.is_far(handle) and handle not in self._taken]
+        ranges = by_pool(ranges_of(handle, rows) for handle in far)
         if ranges:
             self._fetch(ranges)
+
+    def take(self, enclosed: Iterable[Tuple[Handle, bytes]]) -> None:
+        """Write C-contiguous arrays of other hosts into the shadows: until `drop_taken`, they need not be fetched."""
+        for handle, content in enclosed:
+            if self.is_far(handle):
+                try:
+                    if os.pwrite(self._peers[handle.pool].fileno(), content, handle.offset) == len(content):
+                        self._taken.add(handle)
+                except OSError:  # no memory: whoever fetches it is told
+                    pass
+
+    def drop_taken(self) -> None:
+        """Have everything fetched again that lies on other hosts."""
+        self._taken.clear()
 
     def rows(self, handle: Union[Handle, FileHandle, NameHandle], selection: Selection) -> NDArray[Any]:
         """Return the array of a handle of which only some rows are read: only these are fetched from another host.

@@ -5,6 +5,14 @@ so a slot is never written while it may be read. ::
 
     master   MasterEnd.send --- command slot, commands[r] ---> RankEnd.wait, RankEnd.read   rank r
              MasterEnd.wait, .read <--- answers[r], slot of r --- RankEnd.send
+
+A rank of another host *promises* its answer as it comes to the last barrier of a command, if it knows it by then. When
+the master has decided that the barrier is complete, it has the answer, and need not wait for the network again. ::
+
+    master   ........ barrier k: wait, decide --- decided >= k ---> go on   .............   rank r
+             MasterEnd.wait, .read <--- promised[r] = k, slot of r --- RankEnd.promise
+
+The rank may still be busy with the end of that command when the next one comes; nothing in there can fail.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ from typing import Any, Callable, Iterable
 from ..memory import messages
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
+from ..sync.barrier import is_due
 from ..sync.control_block import COMMAND_LENGTH, COMMAND_NUMBER, ControlBlock
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
@@ -48,9 +57,16 @@ class MasterEnd:
         """Wait until the rank has answered the command of that number."""
         block = self.block
         while block.finished[rank] < number:  # the semaphore may also be a call for attention
+            if block.promised[rank] and self.has_answered(rank, number):
+                return
             block.answers[rank].wait(watch, self.policy)
             if block.finished[rank] < number:
                 watch()
+
+    def has_answered(self, rank: int, number: int) -> bool:
+        """Return whether the rank's answer to the command of that number can be read."""
+        block = self.block
+        return bool(block.finished[rank] >= number) or is_due(block, block.promised[rank], number)
 
     @point("channel")
     def read(self, rank: int) -> Any:
@@ -84,6 +100,21 @@ class RankEnd:
         length, slot = self.block.command_length, self.block.command_slot
         envelope: Envelope = pickle.loads(messages.get(length, slot, self.pools))
         return envelope
+
+    @point("channel")
+    def promise(self, barrier: int, payload: bytes) -> None:
+        """Answer the command in progress, provided that this barrier of it will be complete."""
+        block = self.block
+        block.answer_length[self.rank], self._keep = messages.put(payload, block.answer_slots[self.rank], self.pool)
+        block.promised[self.rank] = barrier
+
+    def has_answered(self, number: int) -> bool:
+        """Return whether the answer to the command of that number has been promised, and is due."""
+        return is_due(self.block, self.block.promised[self.rank], number)
+
+    def finish(self, number: int) -> None:
+        """Be ready for the next command, once this one has been answered by a promise."""
+        self.block.finished[self.rank] = number
 
     @point("channel")
     def send(self, number: int, payload: bytes) -> None:

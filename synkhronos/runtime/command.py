@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import pickle
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 if TYPE_CHECKING:
+    from ..memory.handles import Handle
     from .context import RankContext
 
 
@@ -48,6 +49,13 @@ class Command(ABC):
 
         Every rank makes the same transport calls in the same order.
         """
+
+    def reads(self, context: RankContext) -> Iterable[Any]:
+        """Return the handles of what the program gives to the ranks: few bytes travel to other hosts with the command.
+
+        They do not change before all ranks have answered.
+        """
+        return ()
 
     def finish(self, results: List[Any], context: RankContext) -> Any:
         """Return what `Session.run` returns; called on the master alone, when all ranks have succeeded.
@@ -81,10 +89,13 @@ class Envelope(NamedTuple):
     forget : sequence of (str, int)
         The functions and shared variables that the program has dropped: ``("function", 3)``, ``("shared", 5)``.
     command : Command
+    enclosed : sequence of (Handle, bytes)
+        What the command reads of the program's memory, if that is little and there are other hosts.
     """
 
     forget: Sequence[Tuple[str, int]]
     command: Command
+    enclosed: Sequence[Tuple[Handle, bytes]] = ()
 
 
 class Answer(NamedTuple):

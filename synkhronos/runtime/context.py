@@ -20,6 +20,7 @@ from ..trace import point
 from ..transports.base import Key, Pending, Transport
 from ..transports.shared_memory import SharedMemoryTransport
 from .command import Answer, Command, Envelope
+from .failures import encode
 from .registry import FunctionEntry, Registry, Replicas, SharedEntry
 
 #: Steps that can be undone, at most: what they have changed is kept for it.
@@ -61,6 +62,8 @@ class RankContext:
         What the master may read of this rank's memory until the next command: kept alive so long.
     stopped : bool
         Whether the rank was told to end.
+    promises : callable, optional
+        `RankEnd.promise`, on ranks of other hosts.
     """
 
     def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport, registry: Registry) -> None:
@@ -78,6 +81,7 @@ class RankContext:
         self.errors: Dict[int, Any] = {}
         self.results: Any = None
         self.stopped = False
+        self.promises: Optional[Callable[[int, bytes], None]] = None
         self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None
         self._tried: List[Tuple[int, Callable[[], object]]] = []
@@ -141,6 +145,8 @@ class RankContext:
         try:
             if envelope.forget:
                 self.forget(envelope.forget)
+            if envelope.enclosed:
+                self.pools.take(envelope.enclosed)
             if not envelope.command.is_counted:
                 return Answer(self.rank, envelope.command.run(self))
             begun = self.transport.traffic.begin()
@@ -156,6 +162,8 @@ class RankContext:
         finally:
             if self._commitment is not None or self._tried:
                 self.settle()
+            if envelope.enclosed:
+                self.pools.drop_taken()
 
     def abort(self) -> None:
         """Free the peers that wait for this rank."""
@@ -204,6 +212,8 @@ class RankContext:
         A result that is None leaves this rank's value as it is. For ``changes`` see `commit`; ``same`` says that all
         ranks have the same results.
         """
+        if self.promises is not None:
+            self.promise(None)
         self.commit_entries([self.shareds[number] for number in numbers], results, *changes, same=same)
 
     def commit_entries(
@@ -248,6 +258,11 @@ class RankContext:
                 self._commitment = None
                 raise
         self.settle()
+
+    def promise(self, result: Any) -> None:
+        """Say what the command will return if the next barrier, a commit without a label, is complete."""
+        if self.promises is not None:
+            self.promises(self.barrier.current + 1, encode(Answer(self.rank, result)))
 
     @point("commit")
     def settle(self) -> None:

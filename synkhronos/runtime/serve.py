@@ -34,8 +34,13 @@ def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -
         else:
             answer = context.execute(envelope)
             del envelope
-        try:
-            channel.send(number, encode(answer))
-        except SharedMemoryError as error:
-            channel.send(number, encode(Answer(context.rank, error=error)))
+        if channel.has_answered(number):
+            if answer.error is not None:  # the others count on what this rank has not done
+                raise answer.error
+            channel.finish(number)
+        else:
+            try:
+                channel.send(number, encode(answer))
+            except SharedMemoryError as error:
+                channel.send(number, encode(Answer(context.rank, error=error)))
         del answer  # and what it keeps alive, an error's frames included

@@ -14,6 +14,7 @@ Longer than other modules because running, watching and ending a command share o
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 import sys
 import threading
@@ -24,10 +25,12 @@ from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 from ..errors import Aborted, ArgumentValueError, StateError, SynkhronosError, WorkerTimeout
 from ..host.affinity import MasterAffinity
 from ..host.signals import DeferredSignals
+from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..sync.control_block import DEATHS, ControlBlock
 from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
+from ..transports.layouts import EAGER_BYTES
 from .channel import MasterEnd
 from .command import Answer, Command, Envelope, Stop
 from .context import RankContext
@@ -193,8 +196,9 @@ class Session:
         number, own = self._number + 1, None
         while self.dropped:
             self._forget.append(self.dropped.popleft())
-        envelope, payload = Envelope(self._forget, command), command.frozen
-        if self._forget or payload is None:
+        enclosed = () if self.hosts is None else self._enclosed(command)
+        envelope, payload = Envelope(self._forget, command, enclosed), command.frozen
+        if self._forget or enclosed or payload is None:
             payload = pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
         self._command, self._number = command, number
         self._timeout, self._steps = timeout, [0] * self.size
@@ -242,6 +246,17 @@ class Session:
             self._raise(command, own, answers)
         return results
 
+    def _enclosed(self, command: Command) -> Sequence[Tuple[Handle, bytes]]:
+        """Return what the command reads, as far as it is little."""
+        found, left = [], EAGER_BYTES
+        for handle in command.reads(self.context):
+            if isinstance(handle, Handle) and handle.strides is None:
+                nbytes = handle.dtype.itemsize * math.prod(handle.shape)
+                if nbytes <= left:
+                    found.append((handle, self.pools.here(handle).tobytes()))
+                    left -= nbytes
+        return found
+
     def _unreadable(self, rank: int) -> Answer:
         """Read an answer that could not be read once more: return its error, or raise what came from elsewhere."""
         with DeferredSignals():
@@ -256,7 +271,7 @@ class Session:
         if own is not None and own.error is not None:
             add_note(error, f"the master also raised {Failure(own.error).summary}")
         for rank in self.others:
-            if own is not None and self.block.finished[rank] >= self._number:
+            if own is not None and self.channel.has_answered(rank, self._number):
                 failure = self._read(rank).error
                 if failure is not None:
                     add_note(error, f"rank {rank} also raised {failure.summary}")
@@ -299,7 +314,7 @@ class Session:
                 self._fatal = StateError(f"the session was closed ({self.closed}) in the middle of {self._title}")
                 return self._fatal
             for rank in self.others:
-                if self.block.ended[rank] and self.block.finished[rank] < self._number:
+                if self.block.ended[rank] and not self.channel.has_answered(rank, self._number):
                     self._fatal = self._died(rank, "in " + self._title, self._updates)
                     return self._fatal
             if not self.launcher.is_alive():
@@ -331,11 +346,11 @@ class Session:
     def _missing(self) -> List[int]:
         """Return the ranks that have neither answered nor arrived where the master waits."""
         here = self.context.barrier.current
-        missing = [rank for rank in self.others if self.block.finished[rank] < self._number]
+        missing = [rank for rank in self.others if not self.channel.has_answered(rank, self._number)]
         return [rank for rank in missing if self.block.arrived[rank] < here] or missing
 
     def _watch_barrier(self) -> None:
-        if self._look() is not None or any(self.block.finished[rank] >= self._number for rank in self.others):
+        if self._look() is not None or any(self.channel.has_answered(rank, self._number) for rank in self.others):
             raise Aborted  # the answers say why
 
     def _watch_fetch(self) -> None:

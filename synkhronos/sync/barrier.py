@@ -38,6 +38,11 @@ from .semaphore import WaitPolicy
 BARRIERS_PER_COMMAND = 1 << 28
 
 
+def is_due(block: ControlBlock, promised: int, command: int) -> bool:
+    """Return whether the answer to a command is due that was promised for a barrier: if that is of it, and complete."""
+    return bool(promised // BARRIERS_PER_COMMAND == command and promised <= block.words[DECIDED])
+
+
 class Barrier:
     """One rank's part of the barrier.
 

@@ -69,6 +69,7 @@ RANK_WORDS = (
     ("fetch_length", "the rank", "bytes of what it asks for in the slot; negative as for commands"),
     ("fetch_done", "bridge", "how often it was answered; negative if the slot says, up to a 0, what went wrong"),
     ("received", "bridge", "bytes that have come from other hosts because it has asked"),
+    ("promised", "the rank", "the barrier which, once complete, makes what is in the slot its answer"),
 )
 
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
@@ -179,6 +180,7 @@ class ControlBlock:
         self.fetch_asked, self.fetch_length, self.fetch_done, self.received = (
             of_ranks[name] for name in ("fetch_asked", "fetch_length", "fetch_done", "received")
         )
+        self.promised = of_ranks["promised"]
 
         self.arrivals, self.bridge, *semaphores = [Semaphore(each, create) for each in items("semaphores")]
         self.releases, self.commands, self.answers, self.fetched = (

@@ -7,7 +7,8 @@ lies until somebody has asked for it. ::
     bridge      asks the bridge of the host that has it, writes what comes into the shadow
     rank        goes on when fetch_done has come up to fetch_asked
 
-What lies in the shadow is what lay there when it was asked for: ask again after it may have changed.
+What lies in the shadow is what lay there when it was asked for: ask again after it may have changed. What has few bytes
+comes without being asked for: see `runtime.command.Envelope` and `transports.layouts`.
 
 In the same way the ranks of a host have what they have reduced together reduced over hosts. They wait for the result,
 or until that is under way, and for the result later.

@@ -21,12 +21,21 @@ level              key                              what is reused              
 =================  ===============================  ==========================================  =====================
 
 Beyond `MAX_LAYOUTS` notices or layouts the oldest is dropped.
+
+If the ranks are on several hosts, values of few bytes travel behind the notice that says where they lie, so that nobody
+has to fetch them afterwards: MPI's libraries call that the *eager* protocol. ::
+
+    | bytes of the notice | notice | values of its first arrays |
+
+The notice says whether values follow. They are copied into arrays that the layout has for them, once all have met.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import pickle
+import struct
 from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -39,7 +48,11 @@ from ..memory.handles import Handle
 #: Layouts that are kept: two for each set of variables that a program reduces, as arrays change places.
 MAX_LAYOUTS = 64
 
+#: Bytes of all values behind a notice, at most: both fit into a slot of the control block.
+EAGER_BYTES = 1 << 13
+
 _stamps = itertools.count(1)
+_PREFIX = struct.Struct("i")
 
 
 class Placed(NamedTuple):
@@ -61,6 +74,13 @@ class Placed(NamedTuple):
 class Layout:
     """Where the arrays of all ranks lie.
 
+    Parameters
+    ----------
+    handles : list of list of (Handle or None)
+    pools : PoolMap
+    eager : dict of int to int, optional
+        Of which ranks, all of other hosts, the values of how many arrays come with their notices.
+
     Attributes
     ----------
     handles : list of list of (Handle or None)
@@ -69,8 +89,14 @@ class Layout:
         What collectives have worked out from it.
     """
 
-    def __init__(self, handles: List[Sequence[Optional[Handle]]], pools: PoolMap) -> None:
+    def __init__(
+        self, handles: List[Sequence[Optional[Handle]]], pools: PoolMap, eager: Optional[Dict[int, int]] = None
+    ) -> None:
         self.handles, self._pools = handles, pools
+        self._eager = {
+            rank: [None if each is None else np.empty(each.shape, each.dtype) for each in handles[rank][:n]]
+            for rank, n in (eager or {}).items()
+        }
         self._arrays: Dict[int, List[Optional[np.ndarray[Any, Any]]]] = {}
         self.plans: Dict[Tuple[Any, ...], Any] = {}
 
@@ -83,36 +109,72 @@ class Layout:
         handle = self.handles[rank][i]
         if handle is None:
             raise LookupError(f"rank {rank} has no array at position {i}")
-        return self._pools.here(handle)
+        found = self._eager[rank][i] if self.is_eager(rank, i) else None
+        return self._pools.here(handle) if found is None else found
 
     def arrays(self, i: int) -> List[Any]:
         """Return every rank's array at a position, attached."""
         found = self._arrays.get(i)
         if found is None:
             found = self._arrays[i] = [
-                None if handle is None else self._pools.here(handle) for handle in self.of_ranks(i)
+                None if handle is None else self.array(rank, i) for rank, handle in enumerate(self.of_ranks(i))
             ]
         return found
 
+    def is_eager(self, rank: int, i: int) -> bool:
+        """Return whether what a rank has at a position comes with its notice."""
+        return rank in self._eager and i < len(self._eager[rank])
+
+    def take(self, values: Sequence[memoryview]) -> None:
+        """Take the values that have come behind the notices of all ranks."""
+        for rank, arrays in self._eager.items():
+            begin = 0
+            for array in arrays:
+                if array is not None:
+                    end = begin + array.nbytes
+                    array.reshape(-1).view(np.uint8)[:] = values[rank][begin:end]
+                    begin = end
+
 
 class Layouts:
-    """The layouts that one rank knows; see the module for what is kept and for how long."""
+    """The layouts that one rank knows; see the module for what is kept and for how long.
 
-    def __init__(self, pools: PoolMap) -> None:
-        self._pools = pools
-        self._notices: OrderedDict[Tuple[Any, ...], bytes] = OrderedDict()
+    Parameters
+    ----------
+    pools : PoolMap
+        All ranks' memory.
+    far : sequence of int
+        The ranks of other hosts.
+    """
+
+    def __init__(self, pools: PoolMap, far: Sequence[int] = ()) -> None:
+        self._pools, self._far = pools, far
+        self._notices: OrderedDict[Tuple[Any, ...], Tuple[bytes, int]] = OrderedDict()
         self._layouts: OrderedDict[Tuple[bytes, ...], Layout] = OrderedDict()
 
-    def notice(self, placed: Sequence[Optional[Placed]], label: Optional[str] = None) -> bytes:
-        """Return what this rank tells the others: where its arrays lie, and what they are for."""
-        key = (label, *[0 if each is None else each.stamp for each in placed])
-        notice = self._notices.get(key)
-        if notice is None:
+    def notice(self, placed: Sequence[Optional[Placed]], label: Optional[str] = None, n_given: int = 0) -> bytes:
+        """Return what this rank tells the others: where its arrays lie, and what they are for.
+
+        Parameters
+        ----------
+        placed : sequence of (Placed or None)
+        label : str, optional
+        n_given : int
+            How many of them, the first ones, others will read.
+        """
+        key = (label, n_given, *[0 if each is None else each.stamp for each in placed])
+        known = self._notices.get(key)
+        if known is None:
             handles = [None if each is None else each.handle for each in placed]
-            notice = self._notices[key] = pickle.dumps((label, handles), pickle.HIGHEST_PROTOCOL)
+            n_eager = n_given if self._far and _are_few(handles[:n_given]) else 0
+            known = self._notices[key] = pickle.dumps((label, handles, n_eager), pickle.HIGHEST_PROTOCOL), n_eager
             if len(self._notices) > MAX_LAYOUTS:
                 self._notices.popitem(last=False)
-        return notice
+        notice, n_eager = known
+        if not self._far:
+            return notice
+        values = [each.array.tobytes() for each in placed[:n_eager] if each is not None]
+        return b"".join([_PREFIX.pack(len(notice)), notice, *values])
 
     def of(self, notices: Tuple[bytes, ...]) -> Layout:
         """Return the layout that the notices of all ranks describe.
@@ -122,13 +184,30 @@ class Layouts:
         SynkhronosError
             On every rank, if they are for different things.
         """
+        if not self._far:
+            return self._described(notices)
+        ends = [_PREFIX.size + _PREFIX.unpack_from(each)[0] for each in notices]
+        layout = self._described(tuple([each[_PREFIX.size : end] for each, end in zip(notices, ends)]))
+        layout.take([memoryview(each)[end:] for each, end in zip(notices, ends)])
+        return layout
+
+    def _described(self, notices: Tuple[bytes, ...]) -> Layout:
         layout = self._layouts.get(notices)
         if layout is None:
-            labels, handles = zip(*[pickle.loads(each) for each in notices])
+            labels, handles, eager = zip(*[pickle.loads(each) for each in notices])
             if len(set(labels)) > 1:
                 came = "; ".join(f"rank {rank} to {label or 'another'}" for rank, label in enumerate(labels))
                 raise SynkhronosError(f"the ranks have come to different collectives: {came}")
-            layout = self._layouts[notices] = Layout(list(handles), self._pools)
+            of_far = {rank: eager[rank] for rank in self._far if eager[rank]}
+            layout = self._layouts[notices] = Layout(list(handles), self._pools, of_far)
             if len(self._layouts) > MAX_LAYOUTS:
                 self._layouts.popitem(last=False)
         return layout
+
+
+def _are_few(handles: Sequence[Optional[Handle]]) -> bool:
+    """Return whether values of arrays travel with the notice."""
+    there = [handle for handle in handles if handle is not None]
+    return sum(handle.dtype.itemsize * math.prod(handle.shape) for handle in there) <= EAGER_BYTES and all(
+        handle.strides is None for handle in there
+    )

@@ -93,7 +93,7 @@ class SharedMemoryTransport(Transport):
             self._over_hosts = OverHosts(hosts, barrier.rank, pool, fetcher)
         self._slots: Dict[Key, Slot] = {}
         self._values: Dict[Key, ValueBuffers] = {}
-        self._layouts = Layouts(pools)
+        self._layouts = Layouts(pools, self.far)
         self.traffic = Traffic() if fetcher is None else Traffic(lambda: fetcher.received)
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
@@ -167,9 +167,13 @@ class SharedMemoryTransport(Transport):
         return [notice if rank == self.rank else pickle.loads(each) for rank, each in enumerate(notices)]
 
     @point("transport")
-    def _layout(self, placed: Sequence[Optional[Placed]], label: Optional[str] = None) -> Layout:
-        """Tell all ranks where this rank's arrays lie, and what for; return where all lie."""
-        return self._layouts.of(self.barrier.exchange(self._layouts.notice(placed, label), self.pool, self.pools))
+    def _layout(self, placed: Sequence[Optional[Placed]], label: Optional[str] = None, n_given: int = 0) -> Layout:
+        """Tell all ranks where this rank's arrays lie, and what for; return where all lie.
+
+        Of the first ``n_given`` the others read what is there now.
+        """
+        notice = self._layouts.notice(placed, label, n_given)
+        return self._layouts.of(self.barrier.exchange(notice, self.pool, self.pools))
 
     def agree(self, label: str) -> None:
         self._layout([], label)
@@ -207,7 +211,7 @@ class SharedMemoryTransport(Transport):
         if mixes and mixes[0].takers is None or any([self.rank in mix.takers for mix in mixes if mix.takers]):
             spares = self._spares(into or keys, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
-        layout = self._layout(placed)
+        layout = self._layout(placed, n_given=len(keys))
         for mix in mixes:
             key = ("all_reduce", mix.takers, mix.sharers)
             plan = layout.plans.get(key)
@@ -329,7 +333,8 @@ class SharedMemoryTransport(Transport):
             lent = result.lend()
             self.traffic.add(*over_hosts.finish(begun, lent))
             return lent
-        layout = self._layout(staged if result is None else [*staged, *result.placed], buffers.label)
+        placed = staged if result is None else [*staged, *result.placed]
+        layout = self._layout(placed, buffers.label, len(staged))
         counting = participants(weights)
         plan = layout.plans.get(("all_reduce_values", counting))
         if plan is None:
@@ -377,7 +382,7 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         keep_dtype: bool = True,
     ) -> Optional[List[np.ndarray[Any, Any]]]:
-        layout = self._layout(self._current(keys, arrays))
+        layout = self._layout(self._current(keys, arrays), n_given=self._given_to_root(keys))
         names = tuple([op.name for op in ops])
         together = layout.plans.get(("reduce", names))
         if together is None:
@@ -433,7 +438,7 @@ class SharedMemoryTransport(Transport):
     def gather(
         self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]]
     ) -> Optional[List[List[np.ndarray[Any, Any]]]]:
-        layout = self._layout(self._current(keys, arrays))
+        layout = self._layout(self._current(keys, arrays), n_given=self._given_to_root(keys))
         if self.rank != self.root:
             return None
         if self.far:
@@ -446,7 +451,7 @@ class SharedMemoryTransport(Transport):
     def all_gather(
         self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]], name_of: NameOf, on_host: bool = False
     ) -> Pending:
-        layout = self._layout(self._current(keys, arrays))
+        layout = self._layout(self._current(keys, arrays), n_given=len(keys))
         if self.far:
             self._fetch(layout, range(len(keys)))
         results = []
@@ -466,12 +471,12 @@ class SharedMemoryTransport(Transport):
     ) -> Pending:
         if self.rank == root:
             current = self._current(keys, arrays)
-            self._layout(current)
+            self._layout(current, n_given=len(keys))
             return Pending([None if placed is None else placed.array for placed in current])
         results = []
         layout = self._layout([])
         if root in self.far:
-            self.pools.fetch(layout.handles[root])
+            self._fetch(layout, range(len(keys)), [rank == root for rank in range(self.size)])
         for i, key in enumerate(keys):
             value = layout.array(root, i)
             results.append(self.allocate(key, value.shape, value.dtype))
@@ -480,9 +485,16 @@ class SharedMemoryTransport(Transport):
         return Pending(results)
 
     def _fetch(self, layout: Layout, positions: Iterable[int], counting: Optional[Sequence[bool]] = None) -> None:
-        """Bring what ranks of other hosts have at these positions, except those that do not count."""
+        """Bring what ranks of other hosts have at these positions, except those that do not count.
+
+        What has come with their notices is here.
+        """
         ranks = [rank for rank in self.far if counting is None or counting[rank]]
-        self.pools.fetch(layout.handles[rank][i] for i in positions for rank in ranks)
+        self.pools.fetch(layout.handles[rank][i] for i in positions for rank in ranks if not layout.is_eager(rank, i))
+
+    def _given_to_root(self, keys: Sequence[Key]) -> int:
+        """Return how many arrays of this rank others read, if the root alone reads what the others have."""
+        return 0 if self.rank == self.root else len(keys)
 
     def _count_read(self, parts: Sequence[Optional[np.ndarray[Any, Any]]]) -> None:
         """Count that this rank has read the others' arrays."""

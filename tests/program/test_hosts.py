@@ -7,14 +7,17 @@ import time
 import numpy as np
 import psutil
 import pytest
-from worlds import Meeting
+from worlds import Meeting, World
 
 import synkhronos as synk
 from synkhronos.errors import SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
 from synkhronos.launchers.hosts.facts import Facts, differences
 from synkhronos.program.program import PROGRAM
+from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
 from synkhronos.sync.hosts import Hosts
+from synkhronos.testing import numpy_engine as engine
+from synkhronos.transports.base import ALL_ALIKE
 
 TOLD_S = 2.0
 
@@ -47,6 +50,31 @@ class Long(Command):
         return [len(notice) for notice in found], int(self.values[-1]), np.arange(30_000) + context.rank
 
 
+class Asked(Command):
+    """Return how often a rank has asked for memory of other hosts."""
+
+    title = "asked"
+
+    def run(self, context):
+        return int(context.barrier.block.fetch_asked[context.rank])
+
+
+class FailsAfterMeeting(Command):
+    """Reduce a variable on all ranks, of which one fails when it has what the others gave."""
+
+    title = "fails after meeting"
+
+    def __init__(self, rank, number):
+        self.rank, self.number = rank, number
+
+    def run(self, context):
+        keys, arrays = context.bind([self.number])
+        results = context.transport.all_reduce(keys, arrays, ReduceOp("sum"), ALL_ALIKE, str)
+        if context.rank == self.rank:
+            raise KeyError("after all have met")
+        context.commit_values([self.number], results)
+
+
 def fail():
     raise KeyError("of this rank")
 
@@ -72,6 +100,13 @@ def nothing():
 def session():
     """Two ranks on each of two hosts."""
     yield opened()
+    synk.close()
+
+
+@pytest.fixture
+def world():
+    """The same, with variables."""
+    yield World("2 hosts", 4, 1)
     synk.close()
 
 
@@ -185,6 +220,112 @@ def test_what_ranks_print_elsewhere(session, capfd):
         everywhere(session)
         printed += capfd.readouterr().out
     assert "[rank 2] said there\n" in printed
+
+
+SMALL = {
+    "all_reduce": lambda v: synk.all_reduce(v, "sum"),
+    "all_reduce of groups": lambda v: synk.all_reduce(v, groups=[[0, 2], [1, 3]]),
+    "all_gather": synk.all_gather,
+    "broadcast": synk.broadcast,
+    "reduce": synk.reduce,
+    "gather": synk.gather,
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_values_need_not_be_fetched(world, name):
+    small, large = world.shareds([np.zeros(1024, "float32"), np.zeros(5000, "float32")])
+    for variable, n, is_fetched in ((small, 1024, False), (large, 5000, True)):
+        for i in range(3):
+            values = [np.full(n, 10.0 * i + rank, "float32") for rank in range(4)]
+            world.set_values(variable, values)
+            before = sum(world.session.run(Asked()))
+            SMALL[name](variable)
+            assert (sum(world.session.run(Asked())) > before) == is_fetched
+
+
+def test_answers_that_are_known_at_the_last_barrier_do_not_travel_again(world):
+    """Of a collective, and of a call in slices, which commits its updates."""
+    (v,) = world.shareds([np.zeros(1)])
+    x = engine.variable("x", "float64", 1)
+    step = synk.function([x], engine.mean(x), updates=[(v, v + engine.mean(x))])
+    step(np.arange(8.0), num_slices=2)
+    world.set_values(v, [np.full(1, float(rank)) for rank in range(4)])
+    calls = {
+        "all_reduce": lambda: synk.all_reduce(v, "sum"),
+        "step": lambda: step(np.arange(8.0), num_slices=2),
+        "gather": lambda: synk.gather(v),
+    }
+    block, answered = world.session.block, {}
+    for name, call in calls.items():
+        call()
+        answered[name] = [block.finished[rank] == block.command_number for rank in (2, 3)]
+    assert answered == {"all_reduce": [False] * 2, "step": [False] * 2, "gather": [True] * 2}
+    np.testing.assert_array_equal(synk.gather(v)[:, 0], 6 + np.arange(0.5, 8, 2))
+
+
+GIVEN = {
+    "set_value": lambda v, value: synk.set_value(3, v, value),
+    "broadcast of values": synk.broadcast,
+    "scatter": synk.scatter,
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_small_values_of_the_program_need_not_be_fetched(world, name):
+    small, large = world.shareds([np.zeros((4, 16)), np.zeros((4, 4000))])
+    for variable, shape, is_fetched in ((small, (4, 16), False), (large, (4, 4000), True)):
+        for i in range(3):
+            value = np.random.RandomState(i).randint(-9, 9, shape).astype(float)
+            before = sum(world.session.run(Asked()))
+            GIVEN[name](variable, value)
+            assert (sum(world.session.run(Asked())) > before) == is_fetched
+            expected = list(value.reshape(4, 1, -1)) if name == "scatter" else [value] * 4
+            for rank in (3,) if name == "set_value" else range(4):
+                np.testing.assert_array_equal(world.values(variable)[rank], expected[rank])
+
+
+def test_small_arguments_need_not_be_fetched(world):
+    """Neither arrays nor indices; and none is taken for the one of another call, also after one that has failed."""
+    x, y = engine.variable("x", "float64", 1), engine.variable("y", "float64", 1)
+    dot = synk.function([x, y], (engine.apply(positive_product, x, y), "gather"))
+    random = np.random.RandomState(5)
+    dot(np.ones(8), np.ones(8), batch=[0, 1, 2, 3])
+    before = sum(world.session.run(Asked()))
+    for i in range(30):
+        a, b = random.randint(1, 99, (2, 40)).astype(float)
+        batch = random.permutation(40)[:8]
+        if i % 3 == 2:
+            with pytest.raises(WorkerError, match="negative"):
+                dot(a, np.where(np.arange(40) == batch[7], -1, b), batch=batch)
+        np.testing.assert_array_equal(dot(a, b, batch=batch), (a * b)[batch])
+    assert sum(world.session.run(Asked())) == before
+    large = random.rand(2, 4000)
+    np.testing.assert_array_equal(dot(*large), large[0] * large[1])
+    assert sum(world.session.run(Asked())) > before
+
+
+def positive_product(x, y):
+    """Return the product, unless anything is negative."""
+    if (y < 0).any():
+        raise ValueError("negative")
+    return x * y
+
+
+def test_small_values_after_a_collective_that_was_given_up(world):
+    """What came with the notices of a collective that failed is not taken for what there is now."""
+    (v,) = world.shareds([np.zeros(100, "float32")])
+    for i in range(20):
+        values = np.random.RandomState(i).randint(-9, 9, (4, 100)).astype("float32")
+        world.set_values(v, list(values))
+        with pytest.raises((KeyError, WorkerError), match="after all have met"):
+            world.session.run(FailsAfterMeeting(i % 4, world._number(v)))
+        for rank, value in enumerate(world.values(v)):
+            np.testing.assert_array_equal(value, values[rank])
+        world.set_values(v, list(values + i))
+        synk.all_reduce(v, "sum")
+        for value in world.values(v):
+            np.testing.assert_array_equal(value, (values + i).sum(axis=0))
 
 
 def test_ctrl_c(session):

@@ -42,12 +42,13 @@ class Context:
 class Channel:
     """Hands out commands, and takes the answers."""
 
-    def __init__(self, *commands, full=()):
+    def __init__(self, *commands, full=(), answered=()):
         self.payloads = [
             command if isinstance(command, bytes) else pickle.dumps(Envelope(["thing"], command))
             for command in commands
         ]
         self.answers, self.number, self.full = [], 0, set(full)
+        self.answered, self.finished = answered, []
 
     def wait(self, watch):
         self.number += 1
@@ -55,6 +56,12 @@ class Channel:
 
     def read(self):
         return pickle.loads(self.payloads[self.number - 1])
+
+    def has_answered(self, number):
+        return number in self.answered
+
+    def finish(self, number):
+        self.finished.append(number)
 
     def send(self, number, payload):
         assert number == self.number
@@ -114,6 +121,19 @@ def test_no_memory_for_the_answer():
     channel = Channel(Say("long"), Stop(), full=[1])
     serve(Context(), channel, None)
     assert channel.answers[0].error.summary == "SharedMemoryError: full" and len(channel.answers) == 2
+
+
+def test_promised_answers_are_not_sent_again():
+    channel = Channel(Say("before"), Say("promised"), Stop(), answered=[2])
+    serve(Context(), channel, None)
+    assert [answer.result for answer in channel.answers] == ["before", None] and channel.finished == [2]
+
+
+def test_a_rank_that_cannot_keep_its_promise_ends():
+    channel = Channel(Say(KeyError("after the last barrier")), Stop(), answered=[1])
+    with pytest.raises(KeyError, match="after the last barrier"):
+        serve(Context(), channel, None)
+    assert not channel.answers and not channel.finished
 
 
 def test_texts_are_bounded():

@@ -6,7 +6,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.pool import Pool
-from synkhronos.transports.layouts import MAX_LAYOUTS, Layouts, Placed
+from synkhronos.transports.layouts import EAGER_BYTES, MAX_LAYOUTS, Layouts, Placed
 
 
 class CountingMap:
@@ -129,3 +129,58 @@ def test_takers_and_ops_have_shares_of_their_own(make_world, op, ufunc):
         np.testing.assert_array_equal(world.values(variable), [parts[0], want])
         synk.all_reduce(variable, op)
         np.testing.assert_array_equal(world.values(variable), [ufunc(parts[0], want)] * 2)
+
+
+@pytest.fixture
+def elsewhere(pools):
+    """A function that places values in the memory of rank 1, which is on another host: nobody here can attach it."""
+    own = Pool(1, 1 << 20)
+
+    def make(value):
+        value = np.asarray(value)
+        array = own.allocate(value.shape, value.dtype)
+        array[...] = value
+        return Placed.at(array, own.handle(array))
+
+    yield make
+    own.close()
+
+
+def test_values_of_few_bytes_travel_behind_the_notice(pools, place, elsewhere):
+    here, there = Layouts(pools, far=[1]), Layouts(pools, far=[0])
+    mine = place(np.arange(3.0))
+    theirs = [elsewhere(np.arange(5, dtype="int8")), None, elsewhere(2.5), elsewhere(np.zeros(2)), elsewhere([])]
+
+    def layout():
+        return here.of((here.notice([mine] * 5, n_given=5), there.notice(theirs, n_given=3)))
+
+    first = layout()
+    assert [first.is_eager(1, i) for i in range(5)] == [True, True, True, False, False]
+    assert not first.is_eager(0, 0)
+    np.testing.assert_array_equal(first.arrays(0)[1], np.arange(5))
+    assert first.arrays(0)[1].dtype == "int8" and first.arrays(1)[1] is None
+    assert first.array(1, 2) == 2.5 and first.array(1, 2).shape == ()
+    theirs[0].array[:], theirs[2].array[...] = 7, -1
+    np.testing.assert_array_equal(first.arrays(0)[1], np.arange(5))  # as it was when they met
+    assert layout() is first
+    np.testing.assert_array_equal(first.arrays(0)[1], [7] * 5)
+    assert first.array(1, 2) == -1
+    assert {handle.pool for handle in pools.attached} == {0}
+
+
+@pytest.mark.parametrize("n, n_given, is_eager", [(0, 0, True), (0, 1, False), (1, 0, False)])
+def test_which_values_travel_behind_the_notice(pools, elsewhere, n, n_given, is_eager):
+    """As many bytes as are allowed, in all arrays that others read together; not one more."""
+    there = Layouts(pools, far=[0])
+    placed = [elsewhere(np.zeros(EAGER_BYTES - 8 + n, "uint8")), elsewhere(np.zeros(8, "uint8")), elsewhere(0.0)]
+    here = Layouts(pools, far=[1])
+    layout = here.of((here.notice([None] * 3), there.notice(placed, n_given=2 + n_given)))
+    assert layout.is_eager(1, 0) == layout.is_eager(1, 1) == is_eager
+    assert not layout.is_eager(1, 2)
+
+
+def test_one_host_sends_no_values(pools, place):
+    layouts = Layouts(pools)
+    placed = [place(np.arange(4.0))]
+    assert layouts.notice(placed, n_given=1) is layouts.notice(placed, n_given=1)
+    assert not layouts.of((layouts.notice(placed, n_given=1),)).is_eager(0, 0)

@@ -266,6 +266,6 @@ class _Bridge:
         self.lost[process] = f"host {self.facts[process].name} is lost: {reason}"
         self.lines.pop(process, None)
         stand_in = self.stand_in
-        if stand_in is not None:
+        if stand_in is not None and process in self._processes:
             stand_in.lose(self._processes.index(process) + 1, self.lost[process])
         self.replies.put((process, "lost", self.lost[process]))

@@ -41,7 +41,7 @@ from .wire import Line
 logger = logging.getLogger("synkhronos")
 
 #: Seconds after which the block is looked at even if nobody has woken the thread.
-LOOK_EVERY_S = 0.05
+LOOK_EVERY_S = 0.2
 
 #: Seconds that what some ranks of this host have reached is kept back until the others have reached it, too.
 TOGETHER_S = 0.005
@@ -113,6 +113,8 @@ class Copying(ABC):
         overdue, seconds = False, LOOK_EVERY_S
         while not self.ended:
             overdue = not self.block.bridge.acquire(seconds)
+            while self.block.bridge.try_acquire():  # it was rung for every rank; one look is enough
+                pass
             with self.lock:
                 if self.ended:
                     return

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ...memory import messages
 from ...memory.pool import Pool
+from ...sync.barrier import is_due
 from ...sync.control_block import (
     ABORT_REQUESTED,
     ABORTED,
@@ -50,7 +51,7 @@ class Deputy(Copying):
         super().__init__(hosts, block, pools, pool, bulk)
         self.line, self.outputs = line, outputs
         n = hosts.size
-        self._arrived, self._finished = [0] * n, [0] * n
+        self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
         self._steps = [(0, 0, 0)] * n
         self._ended: Dict[int, bool] = {}
         self._abort_sent = 0
@@ -79,24 +80,30 @@ class Deputy(Copying):
             self._abort_sent = words[ABORT_REQUESTED]
             self.line.send("abort", self._abort_sent)
         living = [rank for rank in near if rank not in self._ended]
-        arrived = [rank for rank in living if block.arrived[rank] > self._arrived[rank]]
-        finished = [rank for rank in living if block.finished[rank] > self._finished[rank]]
+        arrived = newer(block.arrived, self._arrived, living)
+        finished = newer(block.finished, self._finished, living)
+        for rank, number in list(finished.items()):
+            if is_due(block, self._promised[rank], number):  # the first host has its answer
+                self._finished[rank] = finished.pop(rank)
         incomplete = len(arrived) not in (0, len(living)) or len(finished) not in (0, len(living))
         if incomplete and not overdue:
             return True
-        for number in sorted({block.arrived[rank] for rank in arrived}):
-            ranks = [rank for rank in arrived if block.arrived[rank] == number]
+        for number in sorted(set(arrived.values())):
+            ranks = [rank for rank in arrived if arrived[rank] == number]
             notices = {rank: self.notice_of(rank, number) for rank in ranks}
+            promises = {rank: self._answer_of(rank) for rank in ranks if block.promised[rank] == number}
+            if promises:
+                self._forward()
             for rank in ranks:
                 self._arrived[rank] = number
-            self.line.send("arrived", number, notices, self._new_steps())
-        for number in sorted({block.finished[rank] for rank in finished}):
+                self._promised[rank] = number if rank in promises else 0
+            self.line.send("arrived", number, notices, promises, self._new_steps())
+        for number in sorted(set(finished.values())):
             self._forward()
-            answers = {}
-            for rank in finished:
-                if block.finished[rank] == number:
-                    payload = messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools)
-                    answers[rank], self._finished[rank] = bytes(payload), number
+            ranks = [rank for rank in finished if finished[rank] == number]
+            for rank in ranks:
+                self._finished[rank] = number
+            answers = {rank: self._answer_of(rank) for rank in ranks}
             self.line.send("answers", number, answers, self._new_steps())
         if overdue:
             self._forward()
@@ -104,6 +111,10 @@ class Deputy(Copying):
             if steps:
                 self.line.send("steps", steps)
         return False
+
+    def _answer_of(self, rank: int) -> bytes:
+        block = self.block
+        return bytes(messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools))
 
     def _end_of(self, rank: int) -> Tuple[int, int, bytes]:
         words = bytes(self.block.fatal_error[rank]).rstrip(b"\0")
@@ -153,3 +164,9 @@ class Deputy(Copying):
             self.bulk.reductions = reductions
         self._look_at_aborted()
         self.wake(self.hosts.near)
+
+
+def newer(words: Any, known: Sequence[int], ranks: Sequence[int]) -> Dict[int, int]:
+    """Return the words of ranks that are larger than those that are known, each read once: ranks go on meanwhile."""
+    now = {rank: words[rank] for rank in ranks}
+    return {rank: number for rank, number in now.items() if number > known[rank]}

@@ -94,10 +94,15 @@ class StandIn(Copying):
 
     # -- what other hosts say ------------------------------------------------------------------------------------
 
-    def on_arrived(self, line: Line, number: int, notices: Dict[int, Any], steps: Any) -> None:
-        """Ranks have reached a barrier."""
+    def on_arrived(
+        self, line: Line, number: int, notices: Dict[int, Any], promises: Dict[int, bytes], steps: Any
+    ) -> None:
+        """Ranks have reached a barrier, and some have said what they answer once it is complete."""
         block = self.block
         self.write_notices(number, notices)
+        for rank, payload in promises.items():
+            self._write_answer(rank, payload)
+            block.promised[rank] = number
         self._write_steps(steps)
         for rank in notices:
             block.arrived[rank] = number
@@ -108,9 +113,13 @@ class StandIn(Copying):
         block = self.block
         self._write_steps(steps)
         for rank, payload in answers.items():
-            block.answer_length[rank], self._answers[rank] = messages.put(payload, block.answer_slots[rank], self.pool)
+            self._write_answer(rank, payload)
             block.finished[rank] = number
             block.answers[rank].release()
+
+    def _write_answer(self, rank: int, payload: bytes) -> None:
+        slot = self.block.answer_slots[rank]
+        self.block.answer_length[rank], self._answers[rank] = messages.put(payload, slot, self.pool)
 
     def on_steps(self, line: Line, steps: Any) -> None:
         """Ranks have made steps."""
