@@ -118,7 +118,7 @@ class RankContext:
         if hosts is not None:
             fetcher = Fetcher(barrier, pool, watch_fetch or watch)
             all_reduce = None if hosts.places is None else fetcher.all_reduce
-            known.reach(filter(hosts.is_far, pools), fetcher.fetch, hosts.own > 0)
+            known.reach(filter(hosts.is_far, pools), fetcher.fetch, fetcher.check_room, hosts.own > 0)
         borrowed = functools.partial(memory_in_cells, registry)
         transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, all_reduce)
         return cls(barrier, pool, known, transport, registry)

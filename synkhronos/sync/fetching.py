@@ -15,7 +15,7 @@ In the same way the ranks of a host have what they have reduced together reduced
 from __future__ import annotations
 
 import pickle
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory import messages
@@ -47,7 +47,7 @@ class Fetcher:
 
     @point("channel")
     def fetch(self, ranges: Sequence[Ranges]) -> None:
-        """Bring these ranges here, each pool at most once among them.
+        """Bring these ranges here, none of them twice.
 
         Raises
         ------
@@ -56,8 +56,20 @@ class Fetcher:
         SynkhronosError
             They cannot be had.
         """
-        wanted: List[Any] = [(each.pool, each.starts, each.stops) for each in ranges]
-        self._ask("fetch", wanted)
+        self._ask("fetch", [tuple(each) for each in ranges])
+
+    @point("channel")
+    def check_room(self, ranges: Sequence[Ranges]) -> None:
+        """Have it checked that this host has memory for these ranges; called by all of its ranks in a command.
+
+        Raises
+        ------
+        Aborted
+            As in `fetch`.
+        SynkhronosError
+            It has not, for those of all ranks together.
+        """
+        self._ask("room", [tuple(each) for each in ranges])
 
     @point("channel")
     def all_reduce(

@@ -1,0 +1,125 @@
+"""What hosts are sent of data, and what is refused where a host cannot have it; truth is NumPy's."""
+
+import numpy as np
+import psutil
+import pytest
+from worlds import Meeting
+
+import synkhronos as synk
+from synkhronos.program.program import PROGRAM
+from synkhronos.sync.hosts import Hosts
+
+ROWS = np.random.RandomState(0).randint(0, 100, (4096, 64)).astype("float64")  # 2 MiB, whose sums are exact
+
+
+def opened():
+    Meeting.begin(2)
+    synk.close()
+    return PROGRAM.open(4, 0, hosts=Hosts.of_counts(("here", "there"), (2, 2)))
+
+
+@pytest.fixture
+def session():
+    """Two ranks on each of two hosts."""
+    yield opened()
+    synk.close()
+
+
+@pytest.fixture
+def sums(numpy_words):
+    """A function of the rows of a matrix: their sum."""
+    x = numpy_words.variable("x", 2)
+    return synk.function([x], (numpy_words.sum(x, axis=0), "sum"))
+
+
+def arriving(call):
+    """Return what a call returns, and how many bytes the serving process of the second host has read meanwhile."""
+    process = psutil.Process(PROGRAM.all_hosts()[1].processes[0])
+    before = process.io_counters().read_chars
+    return call(), process.io_counters().read_chars - before
+
+
+# -- constants ---------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_constants_travel_once(session, sums):
+    x = synk.data(ROWS, constant=True)
+    found, came = arriving(lambda: sums(x, batch=[7, 4000, 7, 30]))
+    np.testing.assert_array_equal(found, ROWS[[7, 4000, 7, 30]].sum(axis=0))
+    assert ROWS.nbytes <= came < 1.1 * ROWS.nbytes  # whole, and once for both ranks
+    batches = {"all": None, "list": [1, 2, 3, 4095, 0], "slice": slice(10, 4000, 3), "number": 100}
+    for batch in batches.values():
+        found, came = arriving(lambda batch=batch: sums(x, batch=batch))
+        expected = ROWS if batch is None else ROWS[:batch] if isinstance(batch, int) else ROWS[batch]
+        np.testing.assert_array_equal(found, expected.sum(axis=0))
+        assert came < 30_000
+    again = np.random.RandomState(1).randint(0, 4096, (20, 50))
+    found, came = arriving(lambda: sums.steps(x, batches=again))
+    np.testing.assert_array_equal(found, ROWS[again].sum(axis=1))
+    assert came < 100_000
+
+
+def test_rows_of_other_data_travel_with_every_call(session, sums):
+    x = synk.data(ROWS)
+    for value in (1.0, 2.0):
+        x[:] = value
+        found, came = arriving(lambda: sums(x))
+        np.testing.assert_array_equal(found, np.full(64, 4096 * value))
+        assert ROWS.nbytes // 2 <= came
+
+
+def test_a_constant_that_few_ranks_need_first(session, sums):
+    """With fewer rows than ranks some make no call; they have the rest when they need it."""
+    x = synk.data(ROWS, constant=True)
+    for batch in ([5], [5, 9], [5, 9, 1, 2]):
+        np.testing.assert_array_equal(sums(x, batch=batch), ROWS[batch].sum(axis=0))
+
+
+def test_constants_in_collectives(session, numpy_words):
+    w = numpy_words.shared(np.zeros((1, 64)), "w")
+    x = synk.data(ROWS, constant=True)
+    synk.scatter(w, x)
+    _, came = arriving(lambda: synk.scatter(w, x, batch=slice(0, 4000)))
+    np.testing.assert_array_equal(synk.gather(w, nd_up=0), ROWS[:4000])
+    _, again = arriving(lambda: synk.scatter(w, x, batch=list(range(100))))
+    np.testing.assert_array_equal(synk.gather(w, nd_up=0), ROWS[:100])
+    assert came < 30_000 and again < 30_000
+    synk.broadcast(w, x)
+    np.testing.assert_array_equal(synk.get_value(3, w), ROWS)
+
+
+def test_constants_of_other_sessions(sums):
+    x = synk.data(ROWS, constant=True)  # before any
+    for _ in range(2):
+        opened()
+        for batch in (slice(0, 8), slice(1000, 4000)):
+            np.testing.assert_array_equal(sums(x, batch=batch), ROWS[batch].sum(axis=0))
+        synk.close()
+
+
+def test_memory_of_a_constant_that_is_used_again(session, sums):
+    """What lies at the same place later is not taken for what was there."""
+    places = set()
+    for value in range(3):
+        for constant in (True, False):
+            x = synk.data(ROWS + value, constant=constant)
+            places.add(x.handle().offset)
+            np.testing.assert_array_equal(sums(x, batch=slice(0, 4000)), (ROWS + value)[:4000].sum(axis=0))
+            x.free_memory()
+            del x
+    assert len(places) < 6
+
+
+def test_a_constant_after_a_call_that_failed(session, sums, numpy_words):
+    x = synk.data(ROWS, constant=True)
+
+    def fails(array):
+        if len(array) > 1:  # (it is tried with one row when the graph is made)
+            raise ValueError("of this rank")
+        return array
+
+    given = numpy_words.variable("x", 2)
+    failing = synk.function([given], (numpy_words.apply(fails, given), "sum"))
+    with pytest.raises(ValueError, match="of this rank"):
+        failing(x)
+    np.testing.assert_array_equal(sums(x), ROWS.sum(axis=0))
