@@ -123,3 +123,66 @@ def test_a_constant_after_a_call_that_failed(session, sums, numpy_words):
     with pytest.raises(ValueError, match="of this rank"):
         failing(x)
     np.testing.assert_array_equal(sums(x), ROWS.sum(axis=0))
+
+
+# -- what a host cannot have -------------------------------------------------------------------------------------------
+
+#: What the second host is made to believe, by a module that Python imports when it starts.
+PRETEND = """
+import os, resource
+if os.environ.get("SYNK_HOST_NAME") == "host1":
+    {}
+"""
+LITTLE_MEMORY = "from synkhronos.host import machine; machine.available_memory = lambda: 36 << 20"  # of which 32 are spared
+FEW_FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))"
+
+
+@pytest.fixture
+def poor_host(tmp_path, monkeypatch):
+    """Have other hosts, of which the second believes something."""
+
+    def begin(what):
+        (tmp_path / "sitecustomize.py").write_text(PRETEND.format(what))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        end()
+
+    def end():
+        Meeting.part()
+        PROGRAM.close()
+        Meeting.end()
+
+    yield begin
+    end()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["array", "data", "constant", "steps", "scatter", "whole"])
+def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
+    poor_host(LITTLE_MEMORY)
+    opened()
+    x = numpy_words.variable("x", 2)
+    w = numpy_words.shared(np.zeros((2, 64)), "w")
+    scattered, whole = {"inputs": [x]}, {"inputs": [], "bcast_inputs": [x]}
+    f = synk.function(
+        outputs=(numpy_words.sum(x, axis=0), "sum"), updates=[(w, w + 1)], **(whole if way == "whole" else scattered)
+    )
+    large = np.tile(ROWS, (16, 1))  # 32 MiB, half of which is for the second host
+    given = large if way in ("array", "whole") else synk.data(large, constant=way == "constant")
+    n_ranks = 4 if way == "whole" else 1
+    ways = {"steps": lambda: f.steps(given, batches=[None]), "scatter": lambda: synk.scatter(w, given)}
+    f(ROWS[:4])
+    for _ in range(2):
+        with pytest.raises(synk.WorkerError, match=r"(?s)rank 2 on host there raised .*host there.*needed \d+.*, free 4"):
+            ways.get(way, lambda: f(given))()
+        assert [value.tolist() for value in synk.gather(w)] == [np.ones((2, 64)).tolist()] * 4  # no rank has begun
+    np.testing.assert_array_equal(f(ROWS[:512]), n_ranks * ROWS[:512].sum(axis=0))
+
+
+@pytest.mark.thorough
+def test_more_ranks_than_a_host_can_hold(poor_host):
+    poor_host(FEW_FILES)
+    Meeting.begin(2)
+    with pytest.raises(synk.SynkhronosError, match=r"n_parallel: 21 .*, at most 20: .* on host host1 is 160"):
+        synk.fork(7)
+    assert synk.fork(6) == 18  # as many as there can be
+    assert [host.ranks[-1] for host in synk.hosts()] == [5, 11, 17]
