@@ -1,21 +1,24 @@
 """What hosts are sent of data, and what is refused where a host cannot have it; truth is NumPy's."""
 
+import os
+
 import numpy as np
 import psutil
 import pytest
 from worlds import Meeting
 
 import synkhronos as synk
+from synkhronos.launchers.hosts.world import StartedWorld
 from synkhronos.program.program import PROGRAM
 from synkhronos.sync.hosts import Hosts
 
 ROWS = np.random.RandomState(0).randint(0, 100, (4096, 64)).astype("float64")  # 2 MiB, whose sums are exact
 
 
-def opened():
+def opened(counts=(2, 2)):
     Meeting.begin(2)
     synk.close()
-    return PROGRAM.open(4, 0, hosts=Hosts.of_counts(("here", "there"), (2, 2)))
+    return PROGRAM.open(sum(counts), 0, hosts=Hosts.of_counts(("here", "there"), counts))
 
 
 @pytest.fixture
@@ -133,7 +136,9 @@ import os, resource
 if os.environ.get("SYNK_HOST_NAME") == "host1":
     {}
 """
-LITTLE_MEMORY = "from synkhronos.host import machine; machine.available_memory = lambda: 36 << 20"  # of which 32 are spared
+LITTLE_MEMORY = (
+    "from synkhronos.host import machine; machine.available_memory = lambda: 36 << 20"  # of which 32 are spared
+)
 FEW_FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))"
 
 
@@ -172,7 +177,9 @@ def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
     ways = {"steps": lambda: f.steps(given, batches=[None]), "scatter": lambda: synk.scatter(w, given)}
     f(ROWS[:4])
     for _ in range(2):
-        with pytest.raises(synk.WorkerError, match=r"(?s)rank 2 on host there raised .*host there.*needed \d+.*, free 4"):
+        with pytest.raises(
+            synk.WorkerError, match=r"(?s)rank 2 on host there raised .*host there.*needed \d+.*, free 4"
+        ):
             ways.get(way, lambda: f(given))()
         assert [value.tolist() for value in synk.gather(w)] == [np.ones((2, 64)).tolist()] * 4  # no rank has begun
     np.testing.assert_array_equal(f(ROWS[:512]), n_ranks * ROWS[:512].sum(axis=0))
@@ -186,3 +193,57 @@ def test_more_ranks_than_a_host_can_hold(poor_host):
         synk.fork(7)
     assert synk.fork(6) == 18  # as many as there can be
     assert [host.ranks[-1] for host in synk.hosts()] == [5, 11, 17]
+
+
+def test_a_module_that_only_the_first_host_has(numpy_words, sums, tmp_path, monkeypatch):
+    opened((1, 2))
+    (tmp_path / "only_here.py").write_text("def double(array):\n    return 2 * array\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_here
+
+    x = numpy_words.variable("x", 2)
+    f = synk.function([x], (numpy_words.apply(only_here.double, x), "gather"))
+    (tmp_path / "only_here.py").unlink()
+    there = r"rank 1 on host there raised ModuleNotFoundError: No module named 'only_here' in distribute"
+    with pytest.raises(
+        synk.WorkerError, match=rf"(?s){there}.*only_here is here from {tmp_path / 'only_here.py'}: put"
+    ):
+        f(ROWS)
+    np.testing.assert_array_equal(sums(ROWS), ROWS.sum(axis=0))  # the session goes on
+    synk.close()
+
+
+class Read:
+    """Add what is in a file that other hosts do not have."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, array):
+        return array + np.loadtxt(self.path + os.environ.get("SYNK_HOST_NAME", ""))
+
+
+def test_a_text_file_that_only_the_first_host_has(numpy_words, sums, tmp_path):
+    opened((1, 2))
+    path = tmp_path / "weights.txt"
+    path.write_text("3.0")
+    x = numpy_words.variable("x", 2)
+    f = synk.function([x], (numpy_words.apply(Read(str(path)), x), "gather"))
+    with pytest.raises(
+        synk.WorkerError, match=rf"rank 1 on host there raised FileNotFoundError: {path}host1 not found"
+    ):
+        f(ROWS[:6])
+    np.testing.assert_array_equal(sums(ROWS), ROWS.sum(axis=0))
+    synk.close()
+
+
+@pytest.mark.thorough
+def test_versions_that_differ(poor_host):
+    poor_host("import numpy; numpy.__version__ = '9.8.7'")
+    PROGRAM.meet(StartedWorld(["host0", "host1"]))
+    try:
+        with pytest.raises(synk.SynkhronosError, match=rf"NumPy is {np.__version__} on .*, but 9.8.7 on host1$"):
+            synk.fork(1)
+        assert not synk.is_forked()
+    finally:
+        PROGRAM.shut_down()

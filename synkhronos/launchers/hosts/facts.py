@@ -55,9 +55,7 @@ def facts(*processes: int) -> Facts:
         except metadata.PackageNotFoundError:
             versions[package] = None
     name = os.environ.get("SYNK_HOST_NAME") or socket.gethostname()
-    return Facts(
-        name, machine.core_budget(), versions, (os.getpid(), *processes), files=machine.descriptor_limit()
-    )
+    return Facts(name, machine.core_budget(), versions, (os.getpid(), *processes), files=machine.descriptor_limit())
 
 
 def differences(hosts: Sequence[Facts]) -> List[str]:
