@@ -67,6 +67,9 @@ class FileHandle(NamedTuple):
         Device and inode, so that a file put in its place later is not taken for it.
     length : int
         Of the file, in bytes: touching what was cut off since would end the process.
+    sample : bytes
+        A hash of some of its pages, by which other hosts know whether theirs is the same; empty if the file is opened
+        for writing.
     """
 
     path: str
@@ -77,6 +80,7 @@ class FileHandle(NamedTuple):
     mode: str
     identity: Tuple[int, int]
     length: int
+    sample: bytes = b""
 
 
 class NameHandle(NamedTuple):

@@ -247,3 +247,51 @@ def test_versions_that_differ(poor_host):
         assert not synk.is_forked()
     finally:
         PROGRAM.shut_down()
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+#: The second host finds another file at the path of each that ranks map.
+OTHER_FILES = "opened = os.open; os.open = lambda path, *rest: opened(path + '.host1' * path.endswith('.npy'), *rest)"
+CHANGED = {
+    "missing": None,
+    "shorter": ROWS[:-1],
+    "of as many bytes": np.roll(ROWS, 1),
+    "a row less, and another header": ROWS[:-1].astype("float32"),
+}
+
+
+@pytest.mark.thorough
+def test_every_host_opens_its_own_file(poor_host, numpy_words, sums, tmp_path):
+    poor_host(OTHER_FILES)
+    opened()
+    x = numpy_words.variable("x", 2)
+    w = numpy_words.shared(np.zeros((2, 64)), "w")
+    f = synk.function([x], (numpy_words.sum(x, axis=0), "sum"), updates=[(w, w + 1)])
+    f(ROWS[:8])
+    for mode in ("r", "r+"):
+        path = str(tmp_path / f"{mode}.npy")
+        np.save(path, ROWS)
+        os.link(path, path + ".host1")  # (written through by "r+")
+        x = synk.data(np.load(path, mmap_mode=mode), constant=mode == "r")
+        for batch in (None, [5, 4000], slice(0, None, 7)):
+            found, came = arriving(lambda x=x, batch=batch: sums(x, batch=batch))
+            np.testing.assert_array_equal(found, ROWS[slice(None) if batch is None else batch].sum(axis=0))
+            assert came < 30_000
+        if mode == "r+":
+            x[4000] = -1
+            assert sums(x, batch=[4000, 4000])[0] == -2
+    for name, rows in CHANGED.items():
+        path = str(tmp_path / f"{name}.npy")
+        np.save(path, ROWS)
+        if rows is not None:
+            np.save(path + ".host1.npy", rows)
+            os.rename(path + ".host1.npy", path + ".host1")
+        data = synk.data(path)
+        calls = [lambda: f(data), lambda: f.steps(data, batches=[range(9)]), lambda: synk.scatter(w, data)]
+        for call in calls:
+            sentence = rf"rank 2 on host there raised ValueError: .*{path}.*[:;] put it where all hosts see it, or a copy"
+            with pytest.raises(synk.WorkerError, match=sentence):
+                call()
+            assert [value.tolist() for value in synk.gather(w)] == [np.ones((2, 64)).tolist()] * 4  # no rank has begun
+    np.testing.assert_array_equal(sums(ROWS), ROWS.sum(axis=0))
