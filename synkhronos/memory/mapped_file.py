@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .handles import FileHandle, address
 
-
 #: Pages whose content is compared between hosts, and their size.
 _SAMPLED_PAGES, _PAGE_BYTES = 16, 4096
 

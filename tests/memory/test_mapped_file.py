@@ -201,7 +201,9 @@ def test_other_hosts_refuse_another_content(tmp_path, place):
     with open(path, "r+b") as file:
         file.seek(place)
         file.write(b"\x07" * 60_000 if place else b"\x07")
-    with pytest.raises(ValueError, match=r"x\.npy is not the same as on the program's host \(8.* bytes here, 800128 there\)"):
+    with pytest.raises(
+        ValueError, match=r"x\.npy is not the same as on the program's host \(8.* bytes here, 800128 there\)"
+    ):
         mapped_file.open_mapping(handle, elsewhere=True)
 
 

@@ -1,6 +1,8 @@
 """What hosts are sent of data, and what is refused where a host cannot have it; truth is NumPy's."""
 
 import os
+import re
+import time
 
 import numpy as np
 import psutil
@@ -10,6 +12,7 @@ from worlds import Meeting
 import synkhronos as synk
 from synkhronos.launchers.hosts.world import StartedWorld
 from synkhronos.program.program import PROGRAM
+from synkhronos.runtime import session as session_module
 from synkhronos.sync.hosts import Hosts
 
 ROWS = np.random.RandomState(0).randint(0, 100, (4096, 64)).astype("float64")  # 2 MiB, whose sums are exact
@@ -160,7 +163,6 @@ def poor_host(tmp_path, monkeypatch):
     end()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["array", "data", "constant", "steps", "scatter", "whole"])
 def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
     poor_host(LITTLE_MEMORY)
@@ -185,7 +187,6 @@ def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
     np.testing.assert_array_equal(f(ROWS[:512]), n_ranks * ROWS[:512].sum(axis=0))
 
 
-@pytest.mark.thorough
 def test_more_ranks_than_a_host_can_hold(poor_host):
     poor_host(FEW_FILES)
     Meeting.begin(2)
@@ -237,7 +238,6 @@ def test_a_text_file_that_only_the_first_host_has(numpy_words, sums, tmp_path):
     synk.close()
 
 
-@pytest.mark.thorough
 def test_versions_that_differ(poor_host):
     poor_host("import numpy; numpy.__version__ = '9.8.7'")
     PROGRAM.meet(StartedWorld(["host0", "host1"]))
@@ -261,7 +261,6 @@ CHANGED = {
 }
 
 
-@pytest.mark.thorough
 def test_every_host_opens_its_own_file(poor_host, numpy_words, sums, tmp_path):
     poor_host(OTHER_FILES)
     opened()
@@ -288,10 +287,64 @@ def test_every_host_opens_its_own_file(poor_host, numpy_words, sums, tmp_path):
             np.save(path + ".host1.npy", rows)
             os.rename(path + ".host1.npy", path + ".host1")
         data = synk.data(path)
-        calls = [lambda: f(data), lambda: f.steps(data, batches=[range(9)]), lambda: synk.scatter(w, data)]
-        for call in calls:
-            sentence = rf"rank 2 on host there raised ValueError: .*{path}.*[:;] put it where all hosts see it, or a copy"
+        for call in (f, lambda data: f.steps(data, batches=[range(9)]), lambda data: synk.scatter(w, data)):
+            sentence = (
+                rf"rank 2 on host there raised ValueError: .*{path}.*[:;] put it where all hosts see it, or a copy"
+            )
             with pytest.raises(synk.WorkerError, match=sentence):
-                call()
+                call(data)
             assert [value.tolist() for value in synk.gather(w)] == [np.ones((2, 64)).tolist()] * 4  # no rank has begun
     np.testing.assert_array_equal(sums(ROWS), ROWS.sum(axis=0))
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """Double; take a while to be loaded on other hosts."""
+
+    def __setstate__(self, state):
+        if os.environ.get("SYNK_HOST_NAME"):
+            time.sleep(1.0)
+
+    def __getstate__(self):
+        return {"a state": 1}
+
+    def __call__(self, array):
+        return 2 * array
+
+
+def test_the_log_says_which_host_is_awaited(session, sums, numpy_words, monkeypatch, caplog):
+    monkeypatch.setattr(session_module, "TELL_EVERY_S", 0.3)
+    x = numpy_words.variable("x", 2)
+    f = synk.function([x], (numpy_words.apply(Slow(), x), "gather"))
+    with caplog.at_level("INFO", "synkhronos"):
+        np.testing.assert_array_equal(f(ROWS[:8]), 2 * ROWS[:8])
+    said = [message for message in caplog.messages if message.startswith("waiting")]
+    sentence = r"waiting for rank\(s\) .* on host there \(0 modules and functions ready\) in distribute, since \d+ s"
+    assert said and all(re.fullmatch(sentence, message) for message in said), said
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+
+
+#: The second host has a folder of its own for what Theano compiles.
+OTHER_CACHE = "os.environ['THEANO_FLAGS'] = 'base_compiledir=' + {!r}"
+
+
+@pytest.mark.theano
+def test_other_hosts_compile_into_folders_of_their_own(poor_host, tmp_path, monkeypatch, caplog):
+    theano = pytest.importorskip("theano")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    poor_host(OTHER_CACHE.format(str(cache)))
+    opened()
+    monkeypatch.setattr(session_module, "TELL_EVERY_S", 0.2)
+    x = theano.tensor.matrix("x", dtype="float64")
+    f = synk.function([x], (theano.tensor.exp(-x * 0.123).sum(axis=0) + 3.5, "gather"))
+    with caplog.at_level("INFO", "synkhronos"):
+        synk.distribute()
+    parts = np.array_split(ROWS[:8], 4)
+    expected = np.concatenate([np.exp(-part * 0.123).sum(axis=0) + 3.5 for part in parts])
+    np.testing.assert_allclose(f(ROWS[:8]), expected, rtol=1e-12)
+    assert list(cache.rglob("*.so")), "nothing was compiled there"
+    counted = [re.search(r"on host there \((\d+) modules", message) for message in caplog.messages]
+    assert any(counted)
