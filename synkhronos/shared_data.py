@@ -26,7 +26,7 @@ class Data:
     ----------
     pool : Pool
         Where its memory comes from.
-    value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name, share_as
+    value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name, share_as, constant
         As for `data`.
 
     Examples
@@ -57,7 +57,15 @@ class Data:
         name: Optional[str] = None,
         *,
         share_as: Optional[str] = None,
+        constant: bool = False,
     ) -> None:
+        if constant and (value is None or share_as is not None):
+            raise ArgumentValueError(
+                "constant",
+                "False without a value, or with share_as",
+                repr(constant),
+                "nothing can be written later, nor by other programs",
+            )
         dtype, ndim, sizes = values.declared(var, dtype, ndim, shape)
         oversize = values.as_oversize(oversize)
         self.name = getattr(var, "name", None) if name is None else name
@@ -79,6 +87,8 @@ class Data:
             self._storage.reshape(shown, oversize)
         else:
             self._storage.store(array, oversize)
+        if constant:
+            self._storage.seal()
 
     @classmethod
     def over(cls, pool: Pool, memory: NDArray[Any], array: NDArray[Any]) -> Data:
@@ -91,7 +101,8 @@ class Data:
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
-        notes = (", minibatch" if self._minibatch else "") + self._storage.backing.note
+        notes = (", minibatch" if self._minibatch else "") + (", constant" if self.constant else "")
+        notes += self._storage.backing.note
         return f"<Data{name}: {self.dtype} {self.shape}{notes}>"
 
     def __copy__(self) -> Data:
@@ -109,7 +120,8 @@ class Data:
         """The array itself. Views of it keep the memory that they show when the Data moves elsewhere."""
         array = self._storage.backing.array
         if array is None:
-            raise StateError(f"{self!r} holds nothing since free_memory(): call set_value or set_shape first")
+            remedy = "make another one" if self.constant else "call set_value or set_shape first"
+            raise StateError(f"{self!r} holds nothing since free_memory(): {remedy}")
         return array
 
     @property
@@ -140,6 +152,11 @@ class Data:
         return self.size if memory is None or not self.dtype.itemsize else memory.nbytes // self.dtype.itemsize
 
     @property
+    def constant(self) -> bool:
+        """Whether this is read-only, and other hosts are sent it once."""
+        return self._storage.is_constant
+
+    @property
     def minibatch(self) -> bool:
         """Whether this holds just the current batch: its row j belongs to the j-th row that ``batch`` selects."""
         return self._minibatch
@@ -162,6 +179,7 @@ class Data:
         return self.data[rows]
 
     def __setitem__(self, rows: Any, values: Any) -> None:
+        self._check_writable()
         self.data[rows] = values
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> NDArray[Any]:
@@ -194,6 +212,8 @@ class Data:
             The dtype does not fit.
         ValueError
             The number of dimensions does not fit, or memory with a name (`share_as`) has no room for the value.
+        StateError
+            It is constant.
         SharedMemoryError
             The memory cannot be allocated. After every error this Data is unchanged.
 
@@ -205,6 +225,7 @@ class Data:
         >>> d
         <Data: float64 (2,)>
         """
+        self._check_writable()
         oversize = values.as_oversize(oversize)
         array, typed = _as_array(value)
         self._check(array, typed, force_cast)
@@ -224,6 +245,8 @@ class Data:
         ------
         ValueError
             There are no dimensions, `n` is negative, or memory with a name (`share_as`) has no room for it.
+        StateError
+            It is constant.
         SharedMemoryError
             The memory cannot be allocated. After every error this Data is unchanged.
 
@@ -253,6 +276,8 @@ class Data:
         ------
         ValueError
             Another number of dimensions, a negative size, or memory with a name (`share_as`) has no room for it.
+        StateError
+            It is constant.
         SharedMemoryError
             The memory cannot be allocated. After every error this Data is unchanged.
 
@@ -264,6 +289,7 @@ class Data:
         >>> d.data
         array([[1, 2, 0]])
         """
+        self._check_writable()
         sizes, oversize = as_shape(shape), values.as_oversize(oversize)
         if len(sizes) != self.ndim:
             raise ArgumentValueError("shape", f"{self.ndim} dimensions", str(sizes))
@@ -303,7 +329,8 @@ class Data:
     def free_memory(self) -> None:
         """Give the memory back (when its last view dies), and its name.
 
-        The Data has no rows then, and holds nothing until `set_value`, `set_length` or `set_shape`.
+        The Data has no rows then, and holds nothing until `set_value`, `set_length` or `set_shape` (for ever, if it is
+        constant).
         """
         self._storage.free()
 
@@ -326,6 +353,10 @@ class Data:
             _ = self.data  # raises if there is nothing
         return known or self._storage.handle()
 
+    def _check_writable(self) -> None:
+        if self.constant:
+            raise StateError(f"{self!r} is never written: make another one, without constant=True if it is to change")
+
     def _check(self, value: NDArray[Any], typed: bool, force_cast: bool) -> None:
         label = "value" if self.name is None else f"value for Data {self.name!r}"
         values.check(label, value, typed, self.ndim, self.dtype, force_cast)
@@ -343,6 +374,7 @@ def data(
     name: Optional[str] = None,
     *,
     share_as: Optional[str] = None,
+    constant: bool = False,
 ) -> Data:
     """Put an array into OS shared memory, where every rank sees it; functions take it without a copy.
 
@@ -373,6 +405,10 @@ def data(
     share_as : str, optional
         A POSIX name like "/name", by which unrelated programs of the same user can open the memory until `close` (or
         until the Data is dropped). It cannot grow beyond `alloc_size`. Always a copy.
+    constant : bool
+        It is read-only: value and shape never change. With several hosts, each gets the whole array when one of its
+        ranks first uses it, once in a session, and no row of it travels after that. Without it, rows travel with
+        every call that takes them, since they may have changed.
 
     Returns
     -------
@@ -383,7 +419,8 @@ def data(
     TypeError
         The dtype of the value does not fit, is not known, or holds Python objects.
     ValueError
-        Dimensions that do not agree, `oversize` out of range, a name that exists, a file that cannot be mapped.
+        Dimensions that do not agree, `oversize` out of range, a name that exists, a file that cannot be mapped, nothing
+        that could be constant.
     SharedMemoryError
         The memory cannot be allocated.
 
@@ -400,7 +437,20 @@ def data(
            [3., 4.],
            [4., 6.]], dtype=float32)
     """
-    return Data(PROGRAM.pool, value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name, share_as=share_as)
+    return Data(
+        PROGRAM.pool,
+        value,
+        var,
+        dtype,
+        ndim,
+        shape,
+        minibatch,
+        force_cast,
+        oversize,
+        name,
+        share_as=share_as,
+        constant=constant,
+    )
 
 
 def _as_array(value: Any) -> Tuple[NDArray[Any], bool]:

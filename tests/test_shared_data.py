@@ -856,3 +856,60 @@ def test_close_takes_the_names_back():
     synk.close()
     assert not os.path.exists("/dev/shm/synk-test-close")
     np.testing.assert_array_equal(data, np.ones(3))
+
+
+# --- constants ---
+
+
+def test_a_constant_is_never_written(pool, npy):
+    plain = np.arange(6.0).reshape(2, 3)
+    for value in (plain, npy, np.load(npy, mmap_mode="r+")):
+        data = Data(pool, value, name="x", constant=True)
+        expected = plain if value is plain else np.load(npy)
+        assert data.constant and "constant" in repr(data) and not data.data.flags.writeable
+        changes = [
+            lambda data=data: data.__setitem__(0, 1),
+            lambda data=data: data.set_value(plain),
+            lambda data=data: data.set_length(1),
+            lambda data=data: data.set_length(30, oversize=2),
+            lambda data=data: data.set_shape((1, 1)),
+        ]
+        for change in changes:
+            with pytest.raises(StateError, match="<Data 'x': .*constant.*> is never written: make another one"):
+                change()
+        with pytest.raises(ValueError, match="read-only"):
+            np.asarray(data)[0] = 1
+        same(data, expected)
+        np.testing.assert_array_equal(data.condition_data(plain), plain)
+        other = copy.copy(data)
+        other[0] = 7
+        assert not other.constant and other.data[0].tolist() == [7.0] * 3
+        same(data, expected)
+    assert not Data(pool, plain).constant
+
+
+def test_a_constant_that_was_freed(pool):
+    data = Data(pool, np.arange(3.0), constant=True)
+    data.free_memory()
+    assert len(data) == 0 and pool.used == 0
+    with pytest.raises(StateError, match="make another one"):
+        data.set_value([1.0])
+    with pytest.raises(StateError, match=r"holds nothing since free_memory\(\): make another one"):
+        data.handle()
+
+
+def test_constants_are_told_apart(pool):
+    handles = []
+    for _ in range(3):
+        data = Data(pool, np.arange(3.0), constant=True)
+        assert data.handle() is data.handle()
+        handles.append(data.handle())
+        data.free_memory()
+    assert len({handle.constant for handle in handles} - {0}) == 3
+    assert Data(pool, np.arange(3.0)).handle().constant == 0
+
+
+@pytest.mark.parametrize("arguments", [{"dtype": "f4", "ndim": 1}, {"value": [1.0], "share_as": "/synk-constant"}])
+def test_what_cannot_be_constant(pool, arguments):
+    with refuses(ValueError, "constant", hint="nothing can be written later"):
+        Data(pool, constant=True, **arguments)

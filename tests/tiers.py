@@ -77,6 +77,9 @@ RULES = (
     Rule("thorough", "tests/functions/", r"\[(?!.*test_steps).*2 hosts-"),
     Rule("thorough", "tests/replication/", r"2 hosts-"),
     Rule("thorough", "tests/gpu/"),
+    # Hosts that believe something else than the others have to be started for each.
+    Rule("thorough", "tests/program/test_data_over_hosts.py", "too_large|more_ranks|versions|its_own_file"),
+    Rule("long", "tests/program/test_data_over_hosts.py", "folders_of_their_own"),
     # Pretend hosts, with MPI if it is there.
     Rule("thorough", "tests/hosts/"),
     # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.

@@ -28,7 +28,7 @@ from ..runtime.context import RankContext
 from ..selection import Rows, moved
 from .calling import call
 from .division import Division
-from .plan import Plan, Prepared
+from .plan import Plan, Prepared, may_be_refused
 
 
 class CallFunction(Command):
@@ -68,7 +68,11 @@ class CallFunction(Command):
     def run(self, context: RankContext) -> Any:
         prepared = self._prepared(context) if self.plan is not None else context.plans[self.place]
         plan: Plan = prepared.plan
-        outputs, change, division = call(prepared, prepared.values(context), self.rows, None, context)
+        values = prepared.values(context)
+        if self.plan is not None and may_be_refused(plan, context):
+            context.pools.check_room(prepared.far(self.rows))
+            context.barrier.wait()  # no rank begins unless the hosts of all have room, and the files
+        outputs, change, division = call(prepared, values, self.rows, None, context)
         self.division = division
         if plan.dtypes is None:
             results = reduced(plan, context, outputs, division)

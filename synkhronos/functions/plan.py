@@ -37,7 +37,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import cloudpickle
 import numpy as np
 
-from ..memory.handles import Handle
+from ..memory.handles import FileHandle, Handle, NameHandle
+from ..memory.ranges import Ranges, ranges_of
 from ..reductions import ReduceOp
 from ..runtime.command import Command
 from ..runtime.context import RankContext
@@ -49,6 +50,10 @@ from .division import Division
 #: Plans that the master keeps of one function: the batches of an epoch, and the shorter one at its end. Ranks keep up
 #: to that many for each of its graphs.
 MAX_PLANS = 8
+
+
+#: Bytes of an argument from which on hosts are asked whether they have memory for it, before a new call begins.
+CHECK_FROM_BYTES = 1 << 20
 
 
 class Argument(NamedTuple):
@@ -275,6 +280,25 @@ class Prepared:
                 values[i] = cloudpickle.loads(value) if kind == "value" else context.pools.attach(value)
         return values
 
+    def far(self, rows: Any) -> List[Ranges]:
+        """Return what a call, of ``rows`` as `slice` takes them, fetches from other hosts."""
+        return [
+            ranges_of(self.plan.arguments[j].value, self._numbers(i, j, self._part(i, rows)))
+            for i in range(len(self.pieces) if self._far else 0)
+            for j in self._far
+        ]
+
+    def _part(self, i: int, rows: Any) -> Any:
+        """Return this rank's part of the rows of a call, in its i-th slice; None if the call is about all rows."""
+        return self._parts[i] if rows is None else rows.part(*self.pieces[i][1])
+
+    def _numbers(self, i: int, j: int, part: Any) -> Any:
+        """Return the numbers of the rows of the j-th argument that the i-th slice takes; None if it takes all."""
+        kind, (begin, end) = self.plan.arguments[j].kind, self.pieces[i][1]
+        if kind not in ("selected", "batch"):
+            return None
+        return (part if kind == "selected" and part is not None else Rows(begin, end, 1)).numbers
+
     def slice(self, i: int, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext) -> List[Any]:
         """Return what this rank gives to the function for its i-th slice.
 
@@ -290,11 +314,9 @@ class Prepared:
         context : RankContext
         """
         _, (begin, end), shared_part = self.pieces[i]
-        part: Any = self._parts[i] if rows is None else rows.part(begin, end)
+        part = self._part(i, rows)
         for j in self._far:
-            kind, handle = self.plan.arguments[j][:2]
-            chosen = part if kind == "selected" and part is not None else Rows(begin, end, 1)
-            context.pools.fetch([handle], chosen.numbers if kind in ("selected", "batch") else None)
+            context.pools.fetch([self.plan.arguments[j].value], self._numbers(i, j, part))
         taken = []
         for j, ((kind, sent, mutable, axis), value) in enumerate(zip(self.plan.arguments, values)):
             if kind == "selected" and part is not None:
@@ -336,11 +358,22 @@ def _lasting(argument: Argument, context: RankContext) -> Optional[np.ndarray[An
     """Return the array of an argument if it can be kept for later calls.
 
     Files and named memory are attached for every call: they may be replaced, and every mapping takes a descriptor. What
-    lies on another host may have changed there.
+    lies on another host may have changed there, unless it is never written.
     """
     handle = argument.value
-    lasts = isinstance(handle, Handle) and not context.pools.is_far(handle)
+    lasts = isinstance(handle, Handle) and (handle.constant > 0 or not context.pools.is_far(handle))
     return context.pools.attach(handle) if lasts else None
+
+
+def may_be_refused(plan: Plan, context: RankContext) -> bool:
+    """Return whether another host may lack the memory for the arguments, or their files; the same on all ranks."""
+    return context.pools.spans_hosts and any(_is_large(argument.value) for argument in plan.arguments)
+
+
+def _is_large(value: Any) -> bool:
+    if isinstance(value, Handle):
+        return value.constant > 0 or math.prod(value.shape) * value.dtype.itemsize >= CHECK_FROM_BYTES
+    return isinstance(value, (FileHandle, NameHandle))
 
 
 def _selection(selection: Any, context: RankContext) -> Any:

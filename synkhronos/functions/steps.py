@@ -34,7 +34,7 @@ from .batches import selection
 from .call import presented, reduced
 from .calling import Change, call
 from .division import Division
-from .plan import Plan, Prepared
+from .plan import Plan, Prepared, may_be_refused
 from .step_outputs import Combiner, Store, Stored
 
 #: Rows of a table that are made numbers at a time: as such they take ten times the memory.
@@ -170,10 +170,13 @@ class RunSteps(Command):
         prepared = [Prepared(plan, context) for plan in steps.plans]
         # Files and named memory are attached once; all plans have the same arguments.
         values = next((each.values(context) for each in prepared if each.pieces), [])
+        if may_be_refused(steps.plans[0], context):
+            far = (prepared[division].far(rows) for division, rows, _ in steps.rows(context))
+            context.pools.check_room(ranges for of_step in far for ranges in of_step)
         shapes = _shapes(steps, prepared, values, context)
         is_root = context.rank == context.root
         store = context.results = Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=is_root)
-        context.barrier.wait()  # all ranks have memory for all outputs, so none begins if one has not
+        context.barrier.wait()  # all ranks have memory for all outputs, and their hosts for inputs, or none begins
         plans = list(steps.plans)
         totals = _Totals(steps, plans, context) if steps.total else None
         n_steps = self._make(prepared, plans, values, store, totals, context)

@@ -33,9 +33,13 @@ class PoolMap:
         self._mappings: Dict[int, mmap.mmap] = {}
         self._others: OrderedDict[Tuple[Any, ...], mmap.mmap] = OrderedDict()
         self._far: FrozenSet[int] = frozenset()
+        self._here: Set[Tuple[int, int]] = set()  # pool and number of constants of other hosts that were fetched
         self._fetch: Any = None
+        self._check_room: Any = None
         self._elsewhere = False
         self._taken: Set[Handle] = set()
+        #: Whether there are several hosts.
+        self.spans_hosts = False
 
     def __repr__(self) -> str:
         return f"<PoolMap: pools {self._known()}, {len(self._others)} files>"
@@ -61,30 +65,56 @@ class PoolMap:
         for table in tables:
             table.pop(ident, None)
 
-    def reach(self, far: Iterable[int], fetch: Callable[[Sequence[Ranges]], None], elsewhere: bool) -> None:
+    def reach(
+        self,
+        far: Iterable[int],
+        fetch: Callable[[Sequence[Ranges]], None],
+        check_room: Callable[[Sequence[Ranges]], None],
+        elsewhere: bool,
+    ) -> None:
         """Have pools of other hosts fetched, whose shadows are known here, before arrays in them are attached.
 
         Parameters
         ----------
         far : iterable of int
             Their idents.
-        fetch : callable
+        fetch, check_room : callable
             See `sync.fetching`.
         elsewhere : bool
             Whether the program, which maps files, runs on another host.
         """
-        self._far, self._fetch, self._elsewhere = frozenset(far), fetch, elsewhere
+        self._far, self._fetch, self._check_room = frozenset(far), fetch, check_room
+        self._elsewhere, self.spans_hosts = elsewhere, True
 
     def is_far(self, handle: Any) -> bool:
-        """Return whether the array of a handle lies on another host."""
-        return isinstance(handle, Handle) and handle.pool in self._far
+        """Return whether the array of a handle lies on another host, and not here for good as well."""
+        return (
+            isinstance(handle, Handle) and handle.pool in self._far and (handle.pool, handle.constant) not in self._here
+        )
 
     def fetch(self, handles: Iterable[Any], rows: Optional[NDArray[np.int64]] = None) -> None:
-        """Bring those arrays here that lie on other hosts, or some of their rows: into the shadows."""
+        """Bring those arrays here that lie on other hosts, or some of their rows: into the shadows.
+
+        What is never written comes whole, and once.
+        """
         far = [handle for handle in handles if self.is_far(handle) and handle not in self._taken]
         ranges = by_pool(ranges_of(handle, rows) for handle in far)
         if ranges:
             self._fetch(ranges)
+            self._here.update((each.pool, each.constant) for each in ranges if each.constant)
+
+    def check_room(self, ranges: Iterable[Ranges]) -> None:
+        """Raise unless this host has memory for what its ranks will fetch; all of them call it, each for itself.
+
+        It does nothing on the host of the program, where that lies already.
+
+        Raises
+        ------
+        SynkhronosError
+            On all ranks of the host.
+        """
+        if self._elsewhere:
+            self._check_room(by_pool(ranges))
 
     def take(self, enclosed: Iterable[Tuple[Handle, bytes]]) -> None:
         """Write C-contiguous arrays of other hosts into the shadows: until `drop_taken`, they need not be fetched."""

@@ -82,6 +82,10 @@ class Backing:
     def unlink(self) -> None:
         """Take the name away, if the memory has one."""
 
+    def constant(self) -> Backing:
+        """Return a backing for the same value, of which everybody may rely on that it is never written."""
+        raise NotImplementedError
+
 
 class NoBacking(Backing):
     """No memory: the state of a Data after ``free_memory``, which remembers only a shape."""
@@ -98,16 +102,19 @@ class PoolBacking(Backing):
     memory: NDArray[Any]
     fixed_handle: Handle
 
-    def __init__(self, pool: Pool, memory: NDArray[Any], array: NDArray[Any]) -> None:
+    def __init__(self, pool: Pool, memory: NDArray[Any], array: NDArray[Any], constant: bool = False) -> None:
         super().__init__(array.shape)
         self._pool, self.memory, self.array = pool, memory, array
-        self.fixed_handle = pool.handle(array)
+        self.fixed_handle = pool.constant_handle(array) if constant else pool.handle(array)
 
     def showing(self, array: NDArray[Any]) -> Backing:
         return PoolBacking(self._pool, self.memory, array)
 
     def handle(self) -> Handle:
         return self.fixed_handle
+
+    def constant(self) -> Backing:
+        return PoolBacking(self._pool, self.memory, _read_only(self.array), constant=True)
 
 
 class NamedBacking(Backing):
@@ -185,6 +192,10 @@ class FileBacking(Backing):
         mapped_file.check(self._handle)
         return self._handle
 
+    def constant(self) -> Backing:
+        array = _read_only(self.array)
+        return FileBacking(array, mapped_file.describe(array))
+
 
 class Storage:
     """Where a Data keeps its value, through all the changes of its shape.
@@ -202,11 +213,14 @@ class Storage:
     ----------
     backing : Backing
         What the value lies in now.
+    is_constant : bool
+        Whether this is the last value, and never written.
     """
 
     def __init__(self, pool: Pool, dtype: np.dtype[Any], ndim: int) -> None:
         self.pool, self.dtype = pool, dtype
         self.backing: Backing = NoBacking((0,) * ndim)
+        self.is_constant = False
 
     def name(self, name: str, shape: Tuple[int, ...], oversize: float) -> None:
         """Take memory with a POSIX name, large enough for that shape."""
@@ -253,6 +267,10 @@ class Storage:
             new[corner] = kept
         self._show(new, memory)
 
+    def seal(self) -> None:
+        """Keep the value as it is from now on."""
+        self.backing, self.is_constant = self.backing.constant(), True
+
     def free(self) -> None:
         """Give the memory back (when its last view dies), and its name; no rows are left."""
         self.backing.unlink()
@@ -275,3 +293,9 @@ class Storage:
     def _nbytes(self, shape: Tuple[int, ...], oversize: float = 1) -> int:
         size = math.prod(shape)
         return max(size, math.ceil(size * oversize)) * self.dtype.itemsize
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view

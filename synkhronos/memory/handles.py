@@ -21,6 +21,9 @@ class Handle(NamedTuple):
     strides : tuple of int or None
         In bytes; None if the array is C-contiguous.
     dtype : dtype
+    constant : int
+        The number, in its pool, of an array that is never written; 0 for others. What a host has fetched of it stays
+        right.
     """
 
     pool: int
@@ -28,6 +31,7 @@ class Handle(NamedTuple):
     shape: Tuple[int, ...]
     strides: Optional[Tuple[int, ...]]
     dtype: np.dtype[Any]
+    constant: int = 0
 
 
 def with_axis_first(handle: Any, axis: int) -> Any:
@@ -36,7 +40,7 @@ def with_axis_first(handle: Any, axis: int) -> Any:
     Examples
     --------
     >>> with_axis_first(Handle(0, 0, (2, 3), None, np.dtype("f8")), 1)
-    Handle(pool=0, offset=0, shape=(3, 2), strides=(8, 24), dtype=dtype('float64'))
+    Handle(pool=0, offset=0, shape=(3, 2), strides=(8, 24), dtype=dtype('float64'), constant=0)
     """
     shape, strides = list(handle.shape), handle.strides
     if strides is None:
@@ -63,6 +67,9 @@ class FileHandle(NamedTuple):
         Device and inode, so that a file put in its place later is not taken for it.
     length : int
         Of the file, in bytes: touching what was cut off since would end the process.
+    sample : bytes
+        A hash of some of its pages, by which other hosts know whether theirs is the same; empty if the file is opened
+        for writing.
     """
 
     path: str
@@ -73,6 +80,7 @@ class FileHandle(NamedTuple):
     mode: str
     identity: Tuple[int, int]
     length: int
+    sample: bytes = b""
 
 
 class NameHandle(NamedTuple):

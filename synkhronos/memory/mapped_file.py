@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 from typing import Any, Optional
@@ -11,6 +12,11 @@ from numpy.typing import NDArray
 
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .handles import FileHandle, address
+
+#: Pages whose content is compared between hosts, and their size.
+_SAMPLED_PAGES, _PAGE_BYTES = 16, 4096
+
+_TO_OTHER_HOSTS = "put it where all hosts see it, or a copy at the same path on each"
 
 
 def is_mapped(array: NDArray[Any]) -> bool:
@@ -62,7 +68,15 @@ def describe(array: NDArray[Any]) -> FileHandle:
     strides = None if array.flags.c_contiguous else array.strides
     mode = "r+" if array.flags.writeable else "r"
     stat = os.stat(path)
-    return FileHandle(path, offset, array.shape, strides, array.dtype, mode, (stat.st_dev, stat.st_ino), stat.st_size)
+    sample = b""
+    if mode == "r":
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            sample = _sample(fd, stat.st_size)
+        finally:
+            os.close(fd)
+    identity = (stat.st_dev, stat.st_ino)
+    return FileHandle(path, offset, array.shape, strides, array.dtype, mode, identity, stat.st_size, sample)
 
 
 def check(handle: FileHandle) -> None:
@@ -87,25 +101,40 @@ def open_mapping(handle: FileHandle, elsewhere: bool = False) -> mmap.mmap:
     ----------
     handle : FileHandle
     elsewhere : bool
-        Whether the handle comes from another host, which knows the same file by other numbers.
+        Whether the handle comes from another host, which knows the same file, or a copy, by other numbers.
 
     Raises
     ------
     ValueError
-        It was deleted, replaced or shortened, or may not be opened.
+        It was deleted, replaced or shortened, or may not be opened; elsewhere, it is not the same.
     """
     writes = handle.mode == "r+"
     try:
         fd = os.open(handle.path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_CLOEXEC)
     except OSError as error:
-        what = "put it where all hosts see it" if elsewhere else "keep it in place"
+        what = _TO_OTHER_HOSTS if elsewhere else "keep it in place"
         raise ValueError(f"cannot map the file {handle.path}: {error.strerror}; {what}") from None
     try:
         stat = os.fstat(fd)
-        _compare(handle._replace(identity=(stat.st_dev, stat.st_ino)) if elsewhere else handle, stat)
+        if not elsewhere:
+            _compare(handle, stat)
+        elif stat.st_size < handle.length or handle.sample not in (b"", _sample(fd, handle.length)):
+            raise ValueError(
+                f"the file {handle.path} is not the same as on the program's host ({stat.st_size} bytes here, "
+                f"{handle.length} there): {_TO_OTHER_HOSTS}"
+            )
         return mmap.mmap(fd, 0, access=mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ)
     finally:
         os.close(fd)
+
+
+def _sample(fd: int, length: int) -> bytes:
+    """Return a hash of pages all over the first bytes of a file."""
+    last = max(0, length - _PAGE_BYTES)
+    found = hashlib.blake2b(digest_size=16)
+    for i in range(_SAMPLED_PAGES):
+        found.update(os.pread(fd, _PAGE_BYTES, last * i // (_SAMPLED_PAGES - 1)))
+    return found.digest()
 
 
 def _compare(handle: FileHandle, stat: os.stat_result) -> None:

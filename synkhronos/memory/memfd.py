@@ -83,8 +83,8 @@ def reserve(fd: int, start: int, size: int, check: bool = True) -> None:
     SharedMemoryError
         The memory cannot be allocated. Pages of the range may stay reserved: the caller gives them back.
     """
-    if check and size > _free(fd):
-        raise _shortage(fd, size)
+    if check:
+        check_free(fd, size)
     for piece in range(start, start + size, _PIECE_BYTES):
         try:
             os.posix_fallocate(fd, piece, min(_PIECE_BYTES, start + size - piece))  # repeats itself after a signal
@@ -92,6 +92,12 @@ def reserve(fd: int, start: int, size: int, check: bool = True) -> None:
             if error.errno in _FULL_ERRNOS:
                 raise _shortage(fd, size, error) from None
             raise
+
+
+def check_free(fd: int, size: int) -> None:
+    """Raise `SharedMemoryError` if the machine has no memory for so many more bytes of a memory file."""
+    if size > _free(fd):
+        raise _shortage(fd, size)
 
 
 def _free(fd: int) -> int:

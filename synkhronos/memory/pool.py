@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import mmap
 import os
@@ -11,7 +12,6 @@ import sys
 import threading
 import weakref
 from collections import deque
-from itertools import islice
 from operator import index
 from typing import Any, Deque, Optional, Sequence, Tuple, Union
 
@@ -80,6 +80,7 @@ class Pool:
         self._window = len(self._mapping)
         self._address = address(np.ndarray((1,), np.uint8, self._mapping))
         self._named: weakref.WeakSet[NamedMemory] = weakref.WeakSet()
+        self._constants = itertools.count(1)
         # The lock guards what follows. A dying array may meet it locked by its own thread (garbage is collected
         # anywhere), so its range waits in `_freed` for the holder of the lock.
         self._lock = threading.Lock()
@@ -177,6 +178,10 @@ class Pool:
         if offset + low < 0 or offset + high > self._window:
             raise ValueError(f"array of shape {array.shape} does not lie in pool {self.ident}: copy it there first")
         return Handle(self.ident, offset, array.shape, strides, array.dtype)
+
+    def constant_handle(self, array: NDArray[Any]) -> Handle:
+        """Return the handle of an array that lies in this pool and is never written again."""
+        return self.handle(array)._replace(constant=next(self._constants))
 
     def share(self, name: str, nbytes: int) -> NamedMemory:
         """Make shared memory with a name, beside the pool; see `NamedMemory`."""
@@ -288,7 +293,7 @@ def as_shape(shape: Union[int, Sequence[int]]) -> Tuple[int, ...]:
     """
     try:
         # (not all of them, if they are very many, or have no end)
-        sizes = tuple(index(size) for size in islice(shape, MAX_NDIM + 1))  # type: ignore[arg-type]
+        sizes = tuple(index(size) for size in itertools.islice(shape, MAX_NDIM + 1))  # type: ignore[arg-type]
     except TypeError:
         try:
             sizes = (index(shape),)  # type: ignore[arg-type]

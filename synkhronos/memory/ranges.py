@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,14 @@ class Ranges(NamedTuple):
     pool : int
         Its number.
     starts, stops : array of int64
+    constant : int
+        If they are those of a whole array that is never written: its number, as in its handle.
     """
 
     pool: int
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
+    constant: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -55,21 +58,22 @@ def ranges_of(handle: Handle, rows: Optional[NDArray[np.int64]] = None) -> Range
     ----------
     handle : Handle
     rows : array of int, optional
-        Their numbers, none negative; all by default.
+        Their numbers, none negative; all by default, and always of an array that is never written.
 
     Examples
     --------
     >>> x = Handle(3, 800, (100, 2), None, np.dtype("f8"))
     >>> ranges_of(x)
-    Ranges(pool=3, starts=array([800]), stops=array([2400]))
+    Ranges(pool=3, starts=array([800]), stops=array([2400]), constant=0)
     >>> ranges_of(x, np.array([7, 5, 4, 5]))
-    Ranges(pool=3, starts=array([864, 912]), stops=array([896, 928]))
+    Ranges(pool=3, starts=array([864, 912]), stops=array([896, 928]), constant=0)
     """
     if 0 in handle.shape or (rows is not None and not len(rows)):
         return Ranges(handle.pool, np.zeros(0, np.int64), np.zeros(0, np.int64))
-    if rows is None:
+    if rows is None or handle.constant:
         low, high = extent(handle.shape, handle.strides, handle.dtype.itemsize)
-        return Ranges(handle.pool, np.array([handle.offset + low]), np.array([handle.offset + high]))
+        starts, stops = np.array([handle.offset + low]), np.array([handle.offset + high])
+        return Ranges(handle.pool, starts, stops, handle.constant)
     of_row = handle._replace(shape=handle.shape[1:], strides=None if handle.strides is None else handle.strides[1:])
     low, high = extent(of_row.shape, of_row.strides, handle.dtype.itemsize)
     step = high if handle.strides is None else handle.strides[0]
@@ -82,19 +86,19 @@ def ranges_of(handle: Handle, rows: Optional[NDArray[np.int64]] = None) -> Range
 
 
 def by_pool(parts: Iterable[Ranges]) -> List[Ranges]:
-    """Return the ranges of each pool together, in the order of the pools, none of them twice."""
-    found: Dict[int, List[Ranges]] = {}
+    """Return the ranges of each pool, and of each constant, together, in their order, none of them twice."""
+    found: Dict[Tuple[int, int], List[Ranges]] = {}
     for part in parts:
         if len(part.starts):
-            found.setdefault(part.pool, []).append(part)
-    return [_together(pool, of_pool) for pool, of_pool in sorted(found.items())]
+            found.setdefault((part.pool, part.constant), []).append(part)
+    return [_together(of_one) for _, of_one in sorted(found.items())]
 
 
-def _together(pool: int, parts: Sequence[Ranges]) -> Ranges:
+def _together(parts: Sequence[Ranges]) -> Ranges:
     if len(parts) == 1:
         return parts[0]
     pairs = np.unique(
         np.stack([np.concatenate([part.starts for part in parts]), np.concatenate([part.stops for part in parts])]),
         axis=1,
     )
-    return Ranges(pool, pairs[0].copy(), pairs[1].copy())
+    return Ranges(parts[0].pool, pairs[0].copy(), pairs[1].copy(), parts[0].constant)

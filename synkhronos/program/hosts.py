@@ -6,7 +6,7 @@ import os
 import sys
 from typing import NoReturn
 
-from ..errors import StateError
+from ..errors import StateError, SynkhronosError
 from ..launchers.hosts.serve import Server
 from ..launchers.hosts.world import MEETING, ToldWorld, World, world_of_process
 from .program import PROGRAM
@@ -38,6 +38,8 @@ def serve(world: World) -> NoReturn:
         flush()
         world.end()
         status = 0
+    except SynkhronosError as error:
+        print(f"synkhronos: {error}", file=sys.stderr)
     finally:
         flush()
         os._exit(status)

@@ -23,6 +23,9 @@ logger = logging.getLogger("synkhronos")
 #: Open files that a rank takes in the master: its pool and what it prints.
 DESCRIPTORS_PER_RANK = 4
 
+#: Those that any rank of a session over several hosts takes in the processes that speak for a host, while it begins.
+DESCRIPTORS_PER_RANK_OF_HOSTS = 8
+
 
 def fork(
     n_parallel: Optional[int] = None,
@@ -133,14 +136,9 @@ def fork(
     root, n_near = _integer("master_rank", master_rank), len(hosts.near) if hosts else size
     if not 0 <= root < n_near:
         raise ArgumentValueError("master_rank", f"from 0 to {n_near - 1}, as there are {n_near} ranks", str(root))
-    most = machine.descriptor_limit() // DESCRIPTORS_PER_RANK
-    if size > max(1, most):
-        raise SynkhronosError(
-            (
-                f"n_parallel: {size} ranks cannot be started, at most {most}: the limit of open files (ulimit -n) "
-                f"is {machine.descriptor_limit()}, and every rank takes {DESCRIPTORS_PER_RANK}"
-            )
-        )
+    _check_files(size, machine.descriptor_limit(), DESCRIPTORS_PER_RANK)
+    for host in there:
+        _check_files(size, host.files, DESCRIPTORS_PER_RANK_OF_HOSTS, f" on host {host.name}")
     check_timeout(timeout)
     if random not in ("split", "same"):
         raise ArgumentValueError("random", "'split' or 'same'", repr(random))
@@ -290,6 +288,16 @@ def get_n_gpu() -> int:
     True
     """
     return gpus.count_gpus()
+
+
+def _check_files(size: int, limit: Optional[int], of_rank: int, where: str = "") -> None:
+    """Refuse so many ranks if their files are more than a process may have open."""
+    most = size if limit is None else limit // of_rank
+    if size > max(1, most):
+        raise SynkhronosError(
+            f"n_parallel: {size} ranks cannot be started, at most {most}: the limit of open files (ulimit -n){where} "
+            f"is {limit}, and every rank takes {of_rank}"
+        )
 
 
 def _integer(argument: str, value: Any) -> int:

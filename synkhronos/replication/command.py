@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..host import machine
 from ..runtime.command import Command
@@ -71,6 +72,7 @@ class Distribute(Command):
     """Give the ranks functions and the shared variables that they use."""
 
     title = "distribute"
+    counts = "modules and functions ready"
 
     def __init__(self, shareds: Sequence[SharedItem], functions: Sequence[FunctionItem]) -> None:
         self.shareds, self.items = list(shareds), list(functions)
@@ -85,7 +87,7 @@ class Distribute(Command):
         if self.directory and machine.working_directory() != self.directory:
             os.chdir(self.directory)
         if context.replicas is None:
-            context.replicas = Builder()
+            context.replicas = Builder(context)
         source, held, values = context.replicas, dict(context.shareds), []
         for item in self.shareds:
             held[item.number], value = source.shared(item, held, context.rank, context.size)
@@ -110,6 +112,9 @@ class Distribute(Command):
 class Builder(Replicas):
     """Builds the replicas of a rank other than the master, which owns them."""
 
+    def __init__(self, context: RankContext) -> None:
+        self._rank, self._barrier, self._counts = context.rank, context.barrier, context.pools.spans_hosts
+
     @point("replication")
     def shared(
         self, item: SharedItem, held: Mapping[int, SharedEntry], rank: int, size: int
@@ -129,10 +134,30 @@ class Builder(Replicas):
         self, engine: Any, numbers: Sequence[int], pickled: bytes, held: Mapping[int, SharedEntry], pools: Any
     ) -> List[FunctionEntry]:
         variables: Dict[int, Any] = {number: entry.reference() for number, entry in held.items()}
-        loaded = engine.loads(pickled, variables, pools.lasting)
-        for compiled in loaded:
-            engine.warm_up(compiled)
+        with self._counting(engine) as count:
+            loaded = engine.loads(pickled, variables, pools.lasting)
+            for compiled in loaded:
+                engine.warm_up(compiled)
+                count()
         return [_owned(number, engine, compiled) for number, compiled in zip(numbers, loaded)]
+
+    @contextmanager
+    def _counting(self, engine: Any) -> Iterator[Callable[..., object]]:
+        """Count what is ready, in the words of steps, for the log of the master: another host may have to compile."""
+        block, rank = self._barrier.block, self._rank
+
+        def count(*_: object) -> None:
+            block.steps[rank] += 1
+
+        block.steps[rank] = block.undone[rank] = 0
+        block.steps_command[rank] = self._barrier.command
+        if self._counts:  # (otherwise other ranks may be threads of this process, which has one to tell)
+            engine.watch_modules(count)
+        try:
+            yield count
+        finally:
+            if self._counts:
+                engine.watch_modules(None)
 
     def forget(self, thing: Tuple[str, int]) -> None:
         pass  # the registry was all that had it

@@ -33,6 +33,8 @@ class Command(ABC):
     frozen: Optional[bytes] = None
     #: Whether ranks count steps in the control block: a deadline begins with the last one, and errors say how many.
     has_steps = False
+    #: What ranks on several hosts count in the words of steps meanwhile, as the log says it, if it takes long.
+    counts = ""
     #: Whether `synkhronos.traffic` counts it.
     is_counted = False
     #: The step about which `finish` has raised; by default an error is about the one that its rank was making.

@@ -124,7 +124,7 @@ class RankContext:
         fetcher = None
         if hosts is not None:
             fetcher = Fetcher(barrier, pool, watch_fetch or watch)
-            known.reach(filter(hosts.is_far, pools), fetcher.fetch, hosts.own > 0)
+            known.reach(filter(hosts.is_far, pools), fetcher.fetch, fetcher.check_room, hosts.own > 0)
         borrowed = functools.partial(memory_in_cells, registry)
         transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, fetcher)
         return cls(barrier, pool, known, transport, registry)

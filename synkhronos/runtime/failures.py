@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
@@ -15,11 +16,20 @@ MAX_TEXT_CHARS, MAX_SUMMARY_CHARS = 10000, 2000
 
 
 class Failure:
-    """An exception of another rank as it travels: as text, since not every exception can be pickled."""
+    """An exception of another rank as it travels: as text, since not every exception can be pickled.
+
+    Attributes
+    ----------
+    text, summary : str
+        The traceback, and its last line.
+    module : str, optional
+        The name of the module that the rank does not find.
+    """
 
     def __init__(self, error: BaseException) -> None:
         self.text = _text(error)
         self.summary = _summary(error)
+        self.module = error.name if isinstance(error, ModuleNotFoundError) else None
 
 
 def _text(error: BaseException) -> str:
@@ -63,6 +73,10 @@ def worker_error(
     message = f"rank {ranks[0]}{where[ranks[0]]} raised {failures[ranks[0]].summary} in {command.title}"
     for rank in ranks[1:]:
         message += f"\nrank {rank}{where[rank]} raised {failures[rank].summary}"
+    for module in sorted({failures[rank].module or "" for rank in ranks if where[rank]} & set(sys.modules)):
+        file = getattr(sys.modules[module], "__file__", None)
+        if file is not None:
+            message += f"\nmodule {module} is here from {file}: put it where all hosts see it, or install it on them"
     texts = {rank: failures[rank].text for rank in ranks}
     error = WorkerError(message, ranks[0], texts, updated)
     error.command = command.title

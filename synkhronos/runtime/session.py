@@ -49,6 +49,9 @@ STACKS_TIMEOUT_S = 0.5
 #: Seconds of waiting after which a line in the log names the ranks that are awaited.
 WARN_AFTER_S = 60.0
 
+#: The same, at a lower level, for commands of which is known how far ranks are.
+TELL_EVERY_S = 10.0
+
 
 class Session:
     """Ranks that execute commands together.
@@ -325,15 +328,28 @@ class Session:
                 self._restart_clock(now)
             if now > self._deadline:
                 self._fatal = self._late()
-            elif now > self._warn:
-                self._warn = now + WARN_AFTER_S
-                missing = ", ".join(map(str, self._missing()))
-                logger.warning("waiting for rank(s) %s in %s, since %.0f s", missing, self._title, now - self._moved)
+            elif now > self._warn and self._command is not None:
+                since = now - self._moved
+                level = logging.INFO if self._command.counts and since < WARN_AFTER_S else logging.WARNING
+                self._warn = now + (TELL_EVERY_S if level == logging.INFO else WARN_AFTER_S)
+                logger.log(level, "waiting for %s in %s, since %.0f s", self._awaited(), self._title, since)
         return self._fatal
+
+    def _awaited(self) -> str:
+        """Return the ranks that are awaited, on which hosts, and how far they are, as the log says it."""
+        by_host: Dict[str, List[int]] = {}
+        for rank in self._missing():
+            by_host.setdefault(self.launcher.host(rank), []).append(rank)
+        found, counts = [], "" if self._command is None else self._command.counts
+        for host, ranks in by_host.items():
+            done = f" ({min(self._steps_made()[0][rank] for rank in ranks)} {counts})" if host and counts else ""
+            found.append(f"rank(s) {', '.join(map(str, ranks))}" + (f" on host {host}" if host else "") + done)
+        return ", ".join(found)
 
     def _restart_clock(self, now: float) -> None:
         """Count the time that the command may take, and until the ranks are named that are awaited, from now on."""
-        self._moved, self._warn = now, now + WARN_AFTER_S
+        self._moved = now
+        self._warn = now + (TELL_EVERY_S if self._command is not None and self._command.counts else WARN_AFTER_S)
         self._deadline = float("inf") if self._timeout is None else now + self._timeout
 
     def _steps_made(self) -> Tuple[List[int], List[int]]:

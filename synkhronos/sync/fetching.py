@@ -17,7 +17,7 @@ or until that is under way, and for the result later.
 from __future__ import annotations
 
 import pickle
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory import messages
@@ -75,7 +75,7 @@ class Fetcher:
 
     @point("channel")
     def fetch(self, ranges: Sequence[Ranges]) -> None:
-        """Bring these ranges here, each pool at most once among them.
+        """Bring these ranges here, none of them twice.
 
         Raises
         ------
@@ -84,8 +84,20 @@ class Fetcher:
         SynkhronosError
             They cannot be had.
         """
-        wanted: List[Any] = [(each.pool, each.starts, each.stops) for each in ranges]
-        self._ask("fetch", wanted)
+        self._ask("fetch", [tuple(each) for each in ranges])
+
+    @point("channel")
+    def check_room(self, ranges: Sequence[Ranges]) -> None:
+        """Have it checked that this host has memory for these ranges; called by all of its ranks in a command.
+
+        Raises
+        ------
+        Aborted
+            As in `fetch`.
+        SynkhronosError
+            It has not, for those of all ranks together.
+        """
+        self._ask("room", [tuple(each) for each in ranges])
 
     @point("channel")
     def all_reduce(self, parts: Sequence[Part], meanwhile: bool = False) -> int:

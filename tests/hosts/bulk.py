@@ -374,6 +374,29 @@ def fail_somewhere(n):
     check(variable, expected("max", ranks), "after shapes had differed")
 
 
+def interrupt_constants():
+    """Press Ctrl-C while a constant is on its way; the next call has it whole, and so have those after it."""
+    x = engine.variable("x", "float64", 2)
+    f = synk.function([x], (engine.sum(x, axis=0), "sum"))
+    rows = np.random.RandomState(3).randint(-5, 5, (1 << 15, 64)).astype("float64")  # 16 MiB
+    f(rows[:100])
+    interrupted = 0
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for i in range(ROUNDS):
+        data = synk.data(rows + i, constant=True)  # mostly where the last one was
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.004 * (i + 1))
+            f(data)
+            time.sleep(0.1)
+        except KeyboardInterrupt:
+            interrupted += 1
+        for batch in (slice(1, 1 << 15), [5, 30_000], slice(0, 1 << 15, 7)):
+            np.testing.assert_array_equal(f(data, batch=batch), (rows + i)[batch].sum(axis=0))
+        del data
+    signal.signal(signal.SIGALRM, before)
+    assert interrupted == ROUNDS
+
+
 def engine_session():
     """Return the session of this program."""
     from synkhronos.program.program import PROGRAM
@@ -393,6 +416,7 @@ def main(hosts, ranks):
     reduce_groups(n)
     start_some(n)
     fail_somewhere(n)
+    interrupt_constants()
     try:
         engine_session().run(Failing(n - 1, "death"))
     except WorkerDied as error:

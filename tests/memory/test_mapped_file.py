@@ -174,3 +174,44 @@ def test_without_proc_files_are_taken_as_they_are(values, tmp_path, monkeypatch)
     os.remove(tmp_path / "c.npy")
     with refuses(ValueError, "value", got="cannot be found any more"):
         describe(array)
+
+
+# --- on other hosts ---
+
+
+def test_other_hosts_take_a_copy(tmp_path):
+    x = np.arange(100_000.0)
+    path = tmp_path / "x.npy"
+    np.save(path, x)
+    handle = mapped_file.describe(np.load(path, mmap_mode="r"))
+    copied = tmp_path / "copy.npy"
+    copied.write_bytes(path.read_bytes() + b"and more")  # it has grown since
+    os.rename(copied, path)
+    mapping = mapped_file.open_mapping(handle, elsewhere=True)
+    np.testing.assert_array_equal(np.ndarray(handle.shape, handle.dtype, mapping, handle.offset), x)
+    with pytest.raises(ValueError, match="was replaced"):
+        mapped_file.open_mapping(handle)
+
+
+@pytest.mark.parametrize("place", [0, 100, 400_000, 800_000], ids=str)
+def test_other_hosts_refuse_another_content(tmp_path, place):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(100_000.0))
+    handle = mapped_file.describe(np.load(path, mmap_mode="r"))
+    with open(path, "r+b") as file:
+        file.seek(place)
+        file.write(b"\x07" * 60_000 if place else b"\x07")
+    with pytest.raises(
+        ValueError, match=r"x\.npy is not the same as on the program's host \(8.* bytes here, 800128 there\)"
+    ):
+        mapped_file.open_mapping(handle, elsewhere=True)
+
+
+def test_what_is_written_to_need_not_be_the_same(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(10.0))
+    x = np.load(path, mmap_mode="r+")
+    handle = mapped_file.describe(x)
+    x[:] = 7
+    mapping = mapped_file.open_mapping(handle, elsewhere=True)
+    assert np.ndarray(handle.shape, handle.dtype, mapping, handle.offset).tolist() == [7.0] * 10

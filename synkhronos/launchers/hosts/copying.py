@@ -24,11 +24,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from ...memory import messages
+from ...errors import SharedMemoryError
+from ...memory import memfd, messages
 from ...memory.attach import PoolMap
 from ...memory.handles import Handle
 from ...memory.pool import WINDOW_BYTES, Pool
-from ...memory.ranges import Ranges
+from ...memory.ranges import Ranges, by_pool
 from ...sync.barrier import BARRIERS_PER_COMMAND
 from ...sync.control_block import ABORTED, ControlBlock
 from ...sync.fetching import Part
@@ -43,10 +44,11 @@ logger = logging.getLogger("synkhronos")
 #: Seconds after which the block is looked at even if nobody has woken the thread.
 LOOK_EVERY_S = 0.2
 
+#: Bytes that are reserved without a look at the machine's memory.
+CHECK_FROM_BYTES = 1 << 20
+
 #: Seconds that what some ranks of this host have reached is kept back until the others have reached it, too.
 TOGETHER_S = 0.005
-
-Key = Tuple[int, Ranges]
 
 
 class Copying(ABC):
@@ -86,7 +88,9 @@ class Copying(ABC):
         self._cancelling = 0  # what the courier has not let go of
         self._postponed: List[Callable[[], None]] = []
         self._reductions: Dict[int, _Reduced] = {}  # by barrier
-        self._fetched: Dict[Key, _Fetch] = {}
+        self._fetched: Dict[Ranges, _Fetch] = {}
+        self._constants: Dict[Tuple[int, int], _Fetch] = {}  # by pool and number: what has come to stay
+        self._rooms: Dict[int, List[Tuple[_Waits, List[Ranges]]]] = {}  # by barrier: what needs memory, for whom
         self._fetches: Dict[int, _Fetch] = {}
         self._number = 0
         self._keep: List[Any] = [None, None]
@@ -182,15 +186,16 @@ class Copying(ABC):
             if epoch >= (self._given_up + 1) * BARRIERS_PER_COMMAND:
                 getattr(self, "_begin_" + kind)(_Waits(rank, asked), epoch, *request)
 
-    def _begin_fetch(self, waits: _Waits, epoch: int, wanted: Sequence[Tuple[int, Any, Any]]) -> None:
+    def _begin_fetch(self, waits: _Waits, epoch: int, wanted: Sequence[Tuple[Any, ...]]) -> None:
         """Have memory of other hosts brought here; each thing is asked for once, however many ranks want it."""
         if epoch != self._epoch:  # ranks have met since: what was fetched before may have changed
             self._epoch, self._fetched = epoch, {}
-        for pool, starts, stops in wanted:
-            ranges = Ranges(pool, starts, stops)
-            fetch = self._fetched.get((pool, ranges))
-            if fetch is None or waits.rank in fetch.ranks:
-                fetch = self._fetched[pool, ranges] = self._ask(ranges)
+        for ranges in [Ranges(*each) for each in wanted]:
+            known: Any = self._constants if ranges.constant else self._fetched
+            key = (ranges.pool, ranges.constant) if ranges.constant else ranges
+            fetch = known.get(key)
+            if fetch is None or (fetch.error if ranges.constant else waits.rank in fetch.ranks):
+                fetch = known[key] = self._ask(ranges)
                 waits.received += ranges.nbytes
             fetch.ranks.add(waits.rank)
             waits.error = waits.error or fetch.error
@@ -203,23 +208,25 @@ class Copying(ABC):
     def _ask(self, ranges: Ranges) -> _Fetch:
         self._number += 1
         fetch = self._fetches[self._number] = _Fetch(self._number, ranges)
+        try:
+            self.memory[ranges.pool].reserve(ranges)
+        except (OSError, SharedMemoryError) as error:
+            self._end_fetch(fetch.number, str(error))
+            return fetch
         if self.bulk is not None and ranges.nbytes >= CARRIED_BYTES:
             self._when_free(partial(self._ask_courier, self.bulk, fetch))
         else:
             host = self.hosts.of(ranges.pool)
-            self.line_to(host).send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *ranges)
+            self.line_to(host).send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *ranges[:3])
         return fetch
 
     def _ask_courier(self, bulk: Bulk, fetch: _Fetch) -> None:
         host = self.hosts.of(fetch.ranges.pool)
-        try:
-            buffers = self.memory[fetch.ranges.pool].places(fetch.ranges)
-        except OSError as error:
-            self._end_fetch(fetch.number, str(error))
-            return
+        memory = self.memory[fetch.ranges.pool].up_to(int(fetch.ranges.stops.max()))
+        buffers = [as_bytes(part) for part in fetch.ranges.of(memory)]
         fetch.carried = bulk.new_fetch()
         bulk.courier.receive(self._places[host], fetch.carried, buffers, partial(self._on_carried, fetch.number))
-        self.line_to(host).send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *fetch.ranges)
+        self.line_to(host).send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *fetch.ranges[:3])
 
     def _when_free(self, begin: Callable[[], None]) -> None:
         """Do something once the courier has let go of what was given up."""
@@ -285,8 +292,8 @@ class Copying(ABC):
             return
         fetch.is_done = True
         if reason:
-            host = self.hosts.names[self.hosts.of(fetch.ranges.pool)]
-            fetch.error = f"memory of host {host} could not be brought here: {reason}"
+            there, here = (self.hosts.names[i] for i in (self.hosts.of(fetch.ranges.pool), self.hosts.own))
+            fetch.error = f"what lies on host {there} could not be brought to host {here}: {reason}"
         for waits in fetch.waiting:
             waits.error = waits.error or fetch.error
             waits.open -= 1
@@ -301,6 +308,25 @@ class Copying(ABC):
         block.received[waits.rank] += waits.received
         block.fetch_done[waits.rank] = -waits.number if waits.error else waits.number
         block.fetched[waits.rank].release()
+
+    def _begin_room(self, waits: _Waits, epoch: int, wanted: Sequence[Tuple[Any, ...]]) -> None:
+        """Tell all ranks of this host, once all have asked, whether there is memory for all that they will fetch."""
+        asking = self._rooms.setdefault(epoch, [])
+        asking.append((waits, [Ranges(*each) for each in wanted]))
+        if len(asking) < len(self.hosts.near):
+            return
+        del self._rooms[epoch]
+        error = ""
+        together = by_pool(ranges for _, of_rank in asking for ranges in of_rank)
+        try:
+            missing = {ranges.pool: self.memory[ranges.pool].missing(ranges) for ranges in together}
+            for pool in missing:
+                self.memory[pool].check_free(sum(missing.values()))
+        except (OSError, SharedMemoryError) as failure:
+            error = f"host {self.hosts.names[self.hosts.own]} cannot hold the arguments of its ranks: {failure}"
+        for each, _ in asking:
+            each.error = error
+            self._tell(each)
 
     # -- reductions over hosts -----------------------------------------------------------------------------------
 
@@ -392,7 +418,8 @@ class Copying(ABC):
     def _give_up(self, everything: bool = False) -> None:
         """Forget what ranks were waiting for, and have the courier let go of it, here and on the other hosts."""
         fetches, self._fetches, self._fetched = self._fetches, {}, {}
-        self._postponed = []
+        self._constants = {key: fetch for key, fetch in self._constants.items() if fetch.is_done}
+        self._rooms, self._postponed = {}, []
         first = -1 if everything else self._given_up * BARRIERS_PER_COMMAND
         self._reductions, under_way = {}, self._reductions
         for epoch, reduced in under_way.items():
@@ -515,17 +542,37 @@ class _Memory:
             written = os.pwrite(self._fd, content, start)
             content, start = content[written:], start + written
 
-    def places(self, ranges: Ranges) -> List[Any]:
-        """Return arrays over ranges that can be written to.
+    def missing(self, ranges: Ranges) -> int:
+        """Return how many bytes of ranges have no page yet, about."""
+        return sum(stop - start for start, stop in self._holes(ranges))
+
+    def check_free(self, nbytes: int) -> None:
+        """Raise `SharedMemoryError` if this host has no memory for so many more bytes."""
+        memfd.check_free(self._fd, nbytes)
+
+    def reserve(self, ranges: Ranges) -> None:
+        """Have pages for ranges, so that they can be written to.
 
         Raises
         ------
-        OSError
+        OSError, SharedMemoryError
             There is no memory for them.
         """
-        for start, stop in zip(ranges.starts.tolist(), ranges.stops.tolist()):
+        holes = self._holes(ranges)
+        nbytes = sum(stop - start for start, stop in holes)
+        if nbytes >= CHECK_FROM_BYTES:
+            self.check_free(nbytes)
+        for start, stop in holes:
             os.posix_fallocate(self._fd, start, stop - start)
-        return [as_bytes(part) for part in ranges.of(self.up_to(int(ranges.stops.max())))]
+
+    def _holes(self, ranges: Ranges) -> List[Tuple[int, int]]:
+        """Return the ranges without what they have pages for at their beginning."""
+        found = []
+        for start, stop in zip(ranges.starts.tolist(), ranges.stops.tolist()):
+            hole = os.lseek(self._fd, start, os.SEEK_HOLE)
+            if hole < stop:
+                found.append((hole, stop))
+        return found
 
     def up_to(self, stop: int) -> memoryview:
         """Return its bytes, at least so many."""

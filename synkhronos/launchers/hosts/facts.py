@@ -30,6 +30,8 @@ class Facts(NamedTuple):
         Process ids of those that last as long as the program: the one that speaks for the host, and its keeper.
     place : int, optional
         Its number in MPI's world, if large arrays travel by MPI; the first host knows.
+    files : int, optional
+        How many files a process there may have open; None if that does not matter.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Facts(NamedTuple):
     versions: Dict[str, Optional[str]]
     processes: Tuple[int, ...]
     place: Optional[int] = None
+    files: Optional[int] = None
 
 
 def facts(*processes: int) -> Facts:
@@ -52,7 +55,7 @@ def facts(*processes: int) -> Facts:
         except metadata.PackageNotFoundError:
             versions[package] = None
     name = os.environ.get("SYNK_HOST_NAME") or socket.gethostname()
-    return Facts(name, machine.core_budget(), versions, (os.getpid(), *processes))
+    return Facts(name, machine.core_budget(), versions, (os.getpid(), *processes), files=machine.descriptor_limit())
 
 
 def differences(hosts: Sequence[Facts]) -> List[str]:

@@ -73,6 +73,7 @@ class MpiWorld(World):
         self.place, self.process = place, place.process
         self.n = place.n_processes or 0
         self._comm: Any = None
+        self._wrong = ""  # why it cannot be used; the same on all hosts
 
     def tell(self, meeting: Meeting) -> None:
         self._begin().bcast(meeting, root=0)
@@ -89,7 +90,7 @@ class MpiWorld(World):
         SynkhronosError
             MPI's world is not the launcher's, or has several processes on a host.
         """
-        if self._comm is None:
+        if self._comm is None and not self._wrong:
             for name, value in environment.settings(os.environ, interfaces()).items():
                 os.environ[name] = value
             try:
@@ -105,11 +106,13 @@ class MpiWorld(World):
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
             comm = MPI.COMM_WORLD
             wrong = environment.wrong_world(self.place, comm.Get_size())
-            local = self.place._replace(local_size=comm.Split_type(MPI.COMM_TYPE_SHARED).Get_size())
-            wrong = wrong or environment.refusal(local, os.environ, socket.gethostname())
-            if wrong:
-                raise SynkhronosError(wrong)
-            self._comm, self.n = comm, comm.Get_size()
+            there = comm.allgather((comm.Split_type(MPI.COMM_TYPE_SHARED).Get_size(), socket.gethostname()))
+            for local_size, host in there:
+                place = self.place._replace(local_size=local_size)
+                wrong = wrong or environment.refusal(place, os.environ, host)
+            self._wrong, self._comm, self.n = wrong, comm, comm.Get_size()
+        if self._wrong:
+            raise SynkhronosError(self._wrong)
         return self._comm
 
     def courier(self) -> Optional[Courier]:
