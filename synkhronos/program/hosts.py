@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -24,6 +25,9 @@ def take_place() -> None:
             "this program was started on several hosts, and MPI was initialised before synkhronos (by Theano, "
             "where mpi4py is installed): run it by python -m synkhronos, or import synkhronos first"
         )
+    if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL and world is not None:
+        # MPICH's launcher sends it to the processes of a job in which one has ended, to say so: they would end, too.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if world is not None and world.process == 0:
         PROGRAM.meet(world)
     elif world is not None:
@@ -35,7 +39,6 @@ def serve(world: World) -> NoReturn:
     status = 1
     try:
         Server(world, PROGRAM.enter_rank).serve()
-        world.end()
         status = 0
     finally:
         for stream in (sys.stdout, sys.stderr):

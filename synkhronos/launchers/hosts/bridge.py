@@ -49,12 +49,17 @@ class Bridge(Servant):
     ----------
     world : World
         The hosts.
+
+    Attributes
+    ----------
+    has_met : bool
+        Whether the hosts have met.
     """
 
     def __init__(self, world: World) -> None:
         super().__init__("the bridge", lambda sock, master: _Bridge(sock, master, world).loop())
         self.world = world
-        self._met = False
+        self.has_met = False
 
     def hosts(self) -> List[Facts]:
         """Return what the hosts say of themselves that are there, this one first.
@@ -65,6 +70,7 @@ class Bridge(Servant):
             They have not met, or do not go together.
         """
         found: List[Facts] = self._checked(self.ask(("hosts",), (), MEET_TIMEOUT_S))
+        self.has_met = True
         return found
 
     def open(self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]) -> Any:
@@ -138,15 +144,15 @@ class _Bridge:
             self._meet()  # if it was not needed before: the others wait for it, and are told to end
         except (SynkhronosError, OSError):
             self.world.abort()
-        lost, lines = dict(self.lost), list(self.lines.values())
+        together, lines = not self.lost, list(self.lines.values())
         for line in lines:
             try:
-                line.send("bye")
+                line.send("bye", together)
             except OSError:
                 pass
-        if self.bulk is not None and not self.bulk.close() or lost:
-            self.world.abort()
-        self.world.end()
+        if together and self.bulk is not None:
+            together = self.bulk.close()
+        self.world.end(together)
 
     def _meet(self) -> None:
         """Meet the others, if that was not done before."""

@@ -51,12 +51,18 @@ class World(ABC):
         return None
 
     @abstractmethod
-    def end(self) -> None:
-        """Take leave of the others; once, when nothing more is to be done."""
+    def end(self, together: bool) -> None:
+        """Take leave of the others; once, when nothing more is to be done but to end this process.
+
+        Parameters
+        ----------
+        together : bool
+            Whether all others take leave, too: MPI would wait for those that are gone.
+        """
 
     @abstractmethod
     def abort(self) -> None:
-        """End all processes that can still be reached, this one too; when the others cannot take leave."""
+        """End all processes that can be reached, this one too; when the others cannot be told to end."""
 
 
 class MpiWorld(World):
@@ -117,8 +123,8 @@ class MpiWorld(World):
 
         return Courier(comm.Dup(), comm.Get_attr(MPI.TAG_UB))
 
-    def end(self) -> None:
-        if self._comm is not None:
+    def end(self, together: bool) -> None:
+        if together and self._comm is not None:
             from mpi4py import MPI
 
             MPI.Finalize()
@@ -160,12 +166,12 @@ class StartedWorld(World):
     def hear(self) -> Meeting:
         raise NotImplementedError("the first host starts the others")
 
-    def end(self) -> None:
+    def end(self, together: bool) -> None:
         for process in self.processes:
             process.wait()
 
     def abort(self) -> None:
-        self.end()  # they end by themselves
+        self.end(False)  # they end by themselves
 
 
 class ToldWorld(World):
@@ -181,7 +187,7 @@ class ToldWorld(World):
     def hear(self) -> Meeting:
         return self._meeting
 
-    def end(self) -> None:
+    def end(self, together: bool) -> None:
         pass
 
     def abort(self) -> None:
