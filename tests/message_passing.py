@@ -31,6 +31,7 @@ class World:
         self.comms = [Comm(self, rank, n) for rank in range(n)]
         self.held = set()  # (source, dest) whose messages do not arrive now
         self.sent = 0
+        self.come = [0] * n  # the barriers that each process has come to
 
 
 class Comm:
@@ -66,12 +67,19 @@ class Comm:
             self.match((source, tag))
         return request
 
-    def Improbe(self, source, tag):
+    def Improbe(self, source=None, tag=None):
         """Return a message that has arrived, and that no receive was posted for, or None."""
         with self.world.lock:
             self.advance()
-            waiting = self.unexpected[source, tag]
-            return Message(self, waiting.popleft()) if waiting else None
+            for key in [(source, tag)] if tag is not None else list(self.unexpected):
+                if self.unexpected[key]:
+                    return Message(self, self.unexpected[key].popleft())
+            return None
+
+    def Ibarrier(self):
+        with self.world.lock:
+            self.world.come[self.rank] += 1
+            return Barrier(self, self.world.come[self.rank])
 
     def advance(self):
         """Let messages arrive: what happens within MPI while a request is tested."""
@@ -113,6 +121,23 @@ class Message:
                 buffer[: self.send.buffer.nbytes] = self.send.buffer
             request.complete = self.send.complete = True
         return request
+
+
+class Barrier:
+    """A request that is complete when all have come."""
+
+    error = None
+
+    def __init__(self, comm, number):
+        self.comm, self.number = comm, number
+
+    @property
+    def complete(self):
+        return min(self.comm.world.come) >= self.number
+
+    @staticmethod
+    def Testsome(requests):
+        return Request.Testsome(requests)
 
 
 class Request:

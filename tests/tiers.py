@@ -51,7 +51,7 @@ SLOW = (
     Rule("", "tests/launchers/test_courier.py", r"test_all_reduce\[.*-[24]\]|test_sizes\[.*-[124]\]|hardly|rare|waits"),
     *[
         Rule("", f"tests/launchers/test_{name}.py")
-        for name in ("courier_over_mpi", "fd_passing", "keeper", "local", "output", "rank_main")
+        for name in ("fd_passing", "keeper", "local", "output", "rank_main")
     ],
     Rule("", "tests/program/"),
     Rule("", "tests/programs/"),
@@ -100,7 +100,6 @@ RULES = (
     Rule("thorough", "tests/exact_programs/", r"on_processes|test_program\[(?!mlp\]|highway|char_cnn|autoencoder)"),
     Rule("thorough", "tests/exact_programs/", r"boltzmann|\[variational|\[gru|statistics_tell"),
     Rule("thorough", "tests/functions/test_exact.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
-    Rule("thorough", "tests/launchers/test_courier_over_mpi.py"),
     Rule("thorough", "tests/functions/test_default_ops.py", r"\bthreads-1"),
     # Hundreds of graphs, each for two kinds of functions: one kind, and the simple rules, are enough for `make test`.
     Rule("thorough", "tests/sharding/", r"\[exact-"),

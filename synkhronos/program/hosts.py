@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from typing import NoReturn
 
 from ..errors import StateError
@@ -25,25 +26,38 @@ def take_place() -> None:
             "this program was started on several hosts, and MPI was initialised before synkhronos (by Theano, "
             "where mpi4py is installed): run it by python -m synkhronos, or import synkhronos first"
         )
-    if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL and world is not None:
-        # MPICH's launcher sends it to the processes of a job in which one has ended, to say so: they would end, too.
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    if world is not None:
+        ignore_ends_of_others()
     if world is not None and world.process == 0:
         PROGRAM.meet(world)
     elif world is not None:
         serve(world)
 
 
+def ignore_ends_of_others() -> None:
+    """Have this process go on when MPICH's launcher tells it that another one of the job has ended: by SIGUSR1."""
+    of_main_thread = threading.current_thread() is threading.main_thread()
+    if of_main_thread and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
 def serve(world: World) -> NoReturn:
     """Serve the first host, then end this process."""
     status = 1
     try:
-        Server(world, PROGRAM.enter_rank).serve()
+        together = Server(world, PROGRAM.enter_rank).serve()
+        flush()
+        world.end(together)
         status = 0
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        flush()
         os._exit(status)
+
+
+def flush() -> None:
+    """Write out what this process has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 if __name__ == "__main__":

@@ -15,3 +15,39 @@ def test_bulk(mpi, variables, hosts, ranks):
         ["-c", f"import bulk; bulk.main({hosts}, {ranks})"], n=hosts, variables=variables, timeout=TIMEOUT_S
     )
     assert status == 0 and "fine" in printed.splitlines(), printed
+
+
+#: After MPI's farewell the hosts end one after the other.
+ONE_BY_ONE = """
+import time
+import mpi4py
+
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+
+finalize = MPI.Finalize
+
+
+def slowly():
+    process = MPI.COMM_WORLD.Get_rank()
+    finalize()
+    time.sleep(0.4 * process)
+
+
+MPI.Finalize = slowly
+import synkhronos as synk
+from synkhronos.testing import numpy_engine as engine
+
+assert synk.fork(1) == 3
+variable = engine.shared(engine.np.ones(100_000))
+synk.function([], [], updates=[(variable, variable + variable)])()
+synk.all_reduce(variable, op="sum")
+assert synk.get_value(2, variable)[0] == 6.0
+print("fine", flush=True)
+"""
+
+
+def test_hosts_may_end_one_after_the_other(mpi, variables):
+    """None of them has died, to the program that has started them."""
+    status, printed = mpi.run(["-c", ONE_BY_ONE], n=3, variables=variables, timeout=TIMEOUT_S)
+    assert status == 0 and printed.split() == ["fine"], printed

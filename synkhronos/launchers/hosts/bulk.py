@@ -8,7 +8,6 @@ first one says from which number they go on.
 
 from __future__ import annotations
 
-import time
 from typing import Any, Optional, Sequence
 
 import numpy as np
@@ -25,8 +24,8 @@ CARRIED_BYTES = 1 << 16
 #: By how many reductions the hosts may be apart, when a command is given up.
 APART = 2
 
-#: Seconds in which what was cancelled must have been taken, and the courier have ended.
-CLOSE_TIMEOUT_S = 3.0
+#: Seconds in which all hosts must have come to the end, and each courier must have ended.
+FAREWELL_TIMEOUT_S, CLOSE_TIMEOUT_S = 6.0, 3.0
 
 
 class Bulk:
@@ -75,12 +74,10 @@ class Bulk:
         return self.courier.cancel(low, high, done)
 
     def close(self) -> bool:
-        """End the courier; return whether MPI can be finalised."""
-        until = time.monotonic() + CLOSE_TIMEOUT_S
-        while self.courier.left_over and time.monotonic() < until:
-            self.courier.cancel(0, 0)  # 0 is no fetch: it looks for messages of what was cancelled before
-            time.sleep(0.01)
-        return self.courier.close(CLOSE_TIMEOUT_S) and not self.courier.left_over
+        """End the courier, when all hosts do; return whether MPI can be finalised."""
+        farewell = self.courier.take_leave()
+        have_all = farewell.wait(FAREWELL_TIMEOUT_S) and farewell.error is None
+        return self.courier.close(CLOSE_TIMEOUT_S) and have_all
 
 
 def as_bytes(buffer: Any) -> NDArray[np.uint8]:

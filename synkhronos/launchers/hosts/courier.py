@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from ...errors import ArgumentValueError, StateError
 from .all_reduce import AllReduce, Reduction, largest_message
-from .operation import Cancelled, Done, Operation, Ticket
+from .operation import Cancelled, Done, Farewell, Operation, Ticket
 from .progress import Progress
 from .transfer import Receiving, Sending, Transfer
 
@@ -63,7 +63,7 @@ class Courier:
     ----------
     comm : communicator
         Of mpi4py, with a process per host, for the courier alone. Or what has its methods ``Get_rank``, ``Get_size``,
-        ``Isend``, ``Irecv`` and ``Improbe``; requests with ``Cancel`` and the class method ``Testsome``.
+        ``Isend``, ``Irecv``, ``Improbe`` and ``Ibarrier``; requests with ``Cancel`` and the class method ``Testsome``.
     last_tag : int
         The largest tag: ``comm.Get_attr(MPI.TAG_UB)``. The same on all hosts, as is the next.
     chunk_bytes : int
@@ -85,6 +85,7 @@ class Courier:
         self._lock = threading.Lock()  # no order is given after the thread has taken the last one
         self._ended: Optional[BaseException] = None
         self._closing = False
+        self._farewell: Optional[Farewell] = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="synkhronos-courier")
         self._thread.start()
 
@@ -101,11 +102,6 @@ class Courier:
     def received(self) -> List[int]:
         """The bytes received from each host, likewise."""
         return list(self._progress.received)
-
-    @property
-    def left_over(self) -> int:
-        """How many messages other sides have cancelled and not taken: `MPI.Finalize` may wait for them."""
-        return 0 if self._progress.operations else len(self._progress.requests)
 
     def send(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
         """Send the bytes of arrays, one after the other, to a host, which receives as many.
@@ -181,6 +177,16 @@ class Courier:
         self._order(partial(self._progress.cancel, first, last, ticket), ticket)
         return ticket
 
+    def take_leave(self) -> Ticket:
+        """Begin to throw away whatever arrives, until no host has anything left that others have cancelled.
+
+        `MPI.Finalize` would wait for that. All hosts have to call this, when nothing is under way any more; the
+        ticket is over when all are rid of everything.
+        """
+        farewell = Farewell()
+        self._order(partial(setattr, self, "_farewell", farewell), farewell.ticket)
+        return farewell.ticket
+
     def close(self, seconds: Optional[float] = 10.0) -> bool:
         """Give up everything that is under way, and end the thread; return whether it has ended in time.
 
@@ -214,6 +220,8 @@ class Courier:
         try:
             quiet, since = 0, 0.0  # tests that have found nothing, and since when
             while not self._closing or progress.operations:
+                if self._farewell is not None and not self._farewell.ticket.is_over():
+                    progress.take_leave(self._farewell)
                 if not progress.requests:
                     self._take_order(None)
                     quiet = 0

@@ -93,6 +93,10 @@ class Messages:
         """Begin to receive the next message of a stream, which has as many bytes as the buffer."""
         raise NotImplementedError
 
+    def meet(self, operation: Operation) -> None:
+        """Begin what is complete when all hosts have begun it."""
+        raise NotImplementedError
+
     def borrow(self, nbytes: int) -> NDArray[np.uint8]:
         """Return memory with undefined contents."""
         raise NotImplementedError
@@ -135,6 +139,22 @@ class Operation:
     def is_complete(self) -> bool:
         """Return whether nothing is left to do; called while the operation has no request under way."""
         raise NotImplementedError
+
+
+class Farewell(Operation):
+    """The last operation of all hosts, which is over when it has begun on all."""
+
+    def __init__(self) -> None:
+        super().__init__(-1, Ticket())
+
+    def begin(self, messages: Messages) -> None:
+        messages.meet(self)
+
+    def landed(self, messages: Messages, what: Any) -> None:
+        pass
+
+    def is_complete(self) -> bool:
+        return True
 
 
 def in_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

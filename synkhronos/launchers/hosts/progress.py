@@ -146,16 +146,29 @@ class Progress(Messages):
 
     def sweep(self) -> None:
         """Take messages of cancelled operations that have arrived, and forget them: MPI would keep them for ever."""
-        nobody = Operation(-1, Ticket())
-        nobody.error = Cancelled("nobody waits for this")
         others = [host for host in range(self._comm.Get_size()) if host != self._comm.Get_rank()]
         for number, stream, host in itertools.product(self._swept, range(STREAMS), others):
-            while True:
-                message = self._comm.Improbe(host, number % self._tags * STREAMS + stream)
-                if message is None:
-                    break
-                self.requests.append(message.Irecv(np.empty(self._largest, np.uint8)))
-                self._landings.append(Landing(nobody, None, host, 0, True))
+            self._throw_away(host, number % self._tags * STREAMS + stream)
+
+    def _throw_away(self, *of_whom: int) -> None:
+        """Take the messages that have arrived, from a host and with a tag, or all."""
+        nobody = Operation(-1, Ticket())
+        nobody.error = Cancelled("nobody waits for this")
+        while True:
+            message = self._comm.Improbe(*of_whom)
+            if message is None:
+                break
+            self.requests.append(message.Irecv(np.empty(self._largest, np.uint8)))
+            self._landings.append(Landing(nobody, None, self._comm.Get_rank(), 0, True))
+
+    def take_leave(self, farewell: Operation) -> None:
+        """Take what still arrives, which nobody waits for in the end; say farewell when others have taken all.
+
+        To be called again and again until the farewell is over: then all hosts have got rid of everything.
+        """
+        self._throw_away()
+        if not self.requests:
+            self.begin(farewell)
 
     def cancel_all(self, error: BaseException) -> None:
         """Give up all operations."""
@@ -179,6 +192,11 @@ class Progress(Messages):
         self.requests.append(self._comm.Irecv(buffer, host, self._tag(operation, stream)))
         self._landings.append(Landing(operation, what, host, buffer.nbytes, True))
         operation.receives += 1
+
+    def meet(self, operation: Operation) -> None:
+        self.requests.append(self._comm.Ibarrier())
+        self._landings.append(Landing(operation, None, self._comm.Get_rank(), 0, False))
+        operation.sends += 1
 
     def _tag(self, operation: Operation, stream: int) -> int:
         return operation.number % self._tags * STREAMS + stream

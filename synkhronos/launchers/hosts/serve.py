@@ -46,8 +46,8 @@ class Server:
         self.bulk: Optional[Bulk] = None
         self._claims = CoreClaims()
 
-    def serve(self) -> None:
-        """Do what the first host says, until it says goodbye or is gone; then take leave of the others."""
+    def serve(self) -> bool:
+        """Do what the first host says, until it says goodbye or is gone; return whether all hosts take leave."""
         line = wire.join(self.world.hear())
         line.send("hello", self.world.process, facts(self.keeper.pid))
         courier = self.world.courier()
@@ -71,7 +71,7 @@ class Server:
             self.keeper.end()
         if together and self.bulk is not None:
             together = self.bulk.close()
-        self.world.end(together)
+        return together
 
     def open(self, line: wire.Line, spec: SessionSpec) -> Any:
         """Start the ranks of a session; return their process ids, or a sentence."""

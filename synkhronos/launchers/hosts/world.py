@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -52,7 +53,7 @@ class World(ABC):
 
     @abstractmethod
     def end(self, together: bool) -> None:
-        """Take leave of the others; once, when nothing more is to be done but to end this process.
+        """Take leave of the others: the last thing that a process does, which may not come back from here.
 
         Parameters
         ----------
@@ -128,6 +129,9 @@ class MpiWorld(World):
             from mpi4py import MPI
 
             MPI.Finalize()
+            # MPICH takes leave of its launcher in a handler of C's exit. To the launcher, a process that passes this by
+            # has failed, and it kills those that have not ended yet.
+            ctypes.CDLL(None).exit(0)
 
     def abort(self) -> None:
         if self._comm is not None:

@@ -1,4 +1,4 @@
-"""A program for mpirun, a process per host: couriers over the MPI that is installed. Prints "fine" if all is as it must be.
+"""A program for mpirun, a process per host: couriers. Prints "fine" if all is as it must be.
 
 In rounds: a reduction that one host joins late is cancelled on all, while data is on its way; then others are made, at
 once, and their results must be right; then transfers.
@@ -36,6 +36,7 @@ def check(condition, what):
 
 def main():
     """Make the rounds."""
+    MPI.Init_thread(MPI.THREAD_MULTIPLE)  # it is not at import, once synkhronos was imported
     comm = MPI.COMM_WORLD
     host, hosts = comm.rank, comm.size
     courier = Courier(comm.Dup(), comm.Get_attr(MPI.TAG_UB), 1 << 16)
@@ -77,10 +78,11 @@ def main():
         check((result == -1).all(), "a cancelled reduction wrote after its end")
         number += 1
     given_up = comm.allreduce(given_up)
-    comm.Barrier()
+    check(courier.take_leave().wait(60), "others have not taken what they have cancelled")
     check(courier.close(60), "the courier does not end")
     if host == 0:
         print(f"fine, {given_up} reductions given up", flush=True)
+    MPI.Finalize()
 
 
 if __name__ == "__main__":

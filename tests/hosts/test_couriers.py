@@ -1,0 +1,12 @@
+"""Couriers over each MPI that is here."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_couriers(mpi, variables, hosts):
+    program = Path(__file__).parent / "couriers.py"
+    status, printed = mpi.run([program], n=hosts, variables=variables, timeout=100)
+    assert status == 0 and "fine, " in printed, printed
