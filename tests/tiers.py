@@ -49,10 +49,7 @@ SLOW = (
     Rule("", "tests/host/test_affinity.py"),
     Rule("", "tests/host/test_heap.py"),
     Rule("", "tests/launchers/test_courier.py", r"test_all_reduce\[.*-[24]\]|test_sizes\[.*-[124]\]|hardly|rare|waits"),
-    *[
-        Rule("", f"tests/launchers/test_{name}.py")
-        for name in ("fd_passing", "keeper", "local", "output", "rank_main")
-    ],
+    *[Rule("", f"tests/launchers/test_{name}.py") for name in ("fd_passing", "keeper", "local", "output", "rank_main")],
     Rule("", "tests/program/"),
     Rule("", "tests/programs/"),
     Rule("", "tests/programs_2017/"),
@@ -82,6 +79,8 @@ RULES = (
     Rule("thorough", "tests/gpu/"),
     # Pretend hosts, with MPI if it is there.
     Rule("thorough", "tests/hosts/"),
+    Rule("thorough", "tests/sabotage/test_pieces.py", r"\[hosts"),
+    Rule("thorough", "tests/sabotage/test_sabotage_of_hosts.py"),
     # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
     Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program|mlp_of_the_demo"),
     Rule(

@@ -100,7 +100,14 @@ def play(say, killed, per_host, width, started):
         except SynkhronosError as failed:  # outside of the operations: hosts that do not answer
             operation, error, moment = "count", failed, time.monotonic()
     if error is not None:
-        say("told", operation=operation, type=type(error).__name__, text=str(error), cause=str(error.__cause__), when=moment)
+        say(
+            "told",
+            operation=operation,
+            type=type(error).__name__,
+            text=str(error),
+            cause=str(error.__cause__),
+            when=moment,
+        )
         forked = synk.is_forked()
         del error
         if forked:

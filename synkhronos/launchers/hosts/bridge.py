@@ -41,6 +41,9 @@ OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0
 #: Seconds in which all must have taken leave of each other.
 END_TIMEOUT_S = 10.0
 
+#: What the process says in the end if it is not to be waited for.
+OUTLIVES = "outlives"
+
 
 class Bridge(Servant):
     """The master's side.
@@ -91,9 +94,19 @@ class Bridge(Servant):
         return found
 
     def end(self) -> None:
-        """Have the other hosts end, and then this process; it is killed if it does not."""
-        self._socket.close()
+        """Have the other hosts end, and then this process; it is killed if it does not.
+
+        If hosts were lost it says that it outlives the program, which then does not wait for it.
+        """
         until = time.monotonic() + END_TIMEOUT_S
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+            self._socket.settimeout(END_TIMEOUT_S)
+            while not fd_passing.receive(self._socket)[0] == OUTLIVES:  # answers that nobody has waited for
+                pass
+            self._status = -1
+        except (OSError, EOFError):  # it has ended
+            pass
         while self.alive() and time.monotonic() < until:
             time.sleep(0.002)
         super().end()
@@ -119,6 +132,7 @@ class _Bridge:
 
     def loop(self) -> None:
         """Do what the program asks, until it ends."""
+        launcher = self.world.launcher()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         take_default_signals()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -152,7 +166,22 @@ class _Bridge:
                 pass
         if together and self.bulk is not None:
             together = self.bulk.close()
+        if self.lost and launcher:
+            self._outlive(launcher)
         self.world.end(together)
+
+    def _outlive(self, launcher: int) -> None:
+        """Have the launcher end after the program: by itself it may wait for the hosts that were lost."""
+        try:
+            fd_passing.send(self.socket, OUTLIVES)
+        except OSError:  # the program has ended
+            pass
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):  # the launcher waits for all who hold its pipes
+            os.dup2(nothing, stream)
+        while os.getppid() == self.master:
+            time.sleep(0.01)
+        self.world.end_launcher(launcher)
 
     def _meet(self) -> None:
         """Meet the others, if that was not done before."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ...errors import SynkhronosError
 from ...host.interfaces import interfaces
@@ -20,6 +22,12 @@ from .wire import Meeting
 
 #: The environment variable that tells a process of tests where the hosts meet.
 MEETING = "SYNK_MEETING"
+
+#: Names of the processes of MPI that start those of a program on a host.
+LAUNCHERS = ("prterun", "prted", "mpirun", "mpiexec", "orterun", "orted", "mpiexec.hydra", "hydra_pmi_proxy")
+
+#: Seconds in which such a process must have ended after the program, if all hosts can be reached.
+LAUNCHER_TIMEOUT_S = 2.0
 
 
 class World(ABC):
@@ -64,6 +72,14 @@ class World(ABC):
     @abstractmethod
     def abort(self) -> None:
         """End all processes that can be reached, this one too; when the others cannot be told to end."""
+
+    def launcher(self) -> int:
+        """Return the process that has started this program and waits for all hosts, 0 if there is none."""
+        return 0
+
+    def end_launcher(self, pid: int) -> None:
+        """End that process once the program has ended, if it waits for hosts that cannot be reached any more."""
+        raise NotImplementedError("nothing has started these processes that waits for them")
 
 
 class MpiWorld(World):
@@ -136,6 +152,36 @@ class MpiWorld(World):
     def abort(self) -> None:
         if self._comm is not None:
             self._comm.Abort(1)
+
+    def launcher(self) -> int:
+        pid = os.getppid()
+        while pid > 1:
+            name, parent = _name_and_parent(pid)
+            if name in LAUNCHERS:
+                return pid
+            pid = parent
+        return 0
+
+    def end_launcher(self, pid: int) -> None:
+        until = time.monotonic() + LAUNCHER_TIMEOUT_S
+        while _name_and_parent(pid)[0] in LAUNCHERS:
+            if time.monotonic() < until:
+                time.sleep(0.01)
+            elif self.place.started_by == "PMI":
+                self.abort()
+            else:  # what Open MPI's does at any other signal waits for those hosts, too
+                os.kill(pid, signal.SIGKILL)
+                return
+
+
+def _name_and_parent(pid: int) -> Tuple[str, int]:
+    """Return the name of a process, and the id of its parent; ("", 0) if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            before, _, after = file.read().rpartition(")")
+    except OSError:
+        return "", 0
+    return before.partition("(")[2], int(after.split()[1])
 
 
 class StartedWorld(World):

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import psutil
 from everyday import Wrong
@@ -57,6 +57,10 @@ GONE = 10.0
 #: Seconds for what may take a while on a busy machine: to come up, and to do everything again.
 PATIENCE = 90.0
 
+#: How often, in the whole campaign; and how many programs at a time: most of the time they wait.
+N_KILLS, N_CUTS, N_OFFS = 500, 50, 50
+AT_A_TIME = 3
+
 
 class Case(NamedTuple):
     """What is done to which program."""
@@ -74,7 +78,7 @@ def lives_on(case: Case) -> bool:
     """Return whether the program goes on: whether MPI lets it."""
     if case.what == PROGRAM:
         return False
-    return case.launcher != OPEN_MPI or case.what in (RANK, RANK_HERE, KEEPER, KEEPER_HERE)
+    return case.launcher != OPEN_MPI or case.what not in (SERVER, BRIDGE, OFF)
 
 
 class Stage:
@@ -83,11 +87,11 @@ class Stage:
     Parameters
     ----------
     case : Case
-    plant : str
-        A line of Python that every process runs at its start: a fault that must be found.
+    path : sequence of str
+        Folders in which the program's modules are looked for first.
     """
 
-    def __init__(self, case: Case, plant: str = "") -> None:
+    def __init__(self, case: Case, path: Sequence[str] = ()) -> None:
         self.case = case
         self.folder = Path(tempfile.mkdtemp(prefix="sabotage-of-hosts-", dir="/tmp"))
         self.record, self.killed = self.folder / "record", self.folder / "killed"
@@ -96,7 +100,7 @@ class Stage:
         self.said = open(self.folder / "said", "wb")
         words = [str(self.record), case.per_host, case.width]
         variables = dict([self.mark.split("=")])
-        variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+        variables["PYTHONPATH"] = os.pathsep.join([*path, str(ROOT), str(ROOT / "tests")])
         streams = dict(stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said)
         program = HERE / "over_hosts.py"
         if case.launcher == STARTED:
@@ -175,7 +179,8 @@ class Stage:
             return left
         left = []
         for host in hosts:
-            left += [f"process {each.pid} ({name(each.pid)}) of h{host}" for each in self.cluster.processes(host)]
+            processes = [(each.pid, name(each.pid)) for each in self.cluster.processes(host)]
+            left += [f"process {pid} ({words}) of h{host}" for pid, words in processes if "agent.py" not in words]
             if self.cluster.is_on(host):
                 left += [f"/dev/shm/{each} of h{host}" for each in self.cluster.shared_memory(host) if "synk" in each]
         return left
@@ -211,7 +216,7 @@ def state(folder: Path) -> str:
 def name(pid: int) -> str:
     """Return what a process is called."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[-100:]
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
         return "?"
 
@@ -219,15 +224,14 @@ def name(pid: int) -> str:
 class Outcome(NamedTuple):
     """What came of a case."""
 
-    told: Optional[float]  # seconds
-    operation: str
-    gone: float  # seconds until all was gone that had to be, or 0
-    ended: Optional[float] = None  # seconds from the sabotage to the end of mpirun, if it did not let the program go on
+    told: Optional[float]  # seconds, if the program was told anything
+    operation: str  # in which it was
+    gone: float  # seconds from the end of the program to that of all others
 
 
-def play(case: Case) -> Outcome:
+def play(case: Case, path: Sequence[str] = ()) -> Outcome:
     """Play a case; raise `Wrong` where something is not as it should be."""
-    with Stage(case) as stage:
+    with Stage(case, path) as stage:
         try:
             return check(case, stage)
         except Wrong as error:
@@ -280,7 +284,7 @@ def check(case: Case, stage: Stage) -> Outcome:
         status = stage.process.wait(max(0.1, done + GONE - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise Wrong("the launcher does not end") from None
-    if lives_on(case) and status:
+    if lives_on(case) and status and case.what not in (SERVER, CUT, OFF):  # (MPICH's says that a process was killed)
         raise Wrong(f"exit status {status}")
     left = stage.all_left(reached, done + GONE)
     if left:
@@ -323,7 +327,9 @@ def find_victim(case: Case, stage: Stage, host: int, ready: Dict[str, Any]) -> i
                     raise Wrong(f"there are no ranks on h{host}")
             victim = ranks[int(case.draw * 1000) % len(ranks)].pid
         return victim
-    return stage.pid(host, {SERVER: ready["speakers"][host], BRIDGE: ready["speakers"][0], PROGRAM: ready["program"]}[case.what])
+    return stage.pid(
+        host, {SERVER: ready["speakers"][host], BRIDGE: ready["speakers"][0], PROGRAM: ready["program"]}[case.what]
+    )
 
 
 def hosts_left(case: Case, host: int, names: List[str]) -> List[Optional[str]]:
@@ -331,7 +337,8 @@ def hosts_left(case: Case, host: int, names: List[str]) -> List[Optional[str]]:
     if case.what == BRIDGE:
         return [None]
     lost = case.what in (SERVER, CUT, OFF)
-    return [each for i, each in enumerate(names) if not (lost and i == host)]
+    left = [each for i, each in enumerate(names) if not (lost and i == host)]
+    return left if len(left) > 1 else [None]
 
 
 def check_told(case: Case, host: str, told: Dict[str, Any], begin: float) -> None:
@@ -352,3 +359,67 @@ def check_told(case: Case, host: str, told: Dict[str, Any], begin: float) -> Non
         raise Wrong(f"the error does not say what has happened: {told}")
     if seconds > TOLD.get(case.what, TOLD_OF_KILLS):
         raise Wrong(f"told after {seconds:.3f} s")
+
+
+def cases(n: int, whats: Sequence[str], launchers: Sequence[str], seed: int) -> List[Case]:
+    """Draw cases: all kinds with all launchers."""
+    draw = random.Random(seed)
+    found = []
+    for i in range(n):
+        what = whats[i % len(whats)]
+        per_host = 2 if what == RANK_HERE else draw.choice((1, 2))
+        width = draw.choice((2, 2, 8192, 65536))  # what is smaller than 64 KiB goes by another way
+        moment = draw.uniform(0.0, 1.5)
+        launcher = launchers[i % len(launchers)]
+        found.append(Case(launcher, draw.choice((2, 3)), per_host, width, what, moment, draw.random()))
+    return found
+
+
+def launchers() -> List[str]:
+    """Return what can start programs here, on hosts that pretend to be some."""
+    if lacking():
+        return []
+    return [launcher for launcher in LAUNCHERS if mpi.find(launcher.split()[0]) is not None]
+
+
+def rows(title: str, whats: Sequence[str], played: Sequence[Case], outcomes: Sequence[Outcome]) -> List[Row]:
+    """Return a row for every launcher."""
+    found = []
+    for launcher in dict.fromkeys(case.launcher for case in played):
+        of_it = [(case, outcome) for case, outcome in zip(played, outcomes) if case.launcher == launcher]
+        told = [outcome.told for _, outcome in of_it if outcome.told is not None]
+        kinds = Counter(case.what for case, _ in of_it)
+        operations = Counter(outcome.operation for _, outcome in of_it)
+        where = "processes of one machine" if launcher == STARTED else f"pretend hosts, {launcher}"
+        n_on = sum(lives_on(case) for case, _ in of_it)
+        words = [
+            f"the program went on {n_on} times, and was told {len(told)} times",
+            ", ".join(f"{what} {n}" for what, n in kinds.items()) if len(whats) > 1 else "",
+            f"in {len(operations)} operations",
+            f"all gone {max(outcome.gone for _, outcome in of_it):.1f} s after its end or sooner",
+        ]
+        found.append(Row(f"{title} ({where})", len(of_it), clean(list(filter(None, words))), told))
+    return found
+
+
+def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
+    """Run the piece."""
+    by_mpi = launchers()
+    mixed = [each for launcher in by_mpi for each in (STARTED, launcher)] or [STARTED]
+    parts = [("kill -9 over several hosts", scaled(N_KILLS, scale), KILLS, mixed)]
+    if by_mpi:
+        parts.append(("a cable that is cut", scaled(N_CUTS, scale), [CUT], by_mpi))
+        parts.append(("a host that is switched off", scaled(N_OFFS, scale), [OFF], by_mpi))
+    found = []
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        for k, (title, n, whats, of_part) in enumerate(parts):
+            drawn, outcomes = cases(n, whats, of_part, seed + k), []
+            for future in [pool.submit(play, case) for case in drawn]:
+                try:
+                    outcomes.append(future.result())
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+                progress(title, len(outcomes), n)
+            found += rows(title, whats, drawn, outcomes)
+    return found
