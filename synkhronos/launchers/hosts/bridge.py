@@ -100,8 +100,8 @@ class Bridge(Servant):
         """
         until = time.monotonic() + END_TIMEOUT_S
         try:
-            self._socket.shutdown(socket.SHUT_WR)
             self._socket.settimeout(END_TIMEOUT_S)
+            fd_passing.send(self._socket, ("end",))
             while not fd_passing.receive(self._socket)[0] == OUTLIVES:  # answers that nobody has waited for
                 pass
             self._status = -1
@@ -138,10 +138,14 @@ class _Bridge:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         poll = select.poll()
         poll.register(self.socket, select.POLLIN | select.POLLHUP)
+        together = False  # whether all take leave, the program included
         try:
             while os.getppid() == self.master:
                 if poll.poll(500):
                     message, fds = fd_passing.receive(self.socket)
+                    if message[0] == "end":
+                        together = True
+                        break
                     try:
                         answer = getattr(self, message[0])(fds, *message[1:])
                     except (SynkhronosError, OSError) as error:
@@ -153,12 +157,12 @@ class _Bridge:
                             os.close(fd)
                     fd_passing.send(self.socket, answer)
         except (EOFError, ConnectionError):
-            pass  # the program has ended
+            pass  # the program was killed
         try:
             self._meet()  # if it was not needed before: the others wait for it, and are told to end
         except (SynkhronosError, OSError):
             self.world.abort()
-        together, lines = not self.lost, list(self.lines.values())
+        together, lines = together and not self.lost, list(self.lines.values())
         for line in lines:
             try:
                 line.send("bye", together)
@@ -166,12 +170,12 @@ class _Bridge:
                 pass
         if together and self.bulk is not None:
             together = self.bulk.close()
-        if self.lost and launcher:
+        if not together and launcher:
             self._outlive(launcher)
         self.world.end(together)
 
     def _outlive(self, launcher: int) -> None:
-        """Have the launcher end after the program: by itself it may wait for the hosts that were lost."""
+        """Have the launcher end after the program: by itself it may wait for hosts that were lost."""
         try:
             fd_passing.send(self.socket, OUTLIVES)
         except OSError:  # the program has ended
