@@ -162,30 +162,39 @@ class _Bridge:
             self._meet()  # if it was not needed before: the others wait for it, and are told to end
         except (SynkhronosError, OSError):
             self.world.abort()
-        together, lines = together and not self.lost, list(self.lines.values())
-        for line in lines:
+        together = together and not self.lost
+        if not together:
+            self._outlive(launcher)
+        for line in list(self.lines.values()):
             try:
                 line.send("bye", together)
             except OSError:
                 pass
         if together and self.bulk is not None:
             together = self.bulk.close()
-        if not together and launcher:
-            self._outlive(launcher)
+            if not together:
+                self._outlive(launcher)
+        if launcher and not together:
+            self.world.end_launcher(launcher)
         self.world.end(together)
 
     def _outlive(self, launcher: int) -> None:
-        """Have the launcher end after the program: by itself it may wait for hosts that were lost."""
+        """Wait for the end of the program: when processes leave MPI without farewell, the launcher may end all others.
+
+        And have it not wait for this one, nor for who else holds its pipes.
+        """
+        if not launcher:
+            return
         try:
             fd_passing.send(self.socket, OUTLIVES)
         except OSError:  # the program has ended
             pass
+        os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):  # the launcher waits for all who hold its pipes
+        for stream in range(3):
             os.dup2(nothing, stream)
         while os.getppid() == self.master:
             time.sleep(0.01)
-        self.world.end_launcher(launcher)
 
     def _meet(self) -> None:
         """Meet the others, if that was not done before."""

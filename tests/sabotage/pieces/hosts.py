@@ -193,6 +193,14 @@ class Stage:
                 return left
             time.sleep(0.02)
 
+    def until_gone(self, host: int, until: float) -> List[str]:
+        """Return what of the program is left on a host at that time, but for what MPI has there, or nothing sooner."""
+        while True:
+            left = [each for each in self.left([host]) if "-m synkhronos" in each or "/dev/shm" in each]
+            if not left or time.monotonic() > until:
+                return left
+            time.sleep(0.02)
+
     def pid(self, host: int, inside: int) -> int:
         """Return the process id, as it is seen from here, of a process that its host knows by that one."""
         if self.cluster is None:
@@ -256,6 +264,7 @@ def check(case: Case, stage: Stage) -> Outcome:
     else:
         begin = kill(case, stage, host, ready)
     stage.killed.touch()
+    ends = ThreadPoolExecutor(1).submit(stage.until_gone, host, begin + GONE) if case.what == CUT else None
     reached = [each for each in range(case.hosts) if each != host or case.what not in (CUT, OFF)]
     told = None
     if lives_on(case):
@@ -273,13 +282,8 @@ def check(case: Case, stage: Stage) -> Outcome:
         done = time.monotonic()
     else:
         done = begin
-    if case.what == CUT:  # it ends by itself, but for what MPI has there
-        left = ["?"]
-        while left and time.monotonic() < begin + GONE:
-            left = [each for each in stage.left([host]) if "synkhronos" in each]
-            time.sleep(0.02)
-        if left:
-            raise Wrong(f"left on the host that cannot be reached: {left}")
+    if ends is not None and ends.result():
+        raise Wrong(f"left on the host that cannot be reached: {ends.result()}")
     try:
         status = stage.process.wait(max(0.1, done + GONE - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -368,7 +372,7 @@ def cases(n: int, whats: Sequence[str], launchers: Sequence[str], seed: int) -> 
     for i in range(n):
         what = whats[i % len(whats)]
         per_host = 2 if what == RANK_HERE else draw.choice((1, 2))
-        width = draw.choice((2, 2, 8192, 65536))  # what is smaller than 64 KiB goes by another way
+        width = draw.choice((2, 2, 8192, 16384))  # what is smaller than 64 KiB goes by another way
         moment = draw.uniform(0.0, 1.5)
         launcher = launchers[i % len(launchers)]
         found.append(Case(launcher, draw.choice((2, 3)), per_host, width, what, moment, draw.random()))
