@@ -44,6 +44,7 @@ def ignore_ends_of_others() -> None:
 def serve(world: World) -> NoReturn:
     """Serve the first host, then end this process."""
     status = 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # MPICH's launcher sends it to all hosts; the program decides
     try:
         together = Server(world, PROGRAM.enter_rank).serve()
         flush()

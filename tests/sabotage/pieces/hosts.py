@@ -78,7 +78,7 @@ def lives_on(case: Case) -> bool:
     """Return whether the program goes on: whether MPI lets it."""
     if case.what == PROGRAM:
         return False
-    return case.launcher != OPEN_MPI or case.what not in (SERVER, BRIDGE, OFF)
+    return case.launcher != OPEN_MPI or case.what not in (SERVER, BRIDGE)
 
 
 class Stage:
