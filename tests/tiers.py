@@ -82,6 +82,8 @@ RULES = (
     Rule("long", "tests/program/test_data_over_hosts.py", "folders_of_their_own"),
     # Pretend hosts, with MPI if it is there.
     Rule("thorough", "tests/hosts/"),
+    Rule("thorough", "tests/sabotage/test_pieces.py", r"\[hosts"),
+    Rule("thorough", "tests/sabotage/test_sabotage_of_hosts.py"),
     # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
     Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program|mlp_of_the_demo"),
     Rule(

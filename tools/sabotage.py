@@ -43,6 +43,7 @@ PIECES = (
     "arguments",
     "theano_arguments",
     "endurance",
+    "hosts",
     "delays",
     "suite",
 )

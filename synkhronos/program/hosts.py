@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from typing import NoReturn
 
 from ..errors import StateError, SynkhronosError
@@ -24,19 +26,29 @@ def take_place() -> None:
             "this program was started on several hosts, and MPI was initialised before synkhronos (by Theano, "
             "where mpi4py is installed): run it by python -m synkhronos, or import synkhronos first"
         )
+    if world is not None:
+        ignore_ends_of_others()
     if world is not None and world.process == 0:
         PROGRAM.meet(world)
     elif world is not None:
         serve(world)
 
 
+def ignore_ends_of_others() -> None:
+    """Have this process go on when MPICH's launcher tells it that another one of the job has ended: by SIGUSR1."""
+    of_main_thread = threading.current_thread() is threading.main_thread()
+    if of_main_thread and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
 def serve(world: World) -> NoReturn:
     """Serve the first host, then end this process."""
     status = 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # MPICH's launcher sends it to all hosts; the program decides
     try:
-        Server(world, PROGRAM.enter_rank).serve()
+        together = Server(world, PROGRAM.enter_rank).serve()
         flush()
-        world.end()
+        world.end(together)
         status = 0
     except SynkhronosError as error:
         print(f"synkhronos: {error}", file=sys.stderr)

@@ -7,6 +7,7 @@ need.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sys
 import threading
@@ -38,6 +39,8 @@ from ..sync.hosts import POOL_OF_MESSAGES, Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import log_as_the_environment_says
 from .devices import OpenDevices
+
+logger = logging.getLogger("synkhronos")
 
 #: How the other ranks run, by the name that `Program.open` is given.
 LAUNCHERS: Dict[str, Type[Launcher]] = {"fork": ProcessLauncher, "threads": LocalLauncher}
@@ -136,12 +139,25 @@ class Program:
     def all_hosts(self) -> List[Facts]:
         """Return what the hosts say of themselves on which sessions run, this one first; nothing if it is alone.
 
+        It may be alone because all others were lost, or the bridge to them.
+
         Raises
         ------
         SynkhronosError
             They do not go together, or do not come.
         """
-        return [] if self._bridge is None else self._bridge.hosts()
+        bridge = self._bridge
+        if bridge is None:
+            return []
+        try:
+            there = bridge.hosts()
+        except SynkhronosError as error:
+            if bridge.alive() or not bridge.has_met:
+                raise
+            logger.warning("the other hosts cannot be reached any more, and sessions run on this one: %s", error)
+            self._bridge = None
+            return []
+        return there if len(there) > 1 else []
 
     def current(self) -> Session:
         """Return the open session.

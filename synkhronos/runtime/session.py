@@ -34,6 +34,7 @@ from ..transports.layouts import EAGER_BYTES
 from .channel import MasterEnd
 from .command import Answer, Command, Envelope, Stop
 from .context import RankContext
+from .exit_status import LOST
 from .failures import Failure, add_failures, add_note, add_steps, worker_died, worker_error
 from .launcher import Launcher
 from .prefetch import Announcer
@@ -174,7 +175,7 @@ class Session:
             self._running, self._updates = True, updates
             try:
                 results = self._execute(command, self.timeout if timeout is None else timeout)
-                return command.finish(results, self.context)
+                return self._finish(command, results)
             except BaseException as error:
                 if command.has_steps:
                     add_steps(error, *self._steps_made(), self.root, command.failed_step)
@@ -183,6 +184,17 @@ class Session:
                 self._running = False
                 self._fatal = None  # it holds the frames it came through
                 self.launcher.forward(True)
+
+    def _finish(self, command: Command, results: List[Any]) -> Any:
+        """Return what the command makes of the results, some of which may have to come from other hosts."""
+        try:
+            return command.finish(results, self.context)
+        except Aborted:
+            fatal = self._fatal
+            assert fatal is not None
+            self._end(str(fatal))
+        cause = fatal.__cause__
+        raise fatal from cause
 
     def check(self) -> None:
         """Raise `StateError` if no command can be run: the session is closed, or one runs. Call with the lock."""
@@ -370,8 +382,12 @@ class Session:
             raise Aborted  # the answers say why
 
     def _watch_fetch(self) -> None:
-        if self._look() is not None:  # unlike at a barrier, others may be done
-            raise Aborted
+        if self._look() is None:  # unlike at a barrier, others may be done
+            lost = [rank for rank in self.others if self.block.ended[rank] and self.block.status[rank] == LOST]
+            if not lost:
+                return
+            self._fatal = self._died(lost[0], "in " + self._title, self._updates)
+        raise Aborted
 
     def _watch_answers(self) -> None:
         error = self._look()

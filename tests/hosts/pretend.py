@@ -309,6 +309,10 @@ class Cluster:
                 pass
         return found
 
+    def shared_memory(self, host):
+        """Return the names in ``/dev/shm`` of a host."""
+        return os.listdir(f"/proc/{self._pids[host]}/root/dev/shm")
+
     def left(self, host, seconds=10):
         """Return the processes of a host that have not ended in some seconds: mpirun ends before those it has started."""
         until = time.monotonic() + seconds

@@ -35,6 +35,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
 )
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 0x1000, 0x4000, 0x40000
 PR_SET_PDEATHSIG = 1
+PF_EXITING = 0x4
 
 #: As sshd does, commands begin with nothing of the environment of who asked for them.
 BARE_ENVIRONMENT = {
@@ -232,9 +233,10 @@ def is_on(pid):
     """Return whether a host's first process, if it is known at all, is alive."""
     try:
         with open(f"/proc/{pid}/stat") as stream:
-            return stream.read().rpartition(")")[2].split()[0] != "Z"
+            fields = stream.read().rpartition(")")[2].split()
     except OSError:
         return False
+    return fields[0] != "Z" and not int(fields[6]) & PF_EXITING  # which it is before all others have ended
 
 
 if __name__ == "__main__":

@@ -50,17 +50,28 @@ class Program:
     """A session with everything in it.
 
     The model is the serial program: ``[w, v]`` for every rank, worked out with NumPy.
+
+    Parameters
+    ----------
+    n : int
+        How many ranks.
+    launcher : str
+    width : int
+        A power of two: how long a row of the data is, and a row of ``v``. All means are exact.
+    **options
+        What `Program.open` takes.
     """
 
-    def __init__(self, n, launcher="fork", **options):
+    def __init__(self, n, launcher="fork", width=2, **options):
         self.n, self.launcher, self.options = n, launcher, dict({"timeout": 60, "pin": False}, **options)
+        self.width = width
         self.w, self.v = engine.shared(np.zeros(1), "w"), engine.shared(np.zeros((2, 2)), "v")
         x = engine.variable("x", "float64", 2)
         self.f = synk.function([x], [(engine.mean(x), "avg"), (x, "gather")], updates=[(self.w, self.w + 1)])
         self.g = synk.function([], [], updates=[(self.v, self.v * 2)])
         most = synk.ops.all_reduce(self.w, "max")
         self.h = synk.function([x], [(synk.ops.all_reduce(engine.mean(x)), None)], updates=[(self.w, most + 1)])
-        self.x = np.arange(2.0 * ROWS).reshape(ROWS, 2)
+        self.x = np.arange(float(width) * ROWS).reshape(ROWS, width)
         self.data = synk.data(self.x)
         self.reached = None  # the operation in progress
 
@@ -71,7 +82,7 @@ class Program:
         def plus_one(model):
             return [[a + 1, b] for a, b in model]
 
-        yield "fork", lambda: PROGRAM.open(n, 0, launcher=self.launcher, **self.options), None
+        yield "fork", self.fork, None
         yield "distribute", synk.distribute, None
         yield "call", lambda: self.call(self.x), plus_one
         yield "drop", self.drop, None
@@ -112,6 +123,9 @@ class Program:
         yield "in_sync", lambda: self.expect(bool(synk.in_sync(w)), True), None
         yield "look", None, None
         yield "close", synk.close, None
+
+    def fork(self):
+        PROGRAM.open(self.n, 0, launcher=self.launcher, **self.options)
 
     def expect(self, got, expected):
         if not np.array_equal(got, expected):
@@ -160,7 +174,7 @@ class Program:
 
     def run(self):
         """Run it all, comparing; return the operation in which a rank failed, the error and the moment it was raised."""
-        model = [[np.arange(4.0), np.ones((2, 2))]] * self.n
+        model = [[np.arange(4.0), np.ones((2, self.width))]] * self.n
         self.w.set_value(model[0][0])
         self.v.set_value(model[0][1])
         self.data.free_memory()
@@ -201,7 +215,7 @@ class Program:
     def open(self):
         """Open a session, where none is."""
         if PROGRAM.session is None or PROGRAM.session.closed:
-            PROGRAM.open(self.n, 0, launcher=self.launcher, **self.options)
+            self.fork()
 
     def recover(self):
         """After a failure the same program works, and all ranks have the serial program's values."""

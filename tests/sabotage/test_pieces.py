@@ -26,6 +26,7 @@ SCALES = {
     "arguments": 0.02,
     "theano_arguments": 0.05,
     "endurance": 0.001,
+    "hosts": 0.006,
     "delays": 0.0004,
 }
 
@@ -74,7 +75,7 @@ def test_what_has_been_done_is_not_done_again(sabotage, tmp_path, capsys, monkey
     (tmp_path / "endurance.json").unlink()
     del played[:-1]
     assert sabotage.main(options) == 0
-    assert played == ["endurance", "endurance", "delays", "suite"]
+    assert played == ["endurance", "endurance", "hosts", "delays", "suite"]
     assert "| kills | 5 | 100 | 200 | 300 | fine |" in document.read_text()
     monkeypatch.setattr(sabotage, "code", lambda: "other code")
     assert sabotage.main(["--only", "kills", *options]) == 0

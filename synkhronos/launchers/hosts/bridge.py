@@ -41,6 +41,9 @@ OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0
 #: Seconds in which all must have taken leave of each other.
 END_TIMEOUT_S = 10.0
 
+#: What the process says in the end if it is not to be waited for.
+OUTLIVES = "outlives"
+
 
 class Bridge(Servant):
     """The master's side.
@@ -49,12 +52,17 @@ class Bridge(Servant):
     ----------
     world : World
         The hosts.
+
+    Attributes
+    ----------
+    has_met : bool
+        Whether the hosts have met.
     """
 
     def __init__(self, world: World) -> None:
         super().__init__("the bridge", lambda sock, master: _Bridge(sock, master, world).loop())
         self.world = world
-        self._met = False
+        self.has_met = False
 
     def hosts(self) -> List[Facts]:
         """Return what the hosts say of themselves that are there, this one first.
@@ -65,6 +73,7 @@ class Bridge(Servant):
             They have not met, or do not go together.
         """
         found: List[Facts] = self._checked(self.ask(("hosts",), (), MEET_TIMEOUT_S))
+        self.has_met = True
         return found
 
     def open(self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]) -> Any:
@@ -85,9 +94,19 @@ class Bridge(Servant):
         return found
 
     def end(self) -> None:
-        """Have the other hosts end, and then this process; it is killed if it does not."""
-        self._socket.close()
+        """Have the other hosts end, and then this process; it is killed if it does not.
+
+        If hosts were lost it says that it outlives the program, which then does not wait for it.
+        """
         until = time.monotonic() + END_TIMEOUT_S
+        try:
+            self._socket.settimeout(END_TIMEOUT_S)
+            fd_passing.send(self._socket, ("end",))
+            while not fd_passing.receive(self._socket)[0] == OUTLIVES:  # answers that nobody has waited for
+                pass
+            self._status = -1
+        except (OSError, EOFError):  # it has ended
+            pass
         while self.alive() and time.monotonic() < until:
             time.sleep(0.002)
         super().end()
@@ -113,15 +132,20 @@ class _Bridge:
 
     def loop(self) -> None:
         """Do what the program asks, until it ends."""
+        launcher = self.world.launcher()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         take_default_signals()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         poll = select.poll()
         poll.register(self.socket, select.POLLIN | select.POLLHUP)
+        together = False  # whether all take leave, the program included
         try:
             while os.getppid() == self.master:
                 if poll.poll(500):
                     message, fds = fd_passing.receive(self.socket)
+                    if message[0] == "end":
+                        together = True
+                        break
                     try:
                         answer = getattr(self, message[0])(fds, *message[1:])
                     except (SynkhronosError, OSError) as error:
@@ -133,20 +157,44 @@ class _Bridge:
                             os.close(fd)
                     fd_passing.send(self.socket, answer)
         except (EOFError, ConnectionError):
-            pass  # the program has ended
+            pass  # the program was killed
         try:
             self._meet()  # if it was not needed before: the others wait for it, and are told to end
         except (SynkhronosError, OSError):
             self.world.abort()
-        lost, lines = dict(self.lost), list(self.lines.values())
-        for line in lines:
+        together = together and not self.lost
+        if not together:
+            self._outlive(launcher)
+        for line in list(self.lines.values()):
             try:
-                line.send("bye")
+                line.send("bye", together)
             except OSError:
                 pass
-        if lost or (self.bulk is not None and not self.bulk.close()):
-            self.world.abort()
-        self.world.end()
+        if together and self.bulk is not None:
+            together = self.bulk.close()
+            if not together:
+                self._outlive(launcher)
+        if launcher and not together:
+            self.world.end_launcher(launcher)
+        self.world.end(together)
+
+    def _outlive(self, launcher: int) -> None:
+        """Wait for the end of the program: when processes leave MPI without farewell, the launcher may end all others.
+
+        And have it not wait for this one, nor for who else holds its pipes.
+        """
+        if not launcher:
+            return
+        try:
+            fd_passing.send(self.socket, OUTLIVES)
+        except OSError:  # the program has ended
+            pass
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nothing, stream)
+        while os.getppid() == self.master:
+            time.sleep(0.01)
 
     def _meet(self) -> None:
         """Meet the others, if that was not done before."""

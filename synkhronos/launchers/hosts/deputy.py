@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ...memory import messages
 from ...memory.pool import Pool
@@ -16,10 +17,13 @@ from ...sync.control_block import (
     COMMAND_NUMBER,
     DEATHS,
     DECIDED,
+    FATAL_ERROR_BYTES,
     STOP_REQUESTED,
     ControlBlock,
 )
 from ...sync.hosts import Hosts
+from ..processes.keeper import record_exit
+from ..processes.launcher import ProcessLauncher
 from .bulk import Bulk
 from .copying import Copying
 from .wire import Line
@@ -34,8 +38,8 @@ class Deputy(Copying):
         See `Copying`.
     line : Line
         To the first host.
-    outputs : dict of int to list of int
-        By rank, the files to which it prints.
+    launcher : ProcessLauncher
+        Has started the ranks of this host.
     """
 
     def __init__(
@@ -45,11 +49,11 @@ class Deputy(Copying):
         pools: Dict[int, int],
         pool: Pool,
         line: Line,
-        outputs: Dict[int, List[int]],
+        launcher: ProcessLauncher,
         bulk: Optional[Bulk] = None,
     ) -> None:
         super().__init__(hosts, block, pools, pool, bulk)
-        self.line, self.outputs = line, outputs
+        self.line, self.launcher, self.outputs = line, launcher, launcher.outputs()
         n = hosts.size
         self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
         self._steps = [(0, 0, 0)] * n
@@ -70,6 +74,8 @@ class Deputy(Copying):
 
     def look(self, overdue: bool) -> bool:
         block, words, near = self.block, self.block.words, self.hosts.near
+        if overdue and not self.launcher.is_alive():
+            self._record_death_of_keeper()
         if words[DEATHS]:
             ended = {rank: self._end_of(rank) for rank in near if block.ended[rank] and rank not in self._ended}
             if ended:
@@ -115,6 +121,14 @@ class Deputy(Copying):
     def _answer_of(self, rank: int) -> bytes:
         block = self.block
         return bytes(messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools))
+
+    def _record_death_of_keeper(self) -> None:
+        """Count all ranks as killed: the kernel does that to those whose keeper ends, which nobody else records."""
+        for rank in self.hosts.near:
+            if not self.block.ended[rank]:
+                words = str(self.launcher.error()).partition(";")[0].encode()[:FATAL_ERROR_BYTES]
+                self.block.fatal_error[rank][: len(words)] = words
+                record_exit(self.block, rank, -signal.SIGKILL)
 
     def _end_of(self, rank: int) -> Tuple[int, int, bytes]:
         words = bytes(self.block.fatal_error[rank]).rstrip(b"\0")

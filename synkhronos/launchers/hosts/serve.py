@@ -39,24 +39,26 @@ class Server:
     """
 
     def __init__(self, world: World, enter: Any) -> None:
-        self.world = world
+        self.world, self._enter = world, enter
         self.keeper = Keeper(enter)  # before MPI begins
         self.deputy: Optional[Deputy] = None
         self.launcher: Optional[ProcessLauncher] = None
         self.bulk: Optional[Bulk] = None
         self._claims = CoreClaims()
 
-    def serve(self) -> None:
-        """Do what the first host says, until it says goodbye or is gone."""
+    def serve(self) -> bool:
+        """Do what the first host says, until it says goodbye or is gone; return whether all hosts take leave."""
         line = wire.join(self.world.hear())
         line.send("hello", self.world.process, facts(self.keeper.pid))
         courier = self.world.courier()
         if courier is not None:
             self.bulk = Bulk(courier)
+        together = False
         try:
             while True:
                 message = line.receive()
                 if message[0] == "bye":
+                    together = message[1]
                     break
                 if message[0] in ("open", "kill", "inspect"):
                     line.send(message[0], getattr(self, message[0])(line, *message[1:]))
@@ -67,8 +69,9 @@ class Server:
         finally:
             self.kill(line)
             self.keeper.end()
-            if self.bulk is not None and not self.bulk.close():
-                self.world.abort()
+        if together and self.bulk is not None:
+            together = self.bulk.close()
+        return together
 
     def open(self, line: wire.Line, spec: SessionSpec) -> Any:
         """Start the ranks of a session; return their process ids, or a sentence."""
@@ -84,13 +87,16 @@ class Server:
                 files[ident] = shadow(nameless_file("shadow"))
             pool = Pool(POOL_OF_MESSAGES - hosts.own)
             pools: Dict[int, Any] = {**files, pool.ident: pool}
+            if not self.keeper.alive():
+                self.keeper.end()
+                self.keeper = Keeper(self._enter)
             self.keeper.load(spec.path, spec.modules)
             launcher = self.launcher = ProcessLauncher(self.keeper)
             launcher.start(self._configs(spec), block, pools)
             fds = {**files, pool.ident: pool.fileno()}
             if self.bulk is not None:
                 self.bulk.reductions = spec.reductions
-            self.deputy = Deputy(hosts, block, fds, pool, line, launcher.outputs(), self.bulk)
+            self.deputy = Deputy(hosts, block, fds, pool, line, launcher, self.bulk)
             self.deputy.begin()
             return {rank: launcher.pid(rank) for rank in hosts.near}
         except (SynkhronosError, OSError) as error:

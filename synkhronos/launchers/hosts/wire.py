@@ -36,7 +36,7 @@ IDLE_S, INTERVAL_S, QUESTIONS = 2, 1, 2
 AT_ONCE_BYTES = 1 << 15
 
 #: Milliseconds in which what was sent must have been received.
-UNRECEIVED_MS = 4000
+UNRECEIVED_MS = 3500
 
 
 class Meeting(NamedTuple):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ...errors import SynkhronosError
 from ...host.interfaces import interfaces
@@ -20,6 +22,12 @@ from .wire import Meeting
 
 #: The environment variable that tells a process of tests where the hosts meet.
 MEETING = "SYNK_MEETING"
+
+#: Names of the processes of MPI that start those of a program on a host.
+LAUNCHERS = ("prterun", "prted", "mpirun", "mpiexec", "orterun", "orted", "mpiexec.hydra", "hydra_pmi_proxy")
+
+#: Seconds in which such a process must have ended after the program, if all hosts can be reached.
+LAUNCHER_TIMEOUT_S = 2.0
 
 
 class World(ABC):
@@ -52,12 +60,26 @@ class World(ABC):
         return None
 
     @abstractmethod
-    def end(self) -> None:
-        """Take leave of the others: the last thing that a process does, which may not come back from here."""
+    def end(self, together: bool) -> None:
+        """Take leave of the others: the last thing that a process does, which may not come back from here.
+
+        Parameters
+        ----------
+        together : bool
+            Whether all others take leave, too: MPI would wait for those that are gone.
+        """
 
     @abstractmethod
     def abort(self) -> None:
-        """End all processes that can still be reached, this one too; when the others cannot take leave."""
+        """End all processes that can be reached, this one too; when the others cannot be told to end."""
+
+    def launcher(self) -> int:
+        """Return the process that has started this program and waits for all hosts, 0 if there is none."""
+        return 0
+
+    def end_launcher(self, pid: int) -> None:
+        """End that process once the program has ended, if it waits for hosts that cannot be reached any more."""
+        raise NotImplementedError("nothing has started these processes that waits for them")
 
 
 class MpiWorld(World):
@@ -121,8 +143,8 @@ class MpiWorld(World):
 
         return Courier(comm.Dup(), comm.Get_attr(MPI.TAG_UB))
 
-    def end(self) -> None:
-        if self._comm is not None:
+    def end(self, together: bool) -> None:
+        if together and self._comm is not None:
             from mpi4py import MPI
 
             MPI.Finalize()
@@ -133,6 +155,36 @@ class MpiWorld(World):
     def abort(self) -> None:
         if self._comm is not None:
             self._comm.Abort(1)
+
+    def launcher(self) -> int:
+        pid = os.getppid()
+        while pid > 1:
+            name, parent = _name_and_parent(pid)
+            if name in LAUNCHERS:
+                return pid
+            pid = parent
+        return 0
+
+    def end_launcher(self, pid: int) -> None:
+        until = time.monotonic() + LAUNCHER_TIMEOUT_S
+        while _name_and_parent(pid)[0] in LAUNCHERS:
+            if time.monotonic() < until:
+                time.sleep(0.01)
+            elif self.place.started_by == "PMI":
+                self.abort()
+            else:  # what Open MPI's does at any other signal waits for those hosts, too
+                os.kill(pid, signal.SIGKILL)
+                return
+
+
+def _name_and_parent(pid: int) -> Tuple[str, int]:
+    """Return the name of a process, and the id of its parent; ("", 0) if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            before, _, after = file.read().rpartition(")")
+    except OSError:
+        return "", 0
+    return before.partition("(")[2], int(after.split()[1])
 
 
 class StartedWorld(World):
@@ -167,12 +219,12 @@ class StartedWorld(World):
     def hear(self) -> Meeting:
         raise NotImplementedError("the first host starts the others")
 
-    def end(self) -> None:
+    def end(self, together: bool) -> None:
         for process in self.processes:
             process.wait()
 
     def abort(self) -> None:
-        self.end()  # they end by themselves
+        self.end(False)  # they end by themselves
 
 
 class ToldWorld(World):
@@ -188,7 +240,7 @@ class ToldWorld(World):
     def hear(self) -> Meeting:
         return self._meeting
 
-    def end(self) -> None:
+    def end(self, together: bool) -> None:
         pass
 
     def abort(self) -> None:

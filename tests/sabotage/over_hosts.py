@@ -1,0 +1,144 @@
+"""A program over several hosts that is sabotaged from outside: ``over_hosts.py RECORD PER_HOST WIDTH [HOSTS]``.
+
+It does everything again and again until it is told that something went wrong, goes on with the hosts that are left, and ends.
+What it sees goes into the file RECORD, a line of JSON for each thing::
+
+    ready     everything worked once: process ids of all, which the harness draws one of, and when
+    told      an error: its type and text, that of its cause, and the moment
+    works     everything worked again, on the hosts that it names
+    wrong     a traceback: something was not as it should be
+    done      it has ended the session, and is about to end
+
+Without an MPI launcher, HOSTS are started as processes of this machine.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+import everyday  # noqa: E402
+
+import synkhronos as synk  # noqa: E402
+from synkhronos.errors import SynkhronosError  # noqa: E402
+from synkhronos.launchers.hosts.world import StartedWorld  # noqa: E402
+from synkhronos.program.program import PROGRAM  # noqa: E402
+
+#: Seconds that the program goes on without being told anything, before it ends by itself.
+PATIENCE = 40.0
+
+
+class FewerHosts(Exception):
+    """A host was lost before the session began."""
+
+
+class OverHosts(everyday.Program):
+    """The program with everything in it, with so many ranks on each host that is there."""
+
+    def __init__(self, per_host, width):
+        super().__init__(0, width=width)
+        self.per_host = per_host
+
+    def fork(self):
+        if synk.fork(self.per_host, timeout=60, pin=False) != self.n:
+            raise FewerHosts
+
+    def run(self):
+        self.count()
+        return super().run()
+
+    def recover(self):
+        self.count()
+        super().recover()
+
+    def count(self):
+        """Look how many hosts there are."""
+        self.names = [host.name for host in PROGRAM.all_hosts()] or [None]
+        self.n = self.per_host * len(self.names)
+
+
+def main(record, per_host, width, started=0):
+    """Be the program."""
+    with open(record, "a") as file:
+
+        def say(what, **facts):
+            file.write(json.dumps(dict(facts, what=what, at=time.monotonic())) + "\n")
+            file.flush()
+
+        try:
+            play(say, os.path.join(os.path.dirname(record), "killed"), int(per_host), int(width), int(started))
+        except BaseException:
+            say("wrong", text=traceback.format_exc())
+            raise
+
+
+def play(say, killed, per_host, width, started):
+    """Do everything until it fails, or nothing has come of what was killed, and then again."""
+    if started:
+        PROGRAM.meet(StartedWorld([f"h{i}" for i in range(started)]))
+    program = OverHosts(per_host, width)
+    begin = time.monotonic()
+    if program.run() != (None, None, None):
+        raise everyday.Wrong("without sabotage")
+    seconds = time.monotonic() - begin
+    say("ready", seconds=seconds, **processes(program))
+    until = time.monotonic() + PATIENCE
+    error = None
+    over = False  # whether everything was done after the sabotage
+    while error is None and not over and time.monotonic() < until:
+        over = os.path.exists(killed)
+        try:
+            operation, error, moment = program.run()
+        except FewerHosts:
+            synk.close()
+            say("fewer")
+            break
+        except SynkhronosError as failed:  # outside of the operations: hosts that do not answer
+            operation, error, moment = "count", failed, time.monotonic()
+    if error is not None:
+        say(
+            "told",
+            operation=operation,
+            type=type(error).__name__,
+            text=str(error),
+            cause=str(error.__cause__),
+            when=moment,
+        )
+        forked = synk.is_forked()
+        del error
+        if forked:
+            raise everyday.Wrong("the session is open after an error that ends it")
+    for _ in range(2):  # a host may be lost only now, and the session end once more
+        try:
+            program.recover()
+            failed = program.run()
+        except (FewerHosts, SynkhronosError) as another:
+            failed = (program.reached, another, None)
+            synk.close()
+        if failed == (None, None, None):
+            break
+        say("again", operation=failed[0], text=str(failed[1]))
+    else:
+        raise everyday.Wrong("it does not work again")
+    say("works", hosts=program.names, ranks=program.n)
+    PROGRAM.shut_down()
+    say("done")
+
+
+def processes(program):
+    """Return the process ids of those that stay, each as its own host knows it: those that speak for a host, and keepers."""
+    here, *others = PROGRAM.all_hosts()
+    return {
+        "program": os.getpid(),
+        "speakers": [host.processes[0] for host in (here, *others)],
+        "keepers": [PROGRAM.keeper_pid, *(host.processes[1] for host in others)],
+        "names": program.names,
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

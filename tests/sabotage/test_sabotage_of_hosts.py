@@ -1,0 +1,68 @@
+"""The checks of sabotage over hosts find what is wrong: each fault is planted in all processes of a program."""
+
+import pytest
+from everyday import Wrong
+from pieces import hosts
+from pieces.hosts import KEEPER, RANK, SERVER, STARTED, Case
+
+#: What is planted when a process of Python starts, what is killed, and what must be found.
+FAULTS = {
+    "a process stays": (
+        "import subprocess, sys\n"
+        "if sys.argv == ['-m']:  # of a serving process\n"
+        "    subprocess.Popen(['sleep', '60'], start_new_session=True)\n",
+        RANK,
+        "left behind: .*sleep 60",
+    ),
+    "an error without its host": (
+        "from synkhronos.launchers.hosts.launcher import HostsLauncher\nHostsLauncher.host = lambda self, rank: ''\n",
+        RANK,
+        "does not say what has happened",
+    ),
+    "a death that is told late": (
+        "import time\n"
+        "from synkhronos.launchers.hosts.stand_in import StandIn\n"
+        "lose = StandIn.lose\n"
+        "StandIn.lose = lambda self, *arguments: time.sleep(1.5) or lose(self, *arguments)\n",
+        SERVER,
+        "told after",
+    ),
+    "a host that is given up": (
+        "from synkhronos.launchers.hosts.bridge import Bridge\n"
+        "hosts, calls = Bridge.hosts, []\n"
+        "def fewer(self):\n"
+        "    calls.append(hosts(self))\n"
+        "    return calls[-1][: 2 if len(calls) < 6 else 1]\n"  # after two sessions
+        "Bridge.hosts = fewer\n",
+        KEEPER,
+        "does not work on",
+    ),
+    "a wrong sum": (
+        "from synkhronos.launchers.hosts.copying import _Memory\n"
+        "write = _Memory.write\n"
+        "def wrong(self, content, start):\n"
+        "    content = bytearray(content)\n"
+        "    content[-1] ^= 64\n"
+        "    return write(self, memoryview(content), start)\n"
+        "_Memory.write = wrong\n",
+        RANK,
+        "expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault, tmp_path, monkeypatch):
+    plant, what, found = FAULTS[fault]
+    monkeypatch.setattr(hosts, "GONE", 2.0)
+    (tmp_path / "sitecustomize.py").write_text(plant)
+    case = Case(STARTED, 2, 2, 2, what, 0.3, 0.5)
+    with pytest.raises(Wrong, match=f"(?s){found}"):
+        for _ in range(5):  # in close() nothing needs a rank any more, and nothing is told
+            hosts.play(case, [str(tmp_path)])
+
+
+@pytest.mark.parametrize("what", hosts.KILLS)
+def test_a_kill(what):
+    outcome = hosts.play(Case(STARTED, 2, 2, 2, what, 0.3, 0.5))
+    assert outcome.told is None or outcome.told < hosts.TOLD_OF_KILLS
