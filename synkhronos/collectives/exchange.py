@@ -67,11 +67,12 @@ class Exchange(NamedTuple):
         op, mixes, same
             As of `Transport.all_reduce` and `RankContext.commit_values`.
         """
-        transport, values = context.transport, self._values(context, numbers, arrays)
-        if transport.carries(values, op, mixes, self.feedback is not None):
+        transport = context.transport
+        if transport.carries(arrays, op, mixes, self.feedback is not None):
             begun = self.begin(context, numbers, keys, arrays, op, mixes, False)
             self.finish(context, numbers, into, begun, same)
             return
+        values = self._values(context, numbers, arrays)
         sent = [rounded(value, self.form) for value in values]
         errors = self._places_of_errors(context, numbers, [(value.shape, value.dtype) for value in values])
         for value, arriving, error in zip(values, sent, errors):
