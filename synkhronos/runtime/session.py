@@ -306,6 +306,11 @@ class Session:
         if own.error is not None:
             add_failures(own.error, failures)
             raise own.error
+        if self._fatal is None and not failures:
+            for rank in self.others:
+                if self.block.ended[rank]:  # after its answer, while others still needed something of its host
+                    self._fatal = self._died(rank, "in " + self._title, self._updates)
+                    break
         if self._fatal is not None:  # the master gave up because of it, while all others could still answer
             self._note_others(self._fatal, own)
             self._end(str(self._fatal))

@@ -80,7 +80,7 @@ def test_what_has_been_done_is_not_done_again(sabotage, tmp_path, capsys, monkey
     monkeypatch.setattr(sabotage, "code", lambda: "other code")
     assert sabotage.main(["--only", "kills", *options]) == 0
     assert "Run before the last change of the code: " in document.read_text()
-    assert len(played) == 5
+    assert len(played) == 6
 
 
 def test_a_piece_that_hangs_is_ended(sabotage, tmp_path, monkeypatch, capfd):

@@ -28,14 +28,14 @@ CONNECT_TIMEOUT_S = 60.0
 #: Seconds in which a peer must answer when it is asked for the token.
 ANSWER_TIMEOUT_S = 5
 
-#: Seconds after which a peer that does not answer is asked whether it is there, between two questions, and how many.
-IDLE_S, INTERVAL_S, QUESTIONS = 2, 1, 2
+#: Seconds between two signs of life.
+SIGN_INTERVAL_S = 0.5
 
 #: Bytes of a message that is sent at once; a thread sends longer ones, since two peers that wait until the other has
 #: received would wait for ever.
 AT_ONCE_BYTES = 1 << 15
 
-#: Milliseconds in which what was sent must have been received.
+#: Milliseconds in which what was sent, a sign of life at least, must have been received.
 UNRECEIVED_MS = 3500
 
 
@@ -64,6 +64,8 @@ class Line:
         self._n_long = 0  # of messages that the thread has not sent yet
         self._thread: Optional[threading.Thread] = None
         self.sent = self.received = 0  # bytes
+        self._closed = threading.Event()
+        threading.Thread(target=self._send_signs, name="synkhronos-signs", daemon=True).start()
 
     def send(self, *message: Any) -> None:
         """Send a message; it arrives after those that were sent before.
@@ -84,6 +86,15 @@ class Line:
                 self._thread = threading.Thread(target=self._send_long, name="synkhronos-send", daemon=True)
                 self._thread.start()
             self._long.put(payload)
+
+    def _send_signs(self) -> None:
+        while not self._closed.wait(SIGN_INTERVAL_S):
+            with self._lock:
+                if not self._n_long:
+                    try:
+                        self._write(b"")
+                    except ConnectionError:  # who receives here is told
+                        return
 
     def _write(self, payload: bytes) -> None:
         try:
@@ -111,17 +122,16 @@ class Line:
         EOFError, OSError
             The peer is gone.
         """
-        payload = self._connection.recv_bytes()
+        payload = b""
+        while not payload:  # a sign of life
+            payload = self._connection.recv_bytes()
         self.received += len(payload)
         message: Tuple[Any, ...] = pickle.loads(payload)
         return message
 
-    def is_ready(self, seconds: float) -> bool:
-        """Wait at most so long for a message; return whether there is one, or the end."""
-        return self._connection.poll(seconds)
-
     def close(self) -> None:
         """Close this end, and free the threads that wait here."""
+        self._closed.set()
         self._long.put(None)
         try:
             with socket.socket(fileno=os.dup(self._connection.fileno())) as sock:
@@ -219,8 +229,4 @@ def _authenticated(sock: socket.socket, token: bytes, answers_first: bool = Fals
 def _watch(sock: socket.socket) -> None:
     """Have the kernel watch over the connection."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, INTERVAL_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, QUESTIONS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNRECEIVED_MS)

@@ -6,6 +6,7 @@ an MPI has started it on (tests/hosts). From outside the harness looks at the pr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -122,7 +123,8 @@ class Stage:
 
     def __exit__(self, *exception: Any) -> None:
         for pid in self.marked():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(pid, signal.SIGKILL)
         if self.cluster is not None:
             self.cluster.close()
         self.process.wait()
