@@ -175,7 +175,11 @@ class Session:
             self._running, self._updates = True, updates
             try:
                 results = self._execute(command, self.timeout if timeout is None else timeout)
-                return self._finish(command, results)
+                try:
+                    return command.finish(results, self.context)
+                except Aborted:  # some of the results have to come from other hosts
+                    error = self._given_up()
+                    raise error from error.__cause__
             except BaseException as error:
                 if command.has_steps:
                     add_steps(error, *self._steps_made(), self.root, command.failed_step)
@@ -185,16 +189,12 @@ class Session:
                 self._fatal = None  # it holds the frames it came through
                 self.launcher.forward(True)
 
-    def _finish(self, command: Command, results: List[Any]) -> Any:
-        """Return what the command makes of the results, some of which may have to come from other hosts."""
-        try:
-            return command.finish(results, self.context)
-        except Aborted:
-            fatal = self._fatal
-            assert fatal is not None
-            self._end(str(fatal))
-        cause = fatal.__cause__
-        raise fatal from cause
+    def _given_up(self) -> SynkhronosError:
+        """End the session, and return why the results cannot come."""
+        fatal = self._fatal
+        assert fatal is not None
+        self._end(str(fatal))
+        return fatal
 
     def check(self) -> None:
         """Raise `StateError` if no command can be run: the session is closed, or one runs. Call with the lock."""

@@ -184,14 +184,11 @@ class Layouts:
         SynkhronosError
             On every rank, if they are for different things.
         """
-        if not self._far:
-            return self._described(notices)
-        ends = [_PREFIX.size + _PREFIX.unpack_from(each)[0] for each in notices]
-        layout = self._described(tuple([each[_PREFIX.size : end] for each, end in zip(notices, ends)]))
-        layout.take([memoryview(each)[end:] for each, end in zip(notices, ends)])
-        return layout
-
-    def _described(self, notices: Tuple[bytes, ...]) -> Layout:
+        values: Sequence[memoryview] = ()
+        if self._far:
+            ends = [_PREFIX.size + _PREFIX.unpack_from(each)[0] for each in notices]
+            values = [memoryview(each)[end:] for each, end in zip(notices, ends)]
+            notices = tuple([each[_PREFIX.size : end] for each, end in zip(notices, ends)])
         layout = self._layouts.get(notices)
         if layout is None:
             labels, handles, eager = zip(*[pickle.loads(each) for each in notices])
@@ -202,6 +199,8 @@ class Layouts:
             layout = self._layouts[notices] = Layout(list(handles), self._pools, of_far)
             if len(self._layouts) > MAX_LAYOUTS:
                 self._layouts.popitem(last=False)
+        if self._far:
+            layout.take(values)
         return layout
 
 
