@@ -26,7 +26,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "programs")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "programs"), str(ROOT / "tests")]
 
 import synkhronos as synk  # noqa: E402
 
@@ -42,8 +42,8 @@ BEGIN, END = f"<!-- written by {COMMAND}: begin -->\n", "<!-- end -->\n"
 #: Draws of a session.
 STEPS = 200
 
-#: Launcher, engine, and their share of the draws in percent.
-KINDS = (("threads", "numpy", 40), ("fork", "numpy", 30), ("fork", ENGINE, 30))
+#: Launcher (two hosts for "hosts"), engine, and their share of the draws in percent.
+KINDS = (("threads", "numpy", 40), ("fork", "numpy", 25), ("fork", ENGINE, 25), ("hosts", "numpy", 10))
 
 
 def machine() -> str:

@@ -13,7 +13,8 @@ from worlds import over_hosts
 
 from synkhronos.program.program import PROGRAM
 
-#: How many ranks each of two hosts has, by the number of all.
+#: How many ranks there are; and how many each of two hosts has, by the number of all.
+SIZES = (1, 2, 2, 3, 3, 4)
 COUNTS_OF = {2: (1, 1), 3: (1, 2), 4: (2, 2)}
 
 
@@ -124,7 +125,7 @@ def _same(value, other):
     return np.array_equal(value, other, equal_nan=np.asarray(value).dtype.kind == "f")
 
 
-def random_program(choices, library, launcher, n_steps, sizes=(1, 2, 2, 3, 3, 4), on_step=lambda step: None):
+def random_program(choices, library, launcher, n_steps, sizes=None, on_step=lambda step: None):
     """Draw and run a program.
 
     Parameters
@@ -133,8 +134,8 @@ def random_program(choices, library, launcher, n_steps, sizes=(1, 2, 2, 3, 3, 4)
     library : Library
     launcher : {"threads", "fork", "hosts"}
     n_steps : int
-    sizes : sequence of int
-        Numbers of ranks to draw from.
+    sizes : sequence of int, optional
+        Numbers of ranks to draw from; what the launcher can have without.
     on_step : callable
         Called with every step that has been taken.
 
@@ -143,7 +144,7 @@ def random_program(choices, library, launcher, n_steps, sizes=(1, 2, 2, 3, 3, 4)
     Wrong
     """
     draw = Draw(choices, library.functions)
-    n = choices.choice(sizes)
+    n = choices.choice(sizes or (tuple(COUNTS_OF) if launcher == "hosts" else SIZES))
     root = choices.randrange(COUNTS_OF[n][0] if launcher == "hosts" else n)
     program = Program(library, launcher, n, root, draw.initial(SHARED))
     taken = 0

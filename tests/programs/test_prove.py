@@ -1,6 +1,8 @@
 """The command behind ``make prove``."""
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import bugs
@@ -27,6 +29,20 @@ def test_result_is_written_where_it_belongs(prove, tmp_path, capsys):
     assert "| threads | numpy | 60 | 0 |" in text and "older" not in text and "Python 3." in text
     assert text.startswith("before\n") and text.endswith("after\n")
     assert "60 of 60 draws" in capsys.readouterr().out
+
+
+def test_it_runs_by_itself(tmp_path):
+    command = [
+        sys.executable,
+        str(ROOT / "tools" / "prove.py"),
+        "--draws",
+        "4",
+        "--no-write",
+        "--only",
+        "threads numpy",
+    ]
+    done = subprocess.run(command, cwd=str(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100)
+    assert done.returncode == 0 and b"| threads | numpy | 4 | 0 |" in done.stdout, done.stdout.decode()
 
 
 def test_a_wrong_program_is_shown_and_nothing_is_written(prove, tmp_path, capsys, monkeypatch):
