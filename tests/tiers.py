@@ -49,7 +49,10 @@ SLOW = (
     Rule("", "tests/host/test_affinity.py"),
     Rule("", "tests/host/test_heap.py"),
     Rule("", "tests/launchers/test_courier.py", r"test_all_reduce\[.*-[24]\]|test_sizes\[.*-[124]\]|hardly|rare|waits"),
-    *[Rule("", f"tests/launchers/test_{name}.py") for name in ("fd_passing", "keeper", "local", "output", "rank_main")],
+    *[
+        Rule("", f"tests/launchers/test_{name}.py")
+        for name in ("fd_passing", "keeper", "local", "output", "rank_main")
+    ],
     Rule("", "tests/program/"),
     Rule("", "tests/programs/"),
     Rule("", "tests/programs_2017/"),
@@ -63,6 +66,7 @@ SLOW = (
     Rule("", "tests/memory/test_pool.py", "2_gib|limit_of_address_space"),
     Rule("", "tests/runtime/test_session.py", "timeout|deadline|waited_for"),
     Rule("", "tests/sabotage/"),
+    Rule("", "tests/transports/test_nccl.py"),
     # Of the worlds and of the numbers of ranks, two ranks and the middle one of three as the root are enough.
     Rule("", "tests/", r"fork-|hosts-|\b(1-root0|2-root1|3-root0|3-root2)\b"),
 )

@@ -92,7 +92,10 @@ class Open(Command):
             return made, [None if result is None else np.array(result) for result in results]
 
 
-@pytest.fixture(params=[((2, 2), 1), ((1, 1), 0), ((1, 2, 1), 0)], ids=str)
+THREE_HOSTS = pytest.param(((1, 2, 1), 0), marks=pytest.mark.thorough)
+
+
+@pytest.fixture(params=[((2, 2), 1), ((1, 1), 0), THREE_HOSTS], ids=str)
 def session(request):
     counts, root = request.param
     yield over_hosts(counts, root)
