@@ -199,7 +199,7 @@ def find_leftovers():
 
 
 #: Folders of tests that use several hosts: in others no more processes must be there than their tests have started.
-OVER_HOSTS = ("collectives", "functions", "program", "programs", "replication")
+OVER_HOSTS = ("collectives", "functions", "program", "programs", "replication", "transports")
 
 
 @pytest.fixture(autouse=True, scope="module")

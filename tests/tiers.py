@@ -63,6 +63,7 @@ SLOW = (
     Rule("", "tests/memory/test_pool.py", "2_gib|limit_of_address_space"),
     Rule("", "tests/runtime/test_session.py", "timeout|deadline|waited_for"),
     Rule("", "tests/sabotage/"),
+    Rule("", "tests/transports/test_nccl.py"),
     # Of the worlds and of the numbers of ranks, two ranks and the middle one of three as the root are enough.
     Rule("", "tests/", r"fork-|hosts-|\b(1-root0|2-root1|3-root0|3-root2)\b"),
 )

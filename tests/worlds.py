@@ -62,7 +62,7 @@ class Tables(Command):
 
 #: Hosts of tests, of which a session may use some; and how many ranks each has, in worlds of several.
 MAX_HOSTS = 3
-COUNTS = {"2 hosts": (2, 2), "3 hosts": (1, 2, 1)}
+COUNTS = {"2 hosts": (2, 2), "2 uneven hosts": (2, 1), "3 hosts": (1, 2, 1)}
 
 
 class Meeting:
@@ -121,7 +121,7 @@ class World:
     def __init__(self, launcher, n, root, engine="numpy", **options):
         self.launcher, self.n, self.root = launcher, n, root
         self.engine_name = engine
-        if DEVICE and launcher == "fork":
+        if DEVICE and launcher != "threads":
             options.setdefault("devices", [DEVICE] * n)
         if launcher in COUNTS:
             self.session = over_hosts(COUNTS[launcher], root, **options)

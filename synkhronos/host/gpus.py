@@ -53,8 +53,8 @@ def _gpus_of_nvidia_smi() -> int:
     return len(re.findall(r"^GPU \d+:", listing, flags=re.MULTILINE))
 
 
-def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: int) -> List[str]:
-    """Return the device of every rank.
+def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: int, host: str = "") -> List[str]:
+    """Return the device of every rank of a host.
 
     Parameters
     ----------
@@ -64,6 +64,8 @@ def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: i
         Number of ranks; one per device by default.
     n_gpus : int
         How many GPUs CUDA would show.
+    host : str
+        The host's name, if there are several.
 
     Raises
     ------
@@ -83,7 +85,7 @@ def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: i
             shared = [f"cuda{i % max(1, n_gpus)}" for i in range(n_parallel)]
             raise ArgumentValueError(
                 "n_parallel",
-                f"at most {n_gpus}, as there are {n_gpus} GPUs",
+                f"at most {n_gpus}, as there are {n_gpus} GPUs" + (host and f" on host {host}"),
                 str(n_parallel),
                 f"ranks share GPUs if these are named several times, devices={shared!r}",
             )
@@ -102,7 +104,7 @@ def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: i
         if name.startswith("cuda") and int(name[4:]) >= n_gpus:
             raise ArgumentValueError(
                 f"devices[{i}]",
-                f"one of the {n_gpus} GPUs that this machine shows",
+                f"one of the {n_gpus} GPUs that {f'host {host}' if host else 'this machine'} shows",
                 name,
                 "CUDA_VISIBLE_DEVICES counts",
             )

@@ -51,6 +51,17 @@ def working_directory() -> str:
         return ""
 
 
+def boot_id(root: str = "/") -> str:
+    """Return what tells this machine from all others, also from within a container, until it is started again.
+
+    Examples
+    --------
+    >>> boot_id() == boot_id()
+    True
+    """
+    return Path(root, "proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def core_budget(root: str = "/") -> int:
     """Return how many cores' worth of time this process can get, at least 1.
 

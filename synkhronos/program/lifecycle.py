@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError, StateError, SynkhronosError
 from ..host import gpus, machine
+from ..launchers.hosts.facts import Facts
 from ..runtime.session import check_timeout
 from ..sync.hosts import Hosts
 from .devices import choose_devices
@@ -53,10 +54,11 @@ def fork(
     ----------
     n_parallel : int, optional
         Number of ranks, the master included; 1 is legal. All GPUs, or the cores this process may use, by default. If an
-        MPI launcher has started the program on several hosts: of the ranks of each, by default the cores of each.
+        MPI launcher has started the program on several hosts: of the ranks of each, by default the GPUs, or the cores,
+        of each.
     use_gpu : bool, optional
         True: GPUs, or an error that says what is missing; False: CPU processes; None: GPUs if there are any that can be
-        used, else CPU processes and a line in the log that says why.
+        used, else CPU processes and a line in the log that says why. With several hosts, on all of them.
     master_rank : int
         The rank of the calling process, one of those of its host.
     profile_workers : bool
@@ -65,9 +67,10 @@ def fork(
         Ignored; there are no such limits.
     devices : list of str, optional
         The device of every rank, e.g. ``["cuda0", "cuda1"]`` or ``["opencl0:0", "opencl0:0"]``: several ranks may
-        share one. All GPUs that ``CUDA_VISIBLE_DEVICES`` shows by default. Theano then puts new shared variables and
-        the computations of new functions on the rank's device. A process keeps its device to its end, so in later
-        sessions the master is given the same.
+        share one. All GPUs that ``CUDA_VISIBLE_DEVICES`` shows by default. With several hosts, the devices of each
+        host's ranks, which have the same names on all. Theano then puts new shared variables and the computations of
+        new functions on the rank's device. A process keeps its device to its end, so in later sessions the master is
+        given the same.
     seed : int, optional
         Not negative. The random streams of the program start from it, each when it is first sent to the ranks: the
         same seed gives the same numbers at the same number of ranks. Streams are numbered in the order in which the
@@ -126,14 +129,11 @@ def fork(
     if n_parallel is not None:
         n_parallel = _positive("n_parallel", n_parallel)
     there = PROGRAM.all_hosts()
-    if there and (use_gpu or devices):
-        raise ArgumentValueError("use_gpu", "False with several hosts", "GPUs", "start one process with all GPUs")
-    names = None if there else choose_devices(devices, use_gpu, n_parallel)
-    counts = tuple(n_parallel or host.cores for host in there)
-    places = tuple(host.place for host in there if host.place is not None) or None
-    hosts = Hosts.of_counts(tuple(host.name for host in there), counts, places=places) if there else None
-    size = sum(counts) or (len(names) if names else machine.core_budget() if n_parallel is None else n_parallel)
-    root, n_near = _integer("master_rank", master_rank), len(hosts.near) if hosts else size
+    by_host = choose_devices(devices, use_gpu, n_parallel, there)
+    names = None if by_host is None else [name for of_host in by_host for name in of_host]
+    counts = [len(of_host) for of_host in by_host] if by_host else _ranks_by_host(there, n_parallel)
+    size, hosts = sum(counts), _hosts(there, counts)
+    root, n_near = _integer("master_rank", master_rank), counts[0]
     if not 0 <= root < n_near:
         raise ArgumentValueError("master_rank", f"from 0 to {n_near - 1}, as there are {n_near} ranks", str(root))
     _check_files(size, machine.descriptor_limit(), DESCRIPTORS_PER_RANK)
@@ -166,8 +166,9 @@ def fork(
             raise
         except SynkhronosError as error:
             logger.warning("GPUs are not used, CPU processes take their place: %s", error)
-            names, size = None, n_parallel or machine.core_budget()
-            if root >= size:
+            names, counts = None, _ranks_by_host(there, n_parallel)
+            size, hosts = sum(counts), _hosts(there, counts)
+            if root >= counts[0]:
                 raise
     return PROGRAM.open(size, root, devices=names, hosts=hosts, **options).size
 
@@ -298,6 +299,19 @@ def _check_files(size: int, limit: Optional[int], of_rank: int, where: str = "")
             f"n_parallel: {size} ranks cannot be started, at most {most}: the limit of open files (ulimit -n){where} "
             f"is {limit}, and every rank takes {of_rank}"
         )
+
+
+def _ranks_by_host(there: Sequence[Facts], n_parallel: Optional[int]) -> List[int]:
+    """Return how many CPU processes each host has, or this machine."""
+    return [n_parallel or host.cores for host in there] or [n_parallel or machine.core_budget()]
+
+
+def _hosts(there: Sequence[Facts], counts: Sequence[int]) -> Optional[Hosts]:
+    """Return the hosts with so many ranks each, if there are several."""
+    if not there:
+        return None
+    places = tuple(host.place for host in there if host.place is not None) or None
+    return Hosts.of_counts(tuple(host.name for host in there), tuple(counts), places=places)
 
 
 def _integer(argument: str, value: Any) -> int:

@@ -226,7 +226,7 @@ class Program:
                     session = self._start(size, root, launcher, devices is not None, hosts, SessionOptions(**options))
                 session.run(Start(), START_TIMEOUT_S)
                 if devices is not None:
-                    session.run(OpenDevices(devices), DEVICES_TIMEOUT_S)
+                    session.run(OpenDevices(devices, hosts is not None), DEVICES_TIMEOUT_S)
             except BaseException:
                 if session is not None:
                     session.close("it could not be started")

@@ -25,6 +25,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..errors import error_text
+from ..host import machine
 from ..reductions import ReduceOp, compute_dtype, counting, narrowed
 from ..reductions.device import clamp, combine, concatenate, empty, filled, nan_mark, scale
 from .shared_memory import SharedMemoryTransport
@@ -34,6 +35,9 @@ KNOWN = ("int8", "int32", "int64", "uint64", "float16", "float32", "float64")
 
 #: Lets NCCL, from 2.32 on, have several ranks on one device.
 MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
+
+#: Which GPUs of its machine a process is shown, and in which order.
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 #: Seconds that a device's work is waited for without giving away the core, and between two looks after that.
 EAGER, PAUSE = 0.001, 0.0002
@@ -71,8 +75,11 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
     str
         Why there is none.
     """
-    devices = host.exchange(device)
-    if len(set(devices)) < len(devices) and os.environ.get(MULTI_RANK) != "1" and device.startswith("cuda"):
+    # Hosts have environments of their own: what a rank reads in its own is told to all, so that all decide the same.
+    said = host.exchange((device, (machine.boot_id(), os.environ.get(VISIBLE)), os.environ.get(MULTI_RANK)))
+    devices = [name for name, _, _ in said]
+    of_cuda = [(name, shown_by) for name, shown_by, _ in said if name.startswith("cuda")]
+    if len(set(of_cuda)) < len(of_cuda) and any(may_share != "1" for _, _, may_share in said):
         return None, f"several ranks share a device, which NCCL allows from 2.32 on with {MULTI_RANK}=1"
     collectives: Any = None
     ident, trouble = b"", ""

@@ -46,6 +46,7 @@ def host(process, **changes):
         "clock": 0.001 * process,
         "memory": 60 * GB,
         "shm": 32 * GB,
+        "n_gpus": 0,
     }
     return Facts(**{**these, **changes})
 
@@ -128,6 +129,13 @@ TROUBLES = [
     ("cores", hosts({}, {"cores": 8}), WARN, ["8 of 16 cores on node1"], ["--bind-to none"]),  # to a NUMA node
     ("cores", one_kind(cores=1, started_by="PMI"), WARN, ["1 of 16 cores"], ["-bind-to none"]),
     ("cores", one_kind(cores=1, started_by="Slurm"), WARN, ["1 of 16 cores"], ["--cpus-per-task=C"]),
+    (
+        "gpus",
+        hosts({"n_gpus": 2}, {}, {"n_gpus": 1}),
+        WARN,
+        ["2 on node0, none on node1, 1 on node2", "CPU processes"],
+        ["CUDA_VISIBLE_DEVICES", "--gpus-per-node=N"],
+    ),
     (
         "interfaces",
         hosts({"chosen": docker(0)}, {"chosen": docker(1)}),
@@ -212,6 +220,7 @@ FINE = [
     one_kind(all_cores=1, cores=1),  # there is no more
     one_kind(cores=8, started_by="Slurm"),  # asked for
     hosts({"cores": 4, "all_cores": 4}, {}),  # unequal hosts
+    hosts({"n_gpus": 2}, {"n_gpus": 1}),
     # Addresses that are not used, or are not the same, or are everybody's own.
     hosts(*({"interfaces": docker(i), "chosen": (eth0(i),)} for i in range(2))),
     hosts({"chosen": docker(0)}, {"chosen": docker(1, "172.18.0.1/16")}),

@@ -266,6 +266,15 @@ def test_interfaces_that_the_user_has_told_mpi_stay(given):
     assert ("OMPI_MCA_btl_tcp_if_include" in found) == (given == "UCX_NET_DEVICES")
 
 
+def test_what_nccl_is_told():
+    assert environment.settings_of_nccl({}, ALL) == {}
+    words = {"SYNK_HOSTS_INTERFACE": "eth1, 10.1.0.0/16"}
+    assert environment.settings_of_nccl(words, ALL) == {"NCCL_SOCKET_IFNAME": "=eth1,eth0"}
+    assert environment.settings_of_nccl({**words, "NCCL_SOCKET_IFNAME": "ib"}, ALL) == {}
+    with pytest.raises(ValueError, match="SYNK_HOSTS_INTERFACE: expected "):
+        environment.settings_of_nccl({"SYNK_HOSTS_INTERFACE": "eth7"}, ALL)
+
+
 @pytest.mark.parametrize("words", ["eth7", "192.168.0.0/16", ","])
 def test_interfaces_that_are_not_there(words):
     with pytest.raises(ValueError, match=r"SYNK_HOSTS_INTERFACE: expected .*lo \(127.0.0.1/8\), eth0 \(10.1.2.3/16\)"):

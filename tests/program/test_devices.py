@@ -1,11 +1,17 @@
 """Which device every rank is given; that they open is tested in tests/gpu."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 from refusals import refuses
 from worlds import INSTALLED
 
 import synkhronos as synk
 from synkhronos.host import gpus
+from synkhronos.launchers.hosts.facts import Facts, facts
+from synkhronos.program.devices import choose_devices
 
 
 @pytest.mark.theano
@@ -56,3 +62,92 @@ def test_more_ranks_than_gpus(monkeypatch, caplog):
         assert synk.fork(2) == 2
     synk.close()
     assert "n_parallel: expected at most 1" in caplog.text
+
+
+def hosts(*counts, **changes):
+    """What hosts say of themselves that have so many GPUs; the first is counted anew."""
+    facts = [Facts(f"node{i}", 4, {}, (1,), n_gpus=count, has_pygpu=True) for i, count in enumerate(counts)]
+    return [*facts[:-1], facts[-1]._replace(**changes)]
+
+
+@pytest.fixture
+def usable(monkeypatch):
+    """On this host, all is there that devices need, and two GPUs."""
+    theano_gpu = pytest.importorskip("synkhronos.engines.theano.gpu")
+    monkeypatch.setattr(theano_gpu, "missing", lambda: "")
+    monkeypatch.setattr(gpus, "count_gpus", lambda: 2)
+
+
+CHOICES = [
+    # (devices, use_gpu, n_parallel, GPUs of the hosts, devices of their ranks)
+    (None, None, None, (2, 2), [["cuda0", "cuda1"], ["cuda0", "cuda1"]]),
+    (None, True, None, (2, 1, 3), [["cuda0", "cuda1"], ["cuda0"], ["cuda0", "cuda1", "cuda2"]]),
+    (None, None, 1, (2, 1, 3), [["cuda0"], ["cuda0"], ["cuda0"]]),
+    (["cuda1"], None, None, (2, 2), [["cuda1"], ["cuda1"]]),
+    (["cuda0", "cuda0"], True, 2, (2, 1), [["cuda0", "cuda0"], ["cuda0", "cuda0"]]),
+    (["opencl0:0"], None, None, (2, 0), [["opencl0:0"], ["opencl0:0"]]),
+    (None, False, None, (2, 2), None),
+]
+
+
+@pytest.mark.theano
+@pytest.mark.parametrize("devices, use_gpu, n, counts, expected", CHOICES)
+def test_each_host_has_its_own(usable, devices, use_gpu, n, counts, expected):
+    assert choose_devices(devices, use_gpu, n, hosts(*counts)) == expected
+
+
+@pytest.mark.theano
+def test_the_first_host_is_asked_when_ranks_are_started(usable, monkeypatch):
+    """The program may have set CUDA_VISIBLE_DEVICES after the hosts have met."""
+    monkeypatch.setattr(gpus, "count_gpus", lambda: 1)
+    assert choose_devices(None, True, None, hosts(8, 2)) == [["cuda0"], ["cuda0", "cuda1"]]
+
+
+@pytest.mark.theano
+def test_what_hosts_cannot_do(usable, caplog):
+    with refuses(ValueError, "n_parallel", "at most 1, as there are 1 GPUs on host node1", "2"):
+        choose_devices(None, True, 2, hosts(2, 1))
+    with refuses(ValueError, "devices[1]", "one of the 1 GPUs that host node1 shows", "cuda1"):
+        choose_devices(["cuda0", "cuda1"], None, None, hosts(2, 1))
+    with refuses(ValueError, "devices", "devices of one kind, as there are several hosts", "['cuda0', 'opencl0:0']"):
+        choose_devices(["cuda0", "opencl0:0"], None, None, hosts(2, 2))
+    with pytest.raises(synk.SynkhronosError, match="use_gpu=True: there is no GPU on host node2 that CUDA would show"):
+        choose_devices(None, True, None, hosts(2, 2, 0))
+    with pytest.raises(synk.SynkhronosError, match="devices: pygpu is not installed on host node1: docs"):
+        choose_devices(["cuda0"], None, None, hosts(2, 2, has_pygpu=False))
+
+
+@pytest.mark.theano
+@pytest.mark.parametrize(
+    "n, facts, reason",
+    [
+        (None, hosts(2, 0), "the 2 GPUs of the hosts .*: there is no GPU on host node1"),
+        (2, hosts(2, 1), "the 3 GPUs of the hosts .*: n_parallel: expected at most 1, .* on host node1, got 2"),
+        (None, hosts(2, 1, has_pygpu=False), "the 3 GPUs of the hosts .*: pygpu is not installed on host node1"),
+    ],
+)
+def test_hosts_compute_on_cpus_if_one_of_them_has_to(usable, caplog, n, facts, reason):
+    with caplog.at_level("WARNING", "synkhronos"):
+        assert choose_devices(None, None, n, facts) is None
+    assert re.search(reason, caplog.text)
+
+
+def test_what_a_host_says_of_its_gpus(monkeypatch):
+    """Without a look at any of them: the process that says it forks ranks, and must not have opened a device."""
+    monkeypatch.setattr(gpus, "count_gpus", lambda: 3)
+    assert facts().n_gpus == 3
+    monkeypatch.setattr(gpus, "count_gpus", lambda: 0)
+    assert facts().n_gpus == 0
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from synkhronos.launchers.hosts.facts import facts; has_pygpu = facts().has_pygpu\n"
+            "print([name for name in ('theano', 'pygpu') if name in sys.modules])\n"
+            "try:\n    import pygpu\nexcept ModuleNotFoundError:\n    pygpu = None\n"
+            "assert has_pygpu == (pygpu is not None)",
+        ],
+        stdout=subprocess.PIPE,
+        universal_newlines=True,
+    )
+    assert not done.returncode and done.stdout == "[]\n"

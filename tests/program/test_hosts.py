@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -326,6 +329,25 @@ def test_small_values_after_a_collective_that_was_given_up(world):
         synk.all_reduce(v, "sum")
         for value in world.values(v):
             np.testing.assert_array_equal(value, (values + i).sum(axis=0))
+
+
+def test_what_ranks_print_elsewhere_comes_once():
+    """By the program alone: not also from the process that serves it there."""
+    program = (
+        "import synkhronos as synk; from test_hosts import Act; from worlds import over_hosts\n"
+        "session = over_hosts((1, 1))\n"
+        "session.run(Act(1, print, 'said there'))\n"
+        "synk.close()"
+    )
+    tests = Path(__file__).parent
+    path = os.pathsep.join([str(tests), str(tests.parent), str(tests.parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        universal_newlines=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert not done.returncode and done.stdout == "[rank 1] said there\n"
 
 
 def test_ctrl_c(session):

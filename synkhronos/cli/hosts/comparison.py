@@ -131,6 +131,15 @@ def check_cores(facts: List[Facts]) -> Finding:
     return Finding("Cores", OK, by_value(facts, [f"{each.cores} of {each.all_cores}" for each in facts]))
 
 
+def check_gpus(facts: List[Facts]) -> Finding:
+    """Check that all hosts have GPUs, or none."""
+    text = by_value(facts, [str(each.n_gpus or "none") for each in facts])
+    if len({bool(each.n_gpus) for each in facts}) > 1:
+        remedy = "CUDA_VISIBLE_DEVICES must show them; a job of Slurm gets some by --gpus-per-node=N"
+        return Finding("GPUs", WARN, f"{text}: fork() starts CPU processes on all hosts", remedy)
+    return Finding("GPUs", OK, text)
+
+
 def check_interfaces(facts: List[Facts]) -> Finding:
     """Check that hosts have a network in common, and no address that is on several of them."""
     if any(each.one_machine for each in facts) or len(facts) < 2:
@@ -214,6 +223,7 @@ CHECKS: Tuple[Callable[[List[Facts]], Finding], ...] = (
     check_kernels,
     check_mpi,
     check_cores,
+    check_gpus,
     check_interfaces,
     check_folders,
     check_clocks,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Tuple
 
-from ...host import machine
+from ...host import gpus, machine
 from ...host.interfaces import Interface, interfaces
 from ...kernels import copy as streaming
 from ...launchers.hosts.environment import Place, chosen_interfaces, on_one_machine
@@ -69,6 +69,8 @@ class Facts(NamedTuple):
         Seconds by which the clock is ahead of host 0's.
     memory, shm : int
         Bytes of memory that are available, and that ``/dev/shm`` has in all.
+    n_gpus : int
+        GPUs that CUDA would show.
     """
 
     process: int
@@ -92,6 +94,7 @@ class Facts(NamedTuple):
     clock: float
     memory: int
     shm: int
+    n_gpus: int
 
 
 def gather(place: Place, environ: Mapping[str, str], mpi: str, local_size: int, clock: float) -> Facts:
@@ -133,6 +136,7 @@ def gather(place: Place, environ: Mapping[str, str], mpi: str, local_size: int, 
         clock=clock,
         memory=machine.available_memory(),
         shm=size_of_shm(),
+        n_gpus=gpus.count_gpus(),
     )
 
 

@@ -277,6 +277,14 @@ def settings(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Dic
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
+def settings_of_nccl(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Dict[str, str]:
+    """Return what to put into the environment before NCCL is first called, as in `settings`."""
+    words = environ.get(INTERFACE, "")
+    if not words or "NCCL_SOCKET_IFNAME" in environ:
+        return {}
+    return {"NCCL_SOCKET_IFNAME": "=" + ",".join(each.name for each in named(words, interfaces))}
+
+
 def chosen_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> List[Interface]:
     """Return the interfaces of this host by which others may reach it, as far as they were named, else all.
 

@@ -7,11 +7,12 @@ import platform
 import socket
 import sys
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ...host import machine
+from ...host import gpus, machine
 
 #: Packages of which all hosts must have the same version, if they have them.
 PACKAGES = ("synkhronos", "Theano", "pytensor", "cloudpickle")
@@ -32,6 +33,10 @@ class Facts(NamedTuple):
         Its number in MPI's world, if large arrays travel by MPI; the first host knows.
     files : int, optional
         How many files a process there may have open; None if that does not matter.
+    n_gpus : int
+        That CUDA would show its ranks.
+    has_pygpu : bool
+        Whether pygpu is installed, which is not imported for that.
     """
 
     name: str
@@ -40,10 +45,12 @@ class Facts(NamedTuple):
     processes: Tuple[int, ...]
     place: Optional[int] = None
     files: Optional[int] = None
+    n_gpus: int = 0
+    has_pygpu: bool = False
 
 
 def facts(*processes: int) -> Facts:
-    """Return what this host says of itself, with the process ids of this process and others."""
+    """Return what this host says of itself, with the process ids of this process and others; opens no device."""
     versions: Dict[str, Optional[str]] = {
         "Python": platform.python_version(),
         "NumPy": np.__version__,
@@ -54,8 +61,15 @@ def facts(*processes: int) -> Facts:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = None
-    name = os.environ.get("SYNK_HOST_NAME") or socket.gethostname()
-    return Facts(name, machine.core_budget(), versions, (os.getpid(), *processes), files=machine.descriptor_limit())
+    return Facts(
+        os.environ.get("SYNK_HOST_NAME") or socket.gethostname(),
+        machine.core_budget(),
+        versions,
+        (os.getpid(), *processes),
+        files=machine.descriptor_limit(),
+        n_gpus=gpus.count_gpus(),
+        has_pygpu=find_spec("pygpu") is not None,
+    )
 
 
 def differences(hosts: Sequence[Facts]) -> List[str]:

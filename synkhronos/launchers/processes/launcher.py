@@ -108,7 +108,8 @@ class ProcessLauncher(Launcher):
         self._streams.forward(idle)
 
     def outputs(self) -> Dict[int, List[int]]:
-        """Return the files to which each rank prints: standard output and standard error."""
+        """Return the files to which each rank prints, standard output and standard error: the caller passes that on."""
+        self._streams.are_forwarded = False
         fds = self._streams.fds()
         return {rank: fds[2 * i : 2 * i + 2] for i, rank in enumerate(self._pids)}
 

@@ -41,6 +41,8 @@ class Streams:
         self._files: Dict[Tuple[int, str], int] = {}
         self._read: Dict[Tuple[int, str], int] = {}  # bytes that have been passed on
         self._begun: Dict[Tuple[int, str], bytes] = {}  # of lines that are not complete
+        #: Whether this process passes on what comes; on another host than the program's, the `Deputy` does.
+        self.are_forwarded = True
         try:
             for rank in ranks:
                 for name in _NAMES:
@@ -94,7 +96,8 @@ class Streams:
         """Pass on the rest and close the files."""
         with self._lock:
             try:
-                self.forward(last=True)
+                if self.are_forwarded:
+                    self.forward(last=True)
             finally:
                 while self._files:
                     os.close(self._files.popitem()[1])
