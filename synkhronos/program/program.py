@@ -21,8 +21,8 @@ from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
 from ..host.signals import DeferredSignals
 from ..launchers.hosts.bridge import Bridge
-from ..launchers.hosts.copying import shadow
 from ..launchers.hosts.facts import Facts
+from ..launchers.hosts.host_memory import shadow
 from ..launchers.hosts.launcher import HostsLauncher
 from ..launchers.hosts.spec import SessionSpec, modules_to_import
 from ..launchers.hosts.world import World, environment_of_ranks

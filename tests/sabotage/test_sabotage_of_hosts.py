@@ -38,13 +38,13 @@ FAULTS = {
         "does not work on",
     ),
     "a wrong sum": (
-        "from synkhronos.launchers.hosts.copying import _Memory\n"
-        "write = _Memory.write\n"
+        "from synkhronos.launchers.hosts.host_memory import HostMemory\n"
+        "write = HostMemory.write\n"
         "def wrong(self, content, start):\n"
         "    content = bytearray(content)\n"
         "    content[-1] ^= 64\n"
         "    return write(self, memoryview(content), start)\n"
-        "_Memory.write = wrong\n",
+        "HostMemory.write = wrong\n",
         RANK,
         "expected",
     ),

@@ -13,8 +13,6 @@ earlier commands have begun, and nobody waits for yet, go on.
 from __future__ import annotations
 
 import logging
-import mmap
-import os
 import pickle
 import threading
 import traceback
@@ -22,13 +20,11 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-import numpy as np
-
 from ...errors import SharedMemoryError
-from ...memory import memfd, messages
+from ...memory import messages
 from ...memory.attach import PoolMap
 from ...memory.handles import Handle
-from ...memory.pool import WINDOW_BYTES, Pool
+from ...memory.pool import Pool
 from ...memory.ranges import Ranges, by_pool
 from ...sync.barrier import BARRIERS_PER_COMMAND
 from ...sync.control_block import ABORTED, ControlBlock
@@ -36,6 +32,7 @@ from ...sync.fetching import Part
 from ...sync.hosts import Hosts
 from .all_reduce import Reduction
 from .bulk import CARRIED_BYTES, Bulk, as_bytes
+from .host_memory import HostMemory
 from .operation import Cancelled, Ticket
 from .wire import Line
 
@@ -43,9 +40,6 @@ logger = logging.getLogger("synkhronos")
 
 #: Seconds after which the block is looked at even if nobody has woken the thread.
 LOOK_EVERY_S = 0.2
-
-#: Bytes that are reserved without a look at the machine's memory.
-CHECK_FROM_BYTES = 1 << 20
 
 #: Seconds that what some ranks of this host have reached is kept back until the others have reached it, too.
 TOGETHER_S = 0.005
@@ -74,10 +68,10 @@ class Copying(ABC):
         self.bulk = None if hosts.places is None else bulk
         self._places = hosts.places or ()
         self.pools = PoolMap()
-        self.memory: Dict[int, _Memory] = {}
+        self.memory: Dict[int, HostMemory] = {}
         for ident, fd in pools.items():
             self.pools.add(ident, fd)
-            self.memory[ident] = _Memory(fd)
+            self.memory[ident] = HostMemory(fd)
         self.pools.add(pool.ident, pool)
         self.lock = threading.RLock()
         self.ended = False
@@ -519,77 +513,3 @@ class _Fetch:
         self.carried = -1  # the number that the courier knows it by
         self.ranks: Set[int] = set()
         self.waiting: List[_Waits] = []
-
-
-class _Memory:
-    """A pool or a shadow as bytes, mapped as far as was needed."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd, self._map = os.dup(fd), memoryview(b"")
-
-    def __del__(self) -> None:
-        os.close(self._fd)
-
-    def write(self, content: memoryview, start: int) -> None:
-        """Write bytes, whose pages need not be there.
-
-        Raises
-        ------
-        OSError
-            There is no memory for them. (Through the mapping that would end the process.)
-        """
-        while len(content):
-            written = os.pwrite(self._fd, content, start)
-            content, start = content[written:], start + written
-
-    def missing(self, ranges: Ranges) -> int:
-        """Return how many bytes of ranges have no page yet, about."""
-        return sum(stop - start for start, stop in self._holes(ranges))
-
-    def check_free(self, nbytes: int) -> None:
-        """Raise `SharedMemoryError` if this host has no memory for so many more bytes."""
-        memfd.check_free(self._fd, nbytes)
-
-    def reserve(self, ranges: Ranges) -> None:
-        """Have pages for ranges, so that they can be written to.
-
-        Raises
-        ------
-        OSError, SharedMemoryError
-            There is no memory for them.
-        """
-        holes = self._holes(ranges)
-        nbytes = sum(stop - start for start, stop in holes)
-        if nbytes >= CHECK_FROM_BYTES:
-            self.check_free(nbytes)
-        for start, stop in holes:
-            os.posix_fallocate(self._fd, start, stop - start)
-
-    def _holes(self, ranges: Ranges) -> List[Tuple[int, int]]:
-        """Return the ranges without what they have pages for at their beginning."""
-        found = []
-        for start, stop in zip(ranges.starts.tolist(), ranges.stops.tolist()):
-            hole = os.lseek(self._fd, start, os.SEEK_HOLE)
-            if hole < stop:
-                found.append((hole, stop))
-        return found
-
-    def up_to(self, stop: int) -> memoryview:
-        """Return its bytes, at least so many."""
-        if stop > len(self._map):
-            size = os.fstat(self._fd).st_size
-            self._map = memoryview(mmap.mmap(self._fd, min(size, max(1 << 30, 1 << stop.bit_length()))))
-        return self._map
-
-
-def shadow(fd: int) -> int:
-    """Make a nameless file one that has the places of a pool; return it."""
-    size = WINDOW_BYTES
-    while True:
-        try:
-            os.ftruncate(fd, size)
-            return fd
-        except OSError:  # a limit of this process (ulimit -f)
-            size //= 2
-            if size < np.iinfo(np.int16).max:
-                raise

@@ -21,9 +21,9 @@ from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher
 from . import wire
 from .bulk import Bulk
-from .copying import shadow
 from .deputy import Deputy
 from .facts import facts
+from .host_memory import shadow
 from .spec import SessionSpec
 from .world import World, environment_of_ranks
 

@@ -63,7 +63,6 @@ class Line:
         self._long: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
         self._n_long = 0  # of messages that the thread has not sent yet
         self._thread: Optional[threading.Thread] = None
-        self.sent = self.received = 0  # bytes
         self._closed = threading.Event()
         threading.Thread(target=self._send_signs, name="synkhronos-signs", daemon=True).start()
 
@@ -77,7 +76,6 @@ class Line:
         """
         payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self._lock:
-            self.sent += len(payload)
             if len(payload) <= AT_ONCE_BYTES and not self._n_long:
                 self._write(payload)
                 return
@@ -125,7 +123,6 @@ class Line:
         payload = b""
         while not payload:  # a sign of life
             payload = self._connection.recv_bytes()
-        self.received += len(payload)
         message: Tuple[Any, ...] = pickle.loads(payload)
         return message
 
