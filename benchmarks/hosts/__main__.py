@@ -18,7 +18,8 @@ from benchmarks.hosts.link import lacking, pretend_hosts
 from benchmarks.hosts.model import fit
 from benchmarks.report import machine, put
 
-RATE = 1e9
+#: Bits per second of the links; and of slower ones, where two hosts that share two cores can compute meanwhile.
+RATE, SLOW = 1e9, 1e8
 BEGIN = "<!-- written by make bench-hosts: begin -->\n"
 
 
@@ -102,10 +103,10 @@ def small(kind, quick):
 
 def meanwhile(kind, quick):
     """Yield how much of a reduction is hidden behind computing."""
-    with pretend_hosts(kind, 2, RATE) as run:
+    with pretend_hosts(kind, 2, SLOW) as run:
         for row in run("meanwhile", "--repeats", 3 if quick else 9):
             less = min(row["communicate_ms"], row["compute_ms"])
-            what = "hidden part of 16 MB behind computing"
+            what = f"hidden part of 16 MB behind computing, {SLOW / 1e6:.0f} Mbit/s"
             form = "" if row["exchange"] == "none" else f", {row['exchange']}"
             yield Row(what + form, "the shorter of both", less, less * row["hidden"], 0.9, True)
 
