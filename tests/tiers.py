@@ -185,7 +185,7 @@ RULES = (
     ),
     Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`;
-    # of processes, two ranks, and three whose root is in the middle.
+    # of processes, two ranks, and in collectives three whose root is in the middle.
     Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b|fork-(1-root0|3-root2)\b"),
     Rule("thorough", "tests/functions/test_steps_on_processes.py", "memory_does_not_grow"),
     # Of every rule and every failure, one kind of ranks is enough.
@@ -243,6 +243,20 @@ RULES = (
     Rule("thorough", "tests/sabotage/test_limits.py", r"small_dev_shm\[(1-True|16|64)"),
     Rule("thorough", "tests/sabotage/test_notebook.py", "jupyter_kernel"),
     Rule("thorough", "tests/sabotage/test_sessions.py", r"little_address_space\[(20|100|2000)\]"),
+    Rule("thorough", "tests/functions/", r"\bfork-3-root1\b"),
+    Rule("thorough", "tests/replication/", r"\bfork-3-root1\b"),
+    Rule("thorough", "tests/collectives/", r"(op_and_dtype|dtype_and_length)\[threads-3"),
+    Rule("thorough", "tests/extensions/rules/test_moments.py", "ctrl_c_between"),
+    Rule("thorough", "tests/extensions/test_train.py", r"test_local_sgd\[3-"),
+    Rule("thorough", "tests/extensions/test_updates.py", r"as_lasagne\[.*-float64|serial_program_does\[3"),
+    Rule("thorough", "tests/functions/test_common_draws.py", r"serial_program_draws\[threads-1"),
+    Rule("thorough", "tests/functions/test_steps_with_collectives.py", "ranks_do_not_meet"),
+    Rule("thorough", "tests/kernels/test_reduce_kernel.py", r"same_bits_as_numpy\[.*-3-"),
+    Rule("thorough", "tests/project/test_install.py", "environments_of_mpi|other_python|extra_is_installed"),
+    Rule("thorough", "tests/reductions/test_mean.py", r"complex_numbers.*\[[137]-|without_a_value\[[137]-"),
+    Rule("thorough", "tests/reductions/test_reductions.py", r"slices_at_once\[(prod|max|min)"),
+    Rule("thorough", "tests/replication/test_random_streams.py", r"seeds_of_theano\[(None|5)"),
+    Rule("thorough", "tests/sabotage/test_exits.py", r"test_ends\[(daemon|stopped)"),
     # Tests that measure; a few allow for less than a second.
     Rule("alone", "tests/extensions/test_loader.py", "prepared_meanwhile"),
     Rule("alone", "tests/extensions/test_recorder.py", "known_sleeps|test_loaders|inside_functions|other_threads"),
