@@ -19,7 +19,7 @@ import synkhronos as synk  # noqa: E402, prepares the import of Theano
 PACKAGE = str(ROOT / "synkhronos") + os.sep
 
 #: Functions that run while the master waits for the others, as often as it takes.
-WAITING = {"acquire", "look", "_look", "check", "_watch_barrier", "_watch_answers", "forward"}
+WAITING = {"acquire", "look", "_look", "check", "_watch_barrier", "_watch_answers", "forward", "has_answered", "is_due"}
 
 REPEATS = 20
 

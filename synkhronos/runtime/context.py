@@ -142,11 +142,13 @@ class RankContext:
         this rank are freed.
         """
         self.results = None
+        enclosed: Sequence[Any] = ()
         try:
             if envelope.forget:
                 self.forget(envelope.forget)
-            if envelope.enclosed:
-                self.pools.take(envelope.enclosed)
+            enclosed = envelope.enclosed
+            if enclosed:
+                self.pools.take(enclosed)
             if not envelope.command.is_counted:
                 return Answer(self.rank, envelope.command.run(self))
             begun = self.transport.traffic.begin()
@@ -162,7 +164,7 @@ class RankContext:
         finally:
             if self._commitment is not None or self._tried:
                 self.settle()
-            if envelope.enclosed:
+            if enclosed:
                 self.pools.drop_taken()
 
     def abort(self) -> None:

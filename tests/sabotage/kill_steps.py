@@ -18,11 +18,11 @@ import synkhronos.testing.numpy_engine  # noqa: F401
 from synkhronos import trace
 from synkhronos.runtime.channel import RankEnd
 
-#: What no rank but the master passes, and what programs of the NumPy engine do not.
-NOT_OF_RANKS = ("MasterEnd", "GraphEngine", "Loader", "Pass", "Fetcher")
+#: What no rank but the master passes, and what programs of the NumPy engine on one host do not.
+NOT_OF_RANKS = ("MasterEnd", "GraphEngine", "Loader", "Pass", "Fetcher", "RankEnd.promise")
 
 #: The points that a rank passes, and its steps: before and after each.
-OF_RANKS = [point for point in trace.POINTS if point.owner.__name__ not in NOT_OF_RANKS]
+OF_RANKS = [point for point in trace.POINTS if not {point.owner.__name__, point.label} & {*NOT_OF_RANKS}]
 NAMES = [f"{point.label} {when}" for point in OF_RANKS for when in ("before", "after")]
 _NUMBERS = {name: number for number, name in enumerate(NAMES)}
 
