@@ -77,12 +77,12 @@ RULES = (
     Rule("thorough", "tests/collectives/", r"arguments.*2 hosts-|many_variables.*2 hosts-"),
     Rule("thorough", "tests/functions/", r"\[(?!.*test_steps).*2 hosts-"),
     Rule("thorough", "tests/replication/", r"2 hosts-"),
-    Rule("thorough", "tests/gpu/"),
+    Rule("thorough", "tests/gpu/", r"^(?!.*\[hosts)"),
     # Hosts that believe something else than the others have to be started for each.
     Rule("thorough", "tests/program/test_data_over_hosts.py", "too_large|more_ranks|versions|its_own_file"),
     Rule("long", "tests/program/test_data_over_hosts.py", "folders_of_their_own"),
     # Pretend hosts, with MPI if it is there.
-    Rule("thorough", "tests/hosts/"),
+    Rule("thorough", "tests/hosts/", r"^(?!test_bulk.*-2-1\])"),
     Rule("thorough", "tests/sabotage/test_pieces.py", r"\[hosts"),
     Rule("thorough", "tests/sabotage/test_sabotage_of_hosts.py"),
     # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
@@ -257,6 +257,10 @@ RULES = (
     Rule("thorough", "tests/reductions/test_reductions.py", r"slices_at_once\[(prod|max|min)"),
     Rule("thorough", "tests/replication/test_random_streams.py", r"seeds_of_theano\[(None|5)"),
     Rule("thorough", "tests/sabotage/test_exits.py", r"test_ends\[(daemon|stopped)"),
+    # Of two hosts with OpenCL devices there is a test of the communicator without them; of large arrays by MPI, two and
+    # three hosts are enough.
+    Rule("long", "tests/gpu/test_gpu.py", r"\[hosts"),
+    Rule("long", "tests/hosts/test_bulk.py", r"-2-1\]"),
     # Tests that measure; a few allow for less than a second.
     Rule("alone", "tests/extensions/test_loader.py", "prepared_meanwhile"),
     Rule("alone", "tests/extensions/test_recorder.py", "known_sleeps|test_loaders|inside_functions|other_threads"),
