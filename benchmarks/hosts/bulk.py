@@ -56,6 +56,8 @@ def main():
     parser.add_argument("--chunk", type=int, default=CHUNK_BYTES)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
+    if not MPI.Is_initialized():  # (importing the library has mpi4py leave that to it)
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
     comm = MPI.COMM_WORLD
     courier = Courier(comm.Dup(), comm.Get_attr(MPI.TAG_UB), arguments.chunk)
     host, hosts = comm.rank, comm.size
@@ -87,8 +89,9 @@ def main():
                 if bound:
                     row.update(of_bound=seconds / bound, least_of_bound=least / bound)
                 print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
-    comm.Barrier()
+    courier.take_leave().wait()
     courier.close()
+    MPI.Finalize()
 
 
 if __name__ == "__main__":
