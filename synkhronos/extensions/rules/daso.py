@@ -143,6 +143,7 @@ class DASO(Rule):
     ) -> None:
         super().__init__(function, params, state, state_is=state_is)
         self.groups = parse_groups([list(range(synk.size()))] if groups is None else groups, synk.size())
+        self._meet_inside = any(len(group) > 1 for group in self.groups)  # a rank is its own mean
         if merge not in ("delta", "daso"):
             raise ArgumentValueError("merge", "'delta' or 'daso'", repr(merge))
         threshold = real("threshold", threshold, "from 0 to below 1", lambda part: 0 <= part < 1)
@@ -203,13 +204,17 @@ class DASO(Rule):
         self._in_epoch += n_steps
 
     def _until_next(self) -> int:
-        return 1 if self.phases.skips.inside <= 1 else super()._until_next()
+        return 1 if self._meet_inside and self.phases.skips.inside <= 1 else super()._until_next()
 
     def _is_time(self, n_steps: int) -> bool:
         skips, t = self.phases.skips, n_steps - self.n_steps + self._in_epoch
         if skips == BLOCKING:
             return True
-        return t % skips.inside == 0 or t % skips.between == 0 or n_steps == self._merged_at
+        return self._is_time_inside(t) or t % skips.between == 0 or n_steps == self._merged_at
+
+    def _is_time_inside(self, t: int) -> bool:
+        skips = self.phases.skips
+        return self._meet_inside and (t % skips.inside == 0 or t % skips.between == 0)
 
     @property
     def _merged_at(self) -> Optional[int]:
@@ -220,7 +225,7 @@ class DASO(Rule):
         if skips == BLOCKING:
             self._take_all()
             return True
-        if t % skips.inside == 0 or t % skips.between == 0:
+        if self._is_time_inside(t):
             synk.all_reduce(self.params, weights=self._inside if any(self._inside) else None, groups=self.groups)
             self._inside = [0.0] * len(self._inside)
         if self.n_steps == self._merged_at:
