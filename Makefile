@@ -34,7 +34,7 @@ quick: install
 	$(PYTEST) -m quick
 
 test: install
-	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (up to six minutes on two cores)"
+	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (six to eight minutes on two cores)"
 	$(PYTEST) -m "not thorough and not long"
 
 # What of make test depends on the engine, and make quick with the NumPy of its environment.
@@ -48,7 +48,7 @@ test-hosts: install-hosts
 
 # What test-all runs besides test.
 test-rest: install-hosts
-	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (about twenty minutes on two cores)"
+	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (about 25 minutes on two cores)"
 	$(PYTEST) -m thorough
 
 test-all: install-hosts
