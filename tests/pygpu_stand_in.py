@@ -8,7 +8,6 @@ numbers win against NaN as NCCL may do.
 
 import ctypes
 import functools
-import hashlib
 import importlib
 import re
 import subprocess
@@ -103,11 +102,6 @@ _compiling = threading.Lock()
 
 
 @functools.lru_cache(maxsize=None)
-def folder():
-    return tempfile.TemporaryDirectory(prefix="elementwise")
-
-
-@functools.lru_cache(maxsize=None)
 def compiled(expression, arguments):
     """Return a C function of a length and the arguments' addresses."""
     body = expression
@@ -115,14 +109,12 @@ def compiled(expression, arguments):
         body = re.sub(rf"\b{name}\b", f"{name}[{0 if scalar else 'i'}]", body)
     parameters = ", ".join(f"{c_type} *{name}" for name, c_type, _ in arguments)
     source = f"void f(long long n, {parameters}) {{ for (long long i = 0; i < n; i++) {{ {body}; }} }}\n"
-    path = Path(folder().name) / hashlib.sha1(source.encode()).hexdigest()
-    path.with_suffix(".c").write_text(source)
-    library = str(path.with_suffix(".so"))
-    subprocess.run(
-        [COMPILER, "-O1", "-ffp-contract=off", "-shared", "-fPIC", str(path.with_suffix(".c")), "-o", library],
-        check=True,
-    )
-    return ctypes.CDLL(library).f
+    with tempfile.TemporaryDirectory(prefix="elementwise") as folder:  # its own: other ranks compile the same
+        path = Path(folder, "function.c")
+        path.write_text(source)
+        library = str(path.with_suffix(".so"))
+        subprocess.run([COMPILER, "-O1", "-ffp-contract=off", "-shared", "-fPIC", str(path), "-o", library], check=True)
+        return ctypes.CDLL(library).f
 
 
 def modules():

@@ -82,7 +82,7 @@ def parameters(rule):
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["even", "loaded"])
 def test_the_log_gives_the_run_again(make_world, world, name, every, is_loaded):
     world = make_world(*world)
-    slow = [0.003 if rank == world.n - 1 and is_loaded else 0.0 for rank in range(world.n)]
+    slow = [0.01 if rank == world.n - 1 and is_loaded else 0.0 for rank in range(world.n)]
     training = Training(world, slow)
     rule = make(training, name, every=every, **(dict(probability=0.6, seed=2) if name == "Gossip" else {}))
     for seed in (1, 2):  # the second goes on from the first
@@ -122,7 +122,8 @@ def test_staleness_is_bounded(make_world, name, staleness):
     rule.run(A, B, batches=batches, asynchronous=True, record=True, staleness=staleness)
     assert sorted(i for line in rule.log for i in line.batches) == list(range(61))
     assert 0 <= furthest(rule.log, 3, kind) <= staleness
-    world.set_values(training.pause, [np.array(0.0), np.array(0.2), np.array(0.0)])  # (also where other programs run)
+    # (the others need long enough, too, that they do not take all batches before the slow one has begun)
+    world.set_values(training.pause, [np.array(0.01), np.array(0.3), np.array(0.01)])
     rule.run(A, B, batches=batches, asynchronous=True, record=True)
     assert furthest(rule.log, 3, kind) > 3
 
