@@ -15,6 +15,7 @@ from ..selection import Indices, Rows, Selection, moved, parse
 from ..shared_data import Data
 from .batches import Table, table_of, written
 from .plan import Argument
+from .signature import KEPT
 
 
 class Taken(NamedTuple):
@@ -98,6 +99,8 @@ class Arguments:
                 argument = self._taken[i].argument
                 if argument.kind == "selected" and indices is None and isinstance(chosen, Indices):
                     indices = self.stage(pool, -1, chosen.array)
+            elif array is KEPT:
+                argument = Argument("state", i)
             elif self.inputs[i].type is None:
                 argument = Argument("value", _pickled(array, self.labels[i]), mutable)
             elif self._scattered[i]:
@@ -153,6 +156,8 @@ class Arguments:
             mutable = self.inputs[i].mutable
             if isinstance(array, Data):
                 argument = self._taken[i].argument
+            elif array is KEPT:
+                argument = Argument("state", i)
             elif self.inputs[i].type is None:
                 argument = Argument("value", _pickled(array, self.labels[i]), mutable)
             else:
@@ -173,7 +178,7 @@ class Arguments:
                     self._take(i, value, handle)
                 if self._scattered[i]:
                     lengths.append(handle.shape[self._axes[i]])
-            else:
+            elif value is not KEPT:
                 value = self.engine.convert(self.inputs[i], value, self.labels[i])
                 if self._scattered[i]:
                     value = moved(value, self._axes[i], 0) if self._axes[i] else value

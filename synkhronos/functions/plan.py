@@ -60,11 +60,12 @@ class Argument(NamedTuple):
     """One argument of a call.
 
     ``kind`` says which rows of the array a rank takes: "whole" all of them, "selected" its part of the selected ones,
-    "batch" its part of an array that holds the selected rows only. A "value" is not an array and travels pickled.
+    "batch" its part of an array that holds the selected rows only. A "value" is not an array and travels pickled. A
+    "state" is what the rank itself holds of a shared variable, which keeps the input's value between calls.
     """
 
     kind: str
-    value: Any  # the handle of the array, or the pickle
+    value: Any  # the handle of the array, or the pickle; of a state the input, in a plan the variable's number
     mutable: bool = False  # the function may destroy it, so a rank needs its own copy
     axis: int = 0  # where the function has the rows, which are first in what is sent
 
@@ -274,6 +275,8 @@ class Prepared:
         values = list(self._values)
         for i in self._passing:
             kind, value, _, _ = self.plan.arguments[i]
+            if kind == "state":
+                continue  # `slice` takes it: steps change it
             if i in self._far:
                 values[i] = context.pools.here(value)  # `slice` brings what it takes of it
             else:
@@ -324,6 +327,8 @@ class Prepared:
                 given = part.take(value, buffer)
             elif kind in ("selected", "batch"):
                 given = value[begin:end]
+            elif kind == "state":
+                given = context.shareds[sent].cell[0]
             else:
                 given = value
             if mutable and kind == "value":

@@ -26,6 +26,7 @@ from ...errors import ArgumentTypeError
 from ...reductions import ReduceOp
 from ...sharding import Rule
 from .. import random_states
+from ..base import Input
 from ..graph.affine import Affine
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
@@ -114,6 +115,12 @@ class TheanoEngine(GraphEngine):
         return super().build(blueprint, value, storage_of)
 
     # -- functions -----------------------------------------------------------------------------------------------
+
+    def default(self, compiled: Any, given: Input) -> Any:
+        container = compiled.finder[given.variable]
+        value = container.value
+        container.value = given.default  # what f[input] = value has put there is for one call
+        return value
 
     def some_results(self, compiled: Any, args: Sequence[Any], subset: List[int]) -> List[Any]:
         if not isinstance(compiled.fn, self.lazy_linkers):
