@@ -9,6 +9,7 @@ import numpy as np
 
 from ..runtime.command import Command
 from ..runtime.context import RankContext
+from ..runtime.registry import SharedEntry
 from ..runtime.session import Session
 
 
@@ -82,6 +83,16 @@ def put_back(session: Session, numbers: Sequence[int]) -> Iterator[None]:
             session.run(PutBack(list(numbers), handles))
             for entry, was_known in zip(entries, were_known):
                 entry.known = entry.cell[0] if was_known else None
+
+
+def give(entries: Sequence[SharedEntry], session: Session) -> None:
+    """Give all ranks the master's values of dense variables."""
+    if entries:
+        kept = [_in_pool(session, entry.engine.to_host(entry.cell[0])) for entry in entries]
+        handles = [[session.pool.handle(array)] * session.size for array in kept]
+        session.run(PutBack([entry.number for entry in entries], handles))
+        for entry in entries:
+            entry.known = entry.cell[0]
 
 
 def _in_pool(session: Session, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -180,12 +180,18 @@ class Plans:
         The variables that the program should not change on the master alone: the function uses them.
     common : sequence of SharedEntry
         Those that must be the same on all ranks, because the function is exact.
+    states : sequence of SharedEntry
+        Those that keep values of inputs, in which the master's counts if the program has changed it.
     """
 
     def __init__(
-        self, session: Session, watched: Sequence[SharedEntry] = (), common: Sequence[SharedEntry] = ()
+        self,
+        session: Session,
+        watched: Sequence[SharedEntry] = (),
+        common: Sequence[SharedEntry] = (),
+        states: Sequence[SharedEntry] = (),
     ) -> None:
-        self.session, self.watched, self.common = weakref.ref(session), watched, common
+        self.session, self.watched, self.common, self.states = weakref.ref(session), watched, common, states
         self._kept: Dict[Any, Kept] = {}
         self._next = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Callable, Dict, ItemsView, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -160,7 +161,7 @@ def bind(
     name: Optional[str],
     args: Tuple[Any, ...],
     kwargs: Dict[str, Any],
-    default: Callable[[Any], Any],
+    default: Callable[[Any], Any] = attrgetter("default"),
 ) -> List[Any]:
     """Return one value per input: given by position or by name, or its default.
 

@@ -8,7 +8,6 @@ import argparse
 import importlib
 import json
 import os
-import sys
 
 import pytest
 import stand_ins
@@ -121,13 +120,11 @@ def main():
 
         trace.observe(calls)
         synk.fork(given.ranks, use_gpu=False)
-        plain = theano.function
-        make = ours if given.functions == "synkhronos" else plain
-
-        def function(inputs, outputs=None, mode=None, updates=None, *args, **kwargs):
-            return make(inputs, outputs, mode, updates, *args, **kwargs)
-
-        replace(function, function)
+        if given.functions == "synkhronos":
+            replace(lambda inputs, *args, **kwargs: ours(inputs, *args, **kwargs), ours)
+        else:
+            function, pfunc = theano.function, theano.compile.pfunc
+            replace(lambda *args, **kwargs: function(*args, **kwargs), lambda *args, **kwargs: pfunc(*args, **kwargs))
     report = Report(calls)
     folder = os.path.join(os.path.dirname(theano.__file__), "compile", "tests")
     options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", folder]

@@ -25,7 +25,7 @@ from .library import Library
 def keeps(library: Library, given: Any) -> bool:
     """Return whether an input (`SymbolicInput`) keeps its value between calls."""
     value = getattr(given, "value", None)
-    return value is not None and (given.update is not None or isinstance(value, _bound(library)))
+    return value is not None and (given.update is not None or given.implicit or isinstance(value, _bound(library)))
 
 
 def state_of(given: Any) -> Any:
@@ -58,7 +58,9 @@ def _made(library: Library, given: Any) -> Any:
     if not isinstance(container, library.Container):
         container = library.Container(variable, [None], strict=given.strict, allow_downcast=given.allow_downcast)
         container.value = given.value
-    return library.SharedVariable(given.name, variable.type, None, None, container=container)
+    is_dense = isinstance(variable.type, library.TensorType)
+    cls = library.TensorSharedVariable if is_dense else type(library.shared(container.value))
+    return cls(name=given.name, type=variable.type, value=None, strict=None, container=container)
 
 
 def detached(library: Library, given: Any, keep: bool) -> Any:

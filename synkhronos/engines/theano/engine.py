@@ -21,6 +21,7 @@ from theano.ifelse import IfElse
 from theano.scan_module.scan_op import Scan
 from theano.tensor import TensorType
 from theano.tensor.raw_random import RandomStateType
+from theano.tensor.sharedvar import TensorSharedVariable
 
 from ...errors import ArgumentTypeError
 from ...reductions import ReduceOp
@@ -47,6 +48,7 @@ class TheanoEngine(GraphEngine):
         Variable=Variable,
         Constant=Constant,
         SharedVariable=SharedVariable,
+        TensorSharedVariable=TensorSharedVariable,
         Container=Container,
         TensorType=TensorType,
         Function=Function,
@@ -117,7 +119,8 @@ class TheanoEngine(GraphEngine):
     # -- functions -----------------------------------------------------------------------------------------------
 
     def default(self, compiled: Any, given: Input) -> Any:
-        container = compiled.finder[given.variable]
+        position = next(i for i, one in enumerate(compiled.maker.inputs) if one is given.spec)
+        container = compiled.input_storage[position]  # (the finder of a copy has other variables)
         value = container.value
         container.value = given.default  # what f[input] = value has put there is for one call
         return value
