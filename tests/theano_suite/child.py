@@ -1,13 +1,14 @@
-"""Run a module of Theano's own tests in this process, with Theano's functions or with ours, and report each test.
+"""Runs a module of Theano's own tests, from where Theano is installed, with Theano's functions and with ours.
 
-What `function` and `pfunc` return is ours if it goes to all ranks: every call of it must be a `CallFunction` in which
-every rank calls the engine. Other calls of Theano's functions, outside of any command, are counted as well.
+The names ``function`` and ``pfunc`` are replaced wherever the tests find them. It is a program, so that what tests do to
+Theano ends with it; `test_theano_suite` starts it and reads its report.
 """
 
 import argparse
-import importlib
 import json
 import os
+import sys
+from functools import partial
 
 import pytest
 import stand_ins
@@ -15,6 +16,7 @@ import stand_ins
 stand_ins.install()
 
 import synkhronos as synk  # noqa: E402, before Theano: it has what Python 3.11 needs
+import synkhronos.engines.theano.engine  # noqa: E402, F401, before names are replaced: it keeps Theano's own functions
 from synkhronos import trace  # noqa: E402
 from synkhronos.functions.call import CallFunction  # noqa: E402
 
@@ -23,34 +25,34 @@ from theano.compile.function_module import Function as TheanoFunction  # noqa: E
 
 
 class Calls(trace.Observer):
-    """Counts the calls of functions by where they are made: by a command for all ranks, or around the ranks."""
+    """Counts the calls of Theano's functions by where they are made: by a command for all ranks, or around the ranks.
+
+    It sees where by the trace. A call that counts is made by the engine, for a `CallFunction` that has a plan with as
+    many arguments as the function is given. Functions within functions (those of a scan, say) do not count.
+    """
 
     def __init__(self):
-        self.commands = self.through = self.around = 0
-        self._inside = []  # the commands and calls of the engine in progress
-        self._call = TheanoFunction.__call__
-        calls = self
+        self.through = self.around = self._depth = 0
+        self._inside = []  # the commands and calls of the engine in progress; of a call the number of its arguments
+        call, calls = TheanoFunction.__call__, self
 
         def counted(function, *args, **kwargs):
             if not calls._depth:
-                if calls._inside[-2:-1] == ["command"] and calls._inside[-1] == "engine":
-                    calls.through += 1
-                else:
-                    calls.around += 1
+                is_through = calls._inside[-2:] == [len(args), "engine"]
+                calls.through, calls.around = calls.through + is_through, calls.around + (not is_through)
             calls._depth += 1
             try:
-                return calls._call(function, *args, **kwargs)
+                return call(function, *args, **kwargs)
             finally:
                 calls._depth -= 1
 
-        self._depth = 0  # of functions within functions: those of a scan, say
         TheanoFunction.__call__ = counted
 
     def begin(self, point, owner, arguments):
         if point.method == "execute":
-            is_call = isinstance(arguments[0].command, CallFunction)
-            self.commands += is_call
-            self._inside.append("command" if is_call else "other")
+            command = arguments[0].command
+            is_call = isinstance(command, CallFunction)
+            self._inside.append(is_call and len((command.plan or owner.plans[command.place].plan).arguments))
         elif point.name == "engine":
             self._inside.append("engine")
 
@@ -60,8 +62,8 @@ class Calls(trace.Observer):
 
     def take(self):
         """Return the counts, and begin again at 0."""
-        counts = dict(commands=self.commands, through=self.through, around=self.around)
-        self.commands = self.through = self.around = 0
+        counts = dict(through=self.through, around=self.around)
+        self.through = self.around = 0
         return counts
 
 
@@ -85,8 +87,11 @@ class Report:
             test.update(self.calls.take())
 
 
-def ours(params, outputs=None, mode=None, updates=None, output_keys=None, **kwargs):
-    """Return the function that `theano.function` and `pfunc` would return, on all ranks, which have the same values."""
+def ours(which, *args, **kwargs):
+    """Return the function that `theano.function` or `pfunc` would return, on all ranks: all have the same values."""
+    names = ("inputs" if which == "function" else "params", "outputs", "mode", "updates", "givens")
+    given = dict(zip(names, args), **kwargs)
+    params, outputs, output_keys = given.pop(names[0]), given.pop("outputs", None), given.pop("output_keys", None)
     if output_keys is not None:
         outputs = dict(zip(output_keys, outputs))
     if isinstance(outputs, dict):
@@ -95,44 +100,59 @@ def ours(params, outputs=None, mode=None, updates=None, output_keys=None, **kwar
         outputs = [(output, None) for output in outputs]
     elif outputs is not None:
         outputs = (outputs, None)
-    return synk.function([], outputs, bcast_inputs=params, updates=updates, mode=mode, **kwargs)
+    return synk.function([], outputs, bcast_inputs=params, **given)
 
 
-def replace(function, pfunc):
-    """Put functions where tests find Theano's: in its packages, and in the modules of these names."""
-    for package in (theano, theano.compile):
-        package.function, package.pfunc = function, pfunc
-    for name in ("function", "pfunc"):
-        setattr(importlib.import_module(f"theano.compile.{name}"), name, vars(theano.compile)[name])
+def handed_back(plain):
+    """Return what a library would that is none: Theano's own function."""
+    return lambda *args, **kwargs: plain(*args, **kwargs)
+
+
+def replace(before, after):
+    """Put other functions where tests find Theano's, or what was put there before, by whatever name.
+
+    That is in the packages, and in modules of tests. Theano's own modules keep what they have imported: a scan calls the
+    function inside it within a call.
+    """
+    for name, module in list(sys.modules.items()):
+        is_of_tests = ".tests." in name and name.startswith("theano.")
+        if is_of_tests or name in ("theano", "theano.compile", "theano.compile.function", "theano.compile.pfunc"):
+            for key, value in list(vars(module).items()):
+                for old, new in zip(before, after):
+                    # (what is called theano.compile.function calls what it has imported by the name pfunc)
+                    if value is old and (name, key) != ("theano.compile.function", "pfunc"):
+                        setattr(module, key, new)
+
+
+def run(module, folder, options, calls):
+    """Run the tests of a module; return how each has ended."""
+    report = Report(calls)
+    path = os.path.join(folder, module + ".py")
+    pytest.main(["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", folder, *options, path], [report])
+    return report.tests
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    """Run a module with Theano's functions, and then with ours on so many ranks; write the reports of all runs."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("module")
-    parser.add_argument("report")
-    parser.add_argument("--functions", choices=("theano", "synkhronos", "handed_back"), default="theano")
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("-k", default="")
-    given = parser.parse_args()
-    calls = Calls()
-    if given.functions != "theano":
-        import synkhronos.engines.theano.engine  # noqa: F401, it keeps Theano's own function
-
-        trace.observe(calls)
-        synk.fork(given.ranks, use_gpu=False)
-        if given.functions == "synkhronos":
-            replace(lambda inputs, *args, **kwargs: ours(inputs, *args, **kwargs), ours)
-        else:
-            function, pfunc = theano.function, theano.compile.pfunc
-            replace(lambda *args, **kwargs: function(*args, **kwargs), lambda *args, **kwargs: pfunc(*args, **kwargs))
-    report = Report(calls)
+    parser.add_argument("file")
+    parser.add_argument("--ranks", type=int, nargs="*", default=[1])
+    parser.add_argument("--fault", action="store_true", help="hand Theano's functions back in the place of ours")
+    given, options = parser.parse_known_args()
+    calls, functions = Calls(), [theano.function, theano.compile.pfunc]
+    others = [handed_back(one) if given.fault else partial(ours, one.__name__) for one in functions]
     folder = os.path.join(os.path.dirname(theano.__file__), "compile", "tests")
-    options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", folder]
-    if given.k:
-        options += ["-k", given.k]
-    pytest.main([*options, os.path.join(folder, given.module + ".py")], plugins=[report])
-    with open(given.report, "w") as stream:
-        json.dump(report.tests, stream, indent=1)
+    reports = {"theano": run(given.module, folder, options, calls)}
+    trace.observe(calls)
+    for n in given.ranks:
+        synk.fork(n, use_gpu=False)
+        replace(functions, others)
+        functions = others
+        reports[n] = run(given.module, folder, options, calls)
+        synk.close()
+    with open(given.file, "w") as stream:
+        json.dump(reports, stream, indent=1)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def _made(library: Library, given: Any) -> Any:
     container, variable = given.value, given.variable
     if not isinstance(container, library.Container):
         container = library.Container(variable, [None], strict=given.strict, allow_downcast=given.allow_downcast)
-        container.value = given.value
+        container.value = copy.deepcopy(given.value)  # which stays the program's: updates may be made in place
     is_dense = isinstance(variable.type, library.TensorType)
     cls = library.TensorSharedVariable if is_dense else type(library.shared(container.value))
     return cls(name=given.name, type=variable.type, value=None, strict=None, container=container)
