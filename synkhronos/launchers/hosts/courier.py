@@ -12,9 +12,9 @@ While nothing is under way the thread sleeps on its queue. Else it tests its req
 something has happened, then after pauses of a fraction of the time for which nothing has. In MPI, in what reduces and
 in its pauses it does without the GIL, so that other threads of the process get their turn.
 
-If MPI fails, nothing is known of any request. As a rule another host was lost, of which others learn by their connection to
-it, and give up what was under way. Operations that failed before would hide that. So the thread uses MPI no more, and waits a
-while before it fails what is left.
+If MPI fails, nothing is known of any request. As a rule another host was lost, of which others learn by their
+connection to it, and give up what was under way. Operations that failed before would hide that. So the thread uses MPI
+no more, and waits a while before it fails what is left.
 
 **Numbers and tags.** Operations of all hosts that belong together have the same number, which is their own: two
 operations between the same two hosts, in the same direction, never have the same one. MPI's tags are the numbers,
