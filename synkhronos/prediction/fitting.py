@@ -1,0 +1,238 @@
+"""The model of a program from profiles of it: medians first, then least squares over them."""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from ..errors import ArgumentValueError
+from . import links
+from .least_squares import nonnegative
+from .links import OverHosts, Ring, SharedMemory
+from .model import Command, Layout, Model
+from .profiles import Array, Profile
+from .steps import Part, Step, step_of
+
+#: Seconds below which an overhead is as good as none.
+LEAST_OVERHEAD_S = 1e-6
+
+#: Calls beyond which a median is no more to be trusted.
+FULL_WEIGHT_CALLS = 30
+
+#: Of the spread of a command's work.
+MAX_QUANTILES = 1000
+
+#: Bytes per second that one core copies, if no profile has it.
+USUAL_COPY_RATE = 8e9
+
+
+class Group(NamedTuple):
+    """The work of one rank in calls of one command with the same number of rows.
+
+    Attributes
+    ----------
+    rows : float
+        Of a rank.
+    at_once : float
+        Ranks that compute on the machine at the same time.
+    seconds : float
+        The median, of a rank that shares its core with no other.
+    calls : int
+    spread : array
+        All of them, as part of the median.
+    """
+
+    rows: float
+    at_once: float
+    seconds: float
+    calls: int
+    spread: Array
+
+
+def fit(profiles: Sequence[Profile]) -> Model:
+    """Return the model of a program.
+
+    Parameters
+    ----------
+    profiles : sequence of Profile
+        Of the same program: with one rank and with two, best with two numbers of rows each.
+
+    Raises
+    ------
+    ArgumentValueError
+        If a profile has no repeated steps, or if they are of different programs.
+    """
+    steps = [step_of(profile) for profile in profiles]
+    main = steps[0].main
+    for profile, step in zip(profiles[1:], steps[1:]):
+        if step.main != main:
+            expected = f"profiles of one program, whose steps call {main[1]!r} as {profiles[0].path}"
+            got = f"{step.main[1]!r} in {profile.path}"
+            raise ArgumentValueError("profile", expected, got, "give profiles of the same program alone")
+    notes: List[str] = []
+    threads = min(profile.threads for profile in profiles)
+    if any(profile.threads > threads for profile in profiles):
+        left_out = ", ".join(profile.path for profile in profiles if profile.threads > threads)
+        notes.append(
+            f"work is fitted without {left_out}, where a rank has more BLAS threads than elsewhere; with one rank, "
+            f"profile fork(1, threads={threads})"
+        )
+    runs = list(zip(profiles, steps))
+    alike = [run for run in runs if run[0].threads == threads]
+    rows_of_rank = sorted(group.rows for profile, step in alike for group in groups_of(profile, step.parts[main]))
+    commands = {}
+    for key in dict.fromkeys(key for step in steps for key in step.parts):
+        own = [(profile, step, step.parts[key]) for profile, step in runs if key in step.parts]
+        groups = [group for profile, _, part in own if profile.threads == threads for group in groups_of(profile, part)]
+        fixed, per_row, contention = fit_work(groups)
+        nbytes = max(profile.nbytes[key] for profile, _, _ in own)
+        commands[key] = Command(
+            float(np.median([part.per_step for _, _, part in own])),
+            float(np.median([part.rows.mean() / max(step.parts[main].rows.mean(), 1) for _, step, part in own])),
+            fixed,
+            per_row,
+            contention,
+            fit_overhead([(profile, part) for profile, _, part in own]),
+            nbytes,
+            1 if nbytes else int(np.median([np.median(part.steps) for _, _, part in own])),
+            quantiles([group.spread for group in groups]),
+        )
+    if len({profile.ranks_of_machine for profile in profiles}) == 1:
+        notes.append(
+            "all profiles have as many ranks on a machine, so how much ranks slow each other down by their memory is "
+            "not known: it is taken for nothing"
+        )
+    memory, between = fit_links(runs, notes)
+    return Model(
+        commands,
+        main,
+        steps[0].rows,
+        float(np.median([sum(part.per_step * part.after for part in step.parts.values()) for step in steps])),
+        memory,
+        between,
+        Layout(max(profile.ranks for profile in profiles), max(profile.hosts for profile in profiles)),
+        (rows_of_rank[0], rows_of_rank[-1]),
+        notes,
+    )
+
+
+def groups_of(profile: Profile, part: Part) -> Iterator[Group]:
+    """Yield the calls of a command by their rows."""
+    layout = layout_of(profile)
+    crowd = max(1.0, layout.of_machine / profile.cores)
+    rows = np.round(part.rows / profile.ranks)
+    for each in np.unique(rows):
+        of_these = rows == each
+        work = part.work[of_these] / crowd
+        median = float(np.median(work))
+        if median <= 0:
+            continue
+        # Means of many steps vary less than steps do.
+        spread = 1 + (work / median - 1) * np.sqrt(part.steps[of_these])[:, None]
+        yield Group(float(each), layout.at_once, median, len(work), np.maximum(spread, 0).ravel())
+
+
+def quantiles(spreads: Sequence[Array]) -> Tuple[float, ...]:
+    """Return evenly spaced quantiles of all values together."""
+    if not spreads:
+        return (1.0,)
+    values = np.sort(np.concatenate(list(spreads)))
+    number = min(len(values), MAX_QUANTILES)
+    return tuple(np.quantile(values, (np.arange(number) + 0.5) / number).tolist())
+
+
+def layout_of(profile: Profile) -> Layout:
+    """Return where the ranks of a profile were."""
+    return Layout(profile.ranks, profile.hosts, profile.cores, profile.machines)
+
+
+def fit_work(groups: Sequence[Group]) -> Tuple[float, float, float]:
+    """Return the fixed part, that for each row, and the contention.
+
+    How ranks slow each other down shows if the same work is known of fewer ranks, with several numbers of rows; else
+    whatever does not divide counts as fixed.
+    """
+    if not groups:
+        return 0.0, 0.0, 0.0
+    fewest = min(group.at_once for group in groups)
+    first = [group for group in groups if group.at_once == fewest]
+    others = [group for group in groups if group.at_once > fewest]
+    alone = len({group.rows for group in first}) > 1 or all(group.rows == first[0].rows for group in others)
+    based_on = first if alone else list(groups)
+    matrix = np.array([[1.0, group.rows] for group in based_on])
+    weights = np.array([float(min(group.calls, FULL_WEIGHT_CALLS)) for group in based_on])
+    fixed, per_row = nonnegative(matrix, np.array([group.seconds for group in based_on]), weights)
+    if not (alone and others):
+        return float(fixed), float(per_row), 0.0
+    more = [
+        (group.seconds / (fixed + per_row * group.rows) - 1) / (group.at_once - fewest)
+        for group in others
+        if fixed + per_row * group.rows > 0
+    ]
+    contention = max(0.0, float(np.median(more))) if more else 0.0
+    # What was seen with the fewest has their contention in it already.
+    base = max(0.1, 1 - contention * (fewest - 1))
+    return float(fixed) * base, float(per_row) * base, contention / base
+
+
+def fit_overhead(measured: Sequence[Tuple[Profile, Part]]) -> Tuple[float, float, float]:
+    """Return the overhead of one rank alone, for each further one of a host, and for each doubling of hosts."""
+    layouts = [layout_of(profile) for profile, _ in measured]
+    matrix = np.array([[1.0, layout.of_host - 1, math.log2(layout.hosts)] for layout in layouts])
+    values = np.array([max(float(np.median(part.overhead)), LEAST_OVERHEAD_S) for _, part in measured])
+    alone, of_rank, of_hosts = nonnegative(matrix, values)
+    return float(alone), float(of_rank), float(of_hosts)
+
+
+def fit_links(
+    runs: Sequence[Tuple[Profile, Step]], notes: List[str]
+) -> Tuple[SharedMemory, Optional[Union[Ring, OverHosts]]]:
+    """Return how ranks of a host exchange, and hosts or devices; what is assumed is noted."""
+    seen: Dict[str, List[Tuple[Layout, float, float]]] = {"memory": [], "nccl": [], "hosts": []}
+    for profile, step in runs:
+        for key, part in step.parts.items():
+            seconds, nbytes = float(np.median(part.transport)), profile.nbytes[key]
+            if profile.ranks > 1 and nbytes and seconds > 0:
+                kind = "nccl" if profile.link == "nccl" else "hosts" if profile.hosts > 1 else "memory"
+                seen[kind].append((layout_of(profile), nbytes, seconds))
+    rates = [profile.copy_rate for profile, _ in runs if profile.copy_rate]
+    per_byte = 1 / (float(np.median(rates)) if rates else USUAL_COPY_RATE)
+    memory = fit_memory([(layout.of_host, nbytes, seconds) for layout, nbytes, seconds in seen["memory"]], per_byte)
+    if not seen["memory"] and not seen["nccl"]:
+        known = "the machine's rate of copying" if rates else f"a rate of copying of {USUAL_COPY_RATE / 1e9:g} GB/s"
+        notes.append(f"no profile has a reduction between ranks of a host: it is taken from {known}")
+    if seen["nccl"]:
+        matrix = np.array(
+            [[2.0 * (at.ranks - 1), 2 * (at.ranks - 1) / at.ranks * size] for at, size, _ in seen["nccl"]]
+        )
+        latency, per_byte = nonnegative(matrix, np.array([seconds for _, _, seconds in seen["nccl"]]))
+        return memory, Ring(float(latency), 1 / float(per_byte) if per_byte else math.inf)
+    between = [
+        (at.hosts, nbytes, seconds - memory.seconds(at.of_host, nbytes)) for at, nbytes, seconds in seen["hosts"]
+    ]
+    between = [each for each in between if each[2] > 0]
+    return memory, links.fit(between) if between else None
+
+
+def fit_memory(measured: Sequence[Tuple[int, float, float]], per_byte: float) -> SharedMemory:
+    """Return how ranks exchange through memory, of ``(ranks, nbytes, seconds)``.
+
+    Of arrays of one size, what exceeds copying them counts as time to begin.
+
+    Parameters
+    ----------
+    measured : sequence
+    per_byte : float
+        Seconds in which one core copies a byte.
+    """
+    if not measured:
+        return SharedMemory(0.0, per_byte)
+    moved = np.array([ranks * nbytes for ranks, nbytes, _ in measured])
+    times = np.array([seconds for _, _, seconds in measured])
+    if len(set(moved)) > 1:
+        start, slope = nonnegative(np.stack([np.ones(len(moved)), moved], axis=1), times)
+        return SharedMemory(float(start), float(slope))
+    per_byte = min(per_byte, float(np.median(times)) / moved[0])
+    return SharedMemory(float(np.median(times)) - moved[0] * per_byte, per_byte)
