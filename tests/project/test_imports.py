@@ -15,7 +15,7 @@ LAYERS = [
     ["reductions", "partition", "host"],
     ["kernels", "in_graph", "sharding"],
     ["selection", "memory"],
-    ["sync"],
+    ["sync", "profiling"],
     ["transports", "engines"],
     ["runtime"],
     ["launchers"],
