@@ -168,13 +168,15 @@ class Model(NamedTuple):
         """
         rows = self.rows if rows is None else rows
         parts = dict.fromkeys(PARTS, 0.0)
-        crowd = max(1.0, layout.of_machine / layout.cores)
+        where = (layout.ranks, layout.machines or layout.hosts, layout.cores)
         for (kind, _), command in self.commands.items():
             of_rank = math.ceil(rows * command.rows / layout.ranks) if command.rows else 0
             work = command.per_step * (command.fixed + of_rank * command.per_row)
             longer = work * command.contention * (layout.at_once - 1)
             alone = max(command.alone, less.every)
-            last = slowest(command.spread, layout.ranks, layout.machines or layout.hosts, layout.cores, alone)
+            each = (work + longer) / command.per_step
+            crowd = slowest((1.0,), *where, each, alone)
+            last = slowest(command.spread, *where, each, alone)
             parts["computing"] += work
             parts["memory"] += longer
             parts["cores"] += (work + longer) * (crowd - 1)
