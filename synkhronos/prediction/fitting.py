@@ -86,14 +86,13 @@ def fit(profiles: Sequence[Profile]) -> Model:
     for key in dict.fromkeys(key for step in steps for key in step.parts):
         own = [(profile, step, step.parts[key]) for profile, step in runs if key in step.parts]
         groups = [group for profile, _, part in own if profile.threads == threads for group in groups_of(profile, part)]
-        fixed, per_row, contention = fit_work(groups)
+        fixed, per_row = fit_work(groups)
         nbytes = max(profile.nbytes[key] for profile, _, _ in own)
         commands[key] = Command(
             float(np.median([part.per_step for _, _, part in own])),
             float(np.median([part.rows.mean() / max(step.parts[main].rows.mean(), 1) for _, step, part in own])),
             fixed,
             per_row,
-            contention,
             fit_overhead([(profile, part) for profile, _, part in own]),
             nbytes,
             1 if nbytes else int(np.median([np.median(part.steps) for _, _, part in own])),
@@ -148,33 +147,23 @@ def layout_of(profile: Profile) -> Layout:
     return Layout(profile.ranks, profile.hosts, profile.cores, profile.machines)
 
 
-def fit_work(groups: Sequence[Group]) -> Tuple[float, float, float]:
-    """Return the fixed part, that for each row, and the contention.
+def fit_work(groups: Sequence[Group]) -> Tuple[Tuple[float, float], Tuple[float, float]]:
+    """Return the fixed part and that for each row, each of a rank alone, and more for each further one.
 
-    How ranks slow each other down shows if the same work is known of fewer ranks, with several numbers of rows; else
-    whatever does not divide counts as fixed.
+    What does not divide, in profiles with one number of rows each, counts as fixed.
     """
     if not groups:
-        return 0.0, 0.0, 0.0
-    fewest = min(group.at_once for group in groups)
-    first = [group for group in groups if group.at_once == fewest]
-    others = [group for group in groups if group.at_once > fewest]
-    alone = len({group.rows for group in first}) > 1 or all(group.rows == first[0].rows for group in others)
-    based_on = first if alone else list(groups)
-    matrix = np.array([[1.0, group.rows] for group in based_on])
-    weights = np.array([float(min(group.calls, FULL_WEIGHT_CALLS)) for group in based_on])
-    fixed, per_row = nonnegative(matrix, np.array([group.seconds for group in based_on]), weights)
-    if not (alone and others):
-        return float(fixed), float(per_row), 0.0
-    more = [
-        (group.seconds / (fixed + per_row * group.rows) - 1) / (group.at_once - fewest)
-        for group in others
-        if fixed + per_row * group.rows > 0
-    ]
-    contention = max(0.0, float(np.median(more))) if more else 0.0
-    # What was seen with the fewest has their contention in it already.
-    base = max(0.1, 1 - contention * (fewest - 1))
-    return float(fixed) * base, float(per_row) * base, contention / base
+        return (0.0, 0.0), (0.0, 0.0)
+    rows = np.array([group.rows for group in groups])
+    others = np.array([group.at_once - 1 for group in groups])
+    if len(set(others)) == 1:
+        others = np.zeros(len(groups))
+    matrix = np.stack([np.ones(len(groups)), rows, others, rows * others], axis=1)
+    weights = np.array([float(min(group.calls, FULL_WEIGHT_CALLS)) for group in groups])
+    fixed, per_row, fixed_more, per_row_more = map(
+        float, nonnegative(matrix, np.array([group.seconds for group in groups]), weights)
+    )
+    return (fixed, fixed_more), (per_row, per_row_more)
 
 
 def fit_overhead(measured: Sequence[Tuple[Profile, Part]]) -> Tuple[float, float, float]:

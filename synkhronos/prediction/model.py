@@ -2,13 +2,13 @@
 
 ::
 
-    T(n) = sum over commands of     work(rows / n) x contention x slowest of n      (computing, memory, cores, waiting)
-                                  + reduction by the link                           (communicating)
-                                  + overhead of the command                         (commands)
-           + the program's own time between its calls                               (program)
+    T(n) = sum over commands of     work(rows / n) x slowest of n      (computing, memory, cores, waiting)
+                                  + reduction by the link              (communicating)
+                                  + overhead of the command            (commands)
+           + the program's own time between its calls                  (program)
 
-    work(rows) = fixed + rows per_row                       contention = 1 + (ranks that compute at once - 1) c
-    overhead = alone + (ranks of a host - 1) a + log2(hosts) b
+    work(rows) = fixed + rows per_row,  each  alone + (ranks that compute at once on the machine - 1) more
+    overhead   = alone + (ranks of a host - 1) more + log2(hosts) between
 """
 
 from __future__ import annotations
@@ -69,10 +69,9 @@ class Command(NamedTuple):
         How often it runs in a step.
     rows : float
         As part of those of the step.
-    fixed, per_row : float
-        Seconds of work of one rank, and for each of its rows.
-    contention : float
-        By how much each further rank that computes on the machine makes the work longer, as part of it.
+    fixed, per_row : (float, float)
+        Seconds of work of one rank, and for each of its rows: alone, and how many more for each further rank that
+        computes on the machine at the same time.
     overhead : (float, float, float)
         Seconds of one rank alone, for each further one of the host, and for each doubling of hosts.
     nbytes : float
@@ -85,9 +84,8 @@ class Command(NamedTuple):
 
     per_step: float
     rows: float
-    fixed: float
-    per_row: float
-    contention: float
+    fixed: Tuple[float, float]
+    per_row: Tuple[float, float]
     overhead: Tuple[float, float, float]
     nbytes: float
     alone: int
@@ -171,8 +169,10 @@ class Model(NamedTuple):
         where = (layout.ranks, layout.machines or layout.hosts, layout.cores)
         for (kind, _), command in self.commands.items():
             of_rank = math.ceil(rows * command.rows / layout.ranks) if command.rows else 0
-            work = command.per_step * (command.fixed + of_rank * command.per_row)
-            longer = work * command.contention * (layout.at_once - 1)
+            work, more = (
+                command.per_step * (fixed + of_rank * per_row) for fixed, per_row in zip(command.fixed, command.per_row)
+            )
+            longer = more * (layout.at_once - 1)
             alone = max(command.alone, less.every)
             each = (work + longer) / command.per_step
             crowd = slowest((1.0,), *where, each, alone)

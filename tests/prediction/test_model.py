@@ -17,7 +17,7 @@ TRAIN = ("function", "train")
 
 def model(between=None, program=0.0, **changes):
     """A program of one function: 10 ms for 1000 rows, nothing else, but for the changes."""
-    command = Command(1.0, 1.0, 0.0, 1e-5, 0.0, (0.0, 0.0, 0.0), 0.0, 1, (1.0,))._replace(**changes)
+    command = Command(1.0, 1.0, (0.0, 0.0), (1e-5, 0.0), (0.0, 0.0, 0.0), 0.0, 1, (1.0,))._replace(**changes)
     return Model({TRAIN: command}, TRAIN, 1000, program, SharedMemory(0.0, 1e-10), between, Layout(2), (500, 1000), [])
 
 
@@ -36,7 +36,7 @@ def test_infinite_bytes():
 @pytest.mark.parametrize("ranks, speedup", [(2, 2), (4, 4), (8, 4), (6, 4), (250, 4)])
 def test_ranks_beyond_the_cores(ranks, speedup):
     """More ranks than four cores are as fast as four, if there is the time to share them evenly: of 10,000 s."""
-    assert model(per_row=10.0).speedup(Layout(ranks, 1, 4.0)) == pytest.approx(speedup, rel=1e-2)
+    assert model(per_row=(10.0, 0.0)).speedup(Layout(ranks, 1, 4.0)) == pytest.approx(speedup, rel=1e-2)
     # Of 10 ms, two of six ranks wait until others are done.
     if ranks == 6:
         assert model().speedup(Layout(ranks, 1, 4.0)) == pytest.approx(3, rel=1e-2)
@@ -44,13 +44,13 @@ def test_ranks_beyond_the_cores(ranks, speedup):
 
 def test_amdahl():
     """Of 10 ms, 2 do not divide; and 1 ms of the program's own."""
-    some = model(program=1e-3, fixed=2e-3, per_row=8e-6)
+    some = model(program=1e-3, fixed=(2e-3, 0.0), per_row=(8e-6, 0.0))
     assert some.seconds(Layout(4)) == pytest.approx(2e-3 + 8e-3 / 4 + 1e-3)
     assert some.speedup(Layout(10**6, 1), 1000) < 11 / 3
 
 
 def test_parts():
-    some = model(OverHosts(1e-3, 0.0, 1e-8), nbytes=1e6, contention=0.5, overhead=(1e-4, 1e-5, 1e-3))
+    some = model(OverHosts(1e-3, 0.0, 1e-8), nbytes=1e6, per_row=(1e-5, 5e-6), overhead=(1e-4, 1e-5, 1e-3))
     parts = some.predict(Layout(8, 2, 2.0), 1000)
     work = 125 * 1e-5  # on each of four ranks of two cores, of which two compute at once
     expected = {
@@ -86,7 +86,7 @@ def test_smallest_rows():
     some = model(Ring(0.0, 1e9), nbytes=0.999e6)  # 0.999 ms
     # r 1e-5 = 0.9 (r 1e-5 + 0.999e-3): r = 899.1
     assert some.smallest_rows(Layout(2), 0.9) == 900
-    assert model(contention=0.2).smallest_rows(Layout(2), 0.9) is None
+    assert model(per_row=(1e-5, 2e-6)).smallest_rows(Layout(2), 0.9) is None
     assert model().smallest_rows(Layout(2), 0.9) == 1
 
 
@@ -118,7 +118,7 @@ def test_limits():
 
 def test_outlooks():
     """With the same rows for each rank, rows per second count."""
-    some = model(Ring(0.0, 1e9), nbytes=1e6, fixed=1e-3)
+    some = model(Ring(0.0, 1e9), nbytes=1e6, fixed=(1e-3, 0.0))
     one, two = outlooks(some, [Layout(1), Layout(2)], of_rank=1000)
     assert (one.rows, two.rows, one.speedup) == (1000, 2000, pytest.approx(1))
     assert two.seconds == pytest.approx(12e-3)
