@@ -72,20 +72,13 @@ def fit(profiles: Sequence[Profile]) -> Model:
             got = f"{step.main[1]!r} in {profile.path}"
             raise ArgumentValueError("profile", expected, got, "give profiles of the same program alone")
     notes: List[str] = []
-    threads = min(profile.threads for profile in profiles)
-    if any(profile.threads > threads for profile in profiles):
-        left_out = ", ".join(profile.path for profile in profiles if profile.threads > threads)
-        notes.append(
-            f"work is fitted without {left_out}, where a rank has more BLAS threads than elsewhere; with one rank, "
-            f"profile fork(1, threads={threads})"
-        )
     runs = list(zip(profiles, steps))
-    alike = [run for run in runs if run[0].threads == threads]
-    rows_of_rank = sorted(group.rows for profile, step in alike for group in groups_of(profile, step.parts[main]))
+    rows_of_rank = sorted(group.rows for profile, step in runs for group in groups_of(profile, step.parts[main]))
+    memory, between = fit_links(runs, notes)
     commands = {}
     for key in dict.fromkeys(key for step in steps for key in step.parts):
         own = [(profile, step, step.parts[key]) for profile, step in runs if key in step.parts]
-        groups = [group for profile, _, part in own if profile.threads == threads for group in groups_of(profile, part)]
+        groups = [group for profile, _, part in own for group in groups_of(profile, part)]
         fixed, per_row = fit_work(groups)
         nbytes = max(profile.nbytes[key] for profile, _, _ in own)
         commands[key] = Command(
@@ -95,6 +88,7 @@ def fit(profiles: Sequence[Profile]) -> Model:
             per_row,
             fit_overhead([(profile, part) for profile, _, part in own]),
             nbytes,
+            fit_row_bytes(own, between),
             1 if nbytes else int(np.median([np.median(part.steps) for _, _, part in own])),
             quantiles([group.spread for group in groups]),
         )
@@ -103,7 +97,6 @@ def fit(profiles: Sequence[Profile]) -> Model:
             "all profiles have as many ranks on a machine, so how much ranks slow each other down by their memory is "
             "not known: it is taken for nothing"
         )
-    memory, between = fit_links(runs, notes)
     return Model(
         commands,
         main,
@@ -173,6 +166,18 @@ def fit_overhead(measured: Sequence[Tuple[Profile, Part]]) -> Tuple[float, float
     values = np.array([max(float(np.median(part.overhead)), LEAST_OVERHEAD_S) for _, part in measured])
     alone, of_rank, of_hosts = nonnegative(matrix, values)
     return float(alone), float(of_rank), float(of_hosts)
+
+
+def fit_row_bytes(measured: Sequence[Tuple[Profile, Step, Part]], between: Optional[Union[Ring, OverHosts]]) -> float:
+    """Return the bytes that a row of a command has on the way to another host."""
+    if not isinstance(between, OverHosts) or not between.per_byte:
+        return 0.0
+    found = []
+    for profile, _, part in measured:
+        rows = float(np.median(part.rows)) * (1 - 1 / profile.hosts)
+        if rows:
+            found.append(float(np.median(part.fetching)) / rows / between.per_byte)
+    return float(np.median(found)) if found else 0.0
 
 
 def fit_links(

@@ -76,6 +76,8 @@ def terms(hosts: int, nbytes: float) -> List[float]:
 def fit(measured: Sequence[Tuple[int, float, float]]) -> OverHosts:
     """Return the constants of times between hosts: ``(hosts, nbytes, seconds)``. Each counts as part of itself.
 
+    If all are of the same bytes on as many hosts, the time is taken to be that of the bytes.
+
     Examples
     --------
     >>> model = fit([(h, s, 1e-3 + 2 * (h - 1) / h * s * 1e-8) for h in (2, 3, 4) for s in (1e6, 1e8)])
@@ -84,6 +86,8 @@ def fit(measured: Sequence[Tuple[int, float, float]]) -> OverHosts:
     """
     times = np.array([seconds for _, _, seconds in measured])
     matrix = np.array([terms(hosts, nbytes) for hosts, nbytes, _ in measured])
+    if len({(hosts, nbytes) for hosts, nbytes, _ in measured}) == 1:
+        matrix[:, :2] = 0
     constants = nonnegative(matrix, times)
     errors = np.abs(matrix @ constants / times - 1)
     start, per_message, per_byte = map(float, constants)

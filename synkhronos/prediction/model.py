@@ -76,6 +76,8 @@ class Command(NamedTuple):
         Seconds of one rank alone, for each further one of the host, and for each doubling of hosts.
     nbytes : float
         What a rank gives to collectives.
+    row_bytes : float
+        That each row has on the way to another host; 0 if not known.
     alone : int
         Steps that a rank makes without meeting others: more than 1 in many steps of one command without collectives.
     spread : tuple of float
@@ -88,6 +90,7 @@ class Command(NamedTuple):
     per_row: Tuple[float, float]
     overhead: Tuple[float, float, float]
     nbytes: float
+    row_bytes: float
     alone: int
     spread: Tuple[float, ...]
 
@@ -148,6 +151,8 @@ class Model(NamedTuple):
         if isinstance(self.between, Ring):
             return self.between.seconds(layout.ranks, nbytes * bits / 32)
         within = self.memory.seconds(layout.of_host, nbytes)
+        # Ranks that take turns on a core: two on each have taken 4 to 6 times as long as half as many (640 KB to 5 MB).
+        within *= slowest((1.0,), layout.ranks, layout.machines or layout.hosts, layout.cores, within)
         if layout.hosts == 1:
             return within
         assert self.between is not None, "several hosts need a link"
@@ -184,6 +189,9 @@ class Model(NamedTuple):
             # A collective of its own is left out together with its command; one in a function leaves its command there.
             exchanges = command.per_step / less.every
             parts["communicating"] += exchanges * self.reduction(layout, command.nbytes, less.bits)
+            if isinstance(self.between, OverHosts):
+                elsewhere = rows * command.rows * (1 - 1 / layout.hosts)
+                parts["communicating"] += command.per_step * elsewhere * command.row_bytes * self.between.per_byte
             of_one, of_each, of_hosts = command.overhead
             overhead = of_one + (layout.of_host - 1) * of_each + math.log2(layout.hosts) * of_hosts
             parts["commands"] += overhead * (exchanges if kind == "collective" else command.per_step)

@@ -60,15 +60,13 @@ class Profile(NamedTuple):
         How many computers the hosts are; less than ``hosts`` only where hosts are pretended.
     cores : float
         Of a machine; infinite if every rank has a device of its own.
-    threads : int
-        Of BLAS, for each rank.
     link : str or None
         By what ranks exchange: "shared_memory", "nccl", "mpi".
     copy_rate : float or None
         Bytes per second that one core copies.
     commands : dict of (kind, name) to Calls
     nbytes : dict of (kind, name) to float
-        What a rank gives to collectives in one call (one step).
+        What a rank gives to collectives in one step of a call.
     """
 
     path: str
@@ -76,7 +74,6 @@ class Profile(NamedTuple):
     hosts: int
     machines: int
     cores: float
-    threads: int
     link: Optional[str]
     copy_rate: Optional[float]
     commands: Dict[Key, Calls]
@@ -139,14 +136,13 @@ def parse(content: Dict[str, Any], path: str = "") -> Profile:
             order = np.argsort(calls.begin, kind="stable")
             calls = Calls(*(each[order] for each in calls))
         commands[key] = calls
-        nbytes[key] = float(command.get("bytes") or 0)
+        nbytes[key] = float(command.get("bytes") or 0) / float(calls.steps.max())
     return Profile(
         path,
         ranks,
         hosts,
         hosts,
         math.inf if on_devices else float(min(content["cores"])),
-        int(max(content.get("threads") or [1])),
         content.get("link"),
         (content.get("rates") or {}).get("copy"),
         commands,

@@ -30,8 +30,11 @@ class Part(NamedTuple):
         Of all ranks.
     work : array of (calls, ranks)
     transport : array of (calls,)
+        Of all ranks together.
+    fetching : array of (calls,)
+        More on ranks of other hosts than the first, to which rows travel.
     overhead : array of (calls,)
-        What the call took on the master beyond the slowest rank's work and the transport.
+        What the call took on the master beyond the slowest rank's work, transport and fetching.
     after : float
         Until the program makes its next call.
     steps : array of (calls,)
@@ -42,6 +45,7 @@ class Part(NamedTuple):
     rows: Array
     work: Array
     transport: Array
+    fetching: Array
     overhead: Array
     after: float
     steps: Array
@@ -98,22 +102,24 @@ def step_of(profile: Profile) -> Step:
         if not inside.any():
             continue
         per_step = float(each.steps[inside].sum()) / n_steps
-        parts[key] = part_of(Calls(*(column[inside] for column in each)), per_step, gaps[key])
+        parts[key] = part_of(Calls(*(column[inside] for column in each)), per_step, gaps[key], profile.hosts > 1)
     rows, counts = np.unique(np.round(calls.rows / calls.steps), return_counts=True)
     return Step(main, float(rows[len(rows) - 1 - int(np.argmax(counts[::-1]))]), parts)
 
 
-def part_of(calls: Calls, per_step: float, gap: float) -> Part:
+def part_of(calls: Calls, per_step: float, gap: float, is_over_hosts: bool) -> Part:
     """Return what calls of one command take in a step."""
     calls = calls.later(WARM_UP_CALLS)
-    transport = calls.transport.mean(axis=1)
-    overhead = calls.master - calls.work.max(axis=1) - transport
+    transport = calls.transport.min(axis=1) if is_over_hosts else calls.transport.mean(axis=1)
+    fetching = calls.transport.max(axis=1) - transport if is_over_hosts else np.zeros(len(transport))
+    overhead = calls.master - calls.work.max(axis=1) - transport - fetching
     steps = calls.steps
     return Part(
         per_step,
         calls.rows / steps,
         calls.work / steps[:, None],
         transport / steps,
+        fetching / steps,
         np.maximum(overhead, 0) / steps,
         gap / float(np.median(steps)),
         steps,

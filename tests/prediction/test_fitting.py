@@ -83,15 +83,6 @@ def test_one_rank_alone():
     assert any("rate of copying" in note for note in model.notes)
 
 
-def test_threads():
-    """A rank that computed with more threads says nothing about ranks with one."""
-    fast, slow = Program(per_row=1e-5), Program()
-    runs = [parse(fast.profile(1, (256, 1024), threads=[2]), "one"), parse(slow.profile(2, (256, 1024)), "two")]
-    model = fit(runs)
-    assert model.commands[TRAIN].per_row[0] == pytest.approx(2.2e-5)
-    assert "one" in model.notes[0] and "threads=1" in model.notes[0]
-
-
 def test_ranks_that_share_cores():
     """What was profiled with more ranks than cores is taken for what it would be with a core for each."""
     program = Program(contention=0)

@@ -17,7 +17,7 @@ TRAIN = ("function", "train")
 
 def model(between=None, program=0.0, **changes):
     """A program of one function: 10 ms for 1000 rows, nothing else, but for the changes."""
-    command = Command(1.0, 1.0, (0.0, 0.0), (1e-5, 0.0), (0.0, 0.0, 0.0), 0.0, 1, (1.0,))._replace(**changes)
+    command = Command(1.0, 1.0, (0.0, 0.0), (1e-5, 0.0), (0.0, 0.0, 0.0), 0.0, 0.0, 1, (1.0,))._replace(**changes)
     return Model({TRAIN: command}, TRAIN, 1000, program, SharedMemory(0.0, 1e-10), between, Layout(2), (500, 1000), [])
 
 
@@ -58,8 +58,8 @@ def test_parts():
         "memory": 0.5 * work,
         "cores": 1.5 * work,
         "waiting": 0,
-        # 4 ranks of a host, 1e6 bytes each at 1e-10; then 1 ms and 1e6 bytes at 1e-8 between two hosts.
-        "communicating": 4e-4 + 1e-3 + 1e-2,
+        # 4 ranks of a host, 1e6 bytes each at 1e-10, two on each core; then 1 ms and 1e6 bytes at 1e-8 between two hosts.
+        "communicating": 8e-4 + 1e-3 + 1e-2,
         "commands": 1e-4 + 3e-5 + 1e-3,
         "program": 0,
     }
