@@ -11,6 +11,7 @@ hosts need what tests/hosts needs: root, and an environment of ``make install-ho
 import argparse
 import datetime
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,9 @@ FOLDER = ROOT / "build" / "predict"
 BEGIN = "<!-- written by make predict-validate: begin -->\n"
 CORES = 2
 TIMEOUT_S = 600
+
+#: A rank alone would have the BLAS threads of the whole machine, and others one each.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 #: Seconds per message of the pretend links, as ``make bench-hosts`` has fitted them: their rates alone are set.
 MESSAGE_S = 110e-6
@@ -113,7 +117,10 @@ def measure():
 
 def here(arguments):
     """Run a program on this machine and return what it reports."""
-    done = subprocess.run([sys.executable, *arguments], cwd=str(ROOT), stdout=subprocess.PIPE, timeout=TIMEOUT_S)
+    environment = {**os.environ, **ONE_THREAD}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=str(ROOT), env=environment, stdout=subprocess.PIPE, timeout=TIMEOUT_S
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)} has failed")
     return reported(done.stdout.decode())
@@ -124,9 +131,8 @@ def over_hosts(hosts, rate, arguments):
     of_tests, pretend = helpers()
     mpi = of_tests.find("openmpi")
     with pretend.Cluster(hosts, f"{round(rate)}bit", shared=[ROOT, mpi.prefix]) as cluster:
-        process = mpi.start(
-            arguments, hosts=cluster, cwd=ROOT, variables={"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE
-        )
+        variables = {"PYTHONPATH": str(ROOT), **ONE_THREAD}
+        process = mpi.start(arguments, hosts=cluster, cwd=ROOT, variables=variables, stdout=subprocess.PIPE)
         printed = process.communicate(timeout=TIMEOUT_S)[0].decode()
     if process.returncode:
         raise SystemExit(f"{' '.join(arguments)} has failed on {hosts} hosts:\n{printed}")
@@ -157,10 +163,14 @@ def outcomes(measured):
 
 
 def bounds(found, left_out=None):
-    """Return the median and the largest error, and whether both are within the bounds."""
-    errors = np.abs([outcome.error(left_out) for outcome in found])
-    median, largest = float(np.median(errors)), float(errors.max())
-    return median, largest, median <= MEDIAN_ERROR and largest <= LARGEST_ERROR
+    """Return the median and the largest error, the median of the worst program, and whether the bounds are met."""
+    errors = {}
+    for outcome in found:
+        errors.setdefault(outcome.point.program, []).append(abs(outcome.error(left_out)))
+    everything = np.concatenate(list(errors.values()))
+    of_program = max(float(np.median(some)) for some in errors.values())
+    median, largest = float(np.median(everything)), float(everything.max())
+    return median, largest, of_program, max(median, of_program) <= MEDIAN_ERROR and largest <= LARGEST_ERROR
 
 
 def document(found, state):
@@ -168,14 +178,14 @@ def document(found, state):
     lines = [
         f"Date: {datetime.date.today()}. Machine: {machine()}. {state}",
         "",
-        f"| model, over {len(found)} points | median error | largest error | bounds ({100 * MEDIAN_ERROR:.0f} %, "
-        f"{100 * LARGEST_ERROR:.0f} %) |",
-        "| --- | ---: | ---: | --- |",
+        f"| model, over {len(found)} points | median error | largest error | median of the worst program | "
+        f"bounds ({100 * MEDIAN_ERROR:.0f} % of medians, {100 * LARGEST_ERROR:.0f} %) |",
+        "| --- | ---: | ---: | ---: | --- |",
     ]
     for name, left_out in {"ours": None, **WRONG}.items():
-        median, largest, is_within = bounds(found, left_out)
+        *errors, is_within = bounds(found, left_out)
         met = "met" if is_within else "missed, as it must be" if left_out else "**not met**"
-        lines.append(f"| {name} | {100 * median:.1f} % | {100 * largest:.1f} % | {met} |")
+        lines.append(f"| {name} | " + " | ".join(f"{100 * error:.1f} %" for error in errors) + f" | {met} |")
     lines += [
         "",
         "| program | ranks | rows | hosts | measured, ms | predicted, ms | error | computing | "
@@ -217,8 +227,8 @@ def main(arguments=None):
     print(text)
     if not given.no_write:
         put(text, BEGIN)
-    is_right = bounds(found)[2]
-    are_wrong = [not bounds(found, left_out)[2] for left_out in WRONG.values()]
+    is_right = bounds(found)[-1]
+    are_wrong = [not bounds(found, left_out)[-1] for left_out in WRONG.values()]
     return 0 if is_right and all(are_wrong) else 1
 
 

@@ -184,8 +184,8 @@ class Model(NamedTuple):
             last = slowest(command.spread, *where, each, alone)
             parts["computing"] += work
             parts["memory"] += longer
-            parts["cores"] += (work + longer) * (crowd - 1)
-            parts["waiting"] += (work + longer) * (last - crowd)
+            parts["cores"] += (work + longer) * max(0.0, min(crowd, last) - 1)
+            parts["waiting"] += (work + longer) * max(0.0, last - crowd)
             # A collective of its own is left out together with its command; one in a function leaves its command there.
             exchanges = command.per_step / less.every
             parts["communicating"] += exchanges * self.reduction(layout, command.nbytes, less.bits)

@@ -48,8 +48,8 @@ def test_table(profiles, capsys):
     assert lines_of(printed, 2)[:4] == ["2", "1", "512", "14.13"]
     assert lines_of(printed, 4)[0] == "4*"
     assert "* is extrapolated: profiled were at most 2 ranks, 1 host, and 128 to 1024 rows of a rank" in printed
-    assert lines_of(printed, 8)[-1] == "cores"
-    assert "   8  cores: more ranks than cores" in printed
+    assert lines_of(printed, 8)[-1] == "communicating"
+    assert "   8  communicating: exchanges between ranks" in printed
     assert "every 16th step" in printed and "16 bits" not in printed
     assert "Fewest rows of a rank with 90 %" in printed
 
@@ -97,6 +97,8 @@ def test_cores(profiles, capsys):
     predict.main([*profiles, "--ranks", "64", "--cores", "64"])
     cells = lines_of(capsys.readouterr().out, 64)
     assert cells[-6] == "0"  # of sharing cores
+    predict.main([*profiles, "--ranks", "4", "--cores", "1"])
+    assert lines_of(capsys.readouterr().out, 4)[-1] == "cores"
 
 
 @pytest.mark.parametrize(
