@@ -12,7 +12,7 @@ from . import links
 from .least_squares import nonnegative
 from .links import OverHosts, Ring, SharedMemory
 from .model import Command, Layout, Model
-from .profiles import Array, Profile
+from .profiles import HOW_TO, Array, Profile
 from .steps import Part, Step, step_of
 
 #: Seconds below which an overhead is as good as none.
@@ -74,6 +74,9 @@ def fit(profiles: Sequence[Profile]) -> Model:
     notes: List[str] = []
     runs = list(zip(profiles, steps))
     rows_of_rank = sorted(group.rows for profile, step in runs for group in groups_of(profile, step.parts[main]))
+    if not rows_of_rank:
+        got = f"none in {', '.join(profile.path for profile in profiles)}"
+        raise ArgumentValueError("profile", f"seconds that {main[1]!r} has computed", got, HOW_TO)
     memory, between = fit_links(runs, notes)
     commands = {}
     for key in dict.fromkeys(key for step in steps for key in step.parts):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
@@ -11,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentValueError
-
-#: Of the files that can be read.
-FORMAT = 1
+from ..profiling.profile import FORMAT, loaded
 
 #: How a profile is made; part of every message about one.
 HOW_TO = "make one by python -m synkhronos --profile DIR program.py"
@@ -100,18 +97,7 @@ def read(path: Union[str, Path]) -> Profile:
     """
     path = Path(path)
     file = path / "profile.json" if path.is_dir() else path
-    try:
-        content = json.loads(file.read_text())
-    except OSError as error:
-        raise ArgumentValueError(
-            "profile", "a folder with profile.json", f"{file} ({error.strerror})", HOW_TO
-        ) from None
-    except ValueError as error:
-        raise ArgumentValueError("profile", "JSON", f"{file}, which is none ({error})", HOW_TO) from None
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        hint = f"profile the program again with this version ({HOW_TO})"
-        raise ArgumentValueError("profile", f"a profile of format {FORMAT}", f"{file} of format {found!r}", hint)
+    content = loaded(str(file))
     try:
         return parse(content, str(path))
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -131,10 +117,6 @@ def parse(content: Dict[str, Any], path: str = "") -> Profile:
             continue
         key = (str(command["kind"]), str(command["name"]))
         calls = calls_of(command["calls"])
-        if key in commands:  # the name of two functions: one after the other, as one
-            calls = Calls(*map(np.concatenate, zip(commands[key], calls)))
-            order = np.argsort(calls.begin, kind="stable")
-            calls = Calls(*(each[order] for each in calls))
         commands[key] = calls
         nbytes[key] = float(command.get("bytes") or 0) / float(calls.steps.max())
     return Profile(

@@ -141,7 +141,7 @@ def test_unknown_options(capsys):
 
 def test_wrong_profiles(profiles, tmp_path, capsys):
     assert predict.main([str(tmp_path)]) == 2
-    assert "synkhronos predict: profile: expected a folder with profile.json" in capsys.readouterr().err
+    assert "synkhronos predict: profile: expected a profile of format 1" in capsys.readouterr().err
     made = synthetic()
     short = made.write(tmp_path / "short", made.Program().profile(1, 10, steps=3))
     assert predict.main([short]) == 2

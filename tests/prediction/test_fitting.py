@@ -163,6 +163,12 @@ def test_least_squares():
     assert nonnegative(-both, np.array([1.0, 2.0])).tolist() == [0]
 
 
+def test_nothing_computed():
+    content = Program(fixed=0, per_row=0).profile(1, 100)
+    with pytest.raises(ArgumentValueError, match="seconds that 'train' has computed, got none in DIR; make one by"):
+        fit([parse(content, "DIR")])
+
+
 def test_programs_that_differ():
     profiles = [parse(Program().profile(1, 100), "one"), parse(Program().profile(2, 100), "two")]
     profiles[1].commands["function", "other"] = profiles[1].commands.pop(TRAIN)

@@ -30,9 +30,12 @@ def test_devices_have_no_cores_to_share(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("no json", "expected JSON, got .*, which is none"),
-        ("[]", "a profile of format 1, got .* of format None"),
-        (json.dumps(dict(Program().profile(1, 10), format=7)), "of format 7; profile the program again"),
+        ("no json", "got .*profile.json, which is not complete"),
+        ("[]", "something else"),
+        (
+            json.dumps(dict(Program().profile(1, 10), format=7)),
+            "of format 7, written by synkhronos 0.1.0; record it again",
+        ),
         (json.dumps({"format": 1}), "which is not whole .KeyError: 'ranks'"),
         (json.dumps({"format": 1, "ranks": "two", "hosts": [], "devices": []}), "which is not whole .ValueError"),
     ],
@@ -44,7 +47,7 @@ def test_other_files(tmp_path, text, message):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(ArgumentValueError, match="No such file.*make one by"):
+    with pytest.raises(ArgumentValueError, match="profile.json, which cannot be read: No such file"):
         read(tmp_path)
     with pytest.raises(ArgumentValueError, match="No such file"):
         read(tmp_path / "nowhere")
