@@ -45,7 +45,7 @@ THEANO_MPI = {
 def model_of(seconds_per_row, millions, link):
     """Return the model of a program of which nothing is known but its seconds for a row and its parameters."""
     key = ("function", "train")
-    command = Command(1.0, 1.0, (0.0, 0.0), (seconds_per_row, 0.0), (0.0, 0.0, 0.0), 4e6 * millions, 0.0, 1, (1.0,))
+    command = Command(1.0, 1.0, (0.0, 0.0), (seconds_per_row, 0.0), (0.0, 0.0, 0.0), 4e6 * millions, 0.0, (1.0,))
     return Model({key: command}, key, ROWS, 0.0, SharedMemory(0.0, 0.0), link, Layout(1), (ROWS, ROWS), [])
 
 

@@ -94,10 +94,19 @@ def session_of(points, is_fitted):
 
 
 def measure():
-    """Measure what has not been measured yet; return the median seconds per step by the names of points."""
+    """Measure what has not been measured yet.
+
+    Returns
+    -------
+    dict of str to float
+        The median seconds per step by the names of points.
+    str
+        When that was, and what others took of the machine meanwhile.
+    """
     FOLDER.mkdir(parents=True, exist_ok=True)
     store = FOLDER / "points.json"
-    found = json.loads(store.read_text()) if store.exists() else {}
+    made = json.loads(store.read_text()) if store.exists() else {"points": {}, "busy": stolen()}
+    found = made["points"]
     for program, hosts, rate, some, points in sessions():
         if all(key(point) in found for point in points):
             continue
@@ -111,8 +120,12 @@ def measure():
         for row in rows:
             point = Point(program, row["ranks"], row["rows"], hosts, rate)
             found[key(point)] = row["seconds"]
-        store.write_text(json.dumps(found))
-    return {name: float(np.median(seconds)) for name, seconds in found.items()}
+        made.update(date=str(datetime.date.today()), busy=max(made["busy"], stolen()))
+        store.write_text(json.dumps(made))
+    state = (
+        f"Date: {made['date']}. Machine: {machine()}. Other programs took at most {100 * made['busy']:.1f} % of a core."
+    )
+    return {name: float(np.median(seconds)) for name, seconds in found.items()}, state
 
 
 def here(arguments):
@@ -176,7 +189,7 @@ def bounds(found, left_out=None):
 def document(found, state):
     """Return the text for the page."""
     lines = [
-        f"Date: {datetime.date.today()}. Machine: {machine()}. {state}",
+        state,
         "",
         f"| model, over {len(found)} points | median error | largest error | median of the worst program | "
         f"bounds ({100 * MEDIAN_ERROR:.0f} % of medians, {100 * LARGEST_ERROR:.0f} %) |",
@@ -213,16 +226,14 @@ def main(arguments=None):
     given = parser.parse_args(arguments)
     if lacking("openmpi"):
         raise SystemExit(f"tools/predict_validate.py needs pretend hosts: {lacking('openmpi')}")
-    before = stolen()
-    if before > BUSY and not given.anyway:
-        print(f"The machine is busy: other programs take {100 * before:.0f} % of a core; wait, or add --anyway.")
+    busy = stolen()
+    if busy > BUSY and not given.anyway:
+        print(f"The machine is busy: other programs take {100 * busy:.0f} % of a core; wait, or add --anyway.")
         return 2
     if given.fresh:
         shutil.rmtree(FOLDER, ignore_errors=True)
-    measured = measure()
-    worst = max(before, stolen())
+    measured, state = measure()
     found = outcomes(measured)
-    state = f"Other programs took at most {100 * worst:.1f} % of a core before and after."
     text = document(found, state)
     print(text)
     if not given.no_write:

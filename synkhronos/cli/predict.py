@@ -43,14 +43,14 @@ def main(arguments: Sequence[str]) -> int:
     except ArgumentError as error:
         print(f"synkhronos predict: {error}", file=sys.stderr)
         return 2
-    print(report(model, found), end="")
     first = Path(given.profiles[0])
     picture = (first if first.is_dir() else first.parent) / "prediction.svg"
     try:
         picture.write_text(drawing(found, f"Predicted: {model.main[1]}"))
-        print(f"\n{picture}: the same as a picture")
+        line = f"{picture}: the same as a picture"
     except OSError as error:
-        print(f"\nwithout a picture: {picture} cannot be written ({error.strerror})")
+        line = f"without a picture: {picture} cannot be written ({error.strerror})"
+    print(f"{report(model, found)}\n{line}")
     return 0
 
 

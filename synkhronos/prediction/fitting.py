@@ -92,7 +92,6 @@ def fit(profiles: Sequence[Profile]) -> Model:
             fit_overhead([(profile, part) for profile, _, part in own]),
             nbytes,
             fit_row_bytes(own, between),
-            1 if nbytes else int(np.median([np.median(part.steps) for _, _, part in own])),
             quantiles([group.spread for group in groups]),
         )
     if len({profile.ranks_of_machine for profile in profiles}) == 1:
@@ -124,9 +123,7 @@ def groups_of(profile: Profile, part: Part) -> Iterator[Group]:
         median = float(np.median(work))
         if median <= 0:
             continue
-        # Means of many steps vary less than steps do.
-        spread = 1 + (work / median - 1) * np.sqrt(part.steps[of_these])[:, None]
-        yield Group(float(each), layout.at_once, median, len(work), np.maximum(spread, 0).ravel())
+        yield Group(float(each), layout.at_once, median, len(work), (work / median).ravel())
 
 
 def quantiles(spreads: Sequence[Array]) -> Tuple[float, ...]:

@@ -78,10 +78,9 @@ class Command(NamedTuple):
         What a rank gives to collectives.
     row_bytes : float
         That each row has on the way to another host; 0 if not known.
-    alone : int
-        Steps that a rank makes without meeting others: more than 1 in many steps of one command without collectives.
     spread : tuple of float
-        The work of a rank in a step as part of its median: quantiles.
+        The work of a rank as part of its median: quantiles. Of many steps in one command it is that of their mean: what
+        ranks wait for each other between them is in the overhead.
     """
 
     per_step: float
@@ -91,7 +90,6 @@ class Command(NamedTuple):
     overhead: Tuple[float, float, float]
     nbytes: float
     row_bytes: float
-    alone: int
     spread: Tuple[float, ...]
 
 
@@ -178,10 +176,9 @@ class Model(NamedTuple):
                 command.per_step * (fixed + of_rank * per_row) for fixed, per_row in zip(command.fixed, command.per_row)
             )
             longer = more * (layout.at_once - 1)
-            alone = max(command.alone, less.every)
             each = (work + longer) / command.per_step
-            crowd = slowest((1.0,), *where, each, alone)
-            last = slowest(command.spread, *where, each, alone)
+            crowd = slowest((1.0,), *where, each, less.every)
+            last = slowest(command.spread, *where, each, less.every)
             parts["computing"] += work
             parts["memory"] += longer
             parts["cores"] += (work + longer) * max(0.0, min(crowd, last) - 1)

@@ -37,8 +37,6 @@ class Part(NamedTuple):
         What the call took on the master beyond the slowest rank's work, transport and fetching.
     after : float
         Until the program makes its next call.
-    steps : array of (calls,)
-        Over which seconds are means.
     """
 
     per_step: float
@@ -48,7 +46,6 @@ class Part(NamedTuple):
     fetching: Array
     overhead: Array
     after: float
-    steps: Array
 
 
 class Step(NamedTuple):
@@ -122,7 +119,6 @@ def part_of(calls: Calls, per_step: float, gap: float, is_over_hosts: bool) -> P
         fetching / steps,
         np.maximum(overhead, 0) / steps,
         gap / float(np.median(steps)),
-        steps,
     )
 
 

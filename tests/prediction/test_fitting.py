@@ -95,20 +95,17 @@ def test_ranks_that_share_cores():
 
 
 def test_many_steps_in_a_command():
-    """Seconds are those of one step, and its spread is wider than that of means of steps."""
-    content = Program(spread=0.1).profile(2, 1024, steps=300)
+    """Seconds are those of one step, and so are bytes."""
+    content = Program().profile(2, 1024, steps=300)
     (train,) = (command for command in content["commands"] if command["name"] == "train")
     content["commands"] = [dict(train, kind="steps", bytes=4e6)]
     for call in train["calls"]:
         call.update(steps=4, rows=[4 * rows for rows in call["rows"]])
     model = fit([parse(content, "steps")])
     command = model.commands["steps", "train"]
-    assert model.rows == 1024
-    assert command.alone == 1
-    assert command.fixed[0] + 512 * command.per_row[0] == pytest.approx((1e-3 + 512 * 2e-5) * 1.1 / 4, rel=0.02)
-    assert np.std(command.spread) == pytest.approx(2 * 0.1, rel=0.15)
-    (without,) = fit([parse(dict(content, commands=[dict(train, kind="steps", bytes=0)]), "apart")]).commands.values()
-    assert without.alone == 4
+    assert (model.rows, command.nbytes, command.per_step) == (1024, 1e6, 1)
+    assert command.fixed[0] + 512 * command.per_row[0] == pytest.approx((1e-3 + 512 * 2e-5) * 1.1 / 4)
+    assert command.overhead[0] == pytest.approx(4e-5 / 4)
 
 
 def test_nccl():

@@ -17,7 +17,7 @@ TRAIN = ("function", "train")
 
 def model(between=None, program=0.0, **changes):
     """A program of one function: 10 ms for 1000 rows, nothing else, but for the changes."""
-    command = Command(1.0, 1.0, (0.0, 0.0), (1e-5, 0.0), (0.0, 0.0, 0.0), 0.0, 0.0, 1, (1.0,))._replace(**changes)
+    command = Command(1.0, 1.0, (0.0, 0.0), (1e-5, 0.0), (0.0, 0.0, 0.0), 0.0, 0.0, (1.0,))._replace(**changes)
     return Model({TRAIN: command}, TRAIN, 1000, program, SharedMemory(0.0, 1e-10), between, Layout(2), (500, 1000), [])
 
 
