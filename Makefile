@@ -85,8 +85,8 @@ bench: install
 bench-hosts: install-hosts
 	$(BIN) -m benchmarks.hosts $(BENCH)
 
-# Predictions beside measurements: a quarter of an hour, as root, on a quiet machine of two cores. Likewise; a run that was
-# interrupted goes on.
+# Predictions beside measurements: five minutes, more if Theano has compiled nothing yet; as root, on a quiet machine of two
+# cores. Likewise; a run that was interrupted goes on. PREDICT=--fresh measures everything again.
 predict-validate: install-hosts
 	$(BIN) tools/predict_validate.py $(PREDICT)
 

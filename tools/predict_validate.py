@@ -1,6 +1,6 @@
 """Judge predictions: fit on some points, predict others, measure those, and compare.
 
-    python tools/predict_validate.py                 # a quarter of an hour, into docs/performance.md
+    python tools/predict_validate.py                 # five minutes and more, into docs/performance.md
     python tools/predict_validate.py --no-write      # leaves the page as it is
     python tools/predict_validate.py --fresh         # forgets what build/predict has; else a run goes on from there
 
