@@ -119,6 +119,9 @@ def with_link(model: Model, text: Optional[str], layouts: Sequence[Layout]) -> M
             got,
             "measure it by python -m synkhronos doctor under mpirun, and give --link mpi:50us,10Gbit",
         )
+    if hosts > model.largest.hosts == 1:
+        note = "profiles of one host do not have the rows that travel to others, nor what commands take there: left out"
+        model = model._replace(notes=[*model.notes, note])
     return model
 
 

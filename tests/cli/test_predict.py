@@ -90,6 +90,10 @@ def test_hosts(profiles, capsys):
     assert lines_of(printed, 8)[1] == "2"
     assert float(lines_of(printed, 8)[-4]) == pytest.approx(32 + 0.8 + 1.6)
     assert "16 bits" in printed
+    assert (
+        "(profiles of one host do not have the rows that travel to others, nor what commands take there: left out)"
+        in (printed)
+    )
     assert predict.main([*profiles, "--ranks", "1,8", "--hosts", "1,4", "--link", "mpi:0,1e30"]) == 0
 
 
