@@ -102,7 +102,7 @@ def document():
             *of_the_paper(),
             "",
             f"Theano-MPI, seconds for {IMAGES:,} images; assumed are rings over links of {PCIE.bandwidth / 1e9:g} GB/s "
-            "(half of PCIe 3.0 x16), and "
+            "(half of PCIe 3.0 x16), and (only VGG16's rows are certain) "
             + ", ".join(
                 f"{millions:g} million parameters and {rows} rows for each GPU with {name}"
                 for name, (millions, rows, _, _) in THEANO_MPI.items()
