@@ -58,8 +58,8 @@ def test_parts():
         "memory": 0.5 * work,
         "cores": 1.5 * work,
         "waiting": 0,
-        # 4 ranks of a host, 1e6 bytes each at 1e-10, two on each core; then 1 ms and 1e6 bytes at 1e-8 between two hosts.
-        "communicating": 8e-4 + 1e-3 + 1e-2,
+        # 4 ranks of a host, 1e6 bytes each at 1e-10, four times as long as two share a core; then 1 ms and 1e6 bytes at 1e-8 between two hosts.
+        "communicating": 16e-4 + 1e-3 + 1e-2,
         "commands": 1e-4 + 3e-5 + 1e-3,
         "program": 0,
     }
