@@ -24,9 +24,11 @@ USAGE = """\
 usage: python -m synkhronos [--check] PROGRAM.py [ARGUMENT ...]
        python -m synkhronos [--check] -m PACKAGE.MODULE [ARGUMENT ...]
        python -m synkhronos doctor
+       python -m synkhronos predict DIR [--help]
 
-Run a program unchanged with Theano prepared (Python 3.11 and Lasagne 0.1 need that before Theano is imported), or
-report what the library can use on this machine and what is missing ('./doctor' is a program of that name).
+Run a program unchanged with Theano prepared (Python 3.11 and Lasagne 0.1 need that before Theano is imported),
+report what the library can use on this machine and what is missing, or predict what more ranks would give a program
+that was profiled ('./doctor' and './predict' are programs of that name).
 
 --check: compare the first calls of every function with the serial one, as fork(check=True) does; what differs is a
 warning of the log, and a line at the end says how many were compared.
@@ -66,6 +68,10 @@ def main(arguments: List[str]) -> int:
 
             return report.main(mine)
         return doctor.main()
+    if arguments[0] == "predict" and not check:
+        from synkhronos.cli import predict
+
+        return predict.main(arguments[1:])
     prepare()
     take_place()
     if check:
