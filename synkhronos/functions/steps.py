@@ -167,7 +167,7 @@ class RunSteps(Command):
         rows = -1
         if context.barrier.block.steps[context.rank] == sum(self.steps.counts) and None not in weights:
             rows = sum(n * of_ranks[context.rank] for n, of_ranks in zip(self.steps.counts, weights) if of_ranks)
-        return Amounts("steps", self.name, int(rows))
+        return Amounts("steps", self.name, int(rows), arrays=sum(self.steps.counts))
 
     def run(self, context: RankContext) -> Made:
         steps = self.steps

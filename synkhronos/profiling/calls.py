@@ -61,6 +61,8 @@ class Call(NamedTuple):
         By rank; -1 if not known.
     nbytes, arrays : int
         Of what was reduced or moved, of one rank; inside functions added up.
+    steps : int
+        That the command has made: 1 unless its kind is "steps".
     moved : float
         Bytes that a rank has read of others' memory and written to it; the mean over ranks.
     parts : list of dict of str to int
@@ -75,6 +77,7 @@ class Call(NamedTuple):
     rows: List[int]
     nbytes: int
     arrays: int
+    steps: int
     moved: float
     parts: List[Dict[str, int]]
 
@@ -241,7 +244,9 @@ def _call(run: _Run, lanes: Sequence[_Lane], root: int) -> Optional[Call]:
         of_rank = dict(lane.parts.get(number, dict.fromkeys(PARTS_OF_CALL, 0)))
         of_rank["overhead"] = max(0, end - begin - sum(of_rank.values()))
         parts.append(of_rank)
-    nbytes, arrays = max(0, own.nbytes), max(0, own.arrays)
+    nbytes, arrays, steps = max(0, own.nbytes), max(0, own.arrays), 1
+    if own.label == "steps":
+        arrays, steps = 0, max(1, own.arrays)
     if number in lanes[root].inside:
         nbytes, arrays = lanes[root].inside[number]
-    return Call(number, own.label, own.name, begin, end, rows, nbytes, arrays, moved / len(lanes), parts)
+    return Call(number, own.label, own.name, begin, end, rows, nbytes, arrays, steps, moved / len(lanes), parts)

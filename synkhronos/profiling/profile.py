@@ -104,6 +104,7 @@ def _command(kind: str, name: str, count: int, calls: Sequence[Call], begin: int
                 "begin_s": _seconds(call.begin - begin),
                 "master_s": _seconds(call.end - call.begin),
                 "rows": _rows(call.rows, [call]),
+                "steps": call.steps,
                 **{f"{part}_s": [_seconds(of_rank[part]) for of_rank in call.parts] for part in PARTS_OF_CALL},
                 "moved": call.moved,
             }

@@ -37,7 +37,7 @@ class Amounts(NamedTuple):
     rows : int
         That this rank took.
     nbytes, arrays : int
-        Of a collective: this rank's values, together, and how many.
+        Of a collective: this rank's values, together, and how many. ``arrays`` of many steps: how many those are.
     """
 
     kind: str
