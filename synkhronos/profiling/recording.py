@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from threading import get_ident
 from typing import Any, Callable, Dict, List, Tuple
 
 from ..trace import Observer, Point, ignore, observe
@@ -13,17 +13,26 @@ from .ring import Ring
 _LEFT_OUT = ("memory", "test")
 _LEFT_OUT_METHODS = ("RankEnd.__init__", "Barrier.begin", "RankContext.settle", "RankContext.forget")
 
+_PLAIN, _CALL, _COMMAND, _COLLECTIVE = range(4)
+
 
 class _Lane:
     """A thread of a rank."""
 
-    __slots__ = ("ring", "thread", "stack", "names")
+    __slots__ = ("ring", "thread", "stack", "known")
 
     def __init__(self, ring: Ring, thread: int) -> None:
         self.ring, self.thread = ring, thread
-        #: Of what has begun: the point, when, the command then, and what it had moved.
-        self.stack: List[Tuple[Point, int, int, float]] = []
-        self.names: Dict[int, int] = {}  # by the id of the point, which lives as long as the program
+        #: Of what has begun: the point, when, its name, its kind, the command then, and what had been moved.
+        self.stack: List[Tuple[Point, int, int, int, int, float]] = []
+        #: Name and kind by the id of the point, which lives as long as the program.
+        self.known: Dict[int, Tuple[int, int]] = {}
+
+    def learn(self, point: Point) -> Tuple[int, int]:
+        """Return the name and the kind of a point."""
+        kind = {"call": _CALL, "command": _COMMAND, "collective": _COLLECTIVE}.get(point.name, _PLAIN)
+        found = self.known[id(point)] = self.ring.number(f"{point.name}\t{point.label}"), kind
+        return found
 
 
 class Recording(Observer):
@@ -51,7 +60,7 @@ class Recording(Observer):
         if any_thread:
             self._of_others = rank
         else:
-            self._lanes[threading.get_ident()] = self._lane(rank)
+            self._lanes[get_ident()] = self._lane(rank)
         if len(self._rings) == 1:
             observe(self)
 
@@ -71,46 +80,45 @@ class Recording(Observer):
         return _Lane(self._rings[rank], min(thread, 255))
 
     def begin(self, point: Point, owner: Any, arguments: Any) -> None:
-        lane = self._lanes.get(threading.get_ident())
+        lane = self._lanes.get(get_ident())
         if lane is None:
             if self._of_others not in self._rings:
                 return
-            lane = self._lanes[threading.get_ident()] = self._lane(self._of_others)
-        name = lane.names.get(id(point))
-        if name is None:
-            name = lane.names[id(point)] = lane.ring.number(f"{point.name}\t{point.label}")
-        ring, moved = lane.ring, 0.0
-        if point.method == "execute":
+            lane = self._lanes[get_ident()] = self._lane(self._of_others)
+        name, kind = lane.known.get(id(point)) or lane.learn(point)
+        ring, stack, moved = lane.ring, lane.stack, 0.0
+        if kind == _COMMAND:
             ring.command = owner.barrier.command
             moved = owner.transport.traffic.read + owner.transport.traffic.sent
-        now = self.clock()
+        command, now = ring.command, self.clock()
         if lane.thread == 0:
-            ring.begin(len(lane.stack), now, name, ring.command)
-        lane.stack.append((point, now, ring.command, moved))
+            ring.begin(len(stack), now, name, command)
+        stack.append((point, now, name, kind, command, moved))
 
     def end(self, point: Point, owner: Any, arguments: Any) -> None:
         now = self.clock()
-        lane = self._lanes.get(threading.get_ident())
+        lane = self._lanes.get(get_ident())
         if lane is None:
             return
-        stack, ring = lane.stack, lane.ring
+        stack = lane.stack
         while stack:
-            begun, since, before, moved = stack.pop()
+            begun, since, name, kind, before, moved = stack.pop()
             if begun is point:
                 break
         else:  # it began before there was this recording
             return
-        level = len(stack)
-        if point.name == "command":
+        ring, level = lane.ring, len(stack)
+        if kind == _PLAIN:
+            ring.end(since, now, ring.command, name, lane.thread, level)
+        elif kind == _CALL:  # one that has come to no command is about none
+            command = 0 if ring.command == before else ring.command
+            ring.end(since, now, command, name, lane.thread, level)
+        elif kind == _COMMAND:
             self._end_command(lane, since, now, level, owner, arguments[0].command, moved)
-        elif point.name == "collective":
+        else:
             arrays = arguments[2]
             nbytes = sum([array.size * array.dtype.itemsize for array in arrays])
-            ring.end(since, now, ring.command, lane.names[id(point)], lane.thread, level, -1, nbytes, -1, len(arrays))
-        else:
-            # A call of the program that has come to no command is about none.
-            command = ring.command if point.name != "call" or ring.command != before else 0
-            ring.end(since, now, command, lane.names[id(point)], lane.thread, level)
+            ring.end(since, now, ring.command, name, lane.thread, level, -1, nbytes, -1, len(arrays))
 
     def _end_command(
         self, lane: _Lane, since: int, now: int, level: int, context: Any, command: Any, moved: float
@@ -126,6 +134,7 @@ class Recording(Observer):
             pass
         name = ring.number(f"command\t{kind}\t{title}")
         ring.end(since, now, ring.command, name, lane.thread, level, *numbers)
+        ring.count(name)
 
 
 #: That of this process.

@@ -4,7 +4,7 @@
 
     words      spans written so far | depth of what is open | bytes of names | names | offset and error of the clock
     open       what has begun and not ended: when, name, command
-    counts     by name: how many spans of that name were written, whatever became of them
+    counts     by name: how many spans of that name were counted, those of commands; whatever became of them
     names      "engine\\tTheanoEngine.call", "command\\tfunction\\ttrain", each with its length before it
     records    the spans, each in the place of the one that was written ``capacity`` spans before
 
@@ -78,7 +78,7 @@ class Content(NamedTuple):
     ----------
     names : list of str
     counts : dict of str to int
-        How many spans of each name were written, those included that are not there any more.
+        How many spans of each name were counted, those included that are not there any more.
     records : list of Record
         In the order in which they ended; then what was open.
     dropped : int
@@ -110,6 +110,7 @@ class Ring:
         self.capacity = (len(memory) - _RECORDS_BEGIN) // _RECORD.size
         #: The number of the command in progress, or of the last one.
         self.command = 0
+        self.written = 0
         self._numbers: Dict[str, int] = {}
         self.number("other")
 
@@ -155,18 +156,22 @@ class Ring:
         fourth: int = -1,
     ) -> None:
         """Write a span; of the first thread, whose latest open thing this was."""
-        words = self.words
-        written = words[WRITTEN]
+        written, words = self.written, self.words
         place = _RECORDS_BEGIN + _RECORD.size * (written % self.capacity)
         _RECORD.pack_into(self.memory, place, begin, end, command, name, thread, level, first, second, third, fourth)
-        words[_COUNTS + name] += 1
-        words[WRITTEN] = written + 1
+        words[WRITTEN] = self.written = written + 1
         if thread == 0:
             words[DEPTH] = level
 
-    def set_clock(self, offset: int, error: int) -> None:
-        """Note what this clock is ahead of the master's."""
-        self.words[OFFSET], self.words[ERROR] = offset, error
+    def count(self, name: int) -> None:
+        """Count a span of that name: it is known how many there were when they are not there any more."""
+        self.words[_COUNTS + name] += 1
+
+
+def set_clock(memory: memoryview, offset: int, error: int) -> None:
+    """Note in a ring what its rank's clock is ahead of the master's."""
+    words = memory[:_NAMES_BEGIN].cast("q")
+    words[OFFSET], words[ERROR] = offset, error
 
 
 def read(memory: memoryview) -> Content:

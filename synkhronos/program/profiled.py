@@ -49,7 +49,7 @@ class SetClocks(Command):
         self.offsets = offsets
 
     def run(self, context: RankContext) -> None:
-        ring.Ring(context.barrier.block.spans[context.rank]).set_clock(*self.offsets[context.rank])
+        ring.set_clock(context.barrier.block.spans[context.rank], *self.offsets[context.rank])
 
 
 class ReadRings(Command):

@@ -105,6 +105,7 @@ class Program:
         self.checked: List[Checked] = []
         #: Of the session, or of the last one that was profiled.
         self.profiled: Optional[Profiled] = None
+        self._profile_to: Optional[str] = None
         self._functions: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
         self._built = itertools.count()
         self._pool: Optional[Pool] = None
@@ -233,7 +234,9 @@ class Program:
             session = profiled = None
             try:
                 self._check_exact(bool(options.get("exact")))
-                profile_to = profile_to or os.environ.get(PROFILE)
+                # Programs that this one starts are not meant.
+                self._profile_to = os.environ.pop(PROFILE, None) or self._profile_to
+                profile_to = profile_to or self._profile_to
                 if profile_to:
                     profiled = Profiled(profile_to, self.profiled)
                     options["recorded"] = True
@@ -444,7 +447,7 @@ class Program:
             self._inherited.append(self._pool)
         if self.profiled is not None:
             self.profiled.detach_after_fork()
-        self._keeper = self._bridge = self.session = self._pool = self.profiled = None
+        self._keeper = self._bridge = self.session = self._pool = self.profiled = self._profile_to = None
         self._lock = threading.Lock()
 
     def enter_rank(self) -> None:
