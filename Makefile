@@ -1,4 +1,5 @@
-# make install | demo | quick | test | test-hosts | test-all | test-long | check | prove | sabotage | bench | bench-hosts | docs | clean
+# make install | demo | quick | test | test-hosts | test-all | test-long | check | prove | sabotage | bench | bench-hosts |
+# predict-validate | docs | clean
 # PYTHON=python3.9 chooses the interpreter, ENGINE=theano or ENGINE=pytensor the engine, else the interpreter does: Theano on
 # Python 3.8 to 3.11, PyTensor on 3.12 and later. The tiers of tests are described in docs/testing.rst.
 BOOT := $(or $(PYTHON),python3)
@@ -13,7 +14,7 @@ BIN := $(word 2,$(CHOSEN))/bin/python
 JOBS ?= 2
 PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install install-hosts demo quick test test-engine test-hosts test-rest test-all test-long check prove sabotage bench bench-hosts docs clean
+.PHONY: install install-hosts demo quick test test-engine test-hosts test-rest test-all test-long check prove sabotage bench bench-hosts predict-validate docs clean
 
 # Returns at once if nothing has changed: tools/install.py compares what it installed with what is asked for.
 install:
@@ -83,6 +84,11 @@ bench: install
 # Several hosts, pretended on this machine: a quarter of an hour, as root. Likewise.
 bench-hosts: install-hosts
 	$(BIN) -m benchmarks.hosts $(BENCH)
+
+# Predictions beside measurements: five minutes, more if Theano has compiled nothing yet; as root, on a quiet machine of two
+# cores. Likewise; a run that was interrupted goes on. PREDICT=--fresh measures everything again.
+predict-validate: install-hosts
+	$(BIN) tools/predict_validate.py $(PREDICT)
 
 docs: install
 	$(BIN) -m sphinx -W -q -b html docs docs/_build/html

@@ -33,6 +33,7 @@ PARTS = {
     "collectives": ("collectives", {}, {"sizes": collectives.SIZES[:-1], "most": 100}),
     "inputs": ("inputs", {}, {"repeats": 100}),
     "steps": ("steps", {}, {"repeats": 6}),
+    "profile": ("profiled", {}, {"repeats": 300}),
     "loading": ("loading", {}, {"repeats": 5}),
     "gradients": ("gradients", {}, {"repeats": 10}),
     "rules": ("rules", {}, {"repeats": 6}),

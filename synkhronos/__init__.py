@@ -46,6 +46,7 @@ _HOMES = {
     "loader": "extensions.loader",
     "ops": "ops",
     "reduce": "collectives.reduce",
+    "report": "program.profiled",
     "scatter": "collectives.scatter",
     "set_value": "collectives.set_value",
     "sharded": "functions.sharded",

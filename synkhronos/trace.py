@@ -1,13 +1,16 @@
 """Named points of the library at which logs, tests and timelines can look.
 
 A method is declared to be one by ``@point("barrier")`` where it is defined. As long as there is no observer it stays
-the plain method, so a point that is not observed costs nothing. With the first observer every point is wrapped; with
-the last one gone the methods are themselves again.
+the plain method, so a point that is not observed costs nothing. The points that an observer wants to see are wrapped;
+with the last observer gone the methods are themselves again.
 
 ======================  ================================================
 point                   what happens between its two sides
 ======================  ================================================
+``call``                the program calls: from its call to what is returned to it
 ``command``             this rank executes a command
+``copy``                arguments, or the rows that a rank takes, are brought to where they are needed
+``collective``          a collective inside a function
 ``commit``              it makes the results of a command current, or not
 ``barrier``             it waits until all ranks have arrived
 ``engine``              it calls a compiled function
@@ -26,7 +29,7 @@ import logging
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 logger = logging.getLogger("synkhronos")
 
@@ -49,6 +52,10 @@ class Point(NamedTuple):
 class Observer:
     """Looks at points: `begin` is called before the method, `end` after it, whatever it raises."""
 
+    def wants(self, point: Point) -> bool:
+        """Return whether to look at that point; by default at all."""
+        return True
+
     def begin(self, point: Point, owner: Any, arguments: Any) -> None:
         """Look at a method that is about to run; ``arguments`` are those given by position."""
 
@@ -60,7 +67,17 @@ class Observer:
 POINTS: List[Point] = []
 
 _observers: List[Observer] = []
-_plain: Dict[Point, Any] = {}  # while there are observers: the methods as they were
+_watched: Dict[Point, "_Watched"] = {}  # the points at which some observer looks
+
+
+class _Watched:
+    """A point with the observers that look at it, and the method as it was."""
+
+    __slots__ = ("observers", "plain")
+
+    def __init__(self, plain: Any) -> None:
+        self.plain = plain
+        self.observers: Tuple[Observer, ...] = ()
 
 
 def point(name: str) -> Callable[[Method], Method]:
@@ -82,32 +99,43 @@ class _Declaration:
         setattr(owner, attribute, self.method)
         POINTS.append(Point(self.name, owner, attribute))
         if _observers:
-            _wrap(POINTS[-1])
+            _look(POINTS[-1])
 
 
 def observe(observer: Observer) -> None:
-    """Have an observer see every point from now on, in this process and in those that are forked from it."""
+    """Have an observer see its points from now on, in this process and in those that are forked from it."""
     _observers.append(observer)
-    if len(_observers) == 1:
-        for each in POINTS:
-            _wrap(each)
+    for each in POINTS:
+        _look(each)
 
 
 def ignore(observer: Observer) -> None:
     """Undo `observe`."""
     _observers.remove(observer)
-    if not _observers:
-        for each, method in _plain.items():
-            setattr(each.owner, each.method, method)
-        _plain.clear()
+    for each in POINTS:
+        _look(each)
 
 
-def _wrap(each: Point) -> None:
-    method = _plain[each] = vars(each.owner)[each.method]
+def _look(each: Point) -> None:
+    """Have the observers see a point that want to; leave its method as it was if there are none."""
+    observers = tuple([observer for observer in _observers if observer.wants(each)])
+    watched = _watched.get(each)
+    if observers and watched is None:
+        watched = _watched[each] = _Watched(vars(each.owner)[each.method])
+        setattr(each.owner, each.method, _seen(each, watched))
+    if watched is not None:
+        watched.observers = observers
+        if not observers:
+            setattr(each.owner, each.method, _watched.pop(each).plain)
+
+
+def _seen(each: Point, watched: _Watched) -> Any:
+    """Return the method with its observers around it."""
+    method = watched.plain
 
     @functools.wraps(method)
     def seen(self: Any, *args: Any, **kwargs: Any) -> Any:
-        observers = list(_observers)
+        observers = watched.observers
         for observer in observers:
             observer.begin(each, self, args)
         try:
@@ -116,7 +144,7 @@ def _wrap(each: Point) -> None:
             for observer in reversed(observers):
                 observer.end(each, self, args)
 
-    setattr(each.owner, each.method, seen)
+    return seen
 
 
 class CommandLog(Observer):

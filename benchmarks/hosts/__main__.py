@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.hosts.link import lacking, pretend_hosts
-from benchmarks.hosts.model import fit
 from benchmarks.report import machine, put
+from synkhronos.prediction.links import fit
 
 #: Bits per second of the links; and of slower ones, where two hosts that share two cores can compute meanwhile.
 RATE, SLOW = 1e9, 1e8
@@ -72,9 +72,9 @@ def prediction(model):
     counts = (2, 4, 8, 64, 1024)
     lines = [
         "Predicted, not measured: an `all_reduce` over more hosts with links of 1 Gbit/s, in milliseconds, by the "
-        f"model of benchmarks/hosts/model.py: {1e3 * model.start:.2g} ms to start, {1e6 * model.per_message:.2g} µs "
-        f"per message, {1e9 * model.per_byte:.3g} ns per byte, fitted to 2, 3 and 4 hosts (within "
-        f"{100 * model.error:.0f} %).",
+        f"model of synkhronos/prediction/links.py: {1e3 * model.start:.2g} ms to start, "
+        f"{1e6 * model.per_message:.2g} µs per message, {1e9 * model.per_byte:.3g} ns per byte, "
+        f"fitted to 2, 3 and 4 hosts (within {100 * model.error:.0f} %).",
         "",
         "| hosts | " + " | ".join(sizes) + " |",
         "| ---: |" + " ---: |" * len(sizes),

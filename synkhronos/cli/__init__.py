@@ -1,1 +1,1 @@
-"""The command line: ``python -m synkhronos program.py`` and ``python -m synkhronos doctor``."""
+"""The command line: ``python -m synkhronos program.py``, and ``doctor`` or ``predict`` in its place."""

@@ -21,15 +21,20 @@ from synkhronos import take_place
 from synkhronos.engines.theano.import_fixes import prepare
 
 USAGE = """\
-usage: python -m synkhronos [--check] PROGRAM.py [ARGUMENT ...]
-       python -m synkhronos [--check] -m PACKAGE.MODULE [ARGUMENT ...]
+usage: python -m synkhronos [--check] [--profile FOLDER] PROGRAM.py [ARGUMENT ...]
+       python -m synkhronos [--check] [--profile FOLDER] -m PACKAGE.MODULE [ARGUMENT ...]
        python -m synkhronos doctor
+       python -m synkhronos predict DIR [--help]
 
-Run a program unchanged with Theano prepared (Python 3.11 and Lasagne 0.1 need that before Theano is imported), or
-report what the library can use on this machine and what is missing ('./doctor' is a program of that name).
+Run a program unchanged with Theano prepared (Python 3.11 and Lasagne 0.1 need that before Theano is imported),
+report what the library can use on this machine and what is missing, or predict what more ranks would give a program
+that was profiled ('./doctor' and './predict' are programs of that name).
 
 --check: compare the first calls of every function with the serial one, as fork(check=True) does; what differs is a
 warning of the log, and a line at the end says how many were compared.
+
+--profile FOLDER: record what every rank does, as fork(profile=FOLDER) does; report.txt, report.html, timeline.json (for
+Perfetto) and profile.json are written there when a session ends. The folder must not have a profile yet.
 """
 
 
@@ -49,13 +54,18 @@ def main(arguments: List[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
-    check = arguments[:1] == ["--check"]
-    if check:
-        arguments = arguments[1:]
+    check, profile = False, None
+    while arguments[:1] in (["--check"], ["--profile"]):
+        if arguments[0] == "--check":
+            check, arguments = True, arguments[1:]
+        else:
+            profile, arguments = "".join(arguments[1:2]), arguments[2:]
+    if profile is not None and (not profile or profile.startswith("-")):
+        arguments = []
     if not arguments or (arguments[0].startswith("-") and arguments[0] != "-m") or arguments == ["-m"]:
         print(USAGE, end="", file=sys.stderr)
         return 2
-    if arguments == ["doctor"] and not check:
+    if arguments == ["doctor"] and not check and profile is None:
         # Imported only here: a program that is run starts with as few modules as possible.
         from synkhronos.cli import doctor
         from synkhronos.launchers.hosts.environment import place
@@ -66,8 +76,18 @@ def main(arguments: List[str]) -> int:
 
             return report.main(mine)
         return doctor.main()
+    if arguments[0] == "predict" and not check:
+        from synkhronos.cli import predict
+
+        return predict.main(arguments[1:])
     prepare()
     take_place()
+    if profile is not None:
+        fault = _fault_of_folder(profile)
+        if fault:
+            print(f"synkhronos: {fault}", file=sys.stderr)
+            return 2
+        os.environ["SYNK_PROFILE"] = os.path.abspath(profile)
     if check:
         os.environ["SYNK_CHECK"] = "1"  # not through the library's own modules, which import NumPy
         atexit.register(_tell_what_was_checked, os.getpid())
@@ -79,6 +99,17 @@ def main(arguments: List[str]) -> int:
         sys.argv = arguments
         _show_only_the_program(_run_path, arguments[0])
     return 0
+
+
+def _fault_of_folder(folder: str) -> str:
+    """Return why a profile cannot be written there, before the program has begun; "" if it can."""
+    from synkhronos.profiling.folder import claim, give_up  # no NumPy, which the program may want to set up first
+
+    try:
+        give_up(claim(folder, "--profile"))
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _tell_what_was_checked(pid: int) -> None:

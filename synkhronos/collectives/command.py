@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Sequence
 import numpy as np
 
 from ..kernels.copy import copy_into
-from ..runtime.command import Command
+from ..runtime.command import Amounts, Command
 from ..runtime.context import RankContext
 from ..selection import Selection, moved
 from ..transports.base import Pending
@@ -34,6 +34,11 @@ class CollectiveCommand(Command):
             value = entry.cell[0]
             described.append(f"{entry.label()} {getattr(value, 'shape', '')} {getattr(value, 'dtype', '')}".strip())
         return ", ".join(described) + (f" and {len(self.numbers) - 3} more" if len(self.numbers) > 3 else "")
+
+    def amounts(self, context: RankContext) -> Amounts:
+        values = [context.shareds[number].cell[0] for number in self.numbers]
+        nbytes = sum([value.size * value.dtype.itemsize for value in values if hasattr(value, "dtype")])
+        return Amounts("collective", self.title, -1, nbytes, len(values))
 
 
 def taken(

@@ -13,6 +13,7 @@ from ..memory.handles import with_axis_first
 from ..memory.pool import Pool
 from ..selection import Indices, Rows, Selection, moved, parse
 from ..shared_data import Data
+from ..trace import point
 from .batches import Table, table_of, written
 from .plan import Argument
 from .signature import KEPT
@@ -66,6 +67,7 @@ class Arguments:
             if scattered
         }
 
+    @point("copy")
     def prepare(
         self, pool: Pool, values: Sequence[Any], batch: Any
     ) -> Tuple[Tuple[Argument, ...], Optional[Selection], Any, Optional[int]]:
@@ -110,6 +112,7 @@ class Arguments:
             arguments.append(argument)
         return tuple(arguments), chosen, indices, n_rows
 
+    @point("copy")
     def prepare_steps(
         self, pool: Pool, values: Sequence[Any], batches: Optional[Sequence[Any]], n_steps: Optional[int]
     ) -> Tuple[Tuple[Argument, ...], Optional[Table], Optional[int]]:

@@ -30,7 +30,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 
 from ..errors import ArgumentValueError
-from ..runtime.command import Command
+from ..runtime.command import Amounts, Command
 from ..runtime.context import RankContext
 from ..runtime.session import Session, check_timeout
 from ..sync.file_lock import FileLock
@@ -207,6 +207,9 @@ class RunAsynchronously(Command):
 
     def details(self, context: RankContext) -> str:
         return f"{sum(self.steps.counts)} steps, asynchronous"
+
+    def amounts(self, context: RankContext) -> Amounts:
+        return Amounts("steps", self.name)
 
     def run(self, context: RankContext) -> Made:
         barrier, rank = context.barrier, context.rank

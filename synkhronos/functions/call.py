@@ -23,7 +23,7 @@ from typing import Any, Iterable, List, Optional, Sequence, Tuple
 import numpy as np
 
 from ..reductions import reduce_outputs
-from ..runtime.command import Command
+from ..runtime.command import Amounts, Command
 from ..runtime.context import RankContext
 from ..selection import Rows, moved
 from .calling import call
@@ -64,6 +64,10 @@ class CallFunction(Command):
     def details(self, context: RankContext) -> str:
         division = (self.plan or context.plans[self.place].plan).division
         return "" if division.weights is None else f"rows {list(division.weights)}"
+
+    def amounts(self, context: RankContext) -> Amounts:
+        weights = None if self.division is None else self.division.weights
+        return Amounts("function", self.name, -1 if weights is None else int(weights[context.rank]))
 
     def run(self, context: RankContext) -> Any:
         prepared = self._prepared(context) if self.plan is not None else context.plans[self.place]

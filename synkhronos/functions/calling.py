@@ -13,6 +13,7 @@ from ..partition import split_rows
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
 from ..selection import moved
+from ..trace import point
 from .division import Division
 from .plan import Plan, Prepared
 from .slicing import LAST, in_slices
@@ -245,6 +246,7 @@ class CollectivesOfCall(in_graph.Call):
             )
         return begin, end
 
+    @point("collective")
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         def label() -> str:
             return f"all_reduce {number} ({op}) inside function {self.plan.name}"

@@ -22,6 +22,7 @@ from ..runtime.registry import SharedEntry
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
 from ..shared_data import Data
+from ..trace import point
 from . import signature
 from .arguments import Arguments
 from .batches import read_all
@@ -425,6 +426,7 @@ class Function:
 
     # -- the call ------------------------------------------------------------------------------------------------
 
+    @point("call")
     def __call__(
         self,
         *args: Any,
@@ -604,6 +606,7 @@ class Function:
         except SerialError as error:
             raise explained(error.__cause__ or error) from None
 
+    @point("call")
     def steps(
         self,
         *args: Any,

@@ -45,6 +45,7 @@ from ..runtime.context import RankContext
 from ..runtime.registry import SharedEntry
 from ..runtime.session import Session
 from ..selection import Indices, Rows, moved
+from ..trace import point
 from .division import Division
 
 #: Plans that the master keeps of one function: the batches of an epoch, and the shorter one at its end. Ranks keep up
@@ -274,6 +275,7 @@ class Prepared:
         #: The arguments that lie on another host.
         self._far = [i for i in self._passing if context.pools.is_far(plan.arguments[i].value)]
 
+    @point("copy")
     def values(self, context: RankContext) -> List[Any]:
         """Return the whole value of every argument, for one call; what lies on another host is not there yet."""
         if self._far_indices:
@@ -308,6 +310,7 @@ class Prepared:
             return None
         return (part if kind == "selected" and part is not None else Rows(begin, end, 1)).numbers
 
+    @point("copy")
     def slice(self, i: int, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext) -> List[Any]:
         """Return what this rank gives to the function for its i-th slice.
 

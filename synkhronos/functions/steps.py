@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ..engines.base import ArrayType
 from ..errors import ArgumentValueError
 from ..reductions import ReduceOp
-from ..runtime.command import Command
+from ..runtime.command import Amounts, Command
 from ..runtime.context import RankContext
 from ..selection import Selection, moved
 from ..sync.control_block import STOP_REQUESTED
@@ -161,6 +161,13 @@ class RunSteps(Command):
 
     def details(self, context: RankContext) -> str:
         return f"{sum(self.steps.counts)} steps"
+
+    def amounts(self, context: RankContext) -> Amounts:
+        weights = [plan.division.weights for plan in self.steps.plans]
+        rows = -1
+        if context.barrier.block.steps[context.rank] == sum(self.steps.counts) and None not in weights:
+            rows = sum(n * of_ranks[context.rank] for n, of_ranks in zip(self.steps.counts, weights) if of_ranks)
+        return Amounts("steps", self.name, int(rows), arrays=sum(self.steps.counts))
 
     def run(self, context: RankContext) -> Made:
         steps = self.steps

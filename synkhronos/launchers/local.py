@@ -14,6 +14,7 @@ import traceback
 from typing import Dict, Iterable, List
 
 from ..memory.pool import Pool
+from ..profiling.recording import RECORDING
 from ..runtime.channel import RankEnd
 from ..runtime.context import RankContext
 from ..runtime.launcher import Launcher, RankConfig
@@ -52,6 +53,8 @@ class LocalLauncher(Launcher):
             pool, policy = pools[config.rank], WaitPolicy.of_threads()
             context = RankContext.create(config.rank, config.root, block, pool, pools, self._watch, policy)
             self.contexts[config.rank] = context
+            if len(block.spans[config.rank]):
+                RECORDING.add(config.rank, block.spans[config.rank])
             serve(context, RankEnd(block, config.rank, pool, context.pools, policy), self._watch)
             status = 0
         except SimulatedDeath:
@@ -60,6 +63,7 @@ class LocalLauncher(Launcher):
             self._fatal_errors[config.rank] = traceback.format_exc()
         finally:
             self.contexts.pop(config.rank, None)
+            RECORDING.remove(config.rank)
             record_exit(block, config.rank, status)
 
     def _watch(self) -> None:

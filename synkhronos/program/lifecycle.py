@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -45,6 +46,7 @@ def fork(
     keep_heap: bool = True,
     exact: bool = False,
     check: bool = False,
+    profile: Any = None,
 ) -> int:
     """Start the other ranks: one process per GPU, or per CPU core.
 
@@ -95,6 +97,12 @@ def fork(
     check : bool
         Whether the first three calls of every function are compared with the serial one, as by `Function.compare`. What
         differs is a warning of the log, once for every function and output or variable.
+    profile : str or path, optional
+        A folder without a profile, made if it is not there. Every rank records what it does, a few microseconds for
+        each call and collective, and `close`, or the death of a rank, writes there where the time went: ``report.txt``
+        and ``report.html``, ``timeline.json`` for Perfetto, and ``profile.json``. Further sessions of the program with
+        the same folder take folders inside, ``session-2`` and so on. ``python -m synkhronos --profile`` gives another
+        one. See `report`.
 
     Returns
     -------
@@ -128,6 +136,11 @@ def fork(
             raise ArgumentTypeError(argument, expected, _with_type(value))
     if n_parallel is not None:
         n_parallel = _positive("n_parallel", n_parallel)
+    if profile is not None:
+        if not isinstance(profile, (str, os.PathLike)):
+            raise ArgumentTypeError("profile", "the path of a folder", _with_type(profile))
+        if not os.fspath(profile):
+            raise ArgumentValueError("profile", "the path of a folder", "an empty one")
     there = PROGRAM.all_hosts()
     by_host = choose_devices(devices, use_gpu, n_parallel, there)
     names = None if by_host is None else [name for of_host in by_host for name in of_host]
@@ -158,6 +171,7 @@ def fork(
         keep_heap=bool(keep_heap),
         exact=bool(exact),
         check=bool(check),
+        profile_to=None if profile is None else os.fspath(profile),
     )
     if names and use_gpu is None and devices is None:
         try:

@@ -31,6 +31,7 @@ from ..launchers.processes.keeper import Keeper
 from ..launchers.processes.launcher import ProcessLauncher
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
+from ..profiling.ring import ring_bytes
 from ..runtime.command import Start
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.session import GRACE_S, Session
@@ -39,6 +40,7 @@ from ..sync.hosts import POOL_OF_MESSAGES, Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import log_as_the_environment_says
 from .devices import OpenDevices
+from .profiled import Profiled, set_clocks
 
 logger = logging.getLogger("synkhronos")
 
@@ -47,6 +49,9 @@ LAUNCHERS: Dict[str, Type[Launcher]] = {"fork": ProcessLauncher, "threads": Loca
 
 #: The environment variable by which ``python -m synkhronos --check`` has every session check.
 CHECK = "SYNK_CHECK"
+
+#: That by which ``python -m synkhronos --profile`` has every session profiled, into this folder.
+PROFILE = "SYNK_PROFILE"
 
 #: Seconds in which the ranks must be ready.
 START_TIMEOUT_S = 60.0
@@ -67,6 +72,7 @@ class SessionOptions(NamedTuple):
     keep_heap: bool = True
     exact: bool = False
     check: bool = False
+    recorded: bool = False
 
 
 class Checked(NamedTuple):
@@ -97,6 +103,9 @@ class Program:
         #: Whether the first calls of functions are compared with the serial ones; likewise.
         self.check = False
         self.checked: List[Checked] = []
+        #: Of the session, or of the last one that was profiled.
+        self.profiled: Optional[Profiled] = None
+        self._profile_to: Optional[str] = None
         self._functions: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
         self._built = itertools.count()
         self._pool: Optional[Pool] = None
@@ -182,6 +191,7 @@ class Program:
         launcher: str = "fork",
         devices: Optional[List[str]] = None,
         hosts: Optional[Hosts] = None,
+        profile_to: Optional[str] = None,
         **options: Any,
     ) -> Session:
         """Start a session.
@@ -196,13 +206,15 @@ class Program:
             By rank.
         hosts : Hosts, optional
             If the ranks are on several.
+        profile_to : str, optional
+            The folder that is to have the session's profile, if the environment does not say another.
         **options
             See `SessionOptions`.
 
         Raises
         ------
         ArgumentValueError
-            The launcher is not known.
+            The launcher is not known, or a profile cannot be written to that folder.
         StateError
             A session is open, this is a rank, or what this process has opened does not go with the session.
         SynkhronosError
@@ -219,18 +231,32 @@ class Program:
                     f"synkhronos is forked already ({self.session.size} ranks): call synkhronos.close() before fork()"
                 )
             self._check_device(devices is not None)
-            session = None
+            session = profiled = None
             try:
                 self._check_exact(bool(options.get("exact")))
+                # Programs that this one starts are not meant.
+                self._profile_to = os.environ.pop(PROFILE, None) or self._profile_to
+                profile_to = self._profile_to or profile_to  # who starts the program decides
+                if profile_to:
+                    profiled = Profiled(profile_to, self.profiled)
+                    options["recorded"] = True
                 with DeferredSignals():  # or a process could be left behind
                     session = self._start(size, root, launcher, devices is not None, hosts, SessionOptions(**options))
+                    if profiled is not None:
+                        profiled.begin(session, self._cores_of(hosts), devices)
                 session.run(Start(), START_TIMEOUT_S)
+                if profiled is not None and hosts is not None:
+                    set_clocks(session)
                 if devices is not None:
                     session.run(OpenDevices(devices, hosts is not None), DEVICES_TIMEOUT_S)
             except BaseException:
                 if session is not None:
                     session.close("it could not be started")
+                if profiled is not None:
+                    profiled.give_up()
                 raise
+            if profiled is not None:
+                self.profiled = profiled
             self.session, self.exact = session, bool(options.get("exact"))
             self.check = bool(options.get("check")) or os.environ.get(CHECK) == "1"
             return session
@@ -282,9 +308,10 @@ class Program:
         threads = options.threads or max(1, budget // len(near))
         block: Optional[ControlBlock] = None
         pools: Dict[int, Any] = {}
+        span_bytes = ring_bytes(size) if options.recorded else 0
         starter: Launcher = LocalLauncher()  # also if there is no other rank to start
         try:
-            block = ControlBlock(size, hosts=hosts)
+            block = ControlBlock(size, hosts=hosts, span_bytes=span_bytes)
             if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
                 if options.pin and size > 1 and len(near) <= budget:
                     groups = dict(zip(near, claims.claim(len(near))))
@@ -332,6 +359,7 @@ class Program:
                     options.threads,
                     options.profile,
                     [*modules_to_import(), *self._bridge.world.modules],
+                    span_bytes,
                 )
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
@@ -368,6 +396,12 @@ class Program:
             for each in pools.values():
                 if isinstance(each, int):
                     os.close(each)
+
+    def _cores_of(self, hosts: Optional[Hosts]) -> List[int]:
+        """Return how many cores the ranks of each host may use."""
+        if hosts is None:
+            return [machine.core_budget()]
+        return [host.cores for host in self.all_hosts()[: len(hosts.ranks)]]
 
     def _living_keeper(self) -> Keeper:
         if self._keeper is not None and not self._keeper.alive():
@@ -411,7 +445,9 @@ class Program:
             self.session.prefetch.end()
         if self._pool is not None:
             self._inherited.append(self._pool)
-        self._keeper = self._bridge = self.session = self._pool = None
+        if self.profiled is not None:
+            self.profiled.detach_after_fork()
+        self._keeper = self._bridge = self.session = self._pool = self.profiled = self._profile_to = None
         self._lock = threading.Lock()
 
     def enter_rank(self) -> None:

@@ -26,6 +26,27 @@ if TYPE_CHECKING:
     from .context import RankContext
 
 
+class Amounts(NamedTuple):
+    """What a command was about, as a profile has it; -1 for what is not known.
+
+    Attributes
+    ----------
+    kind : {"function", "steps", "collective", "other"}
+    name : str
+        Of the function, or of the collective.
+    rows : int
+        That this rank took.
+    nbytes, arrays : int
+        Of a collective: this rank's values, together, and how many. ``arrays`` of many steps: how many those are.
+    """
+
+    kind: str
+    name: str
+    rows: int = -1
+    nbytes: int = 0
+    arrays: int = 0
+
+
 class Command(ABC):
     """What every rank does together. Its fields are few, small, picklable, and do not change once it has been run."""
 
@@ -74,6 +95,10 @@ class Command(ABC):
     def details(self, context: RankContext) -> str:
         """Return what the log says of the command besides its title."""
         return ""
+
+    def amounts(self, context: RankContext) -> Amounts:
+        """Return what the command was about, in numbers, once this rank has executed it: for profiles."""
+        return Amounts("other", self.title)
 
     def freeze(self) -> None:
         """Pickle the command now, because it will be run again and again."""

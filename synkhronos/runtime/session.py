@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from ..errors import Aborted, ArgumentValueError, StateError, SynkhronosError, WorkerTimeout
 from ..host.affinity import MasterAffinity
@@ -30,6 +30,7 @@ from ..memory.pool import Pool
 from ..sync.control_block import DEATHS, ControlBlock
 from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
+from ..trace import point
 from ..transports.layouts import EAGER_BYTES
 from .channel import MasterEnd
 from .command import Answer, Command, Envelope, Stop
@@ -119,6 +120,8 @@ class Session:
         self.channel = MasterEnd(block, self.others, pool, self.pools, policy)
         self.prefetch = Announcer(block)
         self.closed: Optional[str] = None  # why, once it is
+        #: Called once when the ranks have ended, while what they have left in the control block is there.
+        self.at_end: Callable[[], object] = bool
         #: Serialises commands; also protects the memory in which calls share staged arguments.
         self.lock = threading.RLock()
         self.dropped: Deque[Tuple[str, int]] = deque()
@@ -149,6 +152,7 @@ class Session:
 
     # -- running commands ----------------------------------------------------------------------------------------
 
+    @point("call")
     def run(self, command: Command, timeout: Optional[float] = None, updates: Sequence[str] = ()) -> Any:
         """Have every rank execute the command; return what the command makes of their results (`Command.finish`).
 
@@ -498,6 +502,8 @@ class Session:
 
     def _tidy(self) -> None:
         self.prefetch.end()
+        at_end, self.at_end = self.at_end, bool
+        at_end()
         for rank in self.others:
             self.pools.remove(rank)
         self.block.close()

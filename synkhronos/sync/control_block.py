@@ -11,6 +11,7 @@ A small file without a name that every rank, the master and the keeper map. It h
     fatal errors  by rank: what it died of
     fetches       by rank: what it wants to have of other hosts' memory
     announcements what ranks may load while they wait: see `runtime.prefetch`
+    spans         by rank: what it has done when, if it is recorded: see `profiling`
 
 A line is a cache line of eight words of 64 bits: ranks that write to their own words do not slow each other. Words are
 written by one process each, as the tables say; a semaphore only wakes its waiters to look at the words.
@@ -82,7 +83,7 @@ _RANK_LINES = -(-len(RANK_WORDS) // _LINE_WORDS)
 _WORD_BYTES = 8
 
 
-def _regions(size: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
+def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
     """Return where everything lies, by name: first byte, number of items, bytes of each; and the bytes of all."""
     found, begin = {}, 0
     for name, count, nbytes in (
@@ -94,6 +95,7 @@ def _regions(size: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
         ("fetches", size, FETCH_BYTES),
         ("fatal errors", size, FATAL_ERROR_BYTES),  # apart from the answers, which may still wait to be read
         ("announcements", 1, ANNOUNCEMENT_BYTES),
+        ("spans", size, span_bytes),  # last: who opens the block finds by its length whether there are any
     ):
         found[name] = (begin, count, nbytes)
         begin += count * nbytes
@@ -125,6 +127,8 @@ class ControlBlock:
     hosts : Hosts, optional
         If the ranks are on several. Each has a block of its own for all of them, in which the *bridge* process writes
         what happens elsewhere; whatever is meant for those who are elsewhere wakes the bridge.
+    span_bytes : int
+        Of a new block: what each rank has to record what it does; a multiple of 8, or 0.
 
     Attributes
     ----------
@@ -141,6 +145,8 @@ class ControlBlock:
     command_slot, announcements : memoryview
     answer_slots, fetch_slots, fatal_error : list of memoryview
         By rank.
+    spans : list of memoryview
+        By rank; empty memory if nothing is recorded.
     notice_slots, notice_length, noticed : pairs of list of memoryview, and of memoryview of int
         By turn and by rank.
     """
@@ -154,9 +160,11 @@ class ControlBlock:
     stop_requested = _session_word("stop_requested")
     announced = _session_word("announced")
 
-    def __init__(self, size: int, fd: int = -1, hosts: Optional[Hosts] = None) -> None:
+    def __init__(self, size: int, fd: int = -1, hosts: Optional[Hosts] = None, span_bytes: int = 0) -> None:
         create = fd < 0
-        regions, total = _regions(size)
+        if not create:
+            span_bytes = (os.fstat(fd).st_size - _regions(size, 0)[1]) // size
+        regions, total = _regions(size, span_bytes)
         self.size = size
         self.fd = nameless_file("control", total) if create else fd
         memory = memoryview(mmap.mmap(self.fd, total))
@@ -191,7 +199,7 @@ class ControlBlock:
 
         (self.command_slot,), (self.announcements,) = items("command"), items("announcements")
         self.answer_slots, self.fetch_slots = items("answers"), items("fetches")
-        self.fatal_error = items("fatal errors")
+        self.fatal_error, self.spans = items("fatal errors"), items("spans")
         notices = items("notices")
         self.notice_slots = notices[:size], notices[size:]
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..reductions import ReduceOp
 from ..reductions.device import contiguous, download, is_on_device, upload
+from ..trace import point
 from .base import Key, Mix, NameOf, Pending, Transport
 from .nccl import Clique, Meta, is_known, open_clique
 from .shared_memory import SharedMemoryTransport, check_same
@@ -154,6 +155,7 @@ class GpuTransport(Transport):
                     results[i] = result
         return Pending(self._finished(results, len(arrays)))
 
+    @point("transport")
     def reduce(
         self,
         keys: Sequence[Key],

@@ -373,6 +373,7 @@ class SharedMemoryTransport(Transport):
         targets = [[layout.array(rank, n + i) for rank in self.near] for i in range(n)]
         return Portion(parts, targets, self.near.index(self.rank), len(self.near)), own
 
+    @point("transport")
     def reduce(
         self,
         keys: Sequence[Key],

@@ -220,7 +220,7 @@ def test_usage(folder, arguments, status):
     out, err, code = run(folder, ["-m", "synkhronos"], arguments)
     assert code == status
     text, other = (out, err) if status == 0 else (err, out)
-    assert text.startswith("usage: python -m synkhronos [--check] PROGRAM.py") and not other
+    assert text.startswith("usage: python -m synkhronos [--check] [--profile FOLDER] PROGRAM.py") and not other
 
 
 @pytest.mark.theano

@@ -11,9 +11,11 @@ from message_passing import World
 
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
 from synkhronos.launchers.hosts import all_reduce as module
+from synkhronos.launchers.hosts import courier as courier_module
 from synkhronos.launchers.hosts.all_reduce import Reduction, borders
 from synkhronos.launchers.hosts.courier import Courier
 from synkhronos.launchers.hosts.operation import Cancelled
+from synkhronos.launchers.hosts.progress import MpiFailed, Progress
 from synkhronos.reductions import ReduceOp
 from synkhronos.reductions.sixteen_bits import rounded
 
@@ -513,12 +515,19 @@ def test_close_ends_everything(start):
     assert "the courier was closed" in repr(couriers[0])
 
 
-def test_an_error_of_mpi_ends_all(start, caplog):
-    """Nothing is known of any request then."""
-    _, couriers = start(2, late=0)
-    waiting = couriers[1].receive(0, 1, [np.zeros(3)])
+def fail(couriers):
+    """Have MPI fail on host 1, by a message that is longer than what it is received into."""
     short = couriers[1].receive(0, 0, [np.zeros(1)])
     couriers[0].send(1, 0, [np.zeros(3)])
+    return short
+
+
+def test_an_error_of_mpi_ends_all(start, caplog, monkeypatch):
+    """Nothing is known of any request then."""
+    monkeypatch.setattr(courier_module, "LOSS_TIMEOUT_S", 0.3)
+    _, couriers = start(2, late=0)
+    waiting = couriers[1].receive(0, 1, [np.zeros(3)])
+    short = fail(couriers)
     for ticket in (short, waiting):
         with pytest.raises(RuntimeError, match="message truncated"):
             ticket.result(30)
@@ -526,6 +535,47 @@ def test_an_error_of_mpi_ends_all(start, caplog):
         couriers[1].send(0, 2, [np.zeros(3)]).result(30)
     assert couriers[1].close(30)
     assert "the courier of host 1 cannot go on" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_after_an_error_of_mpi_it_is_awaited_that_somebody_gives_up(start, caplog, monkeypatch, end):
+    """A host was lost, probably: who hears of that says so, and no operation fails before for another reason."""
+    failed, plain = threading.Event(), Progress.use_no_more
+    monkeypatch.setattr(Progress, "use_no_more", lambda self: (plain(self), failed.set()))
+    world, couriers = start(2, late=0)
+    tickets = [fail(couriers), couriers[1].receive(0, 1, [np.zeros(3)])]
+    assert failed.wait(30)
+    tickets += [
+        couriers[1].send(0, 2, [np.zeros(3)]),
+        couriers[1].all_reduce(3, Reduction(np.zeros(9), np.zeros(9), ReduceOp("sum"))),
+    ]
+    assert not any(ticket.wait(0.1) for ticket in tickets)
+    if end == "cancel":
+        couriers[1].cancel(0, 3).result(30)
+        with pytest.raises(Cancelled, match="before it began"):
+            couriers[1].send(0, 3, [np.zeros(3)]).result(30)
+    else:
+        assert couriers[1].close(30)
+    for ticket in tickets:
+        with pytest.raises(Cancelled):
+            ticket.result(30)
+    assert couriers[1].close(30)
+    assert "cannot go on" not in caplog.text
+
+
+def test_a_request_that_mpi_refuses_is_its_failure(start, monkeypatch):
+    """What ulfm does with messages to a host that is gone."""
+
+    def refuse(*_):
+        raise RuntimeError("no such process")
+
+    monkeypatch.setattr(courier_module, "LOSS_TIMEOUT_S", 0.5)
+    world, couriers = start(2)
+    monkeypatch.setattr(world.comms[0], "Isend", refuse, raising=False)
+    ticket = couriers[0].send(1, 0, [np.zeros(3)])
+    assert not ticket.wait(0.1)
+    with pytest.raises(MpiFailed, match="no such process"):
+        ticket.result(30)
 
 
 def test_nothing_is_tested_while_nothing_is_under_way(start):

@@ -186,6 +186,18 @@ def test_a_host_that_is_lost(session, when):
     assert len(everywhere(left)) == 3
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_a_host_that_is_lost_before_its_ranks_are_started(whole, seconds):
+    Meeting.begin(2)
+    deputy, _ = PROGRAM.all_hosts()[1].processes
+    os.kill(deputy, signal.SIGKILL)
+    time.sleep(seconds)  # it is known to be lost, or not yet
+    with pytest.raises(SynkhronosError, match="host host1 is lost: it has closed the connection"):
+        PROGRAM.open(4, 0, hosts=Hosts.of_counts(("here", "there"), (2, 2)))
+    assert PROGRAM.session is None
+    assert [host.name for host in PROGRAM.all_hosts()][1:] == ["host2"]
+
+
 def test_the_bridge_is_killed(session):
     ranks = [pid for _, pid, _ in everywhere(session)]
     deputy, keeper = PROGRAM.all_hosts()[1].processes

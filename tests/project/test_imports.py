@@ -15,7 +15,7 @@ LAYERS = [
     ["reductions", "partition", "host"],
     ["kernels", "in_graph", "sharding"],
     ["selection", "memory"],
-    ["sync"],
+    ["sync", "profiling"],
     ["transports", "engines"],
     ["runtime"],
     ["launchers"],
@@ -24,7 +24,7 @@ LAYERS = [
     ["functions"],
     ["collectives"],
     ["ops"],
-    ["extensions", "testing"],
+    ["extensions", "testing", "prediction"],
     ["__init__", "cli", "__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

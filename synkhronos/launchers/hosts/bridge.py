@@ -128,7 +128,8 @@ class _Bridge:
         self.stand_in: Any = None
         self.bulk: Optional[Bulk] = None
         self.replies: queue.Queue[Tuple[int, str, Any]] = queue.Queue()
-        self._processes: List[int] = []  # of the session's hosts, in their order
+        self._there: List[int] = []  # the processes of the hosts of which the program knows, in their order
+        self._processes: List[int] = []  # of the session's other hosts
 
     def loop(self) -> None:
         """Do what the program asks, until it ends."""
@@ -209,7 +210,8 @@ class _Bridge:
         courier = self.world.courier()
         if courier is not None:
             self.bulk = Bulk(courier)
-        for process, line in self.lines.items():
+        self._there = sorted([0, *self.lines])
+        for process, line in list(self.lines.items()):
             threading.Thread(target=self._listen, args=(process, line), daemon=True).start()
 
     def hosts(self, fds: Sequence[int]) -> Any:
@@ -217,9 +219,8 @@ class _Bridge:
         self._meet()
         # A courier that may still wait for a host which is gone carries nothing any more.
         carries = self.bulk is not None and not self.lost
-        there = [
-            self.facts[process]._replace(place=process if carries else None) for process in sorted([0, *self.lines])
-        ]
+        self._there = sorted([0, *self.lines])
+        there = [self.facts[process]._replace(place=process if carries else None) for process in self._there]
         wrong = differences(there)
         return "the hosts do not go together: " + "; ".join(wrong) if wrong else there
 
@@ -228,16 +229,22 @@ class _Bridge:
         self._meet()
         self.kill(())
         hosts = spec.hosts
+        self._processes, known = self._there[1 : len(hosts.ranks)], dict(self.lines)
+        for process in self._processes:
+            if process not in known:
+                return self.lost[process]
         block = ControlBlock(hosts.size, os.dup(fds[0]), hosts)
         outputs = [os.dup(fd) for fd in fds[1 : 1 + n_outputs]]
-        self._processes = sorted(self.lines)[: len(hosts.ranks) - 1]
-        lines = [self.lines[process] for process in self._processes]
+        lines = [known[process] for process in self._processes]
         pools = dict(zip(idents, fds[1 + n_outputs :]))
         pool = Pool(POOL_OF_MESSAGES, fd=os.dup(pools.pop(POOL_OF_MESSAGES)))
         self.stand_in = StandIn(hosts, block, pools, pool, lines, outputs, self.bulk)
         for own, line in enumerate(lines, 1):
             reductions = 0 if self.bulk is None else self.bulk.reductions
-            line.send("open", spec._replace(hosts=hosts._replace(own=own), reductions=reductions))
+            try:
+                line.send("open", spec._replace(hosts=hosts._replace(own=own), reductions=reductions))
+            except OSError:  # that host is lost, which is its answer
+                pass
         pids: Dict[int, int] = {}
         for _, _, answer in self._answers("open", OPEN_TIMEOUT_S):
             if isinstance(answer, str):
@@ -257,13 +264,14 @@ class _Bridge:
             with stand_in.lock:
                 stand_in.look(True)
             for process in self._processes:
-                if process in self.lines:
-                    try:
-                        self.lines[process].send("kill")
-                    except OSError:
-                        pass
-            for _ in self._answers("kill", KILL_TIMEOUT_S):
-                pass
+                try:
+                    self.lines[process].send("kill")
+                except (KeyError, OSError):
+                    pass
+            for _, kind, rings in self._answers("kill", KILL_TIMEOUT_S):
+                if kind == "kill":  # the program reads them in the memory that it has in common with this process
+                    for rank, recorded in rings.items():
+                        stand_in.block.spans[rank][: len(recorded)] = recorded
             stand_in.end()
             stand_in.block.close()
             for each in stand_in.outputs.values():
@@ -275,18 +283,24 @@ class _Bridge:
         """Return what ranks are doing."""
         found: Dict[int, str] = dict.fromkeys(ranks, "not known: its host does not answer")
         hosts = self.stand_in.hosts
-        for process in self._processes:
-            line = self.lines[process]
-            there = [rank for rank in ranks if self._processes.index(process) + 1 == hosts.of(rank)]
-            line.send("inspect", there, seconds)
+        for own, process in enumerate(self._processes, 1):
+            there = [rank for rank in ranks if hosts.of(rank) == own]
+            try:
+                self.lines[process].send("inspect", there, seconds)
+            except (KeyError, OSError):  # that host is lost
+                pass
         for _, kind, answer in self._answers("inspect", seconds + 1.0):
             if kind == "inspect":
                 found.update(answer)
         return found
 
     def _answers(self, kind: str, seconds: float) -> Any:
-        """Iterate over the answers of all hosts that are there."""
-        missing = {process for process in self._processes if process in self.lines}
+        """Iterate over the answers of all hosts; that of a lost one is of the kind "lost"."""
+        missing = set(self._processes)
+        for process in self._processes:
+            if process in self.lost:
+                missing.discard(process)
+                yield process, "lost", self.lost[process]
         while missing:
             try:
                 process, of_kind, answer = self.replies.get(timeout=seconds)

@@ -12,6 +12,10 @@ While nothing is under way the thread sleeps on its queue. Else it tests its req
 something has happened, then after pauses of a fraction of the time for which nothing has. In MPI, in what reduces and
 in its pauses it does without the GIL, so that other threads of the process get their turn.
 
+If MPI fails, nothing is known of any request. As a rule another host was lost, of which others learn by their
+connection to it, and give up what was under way. Operations that failed before would hide that. So the thread uses MPI
+no more, and waits a while before it fails what is left.
+
 **Numbers and tags.** Operations of all hosts that belong together have the same number, which is their own: two
 operations between the same two hosts, in the same direction, never have the same one. MPI's tags are the numbers,
 modulo as many as there are: 2 ** 30 with Open MPI, no less than 2 ** 14 with any. What was sent for an operation that
@@ -54,6 +58,9 @@ MIN_PAUSE_S, MAX_PAUSE_S = 50e-6, 5e-3
 
 #: The longest pause if only messages are left that the other side has cancelled.
 MAX_LEFT_OVER_PAUSE_S = 0.05
+
+#: Seconds after an error of MPI in which somebody must have learned that a host was lost: `wire` needs up to five.
+LOSS_TIMEOUT_S = 6.0
 
 
 class Courier:
@@ -231,9 +238,14 @@ class Courier:
                     since = time.perf_counter()
                 if self._take_order(0.0 if quiet <= QUICK_TESTS else self._pause(time.perf_counter() - since)):
                     quiet = 0
-        except BaseException as error:  # of MPI, which then says nothing about any request
-            logger.exception("the courier of host %d cannot go on", self.host)
+        except BaseException as error:
             end = error
+            progress.use_no_more()
+            until = time.monotonic() + LOSS_TIMEOUT_S
+            while not self._closing and time.monotonic() < until:
+                self._take_order(until - time.monotonic())
+            if progress.operations:
+                logger.error("the courier of host %d cannot go on", self.host, exc_info=error)
         with self._lock:
             self._ended = end
         progress.abandon(end)

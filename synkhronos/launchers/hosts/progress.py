@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,10 @@ KEPT_BYTES = 64 << 20
 
 #: Cancelled operations, the last ones, whose messages are looked for.
 MAX_SWEPT = 128
+
+
+class MpiFailed(Exception):
+    """MPI has failed, and says nothing about any request any more."""
 
 
 class Landing(NamedTuple):
@@ -62,6 +66,8 @@ class Progress(Messages):
         self._cancelling: List[Tuple[Set[Operation], Ticket]] = []
         self._memory: Dict[int, List[NDArray[np.uint8]]] = {}
         self._kept = 0
+        self._has_failed = False
+        self._unknown: List[Any] = []  # requests and buffers that MPI may still use
         self.sent, self.received = [0] * comm.Get_size(), [0] * comm.Get_size()
 
     # -- the life of an operation ----------------------------------------------------------------------------------
@@ -73,7 +79,8 @@ class Progress(Messages):
             if operation.number >= first and (operation.number - first) % self._tags <= last - first:
                 self._give_up(operation, refusal(operation.number, first, last))
                 break
-        self._step(operation, lambda: operation.begin(self))
+        if operation.error is not None or not self._has_failed:
+            self._step(operation, lambda: operation.begin(self))
 
     def test(self) -> bool:
         """Step the operations whose requests are complete; return whether there were any."""
@@ -106,6 +113,8 @@ class Progress(Messages):
         if operation.error is None:
             try:
                 step()
+            except MpiFailed:
+                raise
             except BaseException as error:
                 self._give_up(operation, error)
         if operation.error is not None:
@@ -125,28 +134,35 @@ class Progress(Messages):
     def _finish(self, operation: Operation, error: Optional[BaseException]) -> None:
         self.operations.remove(operation)
         operation.ticket.finish(error)
-        for awaited, ticket in self._cancelling:
+        for awaited, _ in self._cancelling:
             awaited.discard(operation)
+        self._tell_cancelled()
+
+    def _tell_cancelled(self) -> None:
+        for awaited, ticket in self._cancelling:
             if not awaited:
                 ticket.finish()
         self._cancelling = [each for each in self._cancelling if each[0]]
 
     def cancel(self, first: int, last: int, ticket: Ticket) -> None:
         """Give up the operations of these numbers, of now and later; the ticket is over when those of now are."""
-        self.sweep()
         self._cancelled.append((first, last))
-        self._swept.extend(range(first, min(last + 1, first + MAX_SWEPT)))
         awaited = {operation for operation in self.operations if first <= operation.number <= last}
-        if not awaited:
-            ticket.finish()
-            return
-        self._cancelling.append((set(awaited), ticket))
-        for operation in awaited:
-            self._give_up(operation, Cancelled(f"operation {operation.number} was cancelled"))
+        self._cancelling.append((awaited, ticket))
+        self.sweep()
+        self._give_up_all(awaited, Cancelled(f"operations {first} to {last} were cancelled"))
+        self._tell_cancelled()
+        self._swept.extend(range(first, min(last + 1, first + MAX_SWEPT)))
+
+    def _give_up_all(self, operations: Iterable[Operation], error: BaseException) -> None:
+        for operation in list(operations):
+            self._give_up(operation, error)
             self._step(operation, _nothing)
 
     def sweep(self) -> None:
         """Take messages of cancelled operations that have arrived, and forget them: MPI would keep them for ever."""
+        if self._has_failed:
+            return
         others = [host for host in range(self._comm.Get_size()) if host != self._comm.Get_rank()]
         for number, stream, host in itertools.product(self._swept, range(STREAMS), others):
             self._throw_away(host, number % self._tags * STREAMS + stream)
@@ -173,9 +189,19 @@ class Progress(Messages):
 
     def cancel_all(self, error: BaseException) -> None:
         """Give up all operations."""
-        for operation in list(self.operations):
-            self._give_up(operation, error)
-            self._step(operation, _nothing)
+        self._give_up_all(self.operations, error)
+
+    def use_no_more(self) -> None:
+        """Use MPI no more, which has failed: operations that are not given up stay as they are, also those to come."""
+        self._has_failed = True
+        self._unknown = [self.requests, self._landings]
+        self.requests, self._landings = [], []
+        for operation in self.operations:
+            operation.receives = operation.sends = 0
+        given_up = [operation for operation in self.operations if operation.error is not None]
+        for awaited in [given_up, *[awaited for awaited, _ in self._cancelling]]:
+            self._give_up_all(awaited, Cancelled("it was cancelled when MPI failed"))
+        self._tell_cancelled()
 
     def abandon(self, error: BaseException) -> None:
         """End all operations, without knowing what becomes of their requests."""
@@ -185,19 +211,25 @@ class Progress(Messages):
     # -- what operations may ask for -------------------------------------------------------------------------------
 
     def send(self, operation: Operation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
-        self.requests.append(self._comm.Isend(buffer, host, self._tag(operation, stream)))
+        self.requests.append(self._posted("Isend", buffer, host, self._tag(operation, stream)))
         self._landings.append(Landing(operation, what, host, buffer.nbytes, False))
         operation.sends += 1
 
     def receive(self, operation: Operation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
-        self.requests.append(self._comm.Irecv(buffer, host, self._tag(operation, stream)))
+        self.requests.append(self._posted("Irecv", buffer, host, self._tag(operation, stream)))
         self._landings.append(Landing(operation, what, host, buffer.nbytes, True))
         operation.receives += 1
 
     def meet(self, operation: Operation) -> None:
-        self.requests.append(self._comm.Ibarrier())
+        self.requests.append(self._posted("Ibarrier"))
         self._landings.append(Landing(operation, None, self._comm.Get_rank(), 0, False))
         operation.sends += 1
+
+    def _posted(self, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._comm, method)(*arguments)
+        except Exception as error:
+            raise MpiFailed(str(error)) from error
 
     def _tag(self, operation: Operation, stream: int) -> int:
         return operation.number % self._tags * STREAMS + stream

@@ -14,6 +14,7 @@ from ...host import machine
 from ...host.affinity import CoreClaims
 from ...memory.memfd import nameless_file
 from ...memory.pool import Pool
+from ...profiling import ring
 from ...runtime.launcher import RankConfig
 from ...sync.control_block import ControlBlock
 from ...sync.hosts import POOL_OF_MESSAGES
@@ -79,7 +80,7 @@ class Server:
         self.kill(line)
         files: Dict[int, int] = {}
         try:
-            block = ControlBlock(size, hosts=hosts)
+            block = ControlBlock(size, hosts=hosts, span_bytes=spec.span_bytes)
             for rank in range(size):
                 if rank != spec.root:
                     files[rank] = nameless_file("pool") if rank in hosts.near else shadow(nameless_file("shadow"))
@@ -132,8 +133,9 @@ class Server:
             for rank, group in zip(near, groups)
         ]
 
-    def kill(self, line: wire.Line) -> bool:
-        """End the session, if there is one."""
+    def kill(self, line: wire.Line) -> Dict[int, bytes]:
+        """End the session, if there is one; return the rings of this host's ranks, if anything was recorded."""
+        rings: Dict[int, bytes] = {}
         deputy, self.deputy = self.deputy, None
         launcher, self.launcher = self.launcher, None
         if deputy is not None:
@@ -143,7 +145,9 @@ class Server:
         if launcher is not None:
             launcher.kill()
         self._claims.release()
-        return True
+        if deputy is not None and len(deputy.block.spans[0]):
+            rings = {rank: ring.used(deputy.block.spans[rank]) for rank in deputy.hosts.near}
+        return rings
 
     def inspect(self, line: wire.Line, ranks: Tuple[int, ...], seconds: float) -> Dict[int, str]:
         """Return what ranks are doing."""

@@ -37,6 +37,8 @@ class SessionSpec(NamedTuple):
     profile : bool
     modules : list of str
         What the host imports before it forks ranks, or each of them would have to.
+    span_bytes : int
+        What each rank has to record what it does; 0 if nothing is recorded.
     reductions : int
         With which number reductions over hosts begin.
     """
@@ -51,4 +53,5 @@ class SessionSpec(NamedTuple):
     threads: Optional[int]
     profile: bool
     modules: List[str]
+    span_bytes: int = 0
     reductions: int = 0

@@ -13,6 +13,7 @@ from ...host.affinity import confine
 from ...host.heap import keep_freed_memory
 from ...host.threads import limit_threads
 from ...memory.pool import Pool
+from ...profiling.recording import RECORDING
 from ...runtime.channel import RankEnd
 from ...runtime.context import RankContext
 from ...runtime.failures import Failure
@@ -93,6 +94,8 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     if config.keep_heap:
         keep_freed_memory()
     log_as_the_environment_says()
+    if len(block.spans[config.rank]):
+        RECORDING.add(config.rank, block.spans[config.rank], any_thread=True)
 
     def watch() -> None:
         if os.getppid() != keeper:

@@ -1,0 +1,165 @@
+"""``python -m synkhronos predict DIR``: what more ranks would give the program that was profiled into DIR."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Dict, List, NoReturn, Optional, Sequence, Union
+
+from ..errors import ArgumentError, ArgumentValueError
+from ..prediction.drawing import drawing
+from ..prediction.fitting import fit
+from ..prediction.links import OverHosts, Ring
+from ..prediction.model import Layout, Model
+from ..prediction.outlook import outlooks
+from ..prediction.profiles import read
+from ..prediction.text import report
+
+RANKS = "1,2,4,8,16,64,1024"
+LINKS = "shared-memory, nccl, nccl:LATENCY,BANDWIDTH or mpi:LATENCY,BANDWIDTH, say mpi:50us,10Gbit"
+
+#: Seconds, and bytes per second, by unit.
+SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+BYTES = {"": 1.0, "mb": 1e6, "gb": 1e9, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Predict; return the exit status: 2 if the arguments, or the profiles, cannot be used."""
+    given = parser().parse_args(arguments)
+    try:
+        model = fit([read(folder) for folder in given.profiles])
+        cores = read(given.profiles[0]).cores if given.cores is None else positive("--cores", given.cores)
+        ranks = numbers("--ranks", given.ranks)
+        layouts = layouts_of(ranks, numbers("--hosts", given.hosts), cores)
+        model = with_link(model, given.link, layouts)
+        if given.rows is not None and given.rows_per_rank is not None:
+            raise ArgumentValueError("--rows-per-rank", "one of --rows and --rows-per-rank", "both", "leave one out")
+        rows = None if given.rows is None else positive("--rows", given.rows)
+        of_rank = None if given.rows_per_rank is None else positive("--rows-per-rank", given.rows_per_rank)
+        found = outlooks(model, layouts, rows, of_rank)
+    except ArgumentError as error:
+        print(f"synkhronos predict: {error}", file=sys.stderr)
+        return 2
+    first = Path(given.profiles[0])
+    picture = (first if first.is_dir() else first.parent) / "prediction.svg"
+    try:
+        picture.write_text(drawing(found, f"Predicted: {model.main[1]}"))
+        line = f"{picture}: the same as a picture"
+    except OSError as error:
+        line = f"without a picture: {picture} cannot be written ({error.strerror})"
+    print(f"{report(model, found)}\n{line}")
+    return 0
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors look like those of the rest."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong, and leave."""
+        print(f"synkhronos predict: {message}; python -m synkhronos predict --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    made = Parser(
+        prog="python -m synkhronos predict",
+        description="Predict what more ranks would give a program, from profiles of it with one and with two ranks. "
+        "Two numbers of rows each make it better.",
+    )
+    made.add_argument("profiles", nargs="+", metavar="DIR", help="folders that profiles were written to")
+    made.add_argument("--ranks", default=RANKS, help="default: %(default)s")
+    made.add_argument("--hosts", default="1", help="over which ranks divide: one number, or one for each of --ranks")
+    made.add_argument("--cores", help="of each host; default: as in the first profile")
+    made.add_argument("--rows", help="of a step, which all ranks divide among them; default: as profiled")
+    made.add_argument("--rows-per-rank", help="of each rank instead: with more ranks a step has more rows")
+    made.add_argument("--link", help=f"{LINKS}; default: the profiles'")
+    return made
+
+
+def numbers(option: str, text: str) -> List[int]:
+    """Return numbers that are separated by commas."""
+    return [int(positive(option, each, whole=True)) for each in text.split(",")]
+
+
+def positive(option: str, text: str, whole: bool = False) -> float:
+    """Return a number that is at least 1, or above 0 if it need not be whole."""
+    try:
+        number = float(int(text)) if whole else float(text)
+    except ValueError:
+        number = 0.0
+    if not number > 0 or math.isinf(number):
+        expected = "whole numbers from 1 on, separated by commas" if whole else "a number above 0"
+        raise ArgumentValueError(option, expected, repr(text))
+    return number
+
+
+def layouts_of(ranks: Sequence[int], hosts: Sequence[int], cores: float) -> List[Layout]:
+    """Return where ranks are; fewer ranks than hosts take as many hosts as ranks."""
+    if len(hosts) not in (1, len(ranks)):
+        expected = f"one number, or as many as --ranks has ({len(ranks)})"
+        raise ArgumentValueError("--hosts", expected, f"{len(hosts)} numbers")
+    each = list(hosts) * (len(ranks) if len(hosts) == 1 else 1)
+    return [Layout(n, min(n, n_hosts), cores) for n, n_hosts in zip(ranks, each)]
+
+
+def with_link(model: Model, text: Optional[str], layouts: Sequence[Layout]) -> Model:
+    """Return the model with the link that the command line names."""
+    hosts = max(layout.hosts for layout in layouts)
+    if text is not None:
+        model = model._replace(between=link_of(text, model))
+    if hosts > 1 and model.between is None:
+        got = f"none for {hosts} hosts" if text is None else f"{text} for {hosts} hosts"
+        raise ArgumentValueError(
+            "--link",
+            "the link between the hosts, unless the program was profiled on several",
+            got,
+            "measure it by python -m synkhronos doctor under mpirun, and give --link mpi:50us,10Gbit",
+        )
+    if hosts > model.largest.hosts == 1:
+        note = "profiles of one host do not have the rows that travel to others, nor what commands take there: left out"
+        model = model._replace(notes=[*model.notes, note])
+    return model
+
+
+def link_of(text: str, model: Model) -> Optional[Union[Ring, OverHosts]]:
+    """Return the link that a text names."""
+    kind, _, figures = text.partition(":")
+    if kind not in ("shared-memory", "nccl", "mpi") or (kind == "shared-memory" and figures):
+        raise ArgumentValueError("--link", LINKS, repr(text))
+    if kind == "shared-memory":
+        return None
+    if kind == "nccl" and not figures:
+        if isinstance(model.between, Ring):
+            return model.between
+        hint = "give its figures, say nccl:10us,20GB"
+        raise ArgumentValueError("--link", "figures of nccl, since no profile has any", repr(text), hint)
+    latency, _, bandwidth = figures.partition(",")
+    seconds, rate = quantity(latency, SECONDS), quantity(bandwidth, BYTES)
+    if seconds is None or not rate:
+        hint = "latency in s, ms or us (s without a unit), bandwidth in GB, MB, Gbit or Mbit (bytes) per second"
+        raise ArgumentValueError("--link", f"{kind}:LATENCY,BANDWIDTH", repr(text), hint)
+    if kind == "nccl":
+        return Ring(seconds, rate)
+    start = model.between.start if isinstance(model.between, OverHosts) else 0.0
+    return OverHosts(start, seconds, 1 / rate)
+
+
+def quantity(text: str, units: Dict[str, float]) -> Optional[float]:
+    """Return a number with a unit, or None if it is not one.
+
+    Examples
+    --------
+    >>> quantity("2ms", SECONDS), quantity("1Gbit", BYTES), quantity("fast", BYTES)
+    (0.002, 125000000.0, None)
+    """
+    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z]*)", text.strip().lower())
+    if not found or found.group(2) not in units:
+        return None
+    try:
+        return float(found.group(1)) * units[found.group(2)]
+    except ValueError:
+        return None

@@ -1,0 +1,232 @@
+"""The model of a program from profiles of it: medians first, then least squares over them."""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from ..errors import ArgumentValueError
+from . import links
+from .least_squares import nonnegative
+from .links import OverHosts, Ring, SharedMemory
+from .model import Command, Layout, Model
+from .profiles import HOW_TO, Array, Profile
+from .steps import Part, Step, step_of
+
+#: Seconds below which an overhead is as good as none.
+LEAST_OVERHEAD_S = 1e-6
+
+#: Calls beyond which a median is no more to be trusted.
+FULL_WEIGHT_CALLS = 30
+
+#: Of the spread of a command's work.
+MAX_QUANTILES = 1000
+
+#: Bytes per second that one core copies, if no profile has it.
+USUAL_COPY_RATE = 8e9
+
+
+class Group(NamedTuple):
+    """The work of one rank in calls of one command with the same number of rows.
+
+    Attributes
+    ----------
+    rows : float
+        Of a rank.
+    at_once : float
+        Ranks that compute on the machine at the same time.
+    seconds : float
+        The median, of a rank that shares its core with no other.
+    calls : int
+    spread : array
+        All of them, as part of the median.
+    """
+
+    rows: float
+    at_once: float
+    seconds: float
+    calls: int
+    spread: Array
+
+
+def fit(profiles: Sequence[Profile]) -> Model:
+    """Return the model of a program.
+
+    Parameters
+    ----------
+    profiles : sequence of Profile
+        Of the same program: with one rank and with two, best with two numbers of rows each.
+
+    Raises
+    ------
+    ArgumentValueError
+        If a profile has no repeated steps, or if they are of different programs.
+    """
+    steps = [step_of(profile) for profile in profiles]
+    main = steps[0].main
+    for profile, step in zip(profiles[1:], steps[1:]):
+        if step.main != main:
+            expected = f"profiles of one program, whose steps call {main[1]!r} as {profiles[0].path}"
+            got = f"{step.main[1]!r} in {profile.path}"
+            raise ArgumentValueError("profile", expected, got, "give profiles of the same program alone")
+    notes: List[str] = []
+    runs = list(zip(profiles, steps))
+    rows_of_rank = sorted(group.rows for profile, step in runs for group in groups_of(profile, step.parts[main]))
+    if not rows_of_rank:
+        got = f"none in {', '.join(profile.path for profile in profiles)}"
+        raise ArgumentValueError("profile", f"seconds that {main[1]!r} has computed", got, HOW_TO)
+    memory, between = fit_links(runs, notes)
+    commands = {}
+    for key in dict.fromkeys(key for step in steps for key in step.parts):
+        own = [(profile, step, step.parts[key]) for profile, step in runs if key in step.parts]
+        groups = [group for profile, _, part in own for group in groups_of(profile, part)]
+        fixed, per_row = fit_work(groups)
+        nbytes = max(profile.nbytes[key] for profile, _, _ in own)
+        commands[key] = Command(
+            float(np.median([part.per_step for _, _, part in own])),
+            float(np.median([part.rows.mean() / max(step.parts[main].rows.mean(), 1) for _, step, part in own])),
+            fixed,
+            per_row,
+            fit_overhead([(profile, part) for profile, _, part in own]),
+            nbytes,
+            fit_row_bytes(own, between),
+            quantiles([group.spread for group in groups]),
+        )
+    if len({profile.ranks_of_machine for profile in profiles}) == 1:
+        notes.append(
+            "all profiles have as many ranks on a machine, so how much ranks slow each other down by their memory is "
+            "not known: it is taken for nothing"
+        )
+    return Model(
+        commands,
+        main,
+        steps[0].rows,
+        float(np.median([sum(part.per_step * part.after for part in step.parts.values()) for step in steps])),
+        memory,
+        between,
+        Layout(max(profile.ranks for profile in profiles), max(profile.hosts for profile in profiles)),
+        (rows_of_rank[0], rows_of_rank[-1]),
+        notes,
+    )
+
+
+def groups_of(profile: Profile, part: Part) -> Iterator[Group]:
+    """Yield the calls of a command by their rows."""
+    layout = layout_of(profile)
+    crowd = max(1.0, layout.of_machine / profile.cores)
+    rows = np.round(part.rows / profile.ranks)
+    for each in np.unique(rows):
+        of_these = rows == each
+        work = part.work[of_these] / crowd
+        median = float(np.median(work))
+        if median <= 0:
+            continue
+        yield Group(float(each), layout.at_once, median, len(work), (work / median).ravel())
+
+
+def quantiles(spreads: Sequence[Array]) -> Tuple[float, ...]:
+    """Return evenly spaced quantiles of all values together."""
+    if not spreads:
+        return (1.0,)
+    values = np.sort(np.concatenate(list(spreads)))
+    number = min(len(values), MAX_QUANTILES)
+    return tuple(np.quantile(values, (np.arange(number) + 0.5) / number).tolist())
+
+
+def layout_of(profile: Profile) -> Layout:
+    """Return where the ranks of a profile were."""
+    return Layout(profile.ranks, profile.hosts, profile.cores, profile.machines)
+
+
+def fit_work(groups: Sequence[Group]) -> Tuple[Tuple[float, float], Tuple[float, float]]:
+    """Return the fixed part and that for each row, each of a rank alone, and more for each further one.
+
+    What does not divide, in profiles with one number of rows each, counts as fixed.
+    """
+    if not groups:
+        return (0.0, 0.0), (0.0, 0.0)
+    rows = np.array([group.rows for group in groups])
+    others = np.array([group.at_once - 1 for group in groups])
+    if len(set(others)) == 1:
+        others = np.zeros(len(groups))
+    matrix = np.stack([np.ones(len(groups)), rows, others, rows * others], axis=1)
+    weights = np.array([float(min(group.calls, FULL_WEIGHT_CALLS)) for group in groups])
+    fixed, per_row, fixed_more, per_row_more = map(
+        float, nonnegative(matrix, np.array([group.seconds for group in groups]), weights)
+    )
+    return (fixed, fixed_more), (per_row, per_row_more)
+
+
+def fit_overhead(measured: Sequence[Tuple[Profile, Part]]) -> Tuple[float, float, float]:
+    """Return the overhead of one rank alone, for each further one of a host, and for each doubling of hosts."""
+    layouts = [layout_of(profile) for profile, _ in measured]
+    matrix = np.array([[1.0, layout.of_host - 1, math.log2(layout.hosts)] for layout in layouts])
+    values = np.array([max(float(np.median(part.overhead)), LEAST_OVERHEAD_S) for _, part in measured])
+    alone, of_rank, of_hosts = nonnegative(matrix, values)
+    return float(alone), float(of_rank), float(of_hosts)
+
+
+def fit_row_bytes(measured: Sequence[Tuple[Profile, Step, Part]], between: Optional[Union[Ring, OverHosts]]) -> float:
+    """Return the bytes that a row of a command has on the way to another host."""
+    if not isinstance(between, OverHosts) or not between.per_byte:
+        return 0.0
+    found = []
+    for profile, _, part in measured:
+        rows = float(np.median(part.rows)) * (1 - 1 / profile.hosts)
+        if rows:
+            found.append(float(np.median(part.fetching)) / rows / between.per_byte)
+    return float(np.median(found)) if found else 0.0
+
+
+def fit_links(
+    runs: Sequence[Tuple[Profile, Step]], notes: List[str]
+) -> Tuple[SharedMemory, Optional[Union[Ring, OverHosts]]]:
+    """Return how ranks of a host exchange, and hosts or devices; what is assumed is noted."""
+    seen: Dict[str, List[Tuple[Layout, float, float]]] = {"memory": [], "nccl": [], "hosts": []}
+    for profile, step in runs:
+        for key, part in step.parts.items():
+            seconds, nbytes = float(np.median(part.transport)), profile.nbytes[key]
+            if profile.ranks > 1 and nbytes and seconds > 0:
+                kind = "nccl" if profile.link == "nccl" else "hosts" if profile.hosts > 1 else "memory"
+                seen[kind].append((layout_of(profile), nbytes, seconds))
+    rates = [profile.copy_rate for profile, _ in runs if profile.copy_rate]
+    per_byte = 1 / (float(np.median(rates)) if rates else USUAL_COPY_RATE)
+    memory = fit_memory([(layout.of_host, nbytes, seconds) for layout, nbytes, seconds in seen["memory"]], per_byte)
+    if not seen["memory"] and not seen["nccl"]:
+        known = "the machine's rate of copying" if rates else f"a rate of copying of {USUAL_COPY_RATE / 1e9:g} GB/s"
+        notes.append(f"no profile has a reduction between ranks of a host: it is taken from {known}")
+    if seen["nccl"]:
+        matrix = np.array(
+            [[2.0 * (at.ranks - 1), 2 * (at.ranks - 1) / at.ranks * size] for at, size, _ in seen["nccl"]]
+        )
+        latency, per_byte = nonnegative(matrix, np.array([seconds for _, _, seconds in seen["nccl"]]))
+        return memory, Ring(float(latency), 1 / float(per_byte) if per_byte else math.inf)
+    between = [
+        (at.hosts, nbytes, seconds - memory.seconds(at.of_host, nbytes)) for at, nbytes, seconds in seen["hosts"]
+    ]
+    between = [each for each in between if each[2] > 0]
+    return memory, links.fit(between) if between else None
+
+
+def fit_memory(measured: Sequence[Tuple[int, float, float]], per_byte: float) -> SharedMemory:
+    """Return how ranks exchange through memory, of ``(ranks, nbytes, seconds)``.
+
+    Of arrays of one size, what exceeds copying them counts as time to begin.
+
+    Parameters
+    ----------
+    measured : sequence
+    per_byte : float
+        Seconds in which one core copies a byte.
+    """
+    if not measured:
+        return SharedMemory(0.0, per_byte)
+    moved = np.array([ranks * nbytes for ranks, nbytes, _ in measured])
+    times = np.array([seconds for _, _, seconds in measured])
+    if len(set(moved)) > 1:
+        start, slope = nonnegative(np.stack([np.ones(len(moved)), moved], axis=1), times)
+        return SharedMemory(float(start), float(slope))
+    per_byte = min(per_byte, float(np.median(times)) / moved[0])
+    return SharedMemory(float(np.median(times)) - moved[0] * per_byte, per_byte)

@@ -1,0 +1,53 @@
+"""Files that are profiles, and files that are not."""
+
+import json
+import math
+
+import pytest
+from synthetic import Program, write
+
+from synkhronos.errors import ArgumentValueError
+from synkhronos.prediction.profiles import read
+
+
+def test_read(tmp_path):
+    content = Program().profile(2, 100, steps=7)
+    folder = write(tmp_path / "run", content)
+    profile = read(folder)
+    assert (profile.ranks, profile.hosts, profile.cores, profile.link) == (2, 1, 4, "shared_memory")
+    assert profile.copy_rate == 1e10
+    train = profile.commands["function", "train"]
+    assert train.rows.tolist() == [100] * 7
+    assert train.work.tolist() == [call["engine_s"] for call in content["commands"][0]["calls"]]
+    assert profile.nbytes["collective", "all_reduce"] == 4e6
+
+
+def test_devices_have_no_cores_to_share(tmp_path):
+    folder = write(tmp_path / "run", Program().profile(2, 100, devices=["cuda0", "cuda1"]))
+    assert read(folder).cores == math.inf
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("no json", "got .*profile.json, which is not complete"),
+        ("[]", "something else"),
+        (
+            json.dumps(dict(Program().profile(1, 10), format=7)),
+            "of format 7, written by synkhronos 0.1.0; record it again",
+        ),
+        (json.dumps({"format": 1}), "which is not whole .KeyError: 'ranks'"),
+        (json.dumps({"format": 1, "ranks": "two", "hosts": [], "devices": []}), "which is not whole .ValueError"),
+    ],
+)
+def test_other_files(tmp_path, text, message):
+    (tmp_path / "profile.json").write_text(text)
+    with pytest.raises(ArgumentValueError, match=message):
+        read(tmp_path)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(ArgumentValueError, match="profile.json, which cannot be read: No such file"):
+        read(tmp_path)
+    with pytest.raises(ArgumentValueError, match="No such file"):
+        read(tmp_path / "nowhere")

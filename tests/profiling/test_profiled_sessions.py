@@ -1,0 +1,342 @@
+"""Sessions that are recorded: spans nest and add up, and what was recorded is written whatever ends the session."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+from synkhronos import trace
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError, WorkerDied, WorkerError
+from synkhronos.program.program import PROGRAM
+from synkhronos.testing import numpy_engine as engine
+
+KINDS = [("threads", 2, 0), ("fork", 2, 0), ("fork", 3, 1)]
+FILES = ["profile.json", "report.html", "report.txt", "timeline.json"]
+
+
+def sleeping(x):
+    time.sleep(float(np.sum(x)))
+    return np.asarray(x).sum()
+
+
+def dying_at_one(x):
+    if np.sum(x) == 1:
+        os.kill(os.getpid(), 9)
+    time.sleep(0.01)
+    return np.asarray(x).sum()
+
+
+def failing_at_one(x):
+    if np.sum(x) == 1:
+        raise KeyError("one")
+    return np.asarray(x).sum()
+
+
+def function_of(body, name):
+    x = engine.variable("x", "float64", 1)
+    f = synk.function([x], (engine.apply(body, x, dtype="float64", ndim=0), "sum"), name=name)
+    synk.distribute()
+    return f
+
+
+def read(folder):
+    return json.loads((folder / "profile.json").read_text()), json.loads((folder / "timeline.json").read_text())
+
+
+def lanes(timeline, profile):
+    """Return the spans of each rank's first thread: begin, end, and the event."""
+    found = [[] for _ in range(profile["ranks"])]
+    for event in timeline["traceEvents"]:
+        if event["ph"] == "X" and event["tid"] == 0:
+            found[event["pid"]].append((event["ts"], event["ts"] + event["dur"], event))
+    return found
+
+
+def check_nested(lane):
+    """Check that of any two spans that overlap one is inside the other."""
+    around = []
+    for begin, end, event in sorted(lane, key=lambda span: (span[0], -span[1])):
+        while around and around[-1] <= begin + 1e-3:
+            around.pop()
+        assert not around or end <= around[-1] + 1e-3, event
+        around.append(end)
+
+
+def covered(lane):
+    """Return for how many microseconds there is any span, and for how many the rank was there."""
+    first = last = min(begin for begin, _, _ in lane)
+    total = 0.0
+    for begin, end, _ in sorted(lane, key=lambda span: span[:2]):
+        total += max(0.0, end - max(begin, last))
+        last = max(last, end)
+    return total, last - first
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="{0[0]}-{0[1]}".format)
+def test_spans_nest_and_add_up_to_the_time(make_world, tmp_path, kind):
+    world = make_world(*kind, profile_to=str(tmp_path / "p"))
+    w = world.shared(np.zeros(1000), "w")
+    f = function_of(sleeping, "f")
+    synk.all_reduce(w)
+    begun = time.monotonic()
+    for _ in range(4):
+        f(np.full(world.n, 0.1))
+    made = time.monotonic() - begun
+    time.sleep(0.5)
+    synk.close()
+    assert sorted(os.listdir(tmp_path / "p")) == FILES
+    profile, timeline = read(tmp_path / "p")
+    calls = next(command for command in profile["commands"] if command["name"] == "f")
+    # Four calls, and nothing else between two looks at the clock.
+    assert calls["count"] == 4 and calls["totals"]["master_s"] == pytest.approx(made, rel=0.02, abs=0.05)
+    assert all(seconds >= 0.4 for seconds in calls["totals"]["engine_s"])
+    assert calls["totals"]["rows"] == [4] * world.n
+    reduced = next(command for command in profile["commands"] if command["name"] == "all_reduce")
+    assert (reduced["bytes"], reduced["arrays"], reduced["kind"]) == (8000, 1, "collective")
+    for rank, lane in enumerate(lanes(timeline, profile)):
+        check_nested(lane)
+        if rank != world.root:  # the master's lane is empty where the program does other things
+            total, there = covered(lane)
+            assert total == pytest.approx(there, rel=0.02)
+    for of_rank in profile["shares"]:
+        assert sum(of_rank.values()) == pytest.approx(profile["wall_s"], rel=0.02)
+        assert of_rank["idle"] >= 0.5 and of_rank["computing"] >= 0.4
+
+
+@pytest.mark.parametrize("kind", KINDS[:2], ids="{0[0]}-{0[1]}".format)
+def test_an_unbalanced_program(make_world, tmp_path, kind):
+    """The report names the rank that is late, and the reason."""
+    make_world(*kind, profile_to=str(tmp_path / "p"))
+    x, w = engine.variable("x", "float64", 1), engine.shared(np.zeros(40), "w")
+    own = engine.apply(sleeping, x, dtype="float64", ndim=0)
+    f = synk.function([x], (own, "sum"), name="f")
+    keep = synk.function([], [(w, None)])
+    synk.distribute()
+    assert keep
+    for _ in range(3):
+        f(np.array([0.01, 0.3]))
+    text = str(synk.report())
+    assert "rank 0 waits" in text and "for rank 1 in function f, which computes longer for as many rows" in text
+    synk.close()
+    assert "for rank 1 in function f, which computes longer" in (tmp_path / "p" / "report.txt").read_text()
+    assert "for rank 1 in function f, which computes longer" in str(synk.report())
+
+
+def test_collectives_inside_functions(make_world, tmp_path):
+    make_world("threads", 2, profile_to=str(tmp_path / "p"))
+    x = engine.variable("x", "float64", 1)
+    total = synk.ops.all_reduce(engine.apply(sleeping, x, dtype="float64", ndim=0), "sum")
+    f = synk.function([x], (total, None), exact=False, name="f")
+    f(np.array([0.05, 0.3]))
+    command = next(each for each in synk.report().profile["commands"] if each["name"] == "f")
+    assert (command["bytes"], command["arrays"]) == (8, 1)
+    engine_s, wait_s = command["totals"]["engine_s"], command["totals"]["wait_s"]
+    # What rank 0 waits for inside its function is no computing.
+    assert 0.05 <= engine_s[0] < 0.25 and engine_s[1] >= 0.3 and wait_s[0] >= 0.2
+
+
+def test_a_killed_rank_leaves_its_spans(make_world, tmp_path):
+    make_world("fork", 2, profile_to=str(tmp_path / "p"))
+    f = function_of(dying_at_one, "f")
+    f(np.zeros(2))
+    with pytest.raises(WorkerDied):
+        f(np.array([0.0, 1.0]))
+    profile, timeline = read(tmp_path / "p")  # at its death, without close()
+    unfinished = [span for _, _, span in lanes(timeline, profile)[1] if span["args"].get("unfinished")]
+    assert [span["cat"].split(",")[0] for span in unfinished] == ["command", "engine"]
+    assert len([span for _, _, span in lanes(timeline, profile)[1] if span["cat"] == "engine"]) == 2
+    assert next(each for each in profile["commands"] if each["name"] == "f")["recorded"] == 1
+    assert "rank" in str(synk.report())
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
+def test_ranks_of_other_hosts(make_world, tmp_path, dies):
+    """Their spans come to the master when the session ends, whatever ends it, on the master's clock."""
+    make_world("2 hosts", 4, 1, profile_to=str(tmp_path / "p"))
+    f = function_of(dying_at_one, "f")
+    f(np.zeros(4))
+    assert min(synk.report().profile["shares"][3].values()) >= 0 and "on 2 hosts" in str(synk.report())
+    if dies:
+        with pytest.raises(WorkerDied):
+            f(np.array([0.0, 0.0, 0.0, 1.0]))
+    else:
+        synk.close()
+    profile, timeline = read(tmp_path / "p")
+    assert profile["hosts"] == [[0, 1], [2, 3]] and profile["host_names"] == ["host0", "host1"]
+    near, far = profile["clock_error_s"][:2], profile["clock_error_s"][2:]
+    assert near == [0, 0] and all(0 < error < 1 for error in far)
+    assert [event["args"]["name"] for event in timeline["traceEvents"] if event["name"] == "process_name"][3] == (
+        "rank 3 on host1 (cpu)"
+    )
+    # Each rank has computed between the master's call of the function and its return.
+    (called,) = [span for span in lanes(timeline, profile)[1] if span[2]["name"] == "Function.__call__"][:1]
+    for rank, lane in enumerate(lanes(timeline, profile)):
+        begin, end, _ = next(span for span in lane if span[2]["cat"] == "engine")
+        error = 1e6 * profile["clock_error_s"][rank]
+        assert called[0] - error <= begin and end <= called[1] + error
+        assert len([span for span in lane if span[2]["cat"] == "engine"]) == 1 + dies or rank != 3
+
+
+def test_errors_of_ranks_and_of_the_program(make_world, tmp_path):
+    make_world("threads", 2, profile_to=str(tmp_path / "p"))
+    f = function_of(failing_at_one, "f")
+    with pytest.raises(WorkerError):
+        f(np.array([0.0, 1.0]))
+    f(np.zeros(2))
+    synk.close()
+    profile, _ = read(tmp_path / "p")
+    assert next(each for each in profile["commands"] if each["name"] == "f")["count"] == 2
+
+
+def test_sessions_that_are_not_profiled_are_not_observed(make_world, tmp_path):
+    before = list(trace._observers)
+    make_world("threads", 2)
+    assert trace._observers == before
+    make_world("threads", 2, profile_to=str(tmp_path / "p"))
+    assert len(trace._observers) == len(before) + 1
+    synk.close()
+    assert trace._observers == before
+
+
+def test_one_folder_takes_one_profile_and_further_sessions_folders_inside(make_world, tmp_path):
+    for _ in range(3):
+        make_world("threads", 1, profile_to=str(tmp_path / "p"))
+        synk.close()
+    assert sorted(os.listdir(tmp_path / "p")) == sorted([*FILES, "session-2", "session-3"])
+    make_world("threads", 1, profile_to=str(tmp_path / "q"))
+    synk.close()
+    with pytest.raises(ArgumentValueError, match="which has a profile.json"):
+        make_world("threads", 1, profile_to=str(tmp_path / "p"))
+    assert not synk.is_forked()
+
+
+def test_folders_that_cannot_be_taken_are_refused_before_anything_starts(tmp_path):
+    (tmp_path / "file").write_text("")
+    for value, error, message in (
+        (str(tmp_path / "file"), ValueError, "which is a file"),
+        (str(tmp_path / "file" / "inside"), ValueError, "Not a directory"),
+        ("/proc/nothing", ValueError, "/proc/nothing"),
+        ("", ValueError, "an empty one"),
+        (3, ArgumentTypeError, "3 of type int"),
+    ):
+        with pytest.raises(error, match=message):
+            synk.fork(2, profile=value)
+        assert not synk.is_forked()
+
+
+def test_a_folder_is_given_back_if_the_session_does_not_begin(make_world, tmp_path):
+    with pytest.raises(TypeError):
+        make_world("threads", 1, profile_to=str(tmp_path / "p"), no_such_option=1)
+    assert os.listdir(tmp_path / "p") == []
+
+
+def test_nothing_was_recorded(make_world, monkeypatch):
+    monkeypatch.setattr(PROGRAM, "profiled", None)
+    make_world("threads", 1)
+    with pytest.raises(StateError, match="nothing was recorded: call synkhronos.fork"):
+        synk.report()
+
+
+TEXT = """
+import os, resource, signal, sys
+import numpy as np
+import synkhronos as synk
+from synkhronos.testing import numpy_engine as engine
+synk.fork(2)
+x = engine.variable("x", "float64", 1)
+f = synk.function([x], (engine.apply(np.sum, x, dtype="float64", ndim=0), "sum"), name="f")
+assert f(np.arange(4.0)) == 6
+{}
+print("the result")
+"""
+
+
+@pytest.mark.parametrize(
+    "end, status",
+    [("", 0), ("sys.exit(5)", 5), ("1 / 0", 1), ("os.kill(os.getpid(), signal.SIGINT); input()", -2)],
+    ids=["returns", "exits", "raises", "ctrl-c"],
+)
+def test_any_program_is_profiled_unchanged(tmp_path, end, status):
+    path = tmp_path / "program.py"
+    path.write_text(TEXT.format(end))
+    done = run_file(path, tmp_path / "p")
+    assert done.returncode == status, done.stderr
+    assert sorted(os.listdir(tmp_path / "p")) == FILES
+    assert "f " in (tmp_path / "p" / "report.txt").read_text()
+
+
+def run_file(path, folder):
+    command = [sys.executable, "-m", "synkhronos", "--profile", str(folder), str(path)]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+def test_a_full_disk_costs_the_profile_alone(tmp_path):
+    """Files may not be longer than 100 bytes any more when the profile is written."""
+    path = tmp_path / "program.py"
+    path.write_text(TEXT.format("resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"))
+    done = run_file(path, tmp_path / "p")
+    assert done.returncode == 0 and done.stdout == "the result\n"
+    (line,) = done.stderr.splitlines()
+    assert line == f"the profile of the session could not be written to {tmp_path / 'p'}: File too large"
+    assert os.listdir(tmp_path / "p") == ["profile.json"] and (tmp_path / "p" / "profile.json").stat().st_size == 0
+
+
+def test_a_second_program_is_refused_before_it_begins(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("print('begun')")
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "profile.json").write_text("")
+    done = run_file(path, tmp_path / "p")
+    assert done.returncode == 2 and done.stdout == "" and "--profile: expected a folder" in done.stderr
+
+
+#: The trace event format, as far as it is used: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+REQUIRED = {
+    "X": {"name": str, "cat": str, "pid": int, "tid": int, "ts": float, "dur": float, "args": dict},
+    "M": {"name": str, "pid": int, "tid": int, "args": dict},
+    "s": {"name": str, "cat": str, "pid": int, "tid": int, "ts": float, "id": str},
+    "f": {"name": str, "cat": str, "pid": int, "tid": int, "ts": float, "id": str, "bp": str},
+}
+
+
+def test_the_timeline_is_valid_and_its_flows_are_whole(make_world, tmp_path):
+    world = make_world("threads", 3, profile_to=str(tmp_path / "p"))
+    synk.all_reduce(world.shared(np.zeros(10), "w"))
+    synk.close()
+    _, timeline = read(tmp_path / "p")
+    assert set(timeline) == {"traceEvents", "displayTimeUnit", "otherData"} and timeline["displayTimeUnit"] == "ms"
+    for event in timeline["traceEvents"]:
+        required = REQUIRED[event["ph"]]
+        assert set(event) == {"ph", *required}
+        assert all(isinstance(event[key], (int, float) if kind is float else kind) for key, kind in required.items())
+        assert event.get("dur", 0) >= 0
+    ends = {event["id"] for event in timeline["traceEvents"] if event["ph"] == "f"}
+    begins = {event["id"] for event in timeline["traceEvents"] if event["ph"] == "s"}
+    assert ends == begins and {each.split(".")[1] for each in ends} == {"1", "2"}
+
+
+def chromium():
+    names = ("chromium", "chromium-browser", "google-chrome", "headless_shell")
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    found = [Path(folder, name) for folder, name in itertools.product(folders, names)]
+    return next((str(path) for path in found if os.access(path, os.X_OK)), None)
+
+
+@pytest.mark.skipif(chromium() is None, reason="needs chromium: apt-get install chromium")
+def test_a_browser_shows_the_page(make_world, tmp_path):
+    make_world("threads", 2, profile_to=str(tmp_path / "p"))
+    function_of(sleeping, "f")(np.full(2, 0.01))
+    synk.close()
+    page = (tmp_path / "p" / "report.html").as_uri()
+    command = [chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert shown.returncode == 0 and "Where the time went: 2 ranks" in shown.stdout
+    assert shown.stdout.count("<rect") > 4
