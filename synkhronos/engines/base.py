@@ -322,6 +322,10 @@ class Engine(ABC):
         With those that hold its inputs' values between calls.
         """
 
+    def states(self, compiled: Any) -> List[Any]:
+        """Return those of the shared variables that hold inputs' values between calls."""
+        return []
+
     @abstractmethod
     def convert(self, input: Input, value: Any, argument: str) -> Any:
         """Return ``value`` as the function takes it: converted, if the engine itself would convert it.

@@ -27,7 +27,7 @@ from . import signature
 from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
-from .changes import tell, watched
+from .changes import entries_of, tell, watched
 from .checks import FirstCalls
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
@@ -54,7 +54,8 @@ class Function:
 
     An input that goes whole to all ranks may keep its value between calls, ``In(s, value=0., update=s + x)``. Each rank
     keeps its own, in a shared variable that is among those of `get_shared`; without a value in a call it goes on from
-    there. What the program puts there on the master, ``f[s] = value``, all ranks have from the next call on.
+    there. What the program puts there on the master, ``f[s] = value``, all ranks have from the next call on; in a
+    random state that is put there they begin far apart.
 
     Attributes
     ----------
@@ -496,7 +497,7 @@ class Function:
         """
         if self.program.check and self._first_calls.left:
             options = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
-            return self._checked(args, dict(kwargs, **options, timeout=timeout))
+            return self._checked(self._bind(args, kwargs), dict(options, timeout=timeout))
         if timeout is not None:
             check_timeout(timeout)
         subset = None if output_subset is None else self._positions(output_subset)
@@ -599,8 +600,7 @@ class Function:
         """
         try:
             return self._compared(
-                args,
-                kwargs,
+                self._bind(args, kwargs),
                 dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout),
             )
         except SerialError as error:
@@ -717,12 +717,11 @@ class Function:
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
         return self._form.wrap(outputs, subset)
 
-    def _compared(self, args: Sequence[Any], kwargs: Dict[str, Any], options: Dict[str, Any]) -> Comparison:
-        """Return what `compare` does; options are the keywords that a call keeps for itself."""
+    def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
+        """Return what `compare` does; values are all inputs', options the keywords that a call keeps for itself."""
         subset = None if options["output_subset"] is None else self._positions(options["output_subset"])
         if options["timeout"] is not None:
             check_timeout(options["timeout"])
-        values = self._bind(tuple(args), kwargs)
         session = self.program.current()
         with session.lock:
             session.check()
@@ -745,21 +744,19 @@ class Function:
                     subject,
                     session,
                     given,
-                    lambda: self(*args, **kwargs, **options),
+                    lambda: self(*values, **options),
                     lambda results: self._form.flat(results, subset),
                 )
             finally:
                 self._first_calls.left = max(0, left - 1)
 
-    def _checked(self, args: Sequence[Any], given: Dict[str, Any]) -> Any:
+    def _checked(self, values: Sequence[Any], options: Dict[str, Any]) -> Any:
         """Make a call that is compared with the serial function because the program was asked to check."""
-        kwargs = {key: value for key, value in given.items() if key not in signature.RESERVED}
-        options = {key: given[key] for key in signature.RESERVED}
         try:
-            found = self._compared(args, kwargs, options)
+            found = self._compared(values, options)
         except SerialError as error:
             self._first_calls.give_up(self, error.__cause__ or error, self.program.checked)
-            return self(*args, **given)
+            return self(*values, **options)
         self._first_calls.tell(self, found, self.program.checked)
         return found.results
 
@@ -810,8 +807,8 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             entries = watched(session, self.engine, self._shareds)
-            states = [self.engine.storage(one.state) for one in self._arguments.inputs if one.state is not None]
-            plans = self._plans = Plans(session, entries, self._common(entries), _with_cells(entries, states))
+            states = entries_of(session, self.engine, self.engine.states(self._compiled))
+            plans = self._plans = Plans(session, entries, self._common(entries), states)
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()
         return plans
@@ -830,8 +827,8 @@ class Function:
 
     def _common(self, entries: Sequence[SharedEntry]) -> List[SharedEntry]:
         """Return the variables of an exact function that must be the same on all ranks: not those with rows."""
-        rows = _with_cells(entries, [self.engine.storage(shared) for shared in self._variants.sliceable])
-        return [entry for entry in entries if self.exact and entry not in rows]
+        cells = [self.engine.storage(shared) for shared in self._variants.sliceable]
+        return [entry for entry in entries if self.exact and not any(entry.cell is cell for cell in cells)]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
         """Have every rank run a command that calls the function; tell first what the master alone has changed."""
@@ -869,11 +866,6 @@ class Function:
 
 def _mode(op: Any) -> Optional[str]:
     return None if op is MISSING or op.name is None else str(op)
-
-
-def _with_cells(entries: Sequence[SharedEntry], cells: Sequence[Any]) -> List[SharedEntry]:
-    """Return the entries of these storages."""
-    return [entry for entry in entries if any(entry.cell is cell for cell in cells)]
 
 
 def _array(value: Any) -> Any:

@@ -193,6 +193,7 @@ class Plans:
         states: Sequence[SharedEntry] = (),
     ) -> None:
         self.session, self.watched, self.common, self.states = weakref.ref(session), watched, common, states
+        self._all = [*watched, *(entry for entry in states if entry not in watched)]
         self._kept: Dict[Any, Kept] = {}
         self._next = 0
 
@@ -212,7 +213,7 @@ class Plans:
 
     def are_known(self) -> bool:
         """Return whether the variables hold what commands have left in them; for 20 it takes half a microsecond."""
-        for entry in self.watched:
+        for entry in self._all:
             if entry.cell[0] is not entry.known:
                 return False
         return True
@@ -226,12 +227,12 @@ class Plans:
 
     def release(self) -> None:
         """Let go of what the variables held before a long command, in which functions may put new values beside it."""
-        for entry in self.watched:
+        for entry in self._all:
             entry.known = None
 
     def note(self) -> None:
         """Note what the variables hold after a command."""
-        for entry in self.watched:
+        for entry in self._all:
             entry.known = entry.cell[0]
 
 

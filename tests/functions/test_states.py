@@ -196,6 +196,14 @@ def test_a_default_that_is_replaced_is_for_one_call(ranks, words):
             f["no such input"] = 1
 
 
+def test_comparisons_use_a_default_that_is_replaced(ranks, words):
+    f, a, _ = counter(lambda inputs, output: words.function([], (output, "max"), bcast_inputs=inputs))
+    f[a] = 5.0
+    for expected in (25, 28):  # 10 + 5 * 3, and the default is 1 again
+        found = f.compare(3)
+        assert bool(found) and found.results == expected
+
+
 def test_after_close_it_goes_on(make_world, words):
     x, s = T.dvector("x"), T.dscalar("s")
     for launcher, n in (("threads", 2), ("fork", 2), ("threads", 3)):
@@ -224,6 +232,10 @@ def test_functions_with_one_container(ranks, words):
     up[s] = 6
     down(1)
     assert look(1).tolist() == [5.0] * ranks.n
+    up[s] = 8  # a function that cannot be given the value has it, too
+    assert look(1).tolist() == [8.0] * ranks.n
+    look[s] = 9
+    assert look(1).tolist() == [9.0] * ranks.n and up[s] == 9
     with pytest.raises(TypeError, match="at most 1 inputs"):
         look(1, 2)
 
@@ -251,6 +263,25 @@ def test_states_of_several_kinds(ranks, words):
         numbers = ours().reshape(ranks.n, 3)
         np.testing.assert_array_equal(numbers[0], theirs())
         assert len(np.unique(numbers)) == 3 * ranks.n
+    for f in (ours, theirs):
+        f[state] = np.random.RandomState(7)
+    seeded = [ours().reshape(ranks.n, 3) for _ in range(2)]
+    np.testing.assert_array_equal(np.stack(seeded)[:, ranks.root], [theirs(), theirs()])
+    assert len(np.unique(seeded)) == 6 * ranks.n
+    ours["s"] = np.random.RandomState(7)  # all begin again
+    np.testing.assert_array_equal([ours().reshape(ranks.n, 3) for _ in range(2)], seeded)
+
+
+def test_a_sparse_matrix(ranks, words):
+    from scipy.sparse import csr_matrix as matrix
+    from theano import sparse
+
+    x, s = T.dscalar("x"), sparse.csr_matrix("s")
+    inputs = [x, L.In(s, value=matrix(np.eye(2)), update=sparse.mul(s, x))]
+    f = words.function([], (sparse.sp_sum(s), "gather"), bcast_inputs=inputs)
+    assert [f(2.0).tolist(), f(3.0).tolist(), f(1.0).tolist()] == [[2.0] * ranks.n, [4.0] * ranks.n, [12.0] * ranks.n]
+    f[s] = matrix(5 * np.eye(2))
+    assert [f(2.0).tolist(), f(1.0).tolist()] == [[10.0] * ranks.n, [20.0] * ranks.n]
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

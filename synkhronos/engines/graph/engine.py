@@ -200,6 +200,9 @@ class GraphEngine(Engine):
                 found.append(shared)
         return found
 
+    def states(self, compiled: Any) -> List[Any]:
+        return [state for state in map(states.state_of, compiled.maker.inputs) if state is not None]
+
     def convert(self, input: Input, value: Any, argument: str) -> Any:
         if value is None and input.type is None:
             return None  # the library does not look at None
