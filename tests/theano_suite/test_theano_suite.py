@@ -15,6 +15,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.theano
 
+#: In which a module has ended, even if nothing is compiled yet.
+TIMEOUT_S = 400
+
 #: The modules, and how many of their tests pass with Theano's own functions.
 MODULES = {
     "test_builders": 28,
@@ -29,6 +32,9 @@ MODULES = {
     "test_profiling": 2,
     "test_shared": 9,
 }
+
+#: How functions are linked: by Python alone, or as Theano's default does, with C. (Its tests count calls of C code.)
+CASES = [("py", module) for module in MODULES if module != "test_profiling"] + [("cvm", module) for module in MODULES]
 
 #: Those that do not pass with ours, by the number of ranks.
 DIFFERENT = {
@@ -56,17 +62,18 @@ DIFFERENT = {
 NOT_CALLED = {"T_function::test_extra_inputs": 0, "T_OpFromGraph::test_compute_test_value": 2}
 
 
-def reports_of(tmp_path, module, *options, timeout=400):
+def reports_of(tmp_path, linker, module, *options):
     """Run a module; return how each of its tests has ended, by "theano" and by the number of ranks."""
     file = tmp_path / "report.json"
-    flags = ",".join(filter(None, [os.environ.get("THEANO_FLAGS"), "gcc.cxxflags=-O0"]))  # they compile for minutes
+    # What asks for C by itself is compiled for minutes otherwise.
+    flags = ",".join(filter(None, [os.environ.get("THEANO_FLAGS"), "gcc.cxxflags=-O0", f"linker={linker}"]))
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("child.py")), module, str(file), *options],
         cwd=str(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         universal_newlines=True,
-        timeout=timeout,
+        timeout=TIMEOUT_S,
         env=dict(os.environ, PYTHONPATH=str(ROOT), THEANO_FLAGS=flags),
     )
     assert done.returncode == 0 and file.exists(), done.stdout[-4000:]
@@ -89,9 +96,10 @@ def around(serial, parallel):
     return found
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_module(tmp_path, module):
-    reports = reports_of(tmp_path, module, "--ranks", "1", "2")
+@pytest.mark.timeout(TIMEOUT_S + 20)
+@pytest.mark.parametrize("linker, module", CASES)
+def test_module(tmp_path, linker, module):
+    reports = reports_of(tmp_path, linker, module, "--ranks", "1", "2")
     serial = passed(reports["theano"])
     assert len(serial) == MODULES[module], "another Theano than 1.0.5?"
     expected = set(DIFFERENT[1].get(module, ()))
@@ -115,7 +123,7 @@ def test_so_many_pass():
 
 def test_functions_that_are_handed_back_are_found(tmp_path):
     """The planted fault: all tests pass, because the functions are Theano's own."""
-    reports = reports_of(tmp_path, "test_function", "--ranks", "1", "--fault")
+    reports = reports_of(tmp_path, "py", "test_function", "--ranks", "1", "--fault")
     assert len(passed(reports["1"])) == MODULES["test_function"]
     called = [name for name, test in reports["theano"].items() if test["around"]]
     assert called and around(reports["theano"], reports["1"]) == called
