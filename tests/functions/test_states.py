@@ -186,6 +186,19 @@ def test_what_the_program_puts_there_reaches_all_ranks(ranks, words, caplog):
     assert "changed on the master alone" not in caplog.text
 
 
+def test_several_that_are_put_there_at_once(ranks, words):
+    x, total, n = T.dvector("x"), T.dscalar("total"), T.lvector("n")
+    given = [L.In(total, value=0.0, update=total + x.mean()), L.In(n, value=np.zeros(2, int), update=n + 1)]
+    f = words.function([x], [(total, "gather"), (n, "gather")], bcast_inputs=given)
+    f(X)
+    for i in range(3):
+        f[total], f[n] = 5.0 + i, np.array([i, -i])
+        totals, ns = f(X)
+        assert totals.tolist() == [5.0 + i] * ranks.n and ns.tolist() == [i, -i] * ranks.n
+        f.as_theano(X)
+        assert f(X)[1].tolist() == [i + 2, -i + 2] * ranks.n
+
+
 def test_a_default_that_is_replaced_is_for_one_call(ranks, words):
     ours, a, s = counter(lambda inputs, output: words.function([], (output, "max"), bcast_inputs=inputs))
     theirs, their_a, their_s = counter(lambda inputs, output: L.function(inputs, output))
