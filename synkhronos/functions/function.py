@@ -233,7 +233,8 @@ class Function:
         Returns
         -------
         Data or tuple of Data
-            One per input; a single one alone.
+            One per input; a single one alone. The last inputs are left out if they keep a value between calls and none
+            is given.
 
         Raises
         ------
@@ -251,9 +252,13 @@ class Function:
         >>> f.build_inputs([[1, 2], [3, 4]], [0, 1])
         (<Data 'x': float32 (2, 2)>, <Data 'y': int32 (2,)>)
         """
-        inputs = self._arguments.inputs
-        values = self._bind(args, kwargs)
-        for given, label in zip(inputs, self._arguments.labels):
+        inputs, values = self._arguments.inputs, self._bind(args, kwargs)
+        while values and values[-1] is signature.KEPT:
+            values.pop()
+        for given, label, value in zip(inputs, self._arguments.labels, values):
+            if value is signature.KEPT:
+                expected = "a value, because one is given for an input after it"
+                raise ArgumentTypeError(label, expected, "none", "list it last, or pass its value as well")
             if given.type is None:
                 raise ArgumentTypeError(label, "a dense array", str(given.variable), "pass it to the call instead")
         made = [

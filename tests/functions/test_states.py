@@ -323,6 +323,21 @@ def test_without_a_first_value_it_is_given_in_every_call(two, words):
         f()
 
 
+def test_inputs_are_built_of_what_is_given(two, words):
+    x, s, a = T.dvector("x"), T.dvector("s"), T.dscalar("a")
+    kept = L.In(s, value=np.zeros(2), update=s + 1)
+    f = words.function([x], [(x * a, "gather"), (s, "gather")], bcast_inputs=[a, kept])
+    for _ in range(2):
+        data = f.build_inputs(X, 2.0)
+        assert [one.name for one in data] == ["x", "a"]
+        np.testing.assert_array_equal(f(*data)[0], 2 * X)
+    assert f[s].tolist() == [2, 2]
+    assert f(*f.build_inputs(X, 1.0, [5, 6]))[1].tolist() == [5, 6] * 2
+    middle = words.function([x], (x * a + s.sum(), "gather"), bcast_inputs=[kept, L.In(a, value=2.0)])
+    with refuses(TypeError, "input 's' (argument 1)", "a value, because", "none", "list it last"):
+        middle.build_inputs(X)
+
+
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
