@@ -55,7 +55,7 @@ class Function:
     An input that goes whole to all ranks may keep its value between calls, ``In(s, value=0., update=s + x)``. Each rank
     keeps its own, in a shared variable that is among those of `get_shared`; without a value in a call it goes on from
     there. What the program puts there on the master, ``f[s] = value``, all ranks have from the next call on; in a
-    random state that is put there they begin far apart.
+    random state that is put there they begin far apart. What it writes into the array, ``f[s][0] = 1``, cannot be seen.
 
     Attributes
     ----------
@@ -291,7 +291,9 @@ class Function:
         return self.compiled[item]
 
     def __setitem__(self, item: Any, value: Any) -> None:
-        self.compiled[item] = value  # other ranks are given it with the next call: `_plans_in`, `_run`
+        self.compiled[item] = value  # other ranks are given it with the next call: `_run`
+        if self._plans is not None:
+            self._plans.changed(self.compiled[item])  # it may be the same array: f[item] += 1
 
     def __contains__(self, item: Any) -> bool:
         return bool(item in self.compiled)
@@ -730,7 +732,7 @@ class Function:
         session = self.program.current()
         with session.lock:
             session.check()
-            self._plans_in(session)
+            give(self._plans_in(session).states, session)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             self._planner.division(session, n_rows, options["batch_s"], options["num_slices"])  # which may refuse it
             subject = Subject(
@@ -841,7 +843,7 @@ class Function:
         if plans.may_be_parted():
             refuse_parted(self, session, plans.common)
         if not plans.are_known():
-            give([entry for entry in plans.states if entry.cell[0] is not entry.known], session)
+            give(plans.states, session)
             tell(self, session, plans.watched)
         if command.has_steps:
             plans.release()

@@ -113,7 +113,11 @@ def put_back(session: Session, numbers: Sequence[int]) -> Iterator[None]:
 
 
 def give(entries: Sequence[SharedEntry], session: Session) -> None:
-    """Give all ranks the master's values of variables; a random stream goes on far apart on each, as after `fork`."""
+    """Give all ranks what the program has put into the master's variables since the last command.
+
+    Random streams go on far apart on each rank, as after `fork`.
+    """
+    entries = [entry for entry in entries if entry.cell[0] is not entry.known]
     if entries:
         kept: Dict[int, Any] = {}  # by number: arrays that lie in the pool until all ranks have read them
         others: List[Pickled] = []

@@ -199,6 +199,29 @@ def test_several_that_are_put_there_at_once(ranks, words):
         assert f(X)[1].tolist() == [i + 2, -i + 2] * ranks.n
 
 
+def test_in_place_operators(ranks, words):
+    """`f[s] += 1` changes the array, and puts it back; what ranks hold of another state is left alone."""
+    x, s, own = T.dvector("x"), T.dvector("s"), T.dscalar("own")
+    given = [L.In(s, value=np.zeros(2), update=s + 1), L.In(own, value=0.0, update=own + x.sum())]
+    f = words.function([x], [(s, "gather"), (own, "gather")], bcast_inputs=given)
+    sums = np.array([part.sum() for part in parts_of(ranks.n)])
+    for i in range(3):
+        found, kept = f(X)
+        assert found.tolist() == [11.0 * i] * (2 * ranks.n)
+        np.testing.assert_array_equal(kept, i * sums)
+        f[s] += 10
+
+
+def test_comparisons_begin_with_what_was_put_there(ranks, words):
+    x, s = T.dvector("x"), T.dscalar("s")
+    f = words.function([x], (s * x, "gather"), bcast_inputs=[L.In(s, value=1.0, update=s + 1)])
+    for value in (5.0, 7.0):
+        f[s] = value
+        found = f.compare(X)
+        assert bool(found), found
+        np.testing.assert_array_equal(found.results, value * X)
+
+
 def test_a_default_that_is_replaced_is_for_one_call(ranks, words):
     ours, a, s = counter(lambda inputs, output: words.function([], (output, "max"), bcast_inputs=inputs))
     theirs, their_a, their_s = counter(lambda inputs, output: L.function(inputs, output))
