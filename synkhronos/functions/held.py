@@ -55,6 +55,9 @@ class PutBack(Command):
     def __init__(self, numbers: List[int], handles: List[List[Any]]) -> None:
         self.numbers, self.handles = numbers, handles
 
+    def undeposited(self, failed: bool) -> Sequence[int]:
+        return () if failed else self.numbers
+
     def run(self, context: RankContext) -> None:
         entries = [context.shareds[number] for number in self.numbers]
         values = [np.array(context.pools.attach(handles[context.rank])) for handles in self.handles]

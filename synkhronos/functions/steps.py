@@ -147,6 +147,8 @@ class RunSteps(Command):
 
     has_steps = True
     _on_step: Optional[OnStep] = None
+    _told = 0  # steps of which `on_step` was told: not twice, if the command is repeated
+    _ended = False
 
     def __init__(self, name: str, steps: Steps, on_step: Optional[OnStep] = None) -> None:
         self.name, self.steps = name, steps
@@ -158,6 +160,9 @@ class RunSteps(Command):
     @property
     def title(self) -> str:
         return f"steps of function {self.name}"
+
+    def undeposited(self, failed: bool) -> Sequence[int]:
+        return self.steps.plans[0].writes if failed else ()  # the steps before have been made
 
     def details(self, context: RankContext) -> str:
         return f"{sum(self.steps.counts)} steps"
@@ -184,11 +189,15 @@ class RunSteps(Command):
         is_root = context.rank == context.root
         store = context.results = Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=is_root)
         context.barrier.wait()  # all ranks have memory for all outputs, and their hosts for inputs, or none begins
+        context.begin_changes(steps.plans[0].writes, keeps=True)
         plans = list(steps.plans)
         totals = _Totals(steps, plans, context) if steps.total else None
         n_steps = self._make(prepared, plans, values, store, totals, context)
         found = None if totals is None else totals.finish(n_steps)
-        return Made(n_steps, store.stored(), found, plans if is_root else None)
+        made = Made(n_steps, store.stored(), found, plans if is_root else None)
+        if steps.plans[0].writes:
+            context.commit_changes(steps.plans[0].writes, made)
+        return made
 
     def _make(
         self,
@@ -230,9 +239,12 @@ class RunSteps(Command):
                     totals.add(division, outputs)
                 store.put(i, division, [engine.to_host(output) for output in outputs] if on_device else outputs)
             if self._on_step is not None and goes_on:
-                self.failed_step = i  # if it raises
-                goes_on = self._on_step(i, presented(each.plan, context, outputs))
-                self.failed_step = None
+                if i == self._told:
+                    self.failed_step = i  # if it raises
+                    self._ended = not self._on_step(i, presented(each.plan, context, outputs))
+                    self.failed_step = None
+                    self._told += 1
+                goes_on = not (self._ended and i + 1 == self._told)
                 if not goes_on:
                     words[STOP_REQUESTED] = barrier.command
             if steps.asks and collective:  # all ranks are here

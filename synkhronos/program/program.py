@@ -72,6 +72,7 @@ class SessionOptions(NamedTuple):
     keep_heap: bool = True
     exact: bool = False
     check: bool = False
+    heal: int = 0
     recorded: bool = False
 
 
@@ -342,6 +343,7 @@ class Program:
                     _profile_path(rank) if options.profile else None,
                     options.keep_heap,
                     hosts,
+                    options.heal > 0,
                 )
                 for rank in near
                 if rank != root
@@ -381,6 +383,7 @@ class Program:
                 options.seed,
                 options.random,
                 hosts,
+                options.heal,
             )
         except BaseException as error:
             starter.kill()

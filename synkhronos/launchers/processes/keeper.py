@@ -36,6 +36,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ...errors import SynkhronosError
@@ -95,9 +96,14 @@ class Keeper(Servant):
 
         super().__init__("the keeper", work)
 
-    def spawn(self, configs: List[RankConfig], size: int, descriptors: Descriptors) -> List[int]:
-        """Fork one rank per config, for a session of ``size`` ranks; return their process ids."""
-        answer = self.ask(("spawn", configs, size, list(descriptors.pools)), descriptors.flat(), FORK_TIMEOUT_S)
+    def spawn(
+        self, configs: List[RankConfig], size: int, descriptors: Descriptors, more: bool = False
+    ) -> List[int]:
+        """Fork one rank per config, for a session of ``size`` ranks; return their process ids.
+
+        The ranks that there are end, unless these are ``more`` of their session.
+        """
+        answer = self.ask(("spawn", configs, size, list(descriptors.pools), more), descriptors.flat(), FORK_TIMEOUT_S)
         if isinstance(answer, str):
             raise SynkhronosError(answer)
         pids: List[int] = answer
@@ -106,6 +112,10 @@ class Keeper(Servant):
     def load(self, path: Sequence[str], modules: Sequence[str]) -> None:
         """Import modules, as far as they are there, so that ranks forked later have them; ``path`` is searched, too."""
         self.ask(("load", list(path), list(modules)), (), LOAD_TIMEOUT_S)
+
+    def end_rank(self, pid: int) -> None:
+        """Kill one rank, if it lives, and wait until it is gone."""
+        self.ask(("end_rank", pid), (), KILL_TIMEOUT_S)
 
     def kill(self) -> None:
         """Kill every rank and wait until all are gone; a keeper that does not is killed, and the ranks with it."""
@@ -169,12 +179,15 @@ class _Watch:
             for fd in fds:
                 os.close(fd)
 
-    def spawn(self, fds: List[int], configs: List[RankConfig], size: int, idents: List[int]) -> Any:
-        """Fork the ranks of a new session; those of an earlier one, which the master has given up, end."""
-        self.kill([])
-        descriptors = Descriptors.of_flat(fds, len(configs), idents)
-        block = self.block = ControlBlock(size, descriptors.block, configs[0].hosts)
-        block.fd = -1  # it is closed with the others that came
+    def spawn(self, fds: List[int], configs: List[RankConfig], size: int, idents: List[int], more: bool) -> Any:
+        """Fork ranks: of a new session (those of an earlier one, which the master has given up, end), or one's more."""
+        descriptors, pids = Descriptors.of_flat(fds, len(configs), idents), []
+        if not more:
+            self.kill([])
+            self.block = ControlBlock(size, descriptors.block, configs[0].hosts)
+            self.block.fd = -1  # it is closed with the others that came
+        block = self.block
+        assert block is not None
         for i, config in enumerate(configs):
             try:
                 pid = os.fork()
@@ -184,7 +197,8 @@ class _Watch:
             if pid == 0:
                 self._become(config, i, block, descriptors)
             self.ranks[pid] = config.rank
-        return list(self.ranks)
+            pids.append(pid)
+        return pids
 
     def _become(self, config: RankConfig, position: int, block: ControlBlock, descriptors: Descriptors) -> None:
         """Be a rank, and never return."""
@@ -216,6 +230,14 @@ class _Watch:
                 except Exception:
                     pass  # a rank that needs it will say why
         gc.freeze()
+
+    def end_rank(self, fds: List[int], pid: int) -> None:
+        """Kill a rank and wait for it."""
+        if pid in self.ranks:
+            os.kill(pid, signal.SIGKILL)  # (as below)
+        while pid in self.ranks:
+            self.reap()
+            time.sleep(0.0005)
 
     def kill(self, fds: List[int]) -> None:
         """Kill all ranks and wait for them."""

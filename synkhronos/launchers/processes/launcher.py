@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 from ...errors import SynkhronosError
+from ...memory.attach import PoolMap
 from ...memory.memfd import nameless_file
 from ...memory.pool import Pool
 from ...runtime.exit_status import describe_state
@@ -23,6 +24,7 @@ class ProcessLauncher(Launcher):
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
         self._pids: Dict[int, int] = {}
+        self._configs: Dict[int, RankConfig] = {}
         self._block: Any = None
         self._stacks = -1  # while the ranks live, a file for their stacks
         self._streams = Streams([])
@@ -46,6 +48,7 @@ class ProcessLauncher(Launcher):
             except BaseException:
                 self._tidy()
                 raise
+            self._configs = {config.rank: config for config in configs}
             self._pids = {config.rank: pid for config, pid in zip(configs, pids)}
             # Asked with every command: without a detour.
             self.is_alive, self.forward = self.keeper.alive, self._streams.forward  # type: ignore[method-assign]
@@ -93,6 +96,17 @@ class ProcessLauncher(Launcher):
                 return False
             time.sleep(0.0005)
         return True
+
+    def end(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            self.keeper.end_rank(self._pids[rank])
+
+    def replace(self, rank: int, taken: Sequence[Tuple[int, int]], pools: PoolMap) -> None:
+        config = self._configs[rank]._replace(taken=taken)
+        position = list(self._configs).index(rank)
+        streams = self._streams.fds()[2 * position : 2 * position + 2]
+        descriptors = Descriptors(self._block.fd, self._stacks, streams, pools.filenos())
+        (self._pids[rank],) = self.keeper.spawn([config], self._block.size, descriptors, more=True)
 
     def kill(self) -> None:
         if self._stacks >= 0:
