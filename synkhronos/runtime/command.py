@@ -149,7 +149,6 @@ class Start(Command):
     """Answer, so that `fork` learns whether every rank works."""
 
     title = "start"
-    repeats = False
 
     def run(self, context: RankContext) -> None:
         pass
