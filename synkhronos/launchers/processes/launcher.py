@@ -19,10 +19,10 @@ from .rank_main import ASK_FOR_STACKS, fatal_error
 
 
 class ProcessLauncher(Launcher):
-    """Has the keeper fork the ranks."""
+    """Has the keeper fork the ranks, and another process that stands by if one of them is to be replaced."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper = keeper
+    def __init__(self, keeper: Keeper, standby: bool = False) -> None:
+        self.keeper, self._standby = keeper, standby
         self._pids: Dict[int, int] = {}
         self._configs: Dict[int, RankConfig] = {}
         self._block: Any = None
@@ -44,6 +44,7 @@ class ProcessLauncher(Launcher):
                         self._streams.fds(),
                         {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()},
                     ),
+                    self._standby,
                 )
             except BaseException:
                 self._tidy()
@@ -102,11 +103,10 @@ class ProcessLauncher(Launcher):
             self.keeper.end_rank(self._pids[rank])
 
     def replace(self, rank: int, taken: Sequence[Tuple[int, int]], pools: PoolMap) -> None:
+        configs = list(self._configs.values())
+        descriptors = Descriptors(self._block.fd, self._stacks, self._streams.fds(), pools.filenos())
         config = self._configs[rank]._replace(taken=taken)
-        position = list(self._configs).index(rank)
-        streams = self._streams.fds()[2 * position : 2 * position + 2]
-        descriptors = Descriptors(self._block.fd, self._stacks, streams, pools.filenos())
-        (self._pids[rank],) = self.keeper.spawn([config], self._block.size, descriptors, more=True)
+        self._pids[rank] = self.keeper.replace(config, configs, descriptors, self._standby)
 
     def kill(self) -> None:
         if self._stacks >= 0:
