@@ -7,19 +7,16 @@ killed: `SimulatedDeath`, raised inside a rank, takes the place of its death.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 import traceback
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Dict, Iterable, List
 
-from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..profiling.recording import RECORDING
 from ..runtime.channel import RankEnd
 from ..runtime.context import RankContext
-from ..runtime.deposits import Deposits
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.serve import serve
 from ..sync.control_block import ControlBlock
@@ -38,23 +35,17 @@ class LocalLauncher(Launcher):
     def __init__(self) -> None:
         self._threads: Dict[int, threading.Thread] = {}
         self._fatal_errors: Dict[int, str] = {}
-        self._configs: Dict[int, RankConfig] = {}
-        self._block: Any = None
-        self._pools: Dict[int, Pool] = {}
         self._killed = False
         #: The ranks' contexts, for tests to look into.
         self.contexts: Dict[int, RankContext] = {}
 
     def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Pool]) -> None:
-        self._configs, self._block, self._pools = {config.rank: config for config in configs}, block, pools
         for config in configs:
-            self._start(config)
-
-    def _start(self, config: RankConfig) -> None:
-        name = f"synkhronos-rank-{config.rank}"
-        thread = threading.Thread(target=self._live, args=(config, self._block, self._pools), daemon=True, name=name)
-        self._threads[config.rank] = thread
-        thread.start()
+            thread = threading.Thread(
+                target=self._live, args=(config, block, pools), daemon=True, name=f"synkhronos-rank-{config.rank}"
+            )
+            self._threads[config.rank] = thread
+            thread.start()
 
     def _live(self, config: RankConfig, block: ControlBlock, pools: Dict[int, Pool]) -> None:
         status = EXIT_CODE_FAILED
@@ -64,10 +55,7 @@ class LocalLauncher(Launcher):
             self.contexts[config.rank] = context
             if len(block.spans[config.rank]):
                 RECORDING.add(config.rank, block.spans[config.rank])
-            channel = RankEnd(block, config.rank, pool, context.pools, policy)
-            if config.heals:
-                context.promises, context.deposits = channel.promise, Deposits.of(context)
-            serve(context, channel, self._watch)
+            serve(context, RankEnd(block, config.rank, pool, context.pools, policy), self._watch)
             status = 0
         except SimulatedDeath:
             status = -9
@@ -107,16 +95,6 @@ class LocalLauncher(Launcher):
         for thread in self._threads.values():
             thread.join(max(0.0, until - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads.values())
-
-    def end(self, ranks: Iterable[int]) -> None:
-        for rank in ranks:
-            self._threads[rank].join(5.0)  # it is dead, or about to see that the command was given up
-
-    def replace(self, rank: int, taken: Sequence[Tuple[int, int]], pools: PoolMap) -> None:
-        before = self._pools[rank]
-        before.abandon()
-        self._pools = {**self._pools, rank: Pool(rank, fd=os.dup(before.fileno()), taken=taken)}
-        self._start(self._configs[rank])
 
     def kill(self) -> None:
         self._killed = True

@@ -180,10 +180,6 @@ class Pool:
         block = self._block(*range_of(handle))
         return np.ndarray(handle.shape, handle.dtype, block)
 
-    def abandon(self) -> None:
-        """Free nothing any more: another pool has taken the memory over, and this one's arrays may die later."""
-        self._owner = -1
-
     def owns(self, array: NDArray[Any]) -> bool:
         """Return whether an array lies in this pool (one without elements lies in every pool)."""
         return array.size == 0 or 0 <= address(array) - self._address < self._window

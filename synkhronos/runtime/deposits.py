@@ -1,7 +1,7 @@
 """What a rank that takes another's place needs to have of it: the values of its variables, as of the last command.
 
-A rank's memory outlives it, and the master knows where in there the rank has *deposited* its values. What is deposited is
-never written to: functions work on copies, and what they leave is put beside it before the commit. ::
+A rank's memory outlives it, and the master knows where in there the rank has *deposited* its values. What is deposited
+is never written to: functions work on copies, and what they leave is put beside it before the commit. ::
 
     rank 1          cell          memory of rank 1                     the master knows
     ------------    ----------    ---------------------------------    ----------------
@@ -10,8 +10,8 @@ never written to: functions work on copies, and what they leave is put beside it
           ends      copy          [current]  [spare := copy]           current
           commit    copy          [spare  ]  [current]                 the other one
 
-So whenever a rank dies, all ranks can go back to where they were when the command began, and it is repeated. The master,
-whose death ends everything, puts copies aside for that instead, when a command begins.
+So whenever a rank dies, all ranks can go back to where they were when the command began, and it is repeated. The
+master, whose death ends everything, puts copies aside for that instead, when a command begins.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import math
 import time
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
-from ..errors import SynkhronosError
+from ..errors import SynkhronosError, WorkerTimeout
 from ..memory.handles import Handle
 from ..memory.pool import range_of
 from .command import Answer, Command
@@ -98,12 +98,14 @@ class Healing:
 
     def repaired(self, error: SynkhronosError, dead: int, command: Command, began: float) -> None:
         """Note a death that has been repaired, and say so in the log."""
-        what = str(error).split(";")[0]
+        what = str(error).split("; the session is closed")[0]
+        if isinstance(error, WorkerTimeout):
+            what = f"rank {error.rank} has not answered: {what}"
         self.deaths += [what] * dead
         self._of_command.append(what)
         took = time.monotonic() - began
         logger.warning(
-            "%s: another rank has taken its place, %.3g s later, and %s is repeated (%d of %d deaths)",
+            "%s: another process has taken its place, %.3g s later, and %s is repeated (%d of %d deaths)",
             what,
             took,
             command.title,

@@ -99,9 +99,7 @@ class Keeper(Servant):
 
         super().__init__("the keeper", work)
 
-    def spawn(
-        self, configs: List[RankConfig], size: int, descriptors: Descriptors, standby: bool = False
-    ) -> List[int]:
+    def spawn(self, configs: List[RankConfig], size: int, descriptors: Descriptors, standby: bool = False) -> List[int]:
         """Fork one rank per config, for a session of ``size`` ranks, and end those of an earlier one.
 
         Parameters
