@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from typing import Any, Dict, List, Sequence, Set, Tuple
+from typing import Any, Collection, Dict, List, Sequence, Set, Tuple
 
 from ..errors import SynkhronosError, WorkerTimeout
 from ..memory.handles import Handle
@@ -49,14 +48,14 @@ class Healing:
         self.deaths: List[str] = []
         self.held: List[Dict[int, Deposit]] = [{} for _ in range(size)]
         self._undeposited: Set[int] = set()
-        self._of_command: List[str] = []  # deaths in the command in progress
+        self._of_command: Dict[int, str] = {}  # by rank: deaths in the command in progress
 
     def __repr__(self) -> str:
         return f"Healing({len(self.deaths)} of {self.most} deaths)"
 
     def begin(self) -> None:
         """Begin with a command that was not tried before."""
-        self._of_command = []
+        self._of_command = {}
 
     def note(self, answers: Sequence[Answer]) -> None:
         """Note what the answers of ranks say about deposits."""
@@ -79,12 +78,13 @@ class Healing:
         handles = [each for each in self.held[rank].values() if isinstance(each, Handle)]
         return [range_of(handle) for handle in handles if math.prod(handle.shape)]
 
-    def why_not(self, command: Command, dead: int, context: Any) -> str:
-        """Return why the session cannot go on after the death of so many ranks, as a clause; "" if it can."""
-        if len(self.deaths) + dead > self.most:
+    def why_not(self, command: Command, dead: Collection[int], sent: bool, context: Any) -> str:
+        """Return why the session cannot go on after the death of these ranks, as a clause; "" if it can."""
+        if len(self.deaths) + len(dead) > self.most:
             return f"{len(self.deaths)} of at most {self.most} deaths have been repaired before"
-        if self._of_command:
-            return "it is the second time in this command; the first time " + self._of_command[0]
+        for rank in dead:
+            if sent and rank in self._of_command:
+                return "it is the second time in this command; the first time " + self._of_command[rank]
         if not command.repeats:
             return f"{command.title} cannot be repeated"
         if context.started or context.begun:
@@ -96,14 +96,27 @@ class Healing:
             return f"its values of {names} were not in shared memory"
         return ""
 
-    def repaired(self, error: SynkhronosError, dead: int, command: Command, began: float) -> None:
-        """Note a death that has been repaired, and say so in the log."""
+    def repaired(self, error: SynkhronosError, dead: Collection[int], command: Command, sent: bool, took: float) -> None:
+        """Note deaths that have been repaired, and say so in the log.
+
+        Parameters
+        ----------
+        error : SynkhronosError
+            What would have been raised.
+        dead : collection of int
+            The ranks.
+        command : Command
+        sent : bool
+            Whether the ranks had been given it.
+        took : float
+            Seconds.
+        """
         what = str(error).split("; the session is closed")[0]
         if isinstance(error, WorkerTimeout):
             what = f"rank {error.rank} has not answered: {what}"
-        self.deaths += [what] * dead
-        self._of_command.append(what)
-        took = time.monotonic() - began
+        self.deaths += [what] * len(dead)
+        if sent:
+            self._of_command.update(dict.fromkeys(dead, what))
         logger.warning(
             "%s: another process has taken its place, %.3g s later, and %s is repeated (%d of %d deaths)",
             what,

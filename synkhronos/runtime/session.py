@@ -516,7 +516,8 @@ class Session:
         dead = {rank for rank in self.others if self.block.ended[rank]}
         if isinstance(error, WorkerTimeout):
             dead.update(self._missing())
-        why_not = healing.why_not(command, len(dead), self.context)
+        sent = self.block.command_number >= self._number
+        why_not = healing.why_not(command, dead, sent, self.context)
         if own is not None and own.error is not None:
             why_not = why_not or "the master has raised an error, too"
         while not why_not:
@@ -533,7 +534,7 @@ class Session:
         if why_not:
             add_note(error, f"it was not repaired (heal={healing.most}): {why_not}")
             return False
-        healing.repaired(error, len(dead), command, began)
+        healing.repaired(error, dead, command, sent, time.monotonic() - began)
         self._fatal, self._command = None, command
         return True
 
