@@ -76,7 +76,8 @@ class CallFunction(Command):
         if self.plan is not None and may_be_refused(plan, context):
             context.pools.check_room(prepared.far(self.rows))
             context.barrier.wait()  # no rank begins unless the hosts of all have room, and the files
-        context.begin_changes(plan.writes)
+        if plan.writes:
+            context.begin_changes(plan.writes)
         outputs, change, division = call(prepared, values, self.rows, None, context)
         self.division = division
         if plan.dtypes is None:

@@ -199,7 +199,8 @@ class RunSteps(Command):
         is_root = context.rank == context.root
         store = context.results = Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=is_root)
         context.barrier.wait()  # all ranks have memory for all outputs, and their hosts for inputs, or none begins
-        context.begin_changes(steps.plans[0].writes, keeps=True)
+        if steps.plans[0].writes:
+            context.begin_changes(steps.plans[0].writes, keeps=True)
         plans = list(steps.plans)
         totals = _Totals(steps, plans, context) if steps.total else None
         n_steps = self._make(prepared, plans, values, store, totals, context)

@@ -274,8 +274,8 @@ class RankContext:
 
     def begin_changes(self, numbers: Sequence[int], keeps: bool = False) -> None:
         """Begin to change variables by a function, if dead ranks are replaced: see `Deposits.begin`."""
-        if self.deposits is not None and numbers:
-            self.deposits.begin([self.shareds[number] for number in numbers], keeps)
+        assert self.deposits is not None
+        self.deposits.begin([self.shareds[number] for number in numbers], keeps)
 
     def commit_changes(self, numbers: Sequence[int], result: Any) -> None:
         """Commit what a function has changed, on all ranks or on none; ``result`` is what the command returns."""

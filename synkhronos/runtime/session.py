@@ -191,9 +191,11 @@ class Session:
             self.check()
             self._running, self._updates = True, updates
             try:
-                results = self._execute(command, self.timeout if timeout is None else timeout)
-                if self.healing is not None and command.undeposited(False):
-                    self._deposit(command.undeposited(False))
+                timeout = self.timeout if timeout is None else timeout
+                if self.healing is None:
+                    results = self._execute(command, timeout)
+                else:
+                    results = self._execute_and_heal(command, timeout)
                 try:
                     return command.finish(results, self.context)
                 except Aborted:  # some of the results have to come from other hosts
@@ -214,7 +216,7 @@ class Session:
         """Have all ranks deposit values that they have changed by themselves."""
         assert self.healing is not None
         self.healing.set_undeposited(numbers)
-        self._execute(Deposit(numbers), self.timeout)
+        self._execute_and_heal(Deposit(numbers), self.timeout)
         self.healing.set_undeposited(())
 
     def _given_up(self) -> SynkhronosError:
@@ -234,18 +236,20 @@ class Session:
         if self.closed:
             raise StateError(f"the session is closed ({self.closed}): call synkhronos.fork() again")
 
-    def _execute(self, command: Command, timeout: Optional[float]) -> List[Any]:
-        """Have the command executed, again if a rank dies that can be replaced; return the results in rank order."""
-        if self.healing is None:
-            return self._try(command, timeout)
+    def _execute_and_heal(self, command: Command, timeout: Optional[float]) -> List[Any]:
+        """Do what `_execute` does, again if a rank dies that can be replaced."""
+        assert self.healing is not None
         self.healing.begin()
         while True:
             try:
-                return self._try(command, timeout)
+                results = self._execute(command, timeout)
             except _Healed:
-                pass
+                continue
+            if command.undeposited(False):
+                self._deposit(command.undeposited(False))
+            return results
 
-    def _try(self, command: Command, timeout: Optional[float]) -> List[Any]:
+    def _execute(self, command: Command, timeout: Optional[float]) -> List[Any]:
         """Send the command, execute it here, and collect the answers; return the results in rank order."""
         number, own = self._number + 1, None
         while self.dropped:
@@ -573,7 +577,7 @@ class Session:
         if self.context.replicas is not None:
             plans = {place: prepared.plan for place, prepared in self.context.plans.items()}
             held = {rank: healing.held[rank] for rank in dead}
-            self._try(self.context.replicas.rejoin(held, plans), None)
+            self._execute(self.context.replicas.rejoin(held, plans), None)
 
     def _end(self, why: str) -> None:
         """End the session at once."""
