@@ -2,10 +2,10 @@
 
 import logging
 import os
-import random
 import signal
-import threading
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -15,6 +15,9 @@ import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
+sys.path.insert(0, str(Path(__file__).parent))
+from killer import Killer, flat, kill, pid_of  # noqa: E402
+
 ROWS, ROUNDS = 24, 12
 
 
@@ -23,48 +26,6 @@ def closed():
     synk.close()
     yield
     synk.close()
-
-
-def pid_of(rank):
-    return PROGRAM.session.launcher.pid(rank)
-
-
-def kill(rank, number=signal.SIGKILL):
-    os.kill(pid_of(rank), number)
-
-
-class Killer:
-    """Called before every operation: kills a rank in the middle of half of them, or a little later.
-
-    Each rank in its turn: two kills in one command are of different ranks.
-    """
-
-    def __init__(self, ranks, seed=0):
-        self.random, self.ranks, self.kills, self._timer = random.Random(seed), list(ranks), 0, None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self._wait()
-
-    def _wait(self):
-        if self._timer is not None:
-            self._timer.join()
-            self._timer = None
-
-    def __call__(self):
-        self._wait()
-        if self.random.random() < 0.5:
-            self._timer = threading.Timer(self.random.uniform(0, 0.02), self._kill)
-            self._timer.start()
-
-    def _kill(self):
-        try:
-            kill(self.ranks[self.kills % len(self.ranks)])
-        except OSError:  # another one is just taking its place
-            return
-        self.kills += 1
 
 
 def build():
@@ -112,13 +73,6 @@ def training(rounds, disturb=lambda: None):
         else:
             synk.scatter(w, data[:, 0])
     return found, synk.gather(w), synk.gather(v, nd_up=1)
-
-
-def flat(values):
-    """Return everything in nested lists as bytes."""
-    if isinstance(values, (list, tuple)):
-        return [each for value in values for each in flat(value)]
-    return [np.asarray(values).tobytes()]
 
 
 def test_a_training_in_which_ranks_are_killed_ends_like_the_undisturbed_one():
