@@ -96,7 +96,9 @@ class Healing:
             return f"its values of {names} were not in shared memory"
         return ""
 
-    def repaired(self, error: SynkhronosError, dead: Collection[int], command: Command, sent: bool, took: float) -> None:
+    def repaired(
+        self, error: SynkhronosError, dead: Collection[int], command: Command, sent: bool, took: float
+    ) -> None:
         """Note deaths that have been repaired, and say so in the log.
 
         Parameters

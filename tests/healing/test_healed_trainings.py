@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from library import L, T
+from library import NAME, L, T
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
@@ -13,7 +13,7 @@ from synkhronos.program.program import PROGRAM
 sys.path.insert(0, str(Path(__file__).parent))
 from killer import Killer, flat  # noqa: E402
 
-pytestmark = [pytest.mark.theano, pytest.mark.pytensor, pytest.mark.timeout(600)]
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(600)]
 
 STEPS, ROWS, INPUTS, HIDDEN = 300, 96, 12, 20
 
@@ -31,14 +31,15 @@ def network(exact):
     x, y = T.dmatrix("x"), T.dvector("y")
     w = L.shared(random.randn(INPUTS, HIDDEN) / 4, "w")
     v = L.shared(random.randn(HIDDEN) / 4, "v")
-    stream = L.random_streams(4)
     hidden = T.tanh(T.dot(x, w))
-    dropped = hidden * (stream.uniform((HIDDEN,)) > 0.3)
+    dropped = hidden
+    for stream in L.streams(4):
+        dropped = dropped * (stream.uniform((HIDDEN,)) > 0.1)
     found = []
     for layer in (dropped, hidden):
         loss = T.sqr(T.dot(layer, v) - y).mean()
         updates, kept = [], []
-        for param, gradient in zip((w, v), L.grad(loss, [w, v])):
+        for param, gradient in zip((w, v), T.grad(loss, [w, v])):
             velocity = L.shared(np.zeros_like(param.get_value()), "velocity")
             step = 0.9 * velocity - 0.02 * gradient
             updates += [(velocity, step), (param, param + step)]
@@ -80,7 +81,7 @@ def test_the_bits_are_those_of_the_undisturbed_training(n):
     expected = flat(trained())
     synk.close()
     synk.fork(n, seed=2, heal=1000)
-    with Killer(PROGRAM.session.others, likely=0.4) as killer:
+    with Killer(PROGRAM.session.others, likely=0.7) as killer:
         found = flat(trained(killer))
     assert found == expected
-    assert killer.kills >= len(PROGRAM.session.healing.deaths) >= 25
+    assert killer.kills >= len(PROGRAM.session.healing.deaths) >= 30

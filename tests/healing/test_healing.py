@@ -99,7 +99,9 @@ def test_the_log_says_who_died_of_what_where_and_when(caplog, standby):
         f()
     (record,) = caplog.records
     said = record.getMessage()
-    assert f"rank 1 (pid {before}) was killed by SIGKILL" in said and "function step is repeated (1 of 2 deaths)" in said
+    assert (
+        f"rank 1 (pid {before}) was killed by SIGKILL" in said and "function step is repeated (1 of 2 deaths)" in said
+    )
     assert pid_of(1) != before
     np.testing.assert_array_equal(synk.gather(w), [[2.0] * 3] * 2)
 
