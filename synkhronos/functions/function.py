@@ -56,7 +56,7 @@ class Function:
     An input that goes whole to all ranks may keep its value between calls, ``In(s, value=0., update=s + x)``. Each rank
     keeps its own, in a shared variable that is among those of `get_shared`; without a value in a call it goes on from
     there. What the program puts there on the master, ``f[s] = value``, all ranks have from the next call on; in a
-    random state that is put there they begin far apart.
+    random state that is put there they begin far apart. What it writes into the array, ``f[s][0] = 1``, cannot be seen.
 
     Attributes
     ----------
@@ -234,7 +234,8 @@ class Function:
         Returns
         -------
         Data or tuple of Data
-            One per input; a single one alone.
+            One per input; a single one alone. The last inputs are left out if they keep a value between calls and none
+            is given.
 
         Raises
         ------
@@ -252,9 +253,13 @@ class Function:
         >>> f.build_inputs([[1, 2], [3, 4]], [0, 1])
         (<Data 'x': float32 (2, 2)>, <Data 'y': int32 (2,)>)
         """
-        inputs = self._arguments.inputs
-        values = self._bind(args, kwargs)
-        for given, label in zip(inputs, self._arguments.labels):
+        inputs, values = self._arguments.inputs, self._bind(args, kwargs)
+        while values and values[-1] is signature.KEPT:
+            values.pop()
+        for given, label, value in zip(inputs, self._arguments.labels, values):
+            if value is signature.KEPT:
+                expected = "a value, because one is given for an input after it"
+                raise ArgumentTypeError(label, expected, "none", "list it last, or pass its value as well")
             if given.type is None:
                 raise ArgumentTypeError(label, "a dense array", str(given.variable), "pass it to the call instead")
         made = [
@@ -287,7 +292,9 @@ class Function:
         return self.compiled[item]
 
     def __setitem__(self, item: Any, value: Any) -> None:
-        self.compiled[item] = value  # other ranks are given it with the next call: `_plans_in`, `_run`
+        self.compiled[item] = value  # other ranks are given it with the next call: `_run`
+        if self._plans is not None:
+            self._plans.changed(self.compiled[item])  # it may be the same array: f[item] += 1
 
     def __contains__(self, item: Any) -> bool:
         return bool(item in self.compiled)
@@ -736,7 +743,7 @@ class Function:
         session = self.program.current()
         with session.lock:
             session.check()
-            self._plans_in(session)
+            give(self._plans_in(session).states, session)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             self._planner.division(session, n_rows, options["batch_s"], options["num_slices"])  # which may refuse it
             subject = Subject(
@@ -847,7 +854,7 @@ class Function:
         if plans.may_be_parted():
             refuse_parted(self, session, plans.common)
         if not plans.are_known():
-            give([entry for entry in plans.states if entry.cell[0] is not entry.known], session)
+            give(plans.states, session)
             tell(self, session, plans.watched)
         if command.has_steps:
             plans.release()

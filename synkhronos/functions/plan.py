@@ -225,6 +225,12 @@ class Plans:
                 return False
         return True
 
+    def changed(self, value: Any) -> None:
+        """Note that the program has put a value into one of the states, be it the same object."""
+        for entry in self.states:
+            if entry.cell[0] is value:
+                entry.known = None
+
     def may_be_parted(self) -> bool:
         """Return whether a collective may have given ranks different values of what they must have in common."""
         for entry in self.common:
