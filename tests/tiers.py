@@ -46,6 +46,7 @@ SLOW = (
     ],
     Rule("", "tests/extensions/test_rates.py", "velocities"),
     Rule("", "tests/functions/test_steps_on_processes.py"),
+    Rule("", "tests/healing/"),
     Rule("", "tests/host/test_affinity.py"),
     Rule("", "tests/host/test_heap.py"),
     Rule("", "tests/launchers/test_courier.py", r"test_all_reduce\[.*-[24]\]|test_sizes\[.*-[124]\]|hardly|rare|waits"),
@@ -83,6 +84,8 @@ RULES = (
     # Hosts that believe something else than the others have to be started for each.
     Rule("thorough", "tests/program/test_data_over_hosts.py", "too_large|more_ranks|versions|its_own_file"),
     Rule("long", "tests/program/test_data_over_hosts.py", "folders_of_their_own"),
+    Rule("thorough", "tests/healing/test_healed_trainings.py", r"\[2\]"),
+    Rule("long", "tests/healing/test_healed_trainings.py", r"\[3\]"),
     # Pretend hosts, with MPI if it is there.
     Rule("thorough", "tests/hosts/", r"^(?!test_bulk.*-2-1\])"),
     Rule("thorough", "tests/sabotage/test_pieces.py", r"\[hosts"),

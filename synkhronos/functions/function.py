@@ -29,6 +29,7 @@ from .batches import read_all
 from .call import CallFunction
 from .changes import entries_of, tell, watched
 from .checks import FirstCalls
+from .chunks import Results, run_in_chunks
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
 from .held import give, put_back
@@ -36,7 +37,7 @@ from .parted import refuse_parted
 from .plan import Plans
 from .planning import Planner
 from .serial import Given
-from .steps import OnStep, RunSteps
+from .steps import OnStep, RunSteps, Steps
 from .table import Table, table_of
 from .upkeep import FreeFunction, Profile
 from .variants import Variants
@@ -530,7 +531,8 @@ class Function:
                     session.size, session.root, n_rows, joint=self._variants.collectives is not None
                 )
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
-                kept = plans.add(key, plan, self._variants.updated_in_graph(division.num_slices > 1))
+                alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
+                kept = plans.add(key, plan, alone)
             command: Any = kept.command
             if command is None or rows is not None:
                 command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
@@ -719,8 +721,17 @@ class Function:
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None)
-            command = RunSteps(steps.plans[0].name, steps, None if on_step is None else self._reports(on_step, subset))
-            outputs, rows, n_made = self._run(session, command, timeout, self._variants.updated_in_graph(False))
+            reports = None if on_step is None else self._reports(on_step, subset)
+
+            def run(some: Steps) -> Results:
+                command = RunSteps(some.plans[0].name, some, reports)
+                results = self._run(session, command, timeout, self._variants.updated_in_graph(False))
+                return Results(results[0], results[1], results[2], command.has_ended)
+
+            if session.healing is None:
+                outputs, rows, n_made, _ = run(steps)
+            else:
+                outputs, rows, n_made, _ = run_in_chunks(steps, session.pools.attach(steps.table), run)
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
         return self._form.wrap(outputs, subset)
 

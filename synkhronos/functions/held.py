@@ -77,6 +77,9 @@ class PutBack(Command):
     def __init__(self, numbers: List[int], handles: List[List[Any]], others: Sequence[Pickled] = ()) -> None:
         self.numbers, self.handles, self.others = numbers, handles, others
 
+    def undeposited(self, failed: bool) -> Sequence[int]:
+        return () if failed else self.numbers
+
     def run(self, context: RankContext) -> None:
         entries = [context.shareds[number] for number in self.numbers]
         values = [np.array(context.pools.attach(handles[context.rank])) for handles in self.handles]

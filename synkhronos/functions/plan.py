@@ -128,6 +128,8 @@ class Plan(NamedTuple):
         If the function has collectives: which of these all ranks make, also those without rows.
     second_half : SecondHalf, optional
         Of a call of an exact function in slices.
+    writes : list of int
+        If dead ranks are replaced: the variables that a call updates.
     """
 
     number: int
@@ -145,6 +147,11 @@ class Plan(NamedTuple):
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()
     common: Optional[Sequence[bool]] = None
     second_half: Optional[SecondHalf] = None
+    writes: Sequence[int] = ()
+
+    def prepared(self, context: RankContext) -> Prepared:
+        """Return the plan on one rank."""
+        return Prepared(self, context)
 
 
 class Kept:
