@@ -84,6 +84,7 @@ RULES = (
     # Hosts that believe something else than the others have to be started for each.
     Rule("thorough", "tests/program/test_data_over_hosts.py", "too_large|more_ranks|versions|its_own_file"),
     Rule("long", "tests/program/test_data_over_hosts.py", "folders_of_their_own"),
+    Rule("thorough", "tests/healing/test_healed_states.py"),
     Rule("thorough", "tests/healing/test_healed_trainings.py", r"\[2\]"),
     Rule("long", "tests/healing/test_healed_trainings.py", r"\[3\]"),
     # Pretend hosts, with MPI if it is there.

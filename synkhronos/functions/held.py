@@ -77,9 +77,6 @@ class PutBack(Command):
     def __init__(self, numbers: List[int], handles: List[List[Any]], others: Sequence[Pickled] = ()) -> None:
         self.numbers, self.handles, self.others = numbers, handles, others
 
-    def undeposited(self, failed: bool) -> Sequence[int]:
-        return () if failed else self.numbers
-
     def run(self, context: RankContext) -> None:
         entries = [context.shareds[number] for number in self.numbers]
         values = [np.array(context.pools.attach(handles[context.rank])) for handles in self.handles]
@@ -95,7 +92,13 @@ class PutBack(Command):
             for entry, new in zip(entries, news):
                 entry.cell[0] = new
 
-        context.commit(change)
+        if context.deposits is None:
+            context.commit(change)
+        else:
+            numbers = [entry.number for entry in entries]
+            context.begin_changes(numbers)
+            change()
+            context.commit_changes(numbers, None)
 
 
 @contextmanager

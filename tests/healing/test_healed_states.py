@@ -1,0 +1,101 @@
+"""What functions keep between calls, and what the program puts there, survive the deaths of ranks."""
+
+import logging
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from library import NAME, L, T, needs_theano
+
+import synkhronos as synk
+from synkhronos import trace
+from synkhronos.functions.call import CallFunction
+from synkhronos.program.program import PROGRAM
+
+sys.path.insert(0, str(Path(__file__).parent))
+from killer import Killer, flat, kill  # noqa: E402
+
+pytestmark = [getattr(pytest.mark, NAME), needs_theano]
+
+ROWS = np.random.RandomState(0).randn(31, 3)
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    synk.close()
+    yield
+    synk.close()
+
+
+def function_with_states():
+    """Return a function that keeps an average, a count and a random state, and adds to a variable."""
+    from theano.tensor import raw_random
+
+    x, s, count = T.dmatrix("x"), T.dvector("s"), T.dscalar("count")
+    state, w = raw_random.random_state_type("state"), L.shared(np.zeros(3), "w")
+    new_state, drawn = raw_random.normal(state, (3,))
+    kept = [
+        L.In(s, value=np.zeros(3), update=0.9 * s + x.mean(axis=0) + 0.01 * drawn),
+        L.In(count, value=0.0, update=count + 1),
+        L.In(state, value=np.random.RandomState(4), update=new_state),
+    ]
+    outputs, updates = [(s * 1, "max"), (drawn, "gather")], [(w, w + s / (count + 1))]
+    return synk.function([x], outputs, bcast_inputs=kept, updates=updates, exact=False, mode="FAST_COMPILE")
+
+
+def run(rounds, disturb=lambda: None):
+    """Call it, and put values there in between; return all results and every rank's values at the end."""
+    f, found = function_with_states(), []
+    for i in range(rounds):
+        disturb()
+        if i % 4 == 1:
+            f["count"] = float(i)
+        elif i % 4 == 2:
+            f["state"] = np.random.RandomState(i)
+            f["s"] += 1
+        elif i % 4 == 3:
+            found.append(f.steps(ROWS, n_steps=3))
+        found.append(f(ROWS, batch=slice(0, 5 + i), num_slices=1 + i % 2))
+    variables = [shared for shared in f.get_shared() if shared.name != "state"]
+    return found, [synk.get_value(rank, shared) for rank in range(synk.size()) for shared in variables]
+
+
+def test_the_bits_are_those_of_the_undisturbed_program():
+    synk.fork(3, use_gpu=False)
+    expected = flat(run(16))
+    synk.close()
+    synk.fork(3, use_gpu=False, heal=1000)
+    with Killer(PROGRAM.session.others) as killer:
+        assert flat(run(16, killer)) == expected
+    assert killer.kills
+
+
+class InCall(trace.Observer):
+    """Kills rank 1 when the next call has begun: the master is about to make its own."""
+
+    due = False
+
+    def begin(self, point, owner, arguments):
+        if self.due and point.method == "execute" and isinstance(arguments[0].command, CallFunction):
+            self.due = False
+            kill(1)
+
+
+def test_a_death_in_the_call_after_a_value_was_put_there(caplog):
+    synk.fork(2, use_gpu=False)
+    expected = flat(run(12))
+    synk.close()
+    synk.fork(2, use_gpu=False, heal=100)
+    killer = InCall()
+
+    def disturb():
+        killer.due = True
+
+    trace.observe(killer)
+    try:
+        with caplog.at_level(logging.WARNING, "synkhronos"):
+            assert flat(run(12, disturb)) == expected
+    finally:
+        trace.ignore(killer)
+    assert len(PROGRAM.session.healing.deaths) == 12
