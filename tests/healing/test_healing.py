@@ -132,8 +132,11 @@ def test_more_deaths_than_that_end_the_session():
     assert synk.fork(2) == 2
 
 
-def crash_elsewhere(value, master=os.getpid()):
-    if os.getpid() != master:
+MASTER = os.getpid()
+
+
+def crash_elsewhere(value):
+    if os.getpid() != MASTER:
         os.kill(os.getpid(), signal.SIGSEGV)
     return value
 
