@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -335,3 +336,54 @@ def test_the_environment_says_it(monkeypatch):
     monkeypatch.setenv("SYNK_HEAL", "many")
     with pytest.raises(TypeError, match="SYNK_HEAL: expected an int, got 'many'"):
         synk.fork(2)
+
+
+def test_ctrl_c_while_another_process_takes_the_place_ends_the_session(monkeypatch):
+    synk.fork(2, heal=1)
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    kill(1)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PROGRAM.session.launcher, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        f()
+    assert not synk.is_forked()
+    np.testing.assert_array_equal(w.get_value(), [1.0] * 2)
+
+
+def test_why_no_process_can_take_the_place_is_said(monkeypatch):
+    synk.fork(2, heal=1)
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    kill(1)
+
+    def refused(*args):
+        raise synk.SynkhronosError("no process can be started")
+
+    monkeypatch.setattr(PROGRAM.session.launcher, "replace", refused)
+    with pytest.raises(synk.WorkerDied) as caught:
+        f()
+    assert "could take its place: SynkhronosError: no process can be started" in str(caught.value.__notes__)
+    assert not synk.is_forked()
+
+
+def slow(value):
+    time.sleep(0.6)
+    return value
+
+
+def test_a_rank_that_computes_finishes_first():
+    """Neither is it taken for dead, nor does it keep what it has computed in vain."""
+    synk.fork(3, heal=1)
+    w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
+    f = synk.function([x], (engine.apply(slow, x, dtype="float64", ndim=1), "gather"), updates=[(w, w + 1)])
+    before = pid_of(2)
+    threading.Timer(0.2, lambda: kill(1)).start()
+    np.testing.assert_array_equal(f(np.arange(6.0)), np.arange(6.0))
+    assert pid_of(2) == before
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), [[1.0] * 2] * 3)
