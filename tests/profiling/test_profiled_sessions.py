@@ -14,6 +14,7 @@ import pytest
 import synkhronos as synk
 from synkhronos import trace
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError, WorkerDied, WorkerError
+from synkhronos.profiling.folder import Claim
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
@@ -289,13 +290,50 @@ def test_a_full_disk_costs_the_profile_alone(tmp_path):
     assert os.listdir(tmp_path / "p") == ["profile.json"] and (tmp_path / "p" / "profile.json").stat().st_size == 0
 
 
-def test_a_second_program_is_refused_before_it_begins(tmp_path):
+@pytest.mark.parametrize("state", ["recording", "recorded"])
+def test_a_second_program_is_refused_before_it_begins(tmp_path, state):
     path = tmp_path / "program.py"
     path.write_text("print('begun')")
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "profile.json").write_text("")
-    done = run_file(path, tmp_path / "p")
+    claim = Claim(str(tmp_path / "p"))
+    try:
+        if state == "recorded":
+            claim.fill({"profile.json": "{}"})
+            claim.release()
+        done = run_file(path, tmp_path / "p")
+    finally:
+        claim.release()
     assert done.returncode == 2 and done.stdout == "" and "--profile: expected a folder" in done.stderr
+    assert {"recording": "another program is recording", "recorded": "which has a profile.json"}[state] in done.stderr
+
+
+def test_what_a_killed_program_has_recorded_is_kept(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(TEXT.format("os.kill(os.getpid(), 9)"))
+    assert run_file(path, tmp_path / "p").returncode == -9
+    until = time.monotonic() + 60
+    while not (tmp_path / "p" / "profile.json").stat().st_size and time.monotonic() < until:
+        time.sleep(0.01)  # the keeper writes it when the program is gone
+    assert sorted(os.listdir(tmp_path / "p")) == FILES
+    profile, timeline = read(tmp_path / "p")
+    call = next(command for command in profile["commands"] if command["name"] == "f")
+    assert call["count"] == 1 and call["totals"]["rows"] == [2, 2]
+    assert [len(lane) > 5 for lane in lanes(timeline, profile)] == [True, True]
+    assert "which has a profile.json" in run_file(path, tmp_path / "p").stderr
+
+
+def test_a_folder_with_an_unfinished_profile_is_taken(tmp_path):
+    """A single rank is the program itself, so nobody is left to write what it has recorded."""
+    path = tmp_path / "program.py"
+    path.write_text(TEXT.replace("fork(2)", "fork(1)").format("os.kill(os.getpid(), 9)"))
+    assert run_file(path, tmp_path / "p").returncode == -9
+    assert os.listdir(tmp_path / "p") == ["profile.json"]
+    path.write_text(TEXT.format(""))
+    done = run_file(path, tmp_path / "p")
+    assert done.returncode == 0 and done.stdout == "the result\n"
+    assert done.stderr == (
+        f"{tmp_path / 'p'} has an unfinished profile, of a program that was killed or could not write it: it is replaced\n"
+    )
+    assert sorted(os.listdir(tmp_path / "p")) == FILES and read(tmp_path / "p")[0]["ranks"] == 2
 
 
 #: The trace event format, as far as it is used: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU

@@ -20,7 +20,7 @@ and could not fork a usable process itself. ::
 
 What it promises: when a rank ends, for whatever reason, the control block says how, and the master is woken if it
 waits; the master then frees the other ranks or ends them. When the master ends, for whatever reason, its ranks are
-killed.
+killed; if it was killed itself, the keeper writes the profile of its session, if there is one to be.
 
 Waits: the keeper polls its socket and a pipe that SIGCHLD writes to, and checks every half second whether its parent is
 still the master. The master waits for an answer of the keeper for at most `FORK_TIMEOUT_S` or `KILL_TIMEOUT_S`, and
@@ -36,6 +36,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ...errors import SynkhronosError
@@ -107,6 +108,10 @@ class Keeper(Servant):
         """Import modules, as far as they are there, so that ranks forked later have them; ``path`` is searched, too."""
         self.ask(("load", list(path), list(modules)), (), LOAD_TIMEOUT_S)
 
+    def outlive(self, write: Callable[[Sequence[memoryview]], object]) -> None:
+        """Call that with the rings of this session's ranks if the master is killed."""
+        self.ask(("outlive", write), (), FORK_TIMEOUT_S)
+
     def kill(self) -> None:
         """Kill every rank and wait until all are gone; a keeper that does not is killed, and the ranks with it."""
         try:
@@ -123,6 +128,7 @@ class _Watch:
         self.pid = os.getpid()  # for ranks: one that asked for its parent's could be too late, and live on forever
         self.block: Optional[ControlBlock] = None
         self.ranks: Dict[int, int] = {}  # rank by pid
+        self.write: Optional[Callable[[Sequence[memoryview]], object]] = None  # if the master is killed
 
     def loop(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the master decides
@@ -153,6 +159,10 @@ class _Watch:
             pass  # the master has ended, or needs the keeper no more
         finally:
             self.kill([])
+        if self.write is not None and self.block is not None:
+            while os.getppid() == self.master:  # its files are closed first; and if it is alive it kills the keeper now
+                time.sleep(0.01)
+            self.write(self.block.spans)
 
     def answer(self) -> Any:
         """Receive a request and do what it asks; return the answer: a sentence if it failed."""
@@ -172,6 +182,7 @@ class _Watch:
     def spawn(self, fds: List[int], configs: List[RankConfig], size: int, idents: List[int]) -> Any:
         """Fork the ranks of a new session; those of an earlier one, which the master has given up, end."""
         self.kill([])
+        self.write = None
         descriptors = Descriptors.of_flat(fds, len(configs), idents)
         block = self.block = ControlBlock(size, descriptors.block, configs[0].hosts)
         block.fd = -1  # it is closed with the others that came
@@ -185,6 +196,10 @@ class _Watch:
                 self._become(config, i, block, descriptors)
             self.ranks[pid] = config.rank
         return list(self.ranks)
+
+    def outlive(self, fds: List[int], write: Callable[[Sequence[memoryview]], object]) -> None:
+        """Remember what to do if the master is killed."""
+        self.write = write
 
     def _become(self, config: RankConfig, position: int, block: ControlBlock, descriptors: Descriptors) -> None:
         """Be a rank, and never return."""
