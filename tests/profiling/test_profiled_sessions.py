@@ -1,6 +1,5 @@
 """Sessions that are recorded: spans nest and add up, and what was recorded is written whatever ends the session."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from timelines import check_nested, covered, lanes, read
 
 import synkhronos as synk
 from synkhronos import trace
@@ -16,7 +16,7 @@ from synkhronos.profiling.folder import Claim
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
-KINDS = [("threads", 2, 0), ("fork", 2, 0), ("fork", 3, 1)]
+KINDS = [("threads", 2, 0), ("fork", 2, 0), ("fork", 3, 1), ("2 hosts", 4, 1)]
 FILES = ["profile.json", "report.html", "report.txt", "timeline.json"]
 
 
@@ -43,39 +43,6 @@ def function_of(body, name):
     f = synk.function([x], (engine.apply(body, x, dtype="float64", ndim=0), "sum"), name=name)
     synk.distribute()
     return f
-
-
-def read(folder):
-    return json.loads((folder / "profile.json").read_text()), json.loads((folder / "timeline.json").read_text())
-
-
-def lanes(timeline, profile):
-    """Return the spans of each rank's first thread: begin, end, and the event."""
-    found = [[] for _ in range(profile["ranks"])]
-    for event in timeline["traceEvents"]:
-        if event["ph"] == "X" and event["tid"] == 0:
-            found[event["pid"]].append((event["ts"], event["ts"] + event["dur"], event))
-    return found
-
-
-def check_nested(lane):
-    """Check that of any two spans that overlap one is inside the other."""
-    around = []
-    for begin, end, event in sorted(lane, key=lambda span: (span[0], -span[1])):
-        while around and around[-1] <= begin + 1e-3:
-            around.pop()
-        assert not around or end <= around[-1] + 1e-3, event
-        around.append(end)
-
-
-def covered(lane):
-    """Return for how many microseconds there is any span, and for how many the rank was there."""
-    first = last = min(begin for begin, _, _ in lane)
-    total = 0.0
-    for begin, end, _ in sorted(lane, key=lambda span: span[:2]):
-        total += max(0.0, end - max(begin, last))
-        last = max(last, end)
-    return total, last - first
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="{0[0]}-{0[1]}".format)
