@@ -238,10 +238,10 @@ def test_any_program_is_profiled_unchanged(tmp_path, end, status):
     assert "f " in (tmp_path / "p" / "report.txt").read_text()
 
 
-def run_file(path, folder):
+def run_file(path, folder, **options):
     command = [sys.executable, "-m", "synkhronos", "--profile", str(folder), str(path)]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, **options)
 
 
 def test_a_full_disk_costs_the_profile_alone(tmp_path):
@@ -271,10 +271,15 @@ def test_a_second_program_is_refused_before_it_begins(tmp_path, state):
     assert {"recording": "another program is recording", "recorded": "which has a profile.json"}[state] in done.stderr
 
 
-def test_what_a_killed_program_has_recorded_is_kept(tmp_path):
+@pytest.mark.parametrize(
+    "end, status",
+    [("os.kill(os.getpid(), 9)", -9), ("os.killpg(0, signal.SIGTERM); input()", -15)],
+    ids=["killed", "group-ended"],
+)
+def test_what_a_killed_program_has_recorded_is_kept(tmp_path, end, status):
     path = tmp_path / "program.py"
-    path.write_text(TEXT.format("os.kill(os.getpid(), 9)"))
-    assert run_file(path, tmp_path / "p").returncode == -9
+    path.write_text(TEXT.format(end))
+    assert run_file(path, tmp_path / "p", start_new_session=True).returncode == status
     until = time.monotonic() + 60
     while not (tmp_path / "p" / "profile.json").stat().st_size and time.monotonic() < until:
         time.sleep(0.01)  # the keeper writes it when the program is gone
