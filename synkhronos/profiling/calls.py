@@ -176,7 +176,7 @@ class _Lane:
             self._count(span, own[i], command, record.begin)
         # The program does other things between the master's spans; another rank has work around its own until it ends.
         self.shares["idle" if is_root else "overhead"] += max(0, last - record.begin - covered)
-        self.shares["idle"] += max(0, record.end - last)
+        self.shares["idle"] += max(0, record.end - last) if lane else 0  # of a host that was lost nothing is known
 
     def _count(self, span: Span, own: int, command: int, begin: int) -> None:
         """Count a span's own time."""
