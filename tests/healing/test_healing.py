@@ -1,5 +1,6 @@
 """Ranks die, others take their places, and programs end with the bits of those in which nobody died."""
 
+import json
 import logging
 import os
 import signal
@@ -387,3 +388,17 @@ def test_a_rank_that_computes_finishes_first():
     np.testing.assert_array_equal(f(np.arange(6.0)), np.arange(6.0))
     assert pid_of(2) == before
     np.testing.assert_array_equal(synk.gather(w, nd_up=1), [[1.0] * 2] * 3)
+
+
+def test_a_profile_has_what_both_processes_did(tmp_path):
+    synk.fork(2, heal=1, profile=tmp_path / "profile")
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)], name="step")
+    for i in range(20):
+        if i == 10:
+            kill(1)
+        f()
+    synk.close()
+    timeline = json.loads((tmp_path / "profile" / "timeline.json").read_text())
+    names = [event["name"] for event in timeline["traceEvents"] if event["ph"] == "X" and event["pid"] == 1]
+    assert names.count("step") >= 20 and names.count("a new rank") == 1
