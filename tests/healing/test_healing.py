@@ -401,4 +401,4 @@ def test_a_profile_has_what_both_processes_did(tmp_path):
     synk.close()
     timeline = json.loads((tmp_path / "profile" / "timeline.json").read_text())
     names = [event["name"] for event in timeline["traceEvents"] if event["ph"] == "X" and event["pid"] == 1]
-    assert names.count("step") >= 20 and names.count("a new rank") == 1
+    assert names.count("step") >= 19 and names.count("a new rank") == 1  # one may have been killed in the middle
