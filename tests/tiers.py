@@ -234,7 +234,7 @@ RULES = (
     Rule("thorough", "tests/ops/test_rule.py", "training_through"),
     Rule("thorough", "tests/ops/test_shard.py", r"tutorials_form\[.*-mean"),
     Rule("thorough", "tests/programs/test_programs.py", "bug_alone"),
-    Rule("thorough", "tests/programs_2017/", "inputs_built_beforehand"),
+    Rule("thorough", "tests/programs_2017/", r"inputs_built_beforehand|on_the_host\[3|on_the_ranks|a_residual_network"),
     Rule(
         "thorough",
         "tests/project/test_benchmarks.py",
