@@ -1,7 +1,8 @@
 """Count what one hot call, and one hot all_reduce, runs on the master: files, functions and calls of our own code.
 
-A hot operation is one that the program has made before, as in a training loop. The figures are the least of 20, because on
-a busy machine ranks wait longer for each other; a wait counts as one call, however often it tries. ``python tools/hot_path.py --list`` prints the calls in order.
+A hot operation is one that the program has made before, as in a training loop. The figures are the least of 20, because
+on a busy machine ranks wait longer for each other; a wait counts as one call, however often it tries.
+``python tools/hot_path.py --list`` prints the calls in order.
 """
 
 import argparse
