@@ -386,7 +386,7 @@ class Program:
                 options.seed,
                 options.random,
                 hosts,
-                options.heal,
+                options.heal if processes else 0,  # (threads cannot be killed)
             )
         except BaseException as error:
             starter.kill()
