@@ -70,11 +70,11 @@ def test_parts_take_about_a_second(monkeypatch):
     made = Made(table)
 
     def run(some):
-        now[0] += 0.01 * sum(some.counts)
+        now[0] += sum(some.counts) / 128
         return made(some)
 
     run_in_chunks(steps, table, run)
-    assert [count for _, count in made.parts] == [16, 64, *[100] * 9, 20]
+    assert [count for _, count in made.parts] == [16, 64, *[128] * 7, 24]
 
 
 def test_what_is_accumulated_is_one_command():
