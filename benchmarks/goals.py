@@ -105,6 +105,14 @@ GOALS += [
         Goal(f"building it, beside compiling alone, {model}", f"building a step of Adam, {model}", 1.15, PLAIN)
         for model in ("mlp", "cnn")
     ),
+    Goal(
+        "call of an MLP with SGD with heal, beside one without",
+        "healing: a call with sgd, to one without heal",
+        1.10,
+        beside="",
+    ),
+    Goal("the same with Adam", "healing: a call with adam, to one without heal", 1.15, beside=""),
+    Goal("seconds of a death, with a standby", "healing: seconds of a death, with a standby", 0.150, beside=""),
     Goal("all_reduce of 4 KB inside steps, per step, us", "all_reduce of 4 KB inside steps, us", 12.0, beside=""),
     Goal(
         "speedup of PyTorch DDP over its own single process, beside ours, cnn",

@@ -17,7 +17,7 @@ LAYERS, ROWS = (784, 800, 800, 10), 500
 RULES = ("sgd", "adam")
 
 
-def run(groups, n=2, repeats=40, rounds=5, deaths=20, layers=LAYERS, rows=ROWS):
+def run(groups, n=2, repeats=40, rounds=5, deaths=20, layers=LAYERS, rows=ROWS, pause=2.0):
     """Measure; yield a row per rule, whose value is a ratio, and one per way to replace a rank, in seconds."""
     random = np.random.RandomState(0)
     images = random.rand(rows, layers[0]).astype("float32")
@@ -31,7 +31,7 @@ def run(groups, n=2, repeats=40, rounds=5, deaths=20, layers=LAYERS, rows=ROWS):
         value = np.median(seconds[1]) / np.median(seconds[0])
         yield {"case": f"healing: a call with {rule}, to one without heal", "n": n, "value": value}
     for standby in (True, False):
-        seconds = repaired(functions["sgd"], n, standby, images, labels, deaths)
+        seconds = repaired(functions["sgd"], n, standby, images, labels, deaths, pause)
         words = "with a standby" if standby else "without a standby"
         yield {"case": f"healing: seconds of a death, {words}", "n": n, "value": np.median(seconds)}
         yield {"case": f"healing: seconds of a death, {words}, the longest", "n": n, "value": max(seconds)}
@@ -68,7 +68,7 @@ def calls(f, n, heal, images, labels, repeats):
         synk.close()
 
 
-def repaired(f, n, standby, images, labels, deaths):
+def repaired(f, n, standby, images, labels, deaths, pause):
     """Return, for each of so many deaths, what a call took longer in which a rank has died."""
     synk.fork(n, use_gpu=False, heal=deaths, standby=standby)
     try:
@@ -76,7 +76,7 @@ def repaired(f, n, standby, images, labels, deaths):
         f(*data)
         found = []
         for _ in range(deaths):
-            time.sleep(2.0)  # in which the next one comes to stand by, and has loaded what there is
+            time.sleep(pause)  # in which the next one comes to stand by, and has loaded what there is
             plain = time.perf_counter()
             f(*data)
             plain = time.perf_counter() - plain

@@ -270,6 +270,7 @@ RULES = (
     # Of two hosts with OpenCL devices there is a test of the communicator without them; of large arrays by MPI, two and
     # three hosts are enough.
     Rule("long", "tests/gpu/test_gpu.py", r"\[hosts"),
+    Rule("thorough", "tests/gpu/test_gpu.py", r"\[profiles"),
     Rule("long", "tests/hosts/test_bulk.py", r"-2-1\]"),
     # Tests that measure; a few allow for less than a second.
     Rule("alone", "tests/extensions/test_loader.py", "prepared_meanwhile"),

@@ -251,6 +251,8 @@ class Program:
                     set_clocks(session)
                 if devices is not None:
                     session.run(OpenDevices(devices, hosts is not None), DEVICES_TIMEOUT_S)
+                if profiled is not None:
+                    profiled.outlive()
             except BaseException:
                 if session is not None:
                     session.close("it could not be started")
@@ -384,7 +386,7 @@ class Program:
                 options.seed,
                 options.random,
                 hosts,
-                options.heal,
+                options.heal if processes else 0,  # (threads cannot be killed)
             )
         except BaseException as error:
             starter.kill()

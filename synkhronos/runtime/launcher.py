@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory.attach import PoolMap
@@ -67,6 +67,16 @@ class Launcher(ABC):
     @abstractmethod
     def forward(self, idle: bool = False) -> None:
         """Pass on what ranks have printed; ``idle`` if none of them is in a command."""
+
+    @abstractmethod
+    def outlive(self, write: Callable[[Sequence[memoryview]], object]) -> None:
+        """Have a process that outlives the master call this with the ranks' rings if the master is killed.
+
+        Parameters
+        ----------
+        write : callable
+            It is pickled. If there is no such process it is never called.
+        """
 
     @abstractmethod
     def join(self, seconds: float) -> bool:

@@ -24,7 +24,15 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
-from ..errors import Aborted, ArgumentValueError, StateError, SynkhronosError, WorkerDied, WorkerTimeout
+from ..errors import (
+    Aborted,
+    ArgumentValueError,
+    RankFailure,
+    StateError,
+    SynkhronosError,
+    WorkerDied,
+    WorkerTimeout,
+)
 from ..host.affinity import MasterAffinity
 from ..host.signals import DeferredSignals
 from ..memory.handles import Handle
@@ -48,6 +56,9 @@ logger = logging.getLogger("synkhronos")
 
 #: Seconds that the ranks are given to answer after an interrupt, and to end after `close`, before they are killed.
 GRACE_S = 2.5
+
+#: Seconds that a rank which takes another's place is given to load what that had.
+JOIN_TIMEOUT_S = 120.0
 
 #: Seconds that stuck ranks are given to show their stacks.
 STACKS_TIMEOUT_S = 0.5
@@ -524,17 +535,26 @@ class Session:
         why_not = healing.why_not(command, dead, sent, self.context)
         if own is not None and own.error is not None:
             why_not = why_not or "the master has raised an error, too"
-        while not why_not:
-            try:
-                why_not = self._free(dead)
-                if not why_not:
-                    self._replace(dead)
-                    break
-            except _Fatal as fatal:  # another one, meanwhile
-                dead.update(rank for rank in self.others if self.block.ended[rank])
-                if len(healing.deaths) + len(dead) > healing.most or not isinstance(fatal.error, WorkerDied):
-                    why_not = str(fatal.error)
-        self._joining = False
+        try:
+            while not why_not:
+                try:
+                    why_not = self._free(dead)
+                    if not why_not:
+                        self._replace(dead)
+                        break
+                except _Fatal as fatal:  # another one, meanwhile
+                    dead.update(rank for rank in self.others if self.block.ended[rank])
+                    if isinstance(fatal.error, WorkerTimeout):
+                        dead.update(self._missing())
+                    if len(healing.deaths) + len(dead) > healing.most or not isinstance(fatal.error, RankFailure):
+                        why_not = str(fatal.error)
+        except Exception as failure:
+            why_not = f"no other process could take its place: {Failure(failure).summary}"
+        except BaseException:  # an interrupt, with which ranks are missing
+            self._end(f"{self._title} was given up")
+            raise
+        finally:
+            self._joining = False
         if why_not:
             add_note(error, f"it was not repaired (heal={healing.most}): {why_not}")
             return False
@@ -546,8 +566,8 @@ class Session:
         """Make the ranks that live idle again; return why the command cannot be repeated."""
         number, failed = self._number, []
         self.context.abort()
-        self._fatal, self._timeout = None, GRACE_S
-        self._restart_clock(time.monotonic())
+        self._fatal = None
+        self._restart_clock(time.monotonic())  # they finish what they are computing, which may take so long again
         for rank in self.others:
             if rank not in dead and self.block.command_number >= number:
                 self.block.commands[rank].release()
@@ -559,8 +579,10 @@ class Session:
 
     def _watch_survivor(self, rank: int) -> None:
         self.launcher.forward(False)
-        if self.block.ended[rank] or time.monotonic() > self._deadline:
+        if self.block.ended[rank]:
             raise _Fatal(self._died(rank, "while another one was replaced"))
+        if time.monotonic() > self._deadline:
+            raise _Fatal(self._late())
 
     def _replace(self, dead: Set[int]) -> None:
         """Have new processes take the places of ranks, and give them what those had."""
@@ -577,7 +599,7 @@ class Session:
         if self.context.replicas is not None:
             plans = {place: prepared.plan for place, prepared in self.context.plans.items()}
             held = {rank: healing.held[rank] for rank in dead}
-            self._execute(self.context.replicas.rejoin(held, plans), None)
+            self._execute(self.context.replicas.rejoin(held, plans), JOIN_TIMEOUT_S)
 
     def _end(self, why: str) -> None:
         """End the session at once."""

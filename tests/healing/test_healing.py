@@ -1,9 +1,11 @@
 """Ranks die, others take their places, and programs end with the bits of those in which nobody died."""
 
+import json
 import logging
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -132,8 +134,11 @@ def test_more_deaths_than_that_end_the_session():
     assert synk.fork(2) == 2
 
 
-def crash_elsewhere(value, master=os.getpid()):
-    if os.getpid() != master:
+MASTER = os.getpid()
+
+
+def crash_elsewhere(value):
+    if os.getpid() != MASTER:
         os.kill(os.getpid(), signal.SIGSEGV)
     return value
 
@@ -332,3 +337,68 @@ def test_the_environment_says_it(monkeypatch):
     monkeypatch.setenv("SYNK_HEAL", "many")
     with pytest.raises(TypeError, match="SYNK_HEAL: expected an int, got 'many'"):
         synk.fork(2)
+
+
+def test_ctrl_c_while_another_process_takes_the_place_ends_the_session(monkeypatch):
+    synk.fork(2, heal=1)
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    kill(1)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PROGRAM.session.launcher, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        f()
+    assert not synk.is_forked()
+    np.testing.assert_array_equal(w.get_value(), [1.0] * 2)
+
+
+def test_why_no_process_can_take_the_place_is_said(monkeypatch):
+    synk.fork(2, heal=1)
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    kill(1)
+
+    def refused(*args):
+        raise synk.SynkhronosError("no process can be started")
+
+    monkeypatch.setattr(PROGRAM.session.launcher, "replace", refused)
+    with pytest.raises(synk.WorkerDied) as caught:
+        f()
+    assert "could take its place: SynkhronosError: no process can be started" in str(caught.value.__notes__)
+    assert not synk.is_forked()
+
+
+def slow(value):
+    time.sleep(0.6)
+    return value
+
+
+def test_a_rank_that_computes_finishes_first():
+    """Neither is it taken for dead, nor does it keep what it has computed in vain."""
+    synk.fork(3, heal=1)
+    w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
+    f = synk.function([x], (engine.apply(slow, x, dtype="float64", ndim=1), "gather"), updates=[(w, w + 1)])
+    before = pid_of(2)
+    threading.Timer(0.2, lambda: kill(1)).start()
+    np.testing.assert_array_equal(f(np.arange(6.0)), np.arange(6.0))
+    assert pid_of(2) == before
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), [[1.0] * 2] * 3)
+
+
+def test_a_profile_has_what_both_processes_did(tmp_path):
+    synk.fork(2, heal=1, profile=tmp_path / "profile")
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)], name="step")
+    for i in range(20):
+        if i == 10:
+            kill(1)
+        f()
+    synk.close()
+    timeline = json.loads((tmp_path / "profile" / "timeline.json").read_text())
+    names = [event["name"] for event in timeline["traceEvents"] if event["ph"] == "X" and event["pid"] == 1]
+    assert names.count("step") >= 19 and names.count("a new rank") == 1  # one may have been killed in the middle

@@ -41,6 +41,11 @@ TINY = [
     pytest.param(
         *("exact", dict(models=("mlp",), epochs=1, digits=600, builds=1), "epoch with Adam"), marks=needs_lasagne
     ),
+    (
+        "healing",
+        dict(repeats=2, rounds=1, deaths=1, layers=(4, 5, 3), rows=6, pause=0.1),
+        "healing: seconds of a death",
+    ),
     ("loading", dict(rows=6, layers=(4, 5, 3), steps=3, repeats=5), "epoch with a loader that waits"),
     ("gradients", dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3), "MLP gradient"),
     (

@@ -20,7 +20,7 @@ and could not fork a usable process itself. ::
 
 What it promises: when a rank ends, for whatever reason, the control block says how, and the master is woken if it
 waits; the master then frees the other ranks or ends them. When the master ends, for whatever reason, its ranks are
-killed.
+killed; if it was killed itself, the keeper writes the profile of its session, if there is one to be.
 
 Waits: the keeper polls its socket and a pipe that SIGCHLD writes to, and checks every half second whether its parent is
 still the master. The master waits for an answer of the keeper for at most `FORK_TIMEOUT_S` or `KILL_TIMEOUT_S`, and
@@ -137,6 +137,10 @@ class Keeper(Servant):
         """Kill one rank, if it lives, and wait until it is gone."""
         self.ask(("end_rank", pid), (), KILL_TIMEOUT_S)
 
+    def outlive(self, write: Callable[[Sequence[memoryview]], object]) -> None:
+        """Call that with the rings of this session's ranks if the master is killed."""
+        self.ask(("outlive", write), (), FORK_TIMEOUT_S)
+
     def kill(self) -> None:
         """Kill every rank and wait until all are gone; a keeper that does not is killed, and the ranks with it."""
         try:
@@ -154,10 +158,14 @@ class _Watch:
         self.block: Optional[ControlBlock] = None
         self.ranks: Dict[int, int] = {}  # rank by pid
         self.standby: Optional[Tuple[int, socket.socket]] = None  # a process that can become a rank, and how it is told
+        self.handlers: Dict[int, Any] = {}  # of signals that the keeper ignores and ranks do not
+        self.write: Optional[Callable[[Sequence[memoryview]], object]] = None  # if the master is killed
 
     def loop(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the master decides
         take_default_signals()
+        # What ends the whole group leaves the keeper, which may have to write what the ranks have recorded.
+        self.handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGHUP)}
         _drop_descriptors(self.socket.fileno())
         gc.collect()
         gc.freeze()  # what the program held stays untouched, and so shared, for as long as it lives
@@ -184,6 +192,10 @@ class _Watch:
             pass  # the master has ended, or needs the keeper no more
         finally:
             self.kill([])
+        if self.write is not None and self.block is not None:
+            while os.getppid() == self.master:  # its files are closed first; and if it is alive it kills the keeper now
+                time.sleep(0.01)
+            self.write(self.block.spans)
 
     def answer(self) -> Any:
         """Receive a request and do what it asks; return the answer: a sentence if it failed."""
@@ -205,6 +217,7 @@ class _Watch:
     ) -> Union[str, List[int]]:
         """Fork the ranks of a new session; those of an earlier one, which the master has given up, end."""
         self.kill([])
+        self.write = None
         descriptors = Descriptors.of_flat(fds, len(configs), idents)
         self.block = ControlBlock(size, descriptors.block, configs[0].hosts)
         self.block.fd = -1  # it is closed with the others that came
@@ -217,6 +230,10 @@ class _Watch:
         if standby:
             self.stand_by(configs, descriptors)
         return pids
+
+    def outlive(self, fds: List[int], write: Callable[[Sequence[memoryview]], object]) -> None:
+        """Remember what to do if the master is killed."""
+        self.write = write
 
     def replace(
         self,
@@ -274,6 +291,8 @@ class _Watch:
             signal.set_wakeup_fd(-1)
             # The master handles Ctrl-C. Not SIG_IGN, which the programs that a rank starts would inherit.
             signal.signal(signal.SIGINT, lambda *_: None)
+            for number, handler in self.handlers.items():
+                signal.signal(number, handler)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.socket.close()
             if self.standby is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from ...errors import SynkhronosError
 from ...memory.attach import PoolMap
@@ -89,6 +89,10 @@ class ProcessLauncher(Launcher):
             if size > begin:
                 found[rank] += "\n" + os.pread(self._stacks, size - begin, begin).decode("utf-8", "replace").rstrip()
         return found
+
+    def outlive(self, write: Callable[[Sequence[memoryview]], object]) -> None:
+        if self._stacks >= 0:
+            self.keeper.outlive(write)
 
     def join(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
