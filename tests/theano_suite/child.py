@@ -32,14 +32,14 @@ class Calls(trace.Observer):
     """
 
     def __init__(self):
-        self.through = self.around = self._depth = 0
+        self.through = self.elsewhere = self._depth = 0
         self._inside = []  # the commands and calls of the engine in progress; of a call the number of its arguments
         call, calls = TheanoFunction.__call__, self
 
         def counted(function, *args, **kwargs):
             if not calls._depth:
                 is_through = calls._inside[-2:] == [len(args), "engine"]
-                calls.through, calls.around = calls.through + is_through, calls.around + (not is_through)
+                calls.through, calls.elsewhere = calls.through + is_through, calls.elsewhere + (not is_through)
             calls._depth += 1
             try:
                 return call(function, *args, **kwargs)
@@ -62,8 +62,8 @@ class Calls(trace.Observer):
 
     def take(self):
         """Return the counts, and begin again at 0."""
-        counts = dict(through=self.through, around=self.around)
-        self.through = self.around = 0
+        counts = dict(through=self.through, around=self.elsewhere)
+        self.through = self.elsewhere = 0
         return counts
 
 
