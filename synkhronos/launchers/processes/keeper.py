@@ -158,14 +158,13 @@ class _Watch:
         self.block: Optional[ControlBlock] = None
         self.ranks: Dict[int, int] = {}  # rank by pid
         self.standby: Optional[Tuple[int, socket.socket]] = None  # a process that can become a rank, and how it is told
-        self.handlers: Dict[int, Any] = {}  # of signals that the keeper ignores and ranks do not
         self.write: Optional[Callable[[Sequence[memoryview]], object]] = None  # if the master is killed
 
     def loop(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the master decides
         take_default_signals()
         # What ends the whole group leaves the keeper, which may have to write what the ranks have recorded.
-        self.handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGHUP)}
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGHUP])
         _drop_descriptors(self.socket.fileno())
         gc.collect()
         gc.freeze()  # what the program held stays untouched, and so shared, for as long as it lives
@@ -291,9 +290,8 @@ class _Watch:
             signal.set_wakeup_fd(-1)
             # The master handles Ctrl-C. Not SIG_IGN, which the programs that a rank starts would inherit.
             signal.signal(signal.SIGINT, lambda *_: None)
-            for number, handler in self.handlers.items():
-                signal.signal(number, handler)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
             self.socket.close()
             if self.standby is not None:
                 self.standby[1].close()
