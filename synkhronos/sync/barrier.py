@@ -194,4 +194,5 @@ class Barrier:
         """Forget what is left of a command that was given up. On the root, while no rank is in a command."""
         self.block.arrivals.drain()
         for release in self.block.releases:
-            release.drain()
+            if release is not self.block.bridge:  # which may not have looked yet
+                release.drain()

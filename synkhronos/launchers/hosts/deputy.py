@@ -52,7 +52,7 @@ class Deputy(Copying):
         launcher: ProcessLauncher,
         bulk: Optional[Bulk] = None,
     ) -> None:
-        super().__init__(hosts, block, pools, pool, bulk)
+        super().__init__(hosts, block, pools, pool, [line] * len(hosts.ranks), bulk)
         self.line, self.launcher, self.outputs = line, launcher, launcher.outputs()
         n = hosts.size
         self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
@@ -61,9 +61,6 @@ class Deputy(Copying):
         self._abort_sent = 0
         self._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
         self._command: Any = None
-
-    def line_to(self, host: int) -> Line:
-        return self.line
 
     def fail(self, reason: str) -> None:
         print(
@@ -174,9 +171,9 @@ class Deputy(Copying):
         """A command is given up; the next reduction over hosts was to be that one, as the first host counts."""
         words = self.block.words
         words[ABORTED] = max(words[ABORTED], command)
-        if self.bulk is not None:
-            self.bulk.reductions = reductions
-        self._look_at_aborted()
+        if self.requests.bulk is not None:
+            self.requests.bulk.reductions = reductions
+        self.requests.look_at_aborted()
         self.wake(self.hosts.near)
 
 

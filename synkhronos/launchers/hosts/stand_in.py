@@ -47,14 +47,11 @@ class StandIn(Copying):
         outputs: Sequence[int],
         bulk: Optional[Bulk] = None,
     ) -> None:
-        super().__init__(hosts, block, pools, pool, bulk)
+        super().__init__(hosts, block, pools, pool, [None, *lines], bulk)
         self.lines = lines
         self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(hosts.far)}
         self._sent = [0, 0, 0]  # the last command, decision and command given up that the others were told
         self._answers: Dict[int, Any] = {}
-
-    def line_to(self, host: int) -> Line:
-        return self.lines[host - 1]
 
     def look(self, overdue: bool) -> bool:
         aborted = self.block.words[ABORTED]
@@ -85,8 +82,8 @@ class StandIn(Copying):
     def _tell_aborted(self, aborted: int) -> None:
         if aborted > self._sent[2]:
             self._sent[2] = aborted
-            self._look_at_aborted()
-            self._send("aborted", aborted, self._reductions_then)
+            self.requests.look_at_aborted()
+            self._send("aborted", aborted, self.requests.next_reduction)
 
     def _send(self, *message: Any) -> None:
         for line in self.lines:
@@ -153,9 +150,8 @@ class StandIn(Copying):
 
     def lose(self, host: int, reason: str) -> None:
         """Count all ranks of a host as ended."""
-        with self.lock:
-            for rank in self.hosts.ranks[host]:
-                if not self.ended and not self.block.ended[rank]:
-                    words = reason.encode()[:FATAL_ERROR_BYTES]
-                    self.block.fatal_error[rank][: len(words)] = words
-                    record_exit(self.block, rank, LOST)
+        for rank in self.hosts.ranks[host]:
+            if not self.ended and not self.block.ended[rank]:
+                words = reason.encode()[:FATAL_ERROR_BYTES]
+                self.block.fatal_error[rank][: len(words)] = words
+                record_exit(self.block, rank, LOST)
