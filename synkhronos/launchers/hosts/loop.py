@@ -32,7 +32,7 @@ class Loop:
             self._poll.unregister(readable)
 
     def turn(self, seconds: float) -> None:
-        """Wait until something can be read, for so long at most, and make the calls; these may take turns themselves."""
+        """Wait for something to read, for so long at most, and make the calls; there may be other turns in them."""
         self._turns += 1
         this = self._turns
         for fd, _ in self._poll.poll(seconds * 1000):

@@ -74,6 +74,9 @@ class Line:
         self._closed = threading.Event()
         threading.Thread(target=self._send_signs, name="synkhronos-signs", daemon=True).start()
 
+    def __del__(self) -> None:
+        self._socket.close()
+
     def fileno(self) -> int:
         """Return the descriptor; there is something to read if a message may have come."""
         return self._socket.fileno()

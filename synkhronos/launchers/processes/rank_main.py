@@ -101,7 +101,11 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if os.getppid() != keeper:
             os._exit(0)
 
-    policy = WaitPolicy.of_processes(config.size, config.budget, bool(config.cores))
+    policy = (
+        WaitPolicy.of_processes(config.size, config.budget, bool(config.cores))
+        if config.hosts is None
+        else WaitPolicy.of_hosts()
+    )
     pool = Pool(config.rank, fd=fds[config.rank])
     pools: Dict[int, Union[int, Pool]] = {**fds, config.rank: pool}
     context = RankContext.create(config.rank, config.root, block, pool, pools, watch, policy, config.hosts)
