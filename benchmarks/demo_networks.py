@@ -11,7 +11,7 @@ import theano.tensor as T
 import synkhronos  # noqa: F401 (prepares what Lasagne needs of Theano)
 
 DEMOS = Path(__file__).resolve().parents[1] / "demos"
-# At the end: a demo's module must not stand before an installed one of that name. Ranks load Clock from there, too.
+# At the end: a demo's module must not stand before an installed one of that name.
 sys.path += [str(folder) for folder in (DEMOS, DEMOS / "lasagne_mnist", DEMOS / "resnet")]
 
 #: How far the mean loss may be from plain Theano's, as part of it: dropout draws other numbers on other ranks.

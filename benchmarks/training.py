@@ -8,6 +8,8 @@ import theano
 import synkhronos as synk
 from synkhronos.extensions import updates
 
+from .clock import Clock, divide_time
+
 
 class Plain:
     """A program in plain Theano, one function with Lasagne's updates.
@@ -74,11 +76,9 @@ class Apart(Plain):
 
 
 class Parallel:
-    """The same program on all ranks, with the demo's clocks at both ends of the function; made before `fork`."""
+    """The same program on all ranks, with clocks at both ends of the function; made before `fork`."""
 
     def __init__(self, make):
-        from clock import Clock
-
         started = []
 
         def watch(images):
@@ -124,8 +124,6 @@ class Parallel:
 
     def parts(self):
         """Return where the time of all steps went, in microseconds per step, as a mean over the ranks."""
-        from train_resnet import divide_time
-
         divided = [divide_time(*moments[:3]) for moments in self._moments]
         called, computed, reduced, done = np.mean([moments[:1] + moments[3:] for moments in self._moments], axis=0)
         mean = {name: np.mean([each[name] for each in divided]) for name in divided[0]}

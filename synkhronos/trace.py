@@ -1,8 +1,8 @@
 """Named points of the library at which logs, tests and timelines can look.
 
 A method is declared to be one by ``@point("barrier")`` where it is defined. As long as there is no observer it stays
-the plain method, so a point that is not observed costs nothing. With the first observer every point is wrapped; with
-the last one gone the methods are themselves again.
+the plain method, so a point that is not observed costs nothing. The points that an observer wants to see are wrapped;
+with the last observer gone the methods are themselves again.
 
 ======================  ================================================
 point                   what happens between its two sides

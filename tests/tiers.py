@@ -51,6 +51,7 @@ SLOW = (
     Rule("", "tests/launchers/test_courier.py", r"test_all_reduce\[.*-[24]\]|test_sizes\[.*-[124]\]|hardly|rare|waits"),
     *[Rule("", f"tests/launchers/test_{name}.py") for name in ("fd_passing", "keeper", "local", "output", "rank_main")],
     Rule("", "tests/prediction/test_real_profiles.py"),
+    Rule("", "tests/profiling/test_profiled_sessions.py", "program|add_up|full_disk|other_hosts|killed"),
     Rule("", "tests/program/"),
     Rule("", "tests/programs/"),
     Rule("", "tests/programs_2017/"),

@@ -1,7 +1,7 @@
-"""Train a residual network on all cores or GPUs, then in plain Theano, and say where the time went.
+"""Train a residual network on all cores or GPUs, and say where the time went; then in plain Theano.
 
     python -m synkhronos demos/resnet/train_resnet.py --depth 20 --batches 50
-    python -m synkhronos demos/resnet/train_resnet.py --depth 50 --batches 2
+    python -m synkhronos --profile out demos/resnet/train_resnet.py --depth 50 --batches 2     # keeps the timeline, too
 
 Every rank computes the gradients of its share of a batch, an all_reduce inside the graph averages them, and all ranks
 step alike; one command makes many such steps. Plain Theano's program is the same without the all_reduce.
@@ -15,13 +15,11 @@ that training gets as far: `LOSS_TOLERANCE` and `ACCURACY_TOLERANCE` below.
 """
 
 import sys
-import time
-from collections import Counter
+import tempfile
 
 import lasagne
 import numpy as np
 import theano
-from clock import Clock
 from lasagne import layers
 from report import images_per_second, print_table
 from train_resnet_theano import train_with_theano
@@ -53,26 +51,15 @@ FIRST_BATCHES = 3
 LINEAR_RULES = ("sgd", "momentum", "nesterov_momentum")
 
 
-def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, checkpoint_path=None, devices=None):
-    """Fork, train on all ranks, close; go on from the checkpoint, if there is one."""
-    n_ranks = synk.fork(n_parallel, devices=devices)
+def train_with_synkhronos(images, settings, folder, n_parallel=None, num_slices=1, checkpoint_path=None, devices=None):
+    """Fork, train on all ranks, close; go on from the checkpoint, if there is one. The folder is for the profile."""
+    n_ranks = synk.fork(n_parallel, devices=devices, profile=folder)
     name = f"Synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}"
     print(f"{name}: compiling the network (a minute or more the first time)", flush=True)
-    seconds, started = Counter(), []
-
-    def watch(images):
-        images, started_at = Clock()(images)
-        started.append((started_at, "gather"))
-        return images
-
-    task = build_task(settings, watch)
-    grads = theano.grad(task.loss, task.params)
-    grads[-1], computed_at = Clock()(grads[-1], task.loss, *map(first_element, grads[:-1]))  # the last are ten numbers
-    grads = synk.ops.all_reduce(grads)
+    task = build_task(settings)
+    grads = synk.ops.all_reduce(theano.grad(task.loss, task.params))
     updates = getattr(lasagne.updates, settings.rule)(grads, task.params, learning_rate=settings.learning_rate)
-    _, ended_at = Clock()(task.loss, *map(first_element, updates.values()))
-    clocks = [started[0], (computed_at, "gather"), (ended_at, "gather")]
-    train_fn = synk.function(task.inputs, [task.loss, *clocks], updates=updates)
+    train_fn = synk.function(task.inputs, task.loss, updates=updates, name="train")
     saved = layers.get_all_params(task.network) + [shared for shared in updates if shared not in task.params]
     settle_fn, valid_fn = build_validation(synk.function, task) if images.can_validate else (None, None)
     synk.distribute()
@@ -80,17 +67,7 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, check
     X_train, y_train = synk.data(images.X_train), synk.data(images.y_train)
 
     def steps(batches, on_step):
-        called = time.perf_counter()
-        losses, *times = train_fn.steps(
-            X_train,
-            y_train,
-            batches=batches,
-            num_slices=num_slices,
-            on_step=lambda i, outputs: on_step(i, outputs[0]),
-            output_subset=None if num_slices == 1 else [0, 1, 2],  # in slices there is no step before the last
-        )
-        seconds.update(divide_steps(called, *times))
-        return losses
+        return train_fn.steps(X_train, y_train, batches=batches, num_slices=num_slices, on_step=on_step)
 
     def settle(batch_idxs):
         settle_fn(X_train, y_train, batch=batch_idxs, num_slices=num_slices)
@@ -109,71 +86,10 @@ def train_with_synkhronos(images, settings, n_parallel=None, num_slices=1, check
             average_statistics()
             checkpoint.save(checkpoint_path, saved, batches=n_batches)
 
-    run = train(name, steps, settle, validate, seconds, images, settings, first, save)
+    run = train(name, steps, settle, validate, images, settings, first, save)
+    print(f"\n{synk.report()}\n")
     synk.close()
     return run
-
-
-def first_element(variable):
-    """Return the first element of an array: it is there when all of them are, and takes no time to fetch."""
-    return variable.flatten()[:1]
-
-
-def divide_steps(called, started, computed, ended=None):
-    """Divide the time of steps, as a mean over the ranks that took part.
-
-    Parameters
-    ----------
-    called : float
-        When the command was sent.
-    started, computed, ended : list of array of shape (ranks * slices, 2)
-        For each step process ids and seconds, from the clocks before and behind the gradients, and behind the updates.
-        Without the last, as in slices, what comes after the gradients counts as shuffling of the next rows.
-
-    Returns
-    -------
-    Counter
-        As `divide_time`, and seconds for "all_reduce": from the last of the gradients until all ranks have stepped.
-    """
-    seconds = Counter()
-    for of_step in zip(started, computed, computed if ended is None else ended):
-        processes = list(of_step[0][:, 0])
-        slices = [processes[:i].count(process) for i, process in enumerate(processes)]
-        for number in sorted(set(slices)):
-            begun, had, done = (clock[np.equal(slices, number)] for clock in of_step)
-            seconds.update(divide_time(called, begun, had))
-            called = had[:, 1].max() if ended is None else done[:, 1].mean()
-            seconds["all_reduce"] += called - had[:, 1].max()
-    return seconds
-
-
-def divide_time(called, started, ended):
-    """Divide a call's time, as a mean over the ranks that took part.
-
-    A rank's time goes by in four: until it has its rows ("shuffling": the indices reach it, and it copies the rows
-    out), computing ("function", in which ranks meet with --sync-bn), both for each slice, then until the last rank has
-    finished ("waiting"), and until the call returns, which is left out here.
-
-    Parameters
-    ----------
-    called : float
-        When the function was called.
-    started, ended : array of shape (ranks * slices, 2)
-        Process id and seconds, from the clocks at both ends of the function.
-
-    Returns
-    -------
-    dict
-        Seconds for "shuffling", "function" and "waiting".
-    """
-    n_ranks = len(set(ended[:, 0]))
-    function = np.sum(ended[:, 1] - started[:, 1]) / n_ranks
-    last = [ended[ended[:, 0] == rank, 1].max() for rank in set(ended[:, 0])]
-    return {
-        "shuffling": np.mean(last) - called - function,
-        "function": function,
-        "waiting": np.max(last) - np.mean(last),
-    }
 
 
 def compare(run, base, settings):
@@ -238,7 +154,8 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=
         raise ValueError(f"num_slices: expected 1 with {reason}, got {num_slices}")
     images = load_images(settings)
     print(images.source, flush=True)
-    runs = [train_with_synkhronos(images, settings, n_parallel, num_slices, checkpoint, devices)]
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [train_with_synkhronos(images, settings, folder, n_parallel, num_slices, checkpoint, devices)]
     baseline = baseline and not checkpoint  # it begins at the beginning
     if baseline:
         runs = train_with_theano(images, settings._replace(sync_bn=False)) + runs  # all rows are there anyway

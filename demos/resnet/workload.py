@@ -72,11 +72,11 @@ class Task(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a training run gave. The seconds are keyed by "total" and the rows of the report."""
+    """What a training run gave."""
 
     name: str
     n_images: int
-    seconds: dict
+    seconds: float
     losses: list
     valid_loss: float  # None without images for validation, as the accuracy
     valid_accuracy: float
@@ -167,7 +167,7 @@ def resume(path, variables):
     return first
 
 
-def train(name, steps, settle, validate, seconds, images, settings, first=0, save=lambda n_batches: None):
+def train(name, steps, settle, validate, images, settings, first=0, save=lambda n_batches: None):
     """Train for the given number of batches, many at a time; validate if there are images for it.
 
     The running statistics of batch normalisation lag behind a network that still changes quickly: after 50 batches
@@ -184,8 +184,6 @@ def train(name, steps, settle, validate, seconds, images, settings, first=0, sav
         Given row indices, lets the running statistics take part of these rows' statistics.
     validate : function
         Return loss and accuracy in validation.
-    seconds : Counter
-        ``steps`` adds what it measures; here "total" is added, and to "shuffling" the time for making indices.
     images : Images
     settings : Settings
     first : int
@@ -199,7 +197,7 @@ def train(name, steps, settle, validate, seconds, images, settings, first=0, sav
     """
     batches = iter_minibatch_idxs(len(images.X_train), settings.batch_size, np.random.RandomState(settings.seed))
     batches = itertools.islice(batches, first, None)
-    losses, n_images = [], 0
+    losses, n_images, seconds = [], 0, 0.0
     with tqdm(
         total=settings.batches,
         desc=name,
@@ -215,9 +213,8 @@ def train(name, steps, settle, validate, seconds, images, settings, first=0, sav
         while len(losses) < settings.batches:
             start = time.perf_counter()
             piece = list(itertools.islice(batches, min(SAVE_EVERY, settings.batches - len(losses))))
-            seconds["shuffling"] += time.perf_counter() - start
             losses += map(float, steps(piece, show))
-            seconds["total"] += time.perf_counter() - start
+            seconds += time.perf_counter() - start
             n_images += sum(map(len, piece))
             save(first + len(losses))
     valid_loss, valid_accuracy = None, None
@@ -225,7 +222,7 @@ def train(name, steps, settle, validate, seconds, images, settings, first=0, sav
         for _ in range(SETTLING_BATCHES if settings.normalize else 0):
             settle(next(batches))
         valid_loss, valid_accuracy = (float(value) for value in validate())
-    return Run(name, n_images, dict(seconds), losses, valid_loss, valid_accuracy)
+    return Run(name, n_images, seconds, losses, valid_loss, valid_accuracy)
 
 
 def argument_parser(description):

@@ -1,4 +1,7 @@
-"""What a program loses most time by, in sentences with the cause."""
+"""What a program loses most time by, in sentences with the cause.
+
+Shares are those of the time in calls: what the program does between them is its own affair, and is said by itself.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class Loss(NamedTuple):
 
 def losses(profile: Dict[str, Any], most: int = 3) -> List[Loss]:
     """Return the largest losses of a profile, the largest first."""
-    wall = profile["wall_s"]
+    wall = in_calls(profile)
     found: List[Loss] = []
     start = 0.0
     for command in profile["commands"]:
@@ -41,14 +44,22 @@ def losses(profile: Dict[str, Any], most: int = 3) -> List[Loss]:
     if start:
         names = ", ".join(command["name"] for command in profile["commands"] if command["kind"] == "other")
         found.append(Loss(start, f"{_share(start, wall)} of the time goes by in starting and preparing: {names}."))
-    idle = profile["shares"][profile["root"]]["idle"]
-    loading = profile["loading_s"]
-    sentence = f"for {_share(idle, wall)} of the time the program makes no call, and all ranks are idle"
-    if loading > 0.1 * idle:
-        sentence += f"; for {_share(loading, wall)} it waits for its loader"
-    found.append(Loss(idle, sentence + "."))
     worth = [loss for loss in found if loss.seconds >= LEAST_SHARE * wall]
     return sorted(worth, key=lambda loss: -loss.seconds)[:most]
+
+
+def in_calls(profile: Dict[str, Any]) -> float:
+    """Return for how many seconds the program was in calls."""
+    return float(profile["wall_s"] - profile["shares"][profile["root"]]["idle"])
+
+
+def idle_sentence(profile: Dict[str, Any]) -> str:
+    """Return for how much of the time the program was not."""
+    wall, idle, loading = profile["wall_s"], profile["wall_s"] - in_calls(profile), profile["loading_s"]
+    sentence = f"The program makes no call for {_share(idle, wall)} of the time"
+    if loading > 0.1 * idle:
+        sentence += f", and waits for its loader for {_share(loading, wall)}"
+    return f"{sentence}; of the {in_calls(profile):.3f} s in calls:"
 
 
 def mean(values: Sequence[float]) -> float:
@@ -140,7 +151,18 @@ def _overhead(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> 
 
 def _named(command: Dict[str, Any]) -> str:
     kinds = {"function": "function ", "steps": "steps of function "}
-    return f"{kinds.get(command['kind'], '')}{command['name']}"
+    return kinds.get(command["kind"], "") + short(command["name"])
+
+
+def short(name: str) -> str:
+    """Return a name as people read it: a function without one is called by the file and line that have made it.
+
+    Examples
+    --------
+    >>> short("/home/me/train.py:94"), short("train")
+    ('train.py:94', 'train')
+    """
+    return name.rpartition("/")[2] if name.rpartition(":")[2].isdigit() else name
 
 
 def _share(seconds: float, wall: float) -> str:

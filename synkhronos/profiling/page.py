@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, Dict, List, Sequence, Tuple
 
 from .calls import PARTS
-from .losses import Loss
+from .losses import Loss, idle_sentence, short
 
 _COLOURS = dict(zip(PARTS, ("#2f6db3", "#d9822b", "#c23b3b", "#7a5fb0", "#8a8a8a", "#e6e6e6")))
 
@@ -50,11 +50,17 @@ def page_body(
     first, *rest = headline.split("\n")
     found = [f'<div class="synkhronos"><style>{_STYLE}</style>', f"<h2>{escape(first)}</h2>"]
     found += [f"<p>{escape(line)}</p>" for line in rest]
-    found += ["<h3>The largest losses</h3>", "<ol>", *(f"<li>{escape(loss.sentence)}</li>" for loss in losses), "</ol>"]
+    found += [
+        "<h3>The largest losses</h3>",
+        f"<p>{escape(idle_sentence(profile))}</p>",
+        "<ol>",
+        *(f"<li>{escape(loss.sentence)}</li>" for loss in losses),
+        "</ol>",
+    ]
     found += ["<h3>The time of each rank</h3>", _key(), _bars(_of_ranks(profile), profile["wall_s"])]
     longest = sorted(profile["commands"], key=lambda command: -command["totals"]["master_s"])[:_MAX_PLOTS]
     for command in longest:
-        name = f"{command['name']}.steps" if command["kind"] == "steps" else command["name"]
+        name = short(command["name"]) + ".steps" * (command["kind"] == "steps")
         found += [f"<h3>{escape(name)}: {command['recorded']:,} calls</h3>"]
         found += [_bars(_of_command(command), command["totals"]["master_s"]), _durations(command, profile["wall_s"])]
     for title, rows in tables:

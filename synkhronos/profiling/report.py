@@ -6,7 +6,7 @@ import json
 from typing import Any, Dict, List, Sequence
 
 from .calls import PARTS
-from .losses import losses, mean, nbytes, rate
+from .losses import idle_sentence, losses, mean, nbytes, rate, short
 from .page import page, page_body
 
 
@@ -35,7 +35,9 @@ class Report:
         sections = [headline(profile)]
         sections += ["\n".join([title, *aligned(rows)]) for title, rows in tables(profile)]
         found = [f"{i}. {loss.sentence}" for i, loss in enumerate(losses(profile), 1)]
-        sections.append("\n".join(["The largest losses", *(found or ["none worth a sentence"])]))
+        sections.append(
+            "\n".join(["The largest losses", idle_sentence(profile), *(found or ["none worth a sentence"])])
+        )
         return "\n\n".join(sections)
 
     def _repr_html_(self) -> str:
@@ -137,7 +139,7 @@ def imbalance_table(profile: Dict[str, Any]) -> List[List[str]]:
 
 def title(command: Dict[str, Any]) -> str:
     """Return how tables name functions, steps of them, and collectives."""
-    name: str = command["name"]
+    name = short(command["name"])
     return f"{name}.steps" if command["kind"] == "steps" else name
 
 

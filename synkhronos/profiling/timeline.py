@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List
 
+from .losses import short
 from .spans import Recorded, Span
 
 
@@ -44,7 +45,7 @@ def _event(span: Span, rank: int, begin: int) -> Dict[str, Any]:
             arguments["bytes" if key == "nbytes" else key] = getattr(span, key)
     if span.is_open:
         arguments["unfinished"] = True
-    name = span.name if span.is_command else "idle" if span.label == "RankEnd.wait" else span.label
+    name = short(span.name) if span.is_command else "idle" if span.label == "RankEnd.wait" else span.label
     category = f"command,{span.label}" if span.is_command else span.point
     return {
         "ph": "X",

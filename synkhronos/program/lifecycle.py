@@ -101,7 +101,8 @@ def fork(
         A folder without a profile, made if it is not there. Every rank records what it does, a few microseconds for
         each call and collective, and `close`, or the death of a rank, writes there where the time went: ``report.txt``
         and ``report.html``, ``timeline.json`` for Perfetto, and ``profile.json``. Further sessions of the program with
-        the same folder take folders inside, ``session-2`` and so on. See `report`.
+        the same folder take folders inside, ``session-2`` and so on. ``python -m synkhronos --profile`` gives another
+        one. See `report`.
 
     Returns
     -------

@@ -207,7 +207,7 @@ class Program:
         hosts : Hosts, optional
             If the ranks are on several.
         profile_to : str, optional
-            The folder that is to have the session's profile; what the environment says by default.
+            The folder that is to have the session's profile, if the environment does not say another.
         **options
             See `SessionOptions`.
 
@@ -236,7 +236,7 @@ class Program:
                 self._check_exact(bool(options.get("exact")))
                 # Programs that this one starts are not meant.
                 self._profile_to = os.environ.pop(PROFILE, None) or self._profile_to
-                profile_to = profile_to or self._profile_to
+                profile_to = self._profile_to or profile_to  # who starts the program decides
                 if profile_to:
                     profiled = Profiled(profile_to, self.profiled)
                     options["recorded"] = True

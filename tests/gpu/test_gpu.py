@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from devices import DEVICE, ROOT, run, skip_without_device  # noqa: E402
+from devices import DEVICE, ROOT, run, why_not  # noqa: E402
 
-skip_without_device()
+
+@pytest.fixture(scope="module", autouse=True)
+def device():
+    """Skip all tests where there is no device; not when they are collected, which all processes of xdist must do alike."""
+    lacking = why_not()
+    if lacking:
+        pytest.skip(lacking)
+
 
 HERE = "tests/gpu"
 # What tests of Theano's worlds check on the CPU holds on devices: every collective at n = 1, 2, 3, every form of a call.

@@ -134,8 +134,12 @@ class Progress(Messages):
     def _finish(self, operation: Operation, error: Optional[BaseException]) -> None:
         self.operations.remove(operation)
         operation.ticket.finish(error)
-        for awaited, ticket in self._cancelling:
+        for awaited, _ in self._cancelling:
             awaited.discard(operation)
+        self._tell_cancelled()
+
+    def _tell_cancelled(self) -> None:
+        for awaited, ticket in self._cancelling:
             if not awaited:
                 ticket.finish()
         self._cancelling = [each for each in self._cancelling if each[0]]
@@ -144,12 +148,10 @@ class Progress(Messages):
         """Give up the operations of these numbers, of now and later; the ticket is over when those of now are."""
         self._cancelled.append((first, last))
         awaited = {operation for operation in self.operations if first <= operation.number <= last}
-        if awaited:
-            self._cancelling.append((awaited, ticket))
-            self._give_up_all(awaited, Cancelled(f"operations {first} to {last} were cancelled"))
-        else:
-            ticket.finish()
+        self._cancelling.append((awaited, ticket))
         self.sweep()
+        self._give_up_all(awaited, Cancelled(f"operations {first} to {last} were cancelled"))
+        self._tell_cancelled()
         self._swept.extend(range(first, min(last + 1, first + MAX_SWEPT)))
 
     def _give_up_all(self, operations: Iterable[Operation], error: BaseException) -> None:
@@ -199,6 +201,7 @@ class Progress(Messages):
         given_up = [operation for operation in self.operations if operation.error is not None]
         for awaited in [given_up, *[awaited for awaited, _ in self._cancelling]]:
             self._give_up_all(awaited, Cancelled("it was cancelled when MPI failed"))
+        self._tell_cancelled()
 
     def abandon(self, error: BaseException) -> None:
         """End all operations, without knowing what becomes of their requests."""

@@ -29,3 +29,32 @@ class Clock(Op):
     def perform(self, node, inputs, output_storage):
         output_storage[0][0] = inputs[0]
         output_storage[1][0] = np.array([[os.getpid(), time.perf_counter()]])
+
+
+def divide_time(called, started, ended):
+    """Divide a call's time, as a mean over the ranks that took part.
+
+    A rank's time goes by in four: until it has its rows ("shuffling": the indices reach it, and it copies the rows
+    out), computing ("function", in which ranks meet with --sync-bn), both for each slice, then until the last rank has
+    finished ("waiting"), and until the call returns, which is left out here.
+
+    Parameters
+    ----------
+    called : float
+        When the function was called.
+    started, ended : array of shape (ranks * slices, 2)
+        Process id and seconds, from the clocks at both ends of the function.
+
+    Returns
+    -------
+    dict
+        Seconds for "shuffling", "function" and "waiting".
+    """
+    n_ranks = len(set(ended[:, 0]))
+    function = np.sum(ended[:, 1] - started[:, 1]) / n_ranks
+    last = [ended[ended[:, 0] == rank, 1].max() for rank in set(ended[:, 0])]
+    return {
+        "shuffling": np.mean(last) - called - function,
+        "function": function,
+        "waiting": np.max(last) - np.mean(last),
+    }
