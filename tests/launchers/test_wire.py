@@ -66,6 +66,7 @@ def test_a_message_byte_by_byte(pair):
 
 def test_long_and_short_messages_arrive_in_their_order(pair):
     line, theirs = pair
+    theirs.settimeout(None)
     other = Line(theirs.dup())
     sent = [("memory", bytes([i]) * (3_000_000 if i % 3 == 0 else 10)) for i in range(9)]
     for message in sent:
