@@ -75,6 +75,18 @@ def test_long_and_short_messages_arrive_in_their_order(pair):
     other.close()
 
 
+def test_two_that_send_before_they_read_do_not_wait_for_each_other(pair):
+    line, theirs = pair
+    theirs.settimeout(None)
+    other = Line(theirs.dup())
+    sent = [("memory", i, b"x" * 10_000) for i in range(500)]
+    for message in sent:
+        line.send(*message)
+        other.send(*message)
+    assert [line.receive() for _ in sent] == [other.receive() for _ in sent] == sent
+    other.close()
+
+
 def test_signs_of_life_are_sent(pair):
     _, theirs = pair
     assert theirs.recv(8, socket.MSG_WAITALL) == bytes(8)

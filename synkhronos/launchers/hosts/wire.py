@@ -32,10 +32,6 @@ ANSWER_TIMEOUT_S = 5
 #: Seconds between two signs of life.
 SIGN_INTERVAL_S = 0.5
 
-#: Bytes of a message that is sent at once; a thread sends longer ones, since two peers that wait until the other has
-#: received would wait for ever.
-AT_ONCE_BYTES = 1 << 15
-
 #: Bytes that are read at a time, at most.
 READ_BYTES = 1 << 18
 
@@ -62,14 +58,18 @@ class Meeting(NamedTuple):
 
 
 class Line:
-    """One end of a connection, for messages. Several threads may send, one receives."""
+    """One end of a connection, for messages. Several threads may send, one receives.
+
+    Nobody waits until something has been sent: two peers that wait until the other has received would wait for ever. What
+    the kernel does not take at once, a thread sends.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket, self._lock = sock, threading.Lock()
         self._partial = bytearray()  # of messages that have not come whole
         self._received: Deque[Tuple[Any, ...]] = deque()
-        self._long: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
-        self._n_long = 0  # of messages that the thread has not sent yet
+        self._unsent: queue.SimpleQueue[Optional[memoryview]] = queue.SimpleQueue()
+        self._n_unsent = 0  # messages with which the thread is not done
         self._thread: Optional[threading.Thread] = None
         self._closed = threading.Event()
         threading.Thread(target=self._send_signs, name="synkhronos-signs", daemon=True).start()
@@ -89,47 +89,44 @@ class Line:
         ConnectionError
             The peer is gone.
         """
-        payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        self._send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def _send(self, payload: bytes) -> None:
+        content = memoryview(_LENGTH.pack(len(payload)) + payload)
         with self._lock:
-            if len(payload) <= AT_ONCE_BYTES and not self._n_long:
-                self._write(payload)
+            if not self._n_unsent:
+                try:
+                    content = content[self._socket.send(content, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    pass
+                except OSError as error:  # closed here, or by the peer, or it cannot be reached
+                    raise ConnectionError(str(error)) from error
+            if content:
+                self._n_unsent += 1
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._send_rest, name="synkhronos-send", daemon=True)
+                    self._thread.start()
+                self._unsent.put(content)
+
+    def _send_rest(self) -> None:
+        while True:
+            content = self._unsent.get()
+            if content is None:
                 return
-            self._n_long += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send_long, name="synkhronos-send", daemon=True)
-                self._thread.start()
-            self._long.put(payload)
+            try:
+                self._socket.sendall(content)
+            except OSError:  # who receives here is told
+                pass
+            with self._lock:
+                self._n_unsent -= 1
 
     def _send_signs(self) -> None:
         while not self._closed.wait(SIGN_INTERVAL_S):
-            with self._lock:
-                if not self._n_long:
-                    try:
-                        self._write(b"")
-                    except ConnectionError:  # who receives here is told
-                        return
-
-    def _write(self, payload: bytes) -> None:
-        try:
-            if len(payload) <= AT_ONCE_BYTES:
-                self._socket.sendall(_LENGTH.pack(len(payload)) + payload)
-            else:
-                self._socket.sendall(_LENGTH.pack(len(payload)))
-                self._socket.sendall(payload)
-        except OSError as error:  # closed here, or by the peer, or it cannot be reached
-            raise ConnectionError(str(error)) from error
-
-    def _send_long(self) -> None:
-        while True:
-            payload = self._long.get()
-            if payload is None:
-                return
-            try:
-                self._write(payload)
-            except ConnectionError:  # who receives here is told
-                pass
-            with self._lock:
-                self._n_long -= 1
+            if not self._n_unsent:
+                try:
+                    self._send(b"")
+                except ConnectionError:  # who receives here is told
+                    return
 
     def receive(self) -> Tuple[Any, ...]:
         """Wait for a message.
@@ -175,7 +172,7 @@ class Line:
     def close(self) -> None:
         """End the connection; whoever receives from it, at either end, gets EOFError."""
         self._closed.set()
-        self._long.put(None)
+        self._unsent.put(None)
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
