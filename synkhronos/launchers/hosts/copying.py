@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from ...memory import messages
 from ...memory.attach import PoolMap
 from ...memory.pool import Pool
+from ...sync.barrier import turn_of
 from ...sync.control_block import ControlBlock
 from ...sync.hosts import Hosts
 from .bulk import Bulk
@@ -146,14 +147,14 @@ class Copying(ABC):
 
     def notice_of(self, rank: int, number: int) -> Optional[bytes]:
         """Return what a rank of this host tells the others at a barrier; None if nothing."""
-        block, turn = self.block, number % 2
+        block, turn = self.block, turn_of(number)
         if block.noticed[turn][rank] != number:
             return None
         return bytes(messages.get(block.notice_length[turn][rank], block.notice_slots[turn][rank], self.pools))
 
     def write_notices(self, number: int, notices: Dict[int, Optional[bytes]]) -> None:
         """Write what ranks of other hosts tell at a barrier."""
-        block, turn = self.block, number % 2
+        block, turn = self.block, turn_of(number)
         keep = []
         for rank, notice in notices.items():
             if notice is not None:

@@ -94,12 +94,14 @@ class Deputy(Copying):
         for number in sorted(set(arrived.values())):
             ranks = [rank for rank in arrived if arrived[rank] == number]
             notices = {rank: self.notice_of(rank, number) for rank in ranks}
-            promises = {rank: self._answer_of(rank) for rank in ranks if block.promised[rank] == number}
+            promises = {
+                rank: (block.promised[rank], self._answer_of(rank)) for rank in ranks if block.promised[rank] >= number
+            }
             if promises:
                 self._forward()
             for rank in ranks:
                 self._arrived[rank] = number
-                self._promised[rank] = number if rank in promises else 0
+                self._promised[rank] = promises[rank][0] if rank in promises else 0
             self.line.send("arrived", number, notices, promises, self._new_steps())
         for number in sorted(set(finished.values())):
             self._forward()
@@ -158,10 +160,10 @@ class Deputy(Copying):
         for rank in self.hosts.near:
             block.commands[rank].release()
 
-    def on_decided(self, line: Line, number: int, stop: int, notices: Dict[int, Any]) -> None:
-        """A barrier is complete."""
+    def on_decided(self, line: Line, number: int, stop: int, of: int, notices: Dict[int, Any]) -> None:
+        """A barrier is complete, and maybe the one before, for which the notices are then."""
         words = self.block.words
-        self.write_notices(number, notices)
+        self.write_notices(of, notices)
         words[STOP_REQUESTED] = stop
         words[DECIDED] = number
         for rank in self.hosts.near:

@@ -60,8 +60,8 @@ class Meeting(NamedTuple):
 class Line:
     """One end of a connection, for messages. Several threads may send, one receives.
 
-    Nobody waits until something has been sent: two peers that wait until the other has received would wait for ever. What
-    the kernel does not take at once, a thread sends.
+    Nobody waits until something has been sent: two peers that wait until the other has received would wait for ever.
+    What the kernel does not take at once, a thread sends.
     """
 
     def __init__(self, sock: socket.socket) -> None:

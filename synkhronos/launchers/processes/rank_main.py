@@ -113,7 +113,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if ident != config.rank:
             os.close(fd)  # the context has its own
     channel = RankEnd(block, config.rank, pool, context.pools, policy)
-    if config.hosts is not None and config.hosts.own > 0:
+    if config.hosts is not None:
         context.promises = channel.promise
     _profiled(config, lambda: serve(context, channel, Preloader(block, config.rank, watch)))
     for stream in (sys.stdout, sys.stderr):
