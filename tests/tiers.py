@@ -106,6 +106,10 @@ RULES = (
     Rule("thorough", "tests/exact_programs/", r"boltzmann|\[variational|\[gru|statistics_tell"),
     Rule("thorough", "tests/functions/test_exact.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
     Rule("thorough", "tests/functions/test_default_ops.py", r"\bthreads-1"),
+    # Theano's own tests: linked by Python, because nobody has compiled their functions; and where it must be by C.
+    Rule("thorough", "tests/theano_suite/", r"\[(py|cvm-test_profiling)|handed_back"),
+    Rule("long", "tests/theano_suite/", r"\[cvm-(?!test_profiling)"),
+    Rule("thorough", "tests/functions/test_states.py", r"threads-[12]\b|2 uneven hosts"),
     # Hundreds of graphs, each for two kinds of functions: one kind, and the simple rules, are enough for `make test`.
     Rule("thorough", "tests/sharding/", r"\[exact-"),
     Rule("thorough", "tests/sharding/test_corpus.py"),

@@ -68,6 +68,8 @@ class Input(NamedTuple):
     has_default: bool
     default: Any
     spec: Any = None  # what else the engine must know to convert a value
+    state: Any = None  # the shared variable that holds its value between calls, if it keeps one
+    is_updated: bool = False  # whether a call leaves another value in it
 
 
 class Output(NamedTuple):
@@ -256,7 +258,7 @@ class Engine(ABC):
 
     def default_update(self, shared: Any) -> Any:
         """Return the new value that functions which use the variable give it by default; None if there is none."""
-        return shared.default_update
+        return getattr(shared, "default_update", None)
 
     @abstractmethod
     def blueprint(self, shared: Any) -> Any:
@@ -290,9 +292,24 @@ class Engine(ABC):
         """Return what `compile` would, in a hurry: with the same inputs, outputs and refusals, but slow to call."""
         return self.compile(inputs, outputs, updates, givens, **kwargs)
 
+    def with_states(self, inputs: Sequence[Any]) -> List[Any]:
+        """Return inputs for `compile` in which each that keeps a value between calls has a shared variable for it.
+
+        To be given to all compilations of one function, `draft` and `snapshot`: they have these variables in common.
+        """
+        return list(inputs)
+
+    def is_implicit(self, given: Any) -> bool:
+        """Return whether the caller cannot give a value for one of these inputs."""
+        return False
+
     @abstractmethod
     def inputs(self, compiled: Any) -> List[Input]:
         """Return the inputs that a caller may give, in the order of the call."""
+
+    def default(self, compiled: Any, given: Input) -> Any:
+        """Return the value of an input with a default that the next call uses if none is given."""
+        return given.default
 
     @abstractmethod
     def outputs(self, compiled: Any) -> List[Output]:
@@ -300,7 +317,14 @@ class Engine(ABC):
 
     @abstractmethod
     def shareds(self, compiled: Any) -> List[Any]:
-        """Return every shared variable that the function reads or updates, in a fixed order, each once."""
+        """Return every shared variable that the function reads or updates, in a fixed order, each once.
+
+        With those that hold its inputs' values between calls.
+        """
+
+    def states(self, compiled: Any) -> List[Any]:
+        """Return those of the shared variables that hold inputs' values between calls."""
+        return []
 
     @abstractmethod
     def convert(self, input: Input, value: Any, argument: str) -> Any:

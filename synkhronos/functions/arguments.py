@@ -16,6 +16,7 @@ from ..shared_data import Data
 from ..trace import point
 from .batches import Table, table_of, written
 from .plan import Argument
+from .signature import KEPT
 
 
 class Taken(NamedTuple):
@@ -100,6 +101,8 @@ class Arguments:
                 argument = self._taken[i].argument
                 if argument.kind == "selected" and indices is None and isinstance(chosen, Indices):
                     indices = self.stage(pool, -1, chosen.array)
+            elif array is KEPT:
+                argument = Argument("state", i)
             elif self.inputs[i].type is None:
                 argument = Argument("value", _pickled(array, self.labels[i]), mutable)
             elif self._scattered[i]:
@@ -156,6 +159,8 @@ class Arguments:
             mutable = self.inputs[i].mutable
             if isinstance(array, Data):
                 argument = self._taken[i].argument
+            elif array is KEPT:
+                argument = Argument("state", i)
             elif self.inputs[i].type is None:
                 argument = Argument("value", _pickled(array, self.labels[i]), mutable)
             else:
@@ -176,7 +181,7 @@ class Arguments:
                     self._take(i, value, handle)
                 if self._scattered[i]:
                     lengths.append(handle.shape[self._axes[i]])
-            else:
+            elif value is not KEPT:
                 value = self.engine.convert(self.inputs[i], value, self.labels[i])
                 if self._scattered[i]:
                     value = moved(value, self._axes[i], 0) if self._axes[i] else value

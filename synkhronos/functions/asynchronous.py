@@ -34,7 +34,6 @@ from ..runtime.command import Amounts, Command
 from ..runtime.context import RankContext
 from ..runtime.session import Session, check_timeout
 from ..sync.file_lock import FileLock
-from . import signature
 from .batches import read_all, selection
 from .call import presented
 from .calling import call
@@ -308,8 +307,7 @@ def run_asynchronously(
     """
     if timeout is not None:
         check_timeout(timeout)
-    name, inputs = function.name or "without a name", function._arguments.inputs
-    values = signature.bind(inputs, function._arguments.labels, function.name, tuple(args), kwargs)
+    name, values = function.name or "without a name", function._bind(tuple(args), kwargs)
     of_inputs, _ = read_all(batches, None, None)
     if session.hosts is not None:
         raise ArgumentValueError(

@@ -133,7 +133,9 @@ def function(
         for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
     ]
     givens = engine.given_pairs(givens)
-    variables = list(inputs) + list(bcast_inputs)
+    variables = engine.with_states([*inputs, *bcast_inputs])
+    axes = [each.axis for each, given in zip(along, variables) if not engine.is_implicit(given)]
+    variables.sort(key=engine.is_implicit)  # those that the caller gives come first
     chosen, exact = exact, PROGRAM.exact if exact is None else exact
     if not isinstance(exact, (bool, np.bool_)):
         raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
@@ -151,8 +153,9 @@ def function(
         (shared, _update_op(op, _update(i, shared, engine), engine.shared_type(shared)))
         for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
     ]
-    axes = [each.axis for each in along]
-    scattered = Arguments(engine, engine.inputs(compiled), axes).scattered()
+    arguments = Arguments(engine, engine.inputs(compiled), axes)
+    _check_states(arguments)
+    scattered = arguments.scattered()
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable}.items()}
@@ -177,12 +180,26 @@ def function(
         # The default updates as they are now, whenever it is compiled.
         given_targets = [shared for shared, _ in pairs]
         more = [one for one in engine.updated_in(snapshot) if not any(one is shared for shared in given_targets)]
-        all_pairs = pairs + [(shared, engine.default_update(shared)) for shared in more]
+        defaults = [(shared, engine.default_update(shared)) for shared in more]
+        all_pairs = pairs + [pair for pair in defaults if pair[1] is not None]  # (the states of inputs have none)
         settings = dict(kwargs, name=engine.function_name(compiled), no_default_updates=True)
         compile_own = functools.partial(engine.compile, variables, parsed.variables, all_pairs, givens, **settings)
     return Function(
         PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, axes, variants, chosen, compile_own
     )
+
+
+def _check_states(arguments: Arguments) -> None:
+    """Refuse rows of which a value would be kept: in the next call a rank takes others."""
+    scattered = arguments.scattered()
+    for given, label in zip(arguments.inputs, arguments.labels):
+        if given.variable in scattered and (given.state is not None or given.is_updated):
+            raise ArgumentValueError(
+                label,
+                "an input that goes whole to all ranks, because it keeps a value between calls (In(update=...))",
+                "one whose rows are scattered",
+                "list it in bcast_inputs",
+            )
 
 
 def _sliceable(shareds: Any, engine: Any, compiled: Any) -> Dict[Any, int]:

@@ -22,10 +22,15 @@ logger = logging.getLogger("synkhronos")
 
 def watched(session: Session, engine: Any, shareds: Sequence[Any]) -> List[SharedEntry]:
     """Return the entries of variables that the master should not change alone: of random streams each has its own."""
+    chosen = [each for each in shareds if engine.shared_type(each) is not None and not engine.is_random(each)]
+    return entries_of(session, engine, chosen)
+
+
+def entries_of(session: Session, engine: Any, shareds: Sequence[Any]) -> List[SharedEntry]:
+    """Return the entries of variables that other ranks have as well, each storage once."""
     if session.size == 1:
         return []
-    chosen = [each for each in shareds if engine.shared_type(each) is not None and not engine.is_random(each)]
-    numbers: Dict[Any, None] = dict.fromkeys(replicator_of(session).find(engine, each) for each in chosen)
+    numbers: Dict[Any, None] = dict.fromkeys(replicator_of(session).find(engine, each) for each in shareds)
     return [session.context.shareds[number] for number in numbers]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -26,11 +27,11 @@ from . import signature
 from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
-from .changes import tell, watched
+from .changes import entries_of, tell, watched
 from .checks import FirstCalls
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
-from .held import put_back
+from .held import give, put_back
 from .parted import refuse_parted
 from .plan import Plans
 from .planning import Planner
@@ -46,11 +47,15 @@ logger = logging.getLogger("synkhronos")
 class Function:
     """What `synkhronos.function` returns: called like a Theano function, it runs on all ranks.
 
-    Everything else that Theano's functions have is the master's own: ``f[input]`` and ``input in f`` look at its
-    values, `copy`, `free`, `profile` and `trust_input` are as described there, all other attributes (``maker``, ``fn``,
-    ``input_storage``, ...) are those of the function that `as_theano` calls. ``f[input] = value``, ``f.value`` and
-    ``f.container`` are refused, because only shared variables keep values between calls on all ranks. A function can
-    be pickled if Theano's can: it comes back with its own copies of the shared variables, and is distributed again.
+    Everything else that Theano's functions have is the master's own: ``f[input]``, ``f.value``, ``f.container`` and
+    ``input in f`` look at its values, `copy`, `free`, `profile` and `trust_input` are as described there, all other
+    attributes (``maker``, ``fn``, ``input_storage``, ...) are those of the function that `as_theano` calls. A function
+    can be pickled if Theano's can: it comes back with its own copies of the shared variables, and is distributed again.
+
+    An input that goes whole to all ranks may keep its value between calls, ``In(s, value=0., update=s + x)``. Each rank
+    keeps its own, in a shared variable that is among those of `get_shared`; without a value in a call it goes on from
+    there. What the program puts there on the master, ``f[s] = value``, all ranks have from the next call on; in a
+    random state that is put there they begin far apart.
 
     Attributes
     ----------
@@ -247,7 +252,7 @@ class Function:
         (<Data 'x': float32 (2, 2)>, <Data 'y': int32 (2,)>)
         """
         inputs = self._arguments.inputs
-        values = signature.bind(inputs, self._arguments.labels, self.name, args, kwargs)
+        values = self._bind(args, kwargs)
         for given, label in zip(inputs, self._arguments.labels):
             if given.type is None:
                 raise ArgumentTypeError(label, "a dense array", str(given.variable), "pass it to the call instead")
@@ -272,28 +277,24 @@ class Function:
     # -- what the engine's functions also have -------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("value", "container"):
-            raise AttributeError(
-                f"a synkhronos Function has no {name}: it keeps no values of inputs between calls; "
-                "f[input] reads what the master's function has"
-            )
-        if name.startswith("_"):  # (not yet there while pickle looks for its methods)
+        if name.startswith("__") or "_compiled" not in vars(self):  # (not yet there while pickle looks for its methods)
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        return getattr(self.compiled, name)
+        # Programs that show objects look for private names: an exact function need not be compiled for these.
+        return getattr(self._compiled if name.startswith("_") else self.compiled, name)
 
     def __getitem__(self, item: Any) -> Any:
         return self.compiled[item]
 
     def __setitem__(self, item: Any, value: Any) -> None:
-        raise TypeError(
-            f"f[{item}] = value: a synkhronos Function keeps no values of inputs between calls; pass it to the "
-            "call, or use a shared variable and its set_value"
-        )
+        self.compiled[item] = value  # other ranks are given it with the next call: `_plans_in`, `_run`
 
     def __contains__(self, item: Any) -> bool:
         return bool(item in self.compiled)
 
     __iter__ = None  # or __getitem__ would make one
+
+    def __copy__(self) -> Function:
+        return self.copy()
 
     def __reduce__(self) -> Any:
         return _restore, (
@@ -496,14 +497,14 @@ class Function:
         """
         if self.program.check and self._first_calls.left:
             options = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
-            return self._checked(args, dict(kwargs, **options, timeout=timeout))
+            return self._checked(self._bind(args, kwargs), dict(options, timeout=timeout))
         if timeout is not None:
             check_timeout(timeout)
         subset = None if output_subset is None else self._positions(output_subset)
         inputs = self._arguments.inputs
         values: Sequence[Any] = args
         if kwargs or len(args) != len(inputs):
-            values = signature.bind(inputs, self._arguments.labels, self.name, args, kwargs)
+            values = self._bind(args, kwargs)
         session = self.program.session
         if session is None or session.closed:
             session = self.program.current()  # which raises
@@ -599,8 +600,7 @@ class Function:
         """
         try:
             return self._compared(
-                args,
-                kwargs,
+                self._bind(args, kwargs),
                 dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout),
             )
         except SerialError as error:
@@ -701,7 +701,7 @@ class Function:
             raise ArgumentTypeError("total", "True or False", f"{total!r} of type {type(total).__name__}")
         subset = None if output_subset is None else self._positions(output_subset)
         batches, batches_s = read_all(batches, batches_s, n_steps)
-        values = signature.bind(inputs, self._arguments.labels, self.name, args, kwargs)
+        values = self._bind(args, kwargs)
         session = self.program.session
         if session is None or session.closed:
             session = self.program.current()  # which raises
@@ -717,12 +717,11 @@ class Function:
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
         return self._form.wrap(outputs, subset)
 
-    def _compared(self, args: Sequence[Any], kwargs: Dict[str, Any], options: Dict[str, Any]) -> Comparison:
-        """Return what `compare` does; options are the keywords that a call keeps for itself."""
+    def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
+        """Return what `compare` does; values are all inputs', options the keywords that a call keeps for itself."""
         subset = None if options["output_subset"] is None else self._positions(options["output_subset"])
         if options["timeout"] is not None:
             check_timeout(options["timeout"])
-        values = signature.bind(self._arguments.inputs, self._arguments.labels, self.name, tuple(args), kwargs)
         session = self.program.current()
         with session.lock:
             session.check()
@@ -745,21 +744,19 @@ class Function:
                     subject,
                     session,
                     given,
-                    lambda: self(*args, **kwargs, **options),
+                    lambda: self(*values, **options),
                     lambda results: self._form.flat(results, subset),
                 )
             finally:
                 self._first_calls.left = max(0, left - 1)
 
-    def _checked(self, args: Sequence[Any], given: Dict[str, Any]) -> Any:
+    def _checked(self, values: Sequence[Any], options: Dict[str, Any]) -> Any:
         """Make a call that is compared with the serial function because the program was asked to check."""
-        kwargs = {key: value for key, value in given.items() if key not in signature.RESERVED}
-        options = {key: given[key] for key in signature.RESERVED}
         try:
-            found = self._compared(args, kwargs, options)
+            found = self._compared(values, options)
         except SerialError as error:
             self._first_calls.give_up(self, error.__cause__ or error, self.program.checked)
-            return self(*args, **given)
+            return self(*values, **options)
         self._first_calls.tell(self, found, self.program.checked)
         return found.results
 
@@ -810,7 +807,8 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             entries = watched(session, self.engine, self._shareds)
-            plans = self._plans = Plans(session, entries, self._common(entries))
+            states = entries_of(session, self.engine, self.engine.states(self._compiled))
+            plans = self._plans = Plans(session, entries, self._common(entries), states)
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()
         return plans
@@ -838,6 +836,7 @@ class Function:
         if plans.may_be_parted():
             refuse_parted(self, session, plans.common)
         if not plans.are_known():
+            give([entry for entry in plans.states if entry.cell[0] is not entry.known], session)
             tell(self, session, plans.watched)
         if command.has_steps:
             plans.release()
@@ -854,6 +853,11 @@ class Function:
             return not isinstance(answer, (bool, np.bool_)) or bool(answer)
 
         return report
+
+    def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
+        """Return one value per input, as a call is given them."""
+        inputs, labels = self._arguments.inputs, self._arguments.labels
+        return signature.bind(inputs, labels, self.name, args, kwargs, partial(self.engine.default, self._compiled))
 
     def _positions(self, output_subset: Any) -> Tuple[int, ...]:
         """Return the positions of the outputs that a call asks for."""

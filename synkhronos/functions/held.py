@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from ..replication.command import jumped_from
+from ..replication.replicator import replicator_of
 from ..runtime.command import Command
 from ..runtime.context import RankContext
+from ..runtime.registry import SharedEntry
 from ..runtime.session import Session
 
 
@@ -40,25 +44,49 @@ def held(session: Session, numbers: Sequence[int]) -> List[List[np.ndarray[Any, 
     return found
 
 
+class Pickled(NamedTuple):
+    """The value of a variable that is not a dense array, or of a random stream, which begins there on one rank.
+
+    Attributes
+    ----------
+    number : int
+    value : bytes
+    begins : int or None
+        As of a `SharedItem`.
+    """
+
+    number: int
+    value: bytes
+    begins: Optional[int]
+
+
 class PutBack(Command):
-    """Give every rank its values of dense variables.
+    """Give every rank its values of variables.
 
     Parameters
     ----------
     numbers : list of int
+        Those of dense arrays.
     handles : list of (list of handle)
-        For each variable, where the values of all ranks lie.
+        For each of these, where the values of all ranks lie.
+    others : sequence of Pickled
     """
 
     title = "values of shared variables, put back"
 
-    def __init__(self, numbers: List[int], handles: List[List[Any]]) -> None:
-        self.numbers, self.handles = numbers, handles
+    def __init__(self, numbers: List[int], handles: List[List[Any]], others: Sequence[Pickled] = ()) -> None:
+        self.numbers, self.handles, self.others = numbers, handles, others
 
     def run(self, context: RankContext) -> None:
         entries = [context.shareds[number] for number in self.numbers]
         values = [np.array(context.pools.attach(handles[context.rank])) for handles in self.handles]
         news = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, values)]
+        for number, pickled, begins in self.others:
+            entry, value = context.shareds[number], pickle.loads(pickled)
+            if begins is not None:
+                value = jumped_from(begins, entry.engine, entry.reference(), value, context.rank, context.size)
+            entries.append(entry)
+            news.append(value)
 
         def change() -> None:
             for entry, new in zip(entries, news):
@@ -82,6 +110,24 @@ def put_back(session: Session, numbers: Sequence[int]) -> Iterator[None]:
             session.run(PutBack(list(numbers), handles))
             for entry, was_known in zip(entries, were_known):
                 entry.known = entry.cell[0] if was_known else None
+
+
+def give(entries: Sequence[SharedEntry], session: Session) -> None:
+    """Give all ranks the master's values of variables; a random stream goes on far apart on each, as after `fork`."""
+    if entries:
+        numbers, handles, others = [], [], []
+        for entry in entries:
+            engine, shared = entry
+            if engine.is_random(shared) or engine.shared_type(shared) is None:
+                value, begins = replicator_of(session).pickled(engine, shared)
+                others.append(Pickled(entry.number, value, begins))
+            else:
+                handle = session.pool.handle(_in_pool(session, engine.to_host(entry.cell[0])))
+                numbers.append(entry.number)
+                handles.append([handle] * session.size)
+        session.run(PutBack(numbers, handles, others))
+        for entry in entries:
+            entry.known = entry.cell[0]
 
 
 def _in_pool(session: Session, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

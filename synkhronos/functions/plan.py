@@ -61,11 +61,12 @@ class Argument(NamedTuple):
     """One argument of a call.
 
     ``kind`` says which rows of the array a rank takes: "whole" all of them, "selected" its part of the selected ones,
-    "batch" its part of an array that holds the selected rows only. A "value" is not an array and travels pickled.
+    "batch" its part of an array that holds the selected rows only. A "value" is not an array and travels pickled. A
+    "state" is what the rank itself holds of a shared variable, which keeps the input's value between calls.
     """
 
     kind: str
-    value: Any  # the handle of the array, or the pickle
+    value: Any  # the handle of the array, or the pickle; of a state the input, in a plan the variable's number
     mutable: bool = False  # the function may destroy it, so a rank needs its own copy
     axis: int = 0  # where the function has the rows, which are first in what is sent
 
@@ -180,12 +181,19 @@ class Plans:
         The variables that the program should not change on the master alone: the function uses them.
     common : sequence of SharedEntry
         Those that must be the same on all ranks, because the function is exact.
+    states : sequence of SharedEntry
+        Those that keep values of inputs, in which the master's counts if the program has changed it.
     """
 
     def __init__(
-        self, session: Session, watched: Sequence[SharedEntry] = (), common: Sequence[SharedEntry] = ()
+        self,
+        session: Session,
+        watched: Sequence[SharedEntry] = (),
+        common: Sequence[SharedEntry] = (),
+        states: Sequence[SharedEntry] = (),
     ) -> None:
-        self.session, self.watched, self.common = weakref.ref(session), watched, common
+        self.session, self.watched, self.common, self.states = weakref.ref(session), watched, common, states
+        self._all = [*watched, *(entry for entry in states if entry not in watched)]
         self._kept: Dict[Any, Kept] = {}
         self._next = 0
 
@@ -205,7 +213,7 @@ class Plans:
 
     def are_known(self) -> bool:
         """Return whether the variables hold what commands have left in them; for 20 it takes half a microsecond."""
-        for entry in self.watched:
+        for entry in self._all:
             if entry.cell[0] is not entry.known:
                 return False
         return True
@@ -219,12 +227,12 @@ class Plans:
 
     def release(self) -> None:
         """Let go of what the variables held before a long command, in which functions may put new values beside it."""
-        for entry in self.watched:
+        for entry in self._all:
             entry.known = None
 
     def note(self) -> None:
         """Note what the variables hold after a command."""
-        for entry in self.watched:
+        for entry in self._all:
             entry.known = entry.cell[0]
 
 
@@ -276,6 +284,8 @@ class Prepared:
         values = list(self._values)
         for i in self._passing:
             kind, value, _, _ = self.plan.arguments[i]
+            if kind == "state":
+                continue  # `slice` takes it: steps change it
             if i in self._far:
                 values[i] = context.pools.here(value)  # `slice` brings what it takes of it
             else:
@@ -327,6 +337,8 @@ class Prepared:
                 given = part.take(value, buffer)
             elif kind in ("selected", "batch"):
                 given = value[begin:end]
+            elif kind == "state":
+                given = context.shareds[sent].cell[0]
             else:
                 given = value
             if mutable and kind == "value":

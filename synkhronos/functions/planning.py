@@ -205,6 +205,11 @@ class Planner:
             self._told_of_slices = True
             self._tell_of_slices(function.name or "without a name")
         number, sliceable, updates = self._graph_for(function, division, replicator)
+        inputs = self.arguments.inputs
+        arguments = [
+            one if one.kind != "state" else one._replace(value=replicator.find(self.engine, inputs[one.value].state))
+            for one in arguments
+        ]
         outputs = self.engine.outputs(self.compiled)
         chosen = outputs if subset is None else [outputs[i] for i in subset]
         types = [output.type for output in chosen]

@@ -68,7 +68,7 @@ def call_serially(
     after : dict
         What the variables hold then, by `Engine.identity`.
     """
-    arguments = [_whole(one, given.chosen, given.n_rows, session.context.pools) for one in given.arguments]
+    pools = session.context.pools
     chosen: Dict[Any, Any] = {}  # one variable of each storage
     for shared in shareds:
         if engine.identity(shared) not in chosen or id(shared) in values:
@@ -82,6 +82,11 @@ def call_serially(
     try:
         for identity, cell in cells.items():
             cell[0] = copies[identity]
+        states = [one.state for one in engine.inputs(compiled)]
+        arguments = [
+            engine.get(states[one.value]) if one.kind == "state" else _whole(one, given.chosen, given.n_rows, pools)
+            for one in given.arguments
+        ]
         outputs = engine.call(compiled, arguments, given.subset)
         after = {identity: engine.to_host(cell[0]) for identity, cell in cells.items()}
     finally:

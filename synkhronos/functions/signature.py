@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Callable, Dict, ItemsView, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..reductions import MISSING, ReduceOp
+
+
+class _Kept:
+    """The value that every rank has of an input with a state."""
+
+    def __repr__(self) -> str:
+        return "the value that is kept"
+
+
+#: Given to a call in the place of an input's value.
+KEPT: Any = _Kept()
 
 #: Names that a call keeps for itself.
 RESERVED = ("batch", "batch_s", "num_slices", "output_subset", "timeout")
@@ -144,9 +156,16 @@ def output_indices(subset: Any, keys: Optional[Sequence[str]], n: int) -> List[i
 
 
 def bind(
-    inputs: Sequence[Any], labels: Sequence[str], name: Optional[str], args: Tuple[Any, ...], kwargs: Dict[str, Any]
+    inputs: Sequence[Any],
+    labels: Sequence[str],
+    name: Optional[str],
+    args: Tuple[Any, ...],
+    kwargs: Dict[str, Any],
+    default: Callable[[Any], Any] = attrgetter("default"),
 ) -> List[Any]:
     """Return one value per input: given by position or by name, or its default.
+
+    ``default(given)`` returns that of an input that has one; `KEPT` is the value of one that keeps it between calls.
 
     Raises
     ------
@@ -176,5 +195,5 @@ def bind(
         if i not in values:
             if not given.has_default:
                 raise ArgumentTypeError(call, f"a value for {labels[i]}", "none")
-            values[i] = given.default
+            values[i] = KEPT if given.state is not None else default(given)
     return [values[i] for i in range(len(inputs))]

@@ -188,14 +188,20 @@ class Replicator(Replicas):
         if base is not None:
             return SharedItem(sent.number, engine, blueprint, None, storage_of=base.number)
         self._by_storage[sent.identity] = sent
+        value = engine.get(shared)
+        if not engine.is_random(shared) and engine.shared_type(shared) is not None and value is not None:
+            return SharedItem(sent.number, engine, blueprint, None, engine.is_on_device(value))
+        pickled, begins = self.pickled(engine, shared)
+        return SharedItem(sent.number, engine, blueprint, pickled, begins=begins)
+
+    def pickled(self, engine: Any, shared: Any) -> Tuple[bytes, Optional[int]]:
+        """Return a value of the master's that does not go through the transport, and the rank that begins there."""
         value, begins = engine.get(shared), None
         if engine.is_random(shared):
             value, begins = self._streams.begin(engine, shared, PROGRAM.functions)
             if begins is not None and self.session.size > 1:
                 engine.jumped(shared, value, 1)  # what other ranks will do: if it cannot be done, that is said here
-        elif engine.shared_type(shared) is not None and value is not None:
-            return SharedItem(sent.number, engine, blueprint, None, engine.is_on_device(value))
-        return SharedItem(sent.number, engine, blueprint, _pickled(engine, shared, value), begins=begins)
+        return _pickled(engine, shared, value), begins
 
     def _functions_item(self, functions: List[Any], numbers: List[int]) -> FunctionItem:
         """Return what travels of functions of one engine."""

@@ -55,22 +55,45 @@ def test_the_name_is_the_place_of_the_call_as_in_theano():
         lambda x: ("name", (x, x + 1), np.ones(2)),
     ],
 )
-def test_inputs_with_updates_are_refused(given):
-    x = T.vector("x")
-    with refuses(ValueError, "inputs[1]", "without state", "In(update=...)", "theano.shared(value)"):
-        compile([T.scalar("other"), given(x)], x * 2, on_unused_input="ignore")
+def test_inputs_with_updates_have_states(given):
+    x, other = T.vector("x"), T.vector("other")
+    asked = given(x)
+    first, second = ENGINE.with_states([other, asked])
+    assert first is other and ENGINE.with_states([other])[0] is other
+    f, g = (compile([first, second], x * 2, on_unused_input="ignore") for _ in range(2))  # a draft, say, and the other
+    snapshot = ENGINE.snapshot([first, second], x * 2, [], [], on_unused_input="ignore")
+    (state,) = ENGINE.updated_in(snapshot)
+    assert ENGINE.shareds(f) == [state] == ENGINE.shareds(g) and [one.state for one in ENGINE.inputs(f)] == [
+        None,
+        state,
+    ]
+    assert ENGINE.storage(state) is f.container[x].storage is g.container[x].storage
+    variant = ENGINE.variant(snapshot, False, [])
+    for each in (f, g):
+        before = f.value[x].copy()  # (it may be updated in place)
+        np.testing.assert_array_equal(each(np.zeros(2)), 2 * before)
+        np.testing.assert_array_equal(ENGINE.get(state), before + 1)
+    np.testing.assert_array_equal(variant(np.zeros(2), np.full(2, 5.0)), [[10, 10]])
+    np.testing.assert_array_equal(f.value[x], [6, 6])
+    if isinstance(asked, theano.In):  # the program's own, which may be given to other functions
+        assert asked.variable is x and asked.value.tolist() == [1, 1] and not hasattr(asked, "state")
 
 
-def test_inputs_bound_to_a_shared_variable_are_refused():
+def test_inputs_bound_to_a_shared_variable():
     x, w = T.vector("x"), theano.shared(np.ones(2), "w")
     for given in (
         theano.In(x, value=w),
         theano.In(x, value=w.container),
         theano.In(x, value=np.ones(2), implicit=True),
     ):
-        with refuses(ValueError, "inputs[0] (x)", got="implicit=True", hint="givens=[("):
-            compile([given], x * 2)
-    np.testing.assert_array_equal(compile([], x * 2, givens=[(x, w)])(), [2, 2])
+        (bound,) = ENGINE.with_states([given])
+        assert ENGINE.is_implicit(bound)
+        f = compile([bound], x * 2)
+        (state,) = ENGINE.shareds(f)
+        assert ENGINE.inputs(f) == [] and (state is w) == (given.value is w)
+        assert (ENGINE.storage(state) is ENGINE.storage(w)) != (type(given.value) is np.ndarray)
+        np.testing.assert_array_equal(f(), [2, 2])
+        np.testing.assert_array_equal(ENGINE.variant(ENGINE.snapshot([bound], x * 2, [], []), True, [])(), [[2, 2]])
 
 
 def test_inputs_as_tuples_and_other_keywords():

@@ -5,9 +5,9 @@ from collections import namedtuple
 import pytest
 from refusals import refuses
 
-from synkhronos.functions.signature import bind
+from synkhronos.functions.signature import KEPT, bind
 
-Given = namedtuple("Given", "name has_default default", defaults=(False, None))
+Given = namedtuple("Given", "name has_default default state", defaults=(False, None, None))
 
 XYZ = [Given("x"), Given("y"), Given("z", True, 30)]
 TWINS = [Given("x"), Given("x"), Given(None)]
@@ -53,3 +53,9 @@ def test_inputs_with_one_name_or_none():
         bind(TWINS, labels(TWINS), None, (), {"x": 1})
     with refuses(TypeError, "the function", "none has a name", "'y'"):
         bind([Given(None)], ["input 0"], None, (1,), {"y": 1})
+
+
+def test_inputs_that_keep_their_value():
+    inputs = [Given("x"), Given("s", True, 1.0, state=object()), Given("z", True, 30)]
+    assert bind(inputs, labels(inputs), "f", (1,), {}) == [1, KEPT, 30]
+    assert bind(inputs, labels(inputs), "f", (1,), {"s": 2}, lambda given: -given.default) == [1, 2, -30]

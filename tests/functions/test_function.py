@@ -108,13 +108,6 @@ def test_downcasting_inputs(two, words):
             assert result.dtype == "float32" and result.tolist() == ROWS.tolist()
 
 
-@needs_theano
-def test_in_with_a_state_is_refused(words):
-    x, s = T.dvector("x"), T.dscalar("s")
-    with refuses(ValueError, "inputs[1] (s)", "an input without state", "In(update=...)", "theano.shared(value)"):
-        words.function([x, L.In(s, value=0.0, update=s + 1)], x.sum())
-
-
 @pytest.mark.parametrize("reserved", ["batch", "batch_s", "num_slices", "output_subset", "timeout"])
 def test_reserved_names(words, reserved):
     x, y = T.dvector("x"), T.dvector(reserved)
@@ -391,16 +384,8 @@ def test_attributes_are_those_of_the_masters_function(one, words):
     assert f.input_storage is f.compiled.input_storage
     if IS_THEANO:
         assert f["a"] == 5 and f[w] == 2 and f["w"] == 2 and "a" in f and w in f and "b" not in f
+        assert f.value["a"] == 5 and f.container["a"].value == 5 and f._check_for_aliased_inputs is False
     given = () if IS_THEANO else (5.0,)
-    for refused in (lambda: f.value, lambda: f.container):
-        with pytest.raises(AttributeError, match="keeps no values of inputs between calls"):
-            refused()
-    with pytest.raises(
-        TypeError,
-        match=r"f\[a\] = value: a synkhronos Function keeps no values of inputs between "
-        "calls; pass it to the call, or use a shared variable",
-    ):
-        f["a"] = 3.0
     with pytest.raises(AttributeError, match="no_such_thing"):
         f.no_such_thing()
     with pytest.raises(TypeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from abc import abstractmethod
 from typing import Any, Callable, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
@@ -16,7 +17,7 @@ from ...trace import point
 from .. import pickling
 from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
 from ..exact import placed
-from . import exact, table
+from . import exact, states, table
 from . import snapshot as snapshots
 from .dependence import survey
 from .library import Library
@@ -145,10 +146,8 @@ class GraphEngine(Engine):
     def compile(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Any:
-        for index, given in enumerate(inputs if isinstance(inputs, (list, tuple)) else ()):
-            wrapped = self.library.convert_function_input(given) if isinstance(given, (list, tuple)) else given
-            if isinstance(wrapped, self.library.SymbolicInput):
-                self._refuse_state(f"inputs[{index}] ({self.label(wrapped)})", wrapped)
+        # Copies, because the library puts other variables into the objects that it is given.
+        inputs = [copy.copy(one) if isinstance(one, self.library.SymbolicInput) else one for one in inputs]
         if kwargs.get("name") is None:
             kwargs["name"] = _place_of_call()
         return self.library.function(inputs, outputs, updates=list(updates or ()), givens=givens, **kwargs)
@@ -158,22 +157,11 @@ class GraphEngine(Engine):
     ) -> Any:
         return self.compile(inputs, outputs, updates, givens, **dict(kwargs, mode=self.library.small, profile=None))
 
-    def _refuse_state(self, argument: str, given: Any) -> None:
-        """Refuse an input that keeps a value between calls: on all ranks, only shared variables do."""
-        if given.update is not None:
-            raise ArgumentValueError(
-                argument,
-                "an input without state",
-                "In(update=...)",
-                f"make it a shared variable, {self.name}.shared(value), and pass updates=[(shared, expression)]",
-            )
-        if given.implicit:
-            raise ArgumentValueError(
-                argument,
-                "an input that the caller gives",
-                "one bound to a shared variable (implicit=True)",
-                "pass givens=[(variable, shared)] instead",
-            )
+    def with_states(self, inputs: Sequence[Any]) -> List[Any]:
+        return states.with_states(self.library, inputs)
+
+    def is_implicit(self, given: Any) -> bool:
+        return isinstance(given, self.library.SymbolicInput) and bool(given.implicit)
 
     def inputs(self, compiled: Any) -> List[Input]:
         return [
@@ -181,10 +169,12 @@ class GraphEngine(Engine):
                 variable=given.variable,
                 name=given.name,
                 type=self.array_type(given.variable.type),
-                mutable=bool(given.mutable),
+                mutable=bool(given.mutable) or states.state_of(given) is not None,
                 has_default=given.value is not None,
                 default=given.value,
                 spec=given,
+                state=states.state_of(given),
+                is_updated=given.update is not None,
             )
             for given in compiled.maker.inputs
             if not given.implicit
@@ -202,7 +192,16 @@ class GraphEngine(Engine):
         return result
 
     def shareds(self, compiled: Any) -> List[Any]:
-        return [given.variable for given in compiled.maker.inputs if given.implicit]
+        found: List[Any] = []
+        for given in compiled.maker.inputs:
+            shared = given.variable if given.implicit else None
+            shared = shared if states.state_of(given) is None else states.state_of(given)
+            if shared is not None and not any(shared is other for other in found):
+                found.append(shared)
+        return found
+
+    def states(self, compiled: Any) -> List[Any]:
+        return [state for state in map(states.state_of, compiled.maker.inputs) if state is not None]
 
     def convert(self, input: Input, value: Any, argument: str) -> Any:
         if value is None and input.type is None:
@@ -288,7 +287,15 @@ class GraphEngine(Engine):
             if not (self.is_shared(old) and self.is_shared(new) and old.type == new.type):
                 got = f"{new!r} ({getattr(new, 'type', None)}) for {old!r} ({getattr(old, 'type', None)})"
                 raise ArgumentTypeError("swap", "shared variables of the same type", got)
-        copied = compiled.copy(**kwargs)
+        ins, kept = compiled.maker.inputs, list(compiled.maker.inputs)
+        try:  # the library copies what it finds in this list
+            ins[:] = [states.detached(self.library, given, not kwargs.get("delete_updates")) for given in ins]
+            copied = compiled.copy(**kwargs)
+        finally:
+            news, ins[:] = list(ins), kept
+        for old, new in zip(kept, news):
+            if states.state_of(old) is not None and states.state_of(new) is not None:
+                swap.setdefault(old.state, new.state)
         # The library forgets in what form the original returns its outputs.
         for attribute in self.forms_of_outputs:
             setattr(copied, attribute, getattr(compiled, attribute))

@@ -14,6 +14,7 @@ class Library(NamedTuple):
     Variable: Type[Any]
     Constant: Type[Any]
     SharedVariable: Type[Any]
+    TensorSharedVariable: Type[Any]
     Container: Type[Any]
     TensorType: Type[Any]
     Function: Type[Any]

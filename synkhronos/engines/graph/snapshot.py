@@ -6,7 +6,7 @@ import copy
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..exact import Halves
-from . import collectives
+from . import collectives, states
 from .library import Library
 
 
@@ -49,11 +49,21 @@ def take(
     on_unused_input: Any = None,
 ) -> Snapshot:
     """Return the snapshot of a function; parameters as those of the library's ``function``."""
-    wrapped = []
+    wrapped: List[Any] = []
+    updates, givens = list(updates or ()), list(givens.items() if isinstance(givens, dict) else givens or ())
     for given in inputs:
         if isinstance(given, library.Variable):
             given = library.In(given, allow_downcast=allow_input_downcast)
-        wrapped.append(copy.copy(library.convert_function_input(given)))
+        given = copy.copy(library.convert_function_input(given))
+        state = states.state_of(given)
+        if state is not None:
+            if given.implicit:
+                givens.append((given.variable, state))
+            if given.update is not None or not given.implicit:  # what the caller gives stays there, too
+                updates.append((state, given.variable if given.update is None else given.update))
+            given = None if given.implicit else states.without_state(given)
+        if given is not None:
+            wrapped.append(given)
     if isinstance(outputs, dict):
         outputs = [outputs[key] for key in sorted(outputs)]
     elif not isinstance(outputs, (list, tuple)):
@@ -63,7 +73,7 @@ def take(
         list(outputs),
         [given.variable for given in wrapped],
         givens,
-        list(updates or ()),
+        updates,
         rebuild_strict,
         copy_inputs_over=True,
         no_default_updates=no_default_updates,

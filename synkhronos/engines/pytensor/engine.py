@@ -24,6 +24,7 @@ from pytensor.link.basic import Container
 from pytensor.scan.op import Scan
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.type import TensorType
 
 from ...errors import ArgumentTypeError, ArgumentValueError
@@ -53,6 +54,7 @@ class PyTensorEngine(GraphEngine):
         Variable=Variable,
         Constant=Constant,
         SharedVariable=SharedVariable,
+        TensorSharedVariable=TensorSharedVariable,
         Container=Container,
         TensorType=TensorType,
         Function=Function,

@@ -21,11 +21,13 @@ from theano.ifelse import IfElse
 from theano.scan_module.scan_op import Scan
 from theano.tensor import TensorType
 from theano.tensor.raw_random import RandomStateType
+from theano.tensor.sharedvar import TensorSharedVariable
 
 from ...errors import ArgumentTypeError
 from ...reductions import ReduceOp
 from ...sharding import Rule
 from .. import random_states
+from ..base import Input
 from ..graph.affine import Affine
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
@@ -46,6 +48,7 @@ class TheanoEngine(GraphEngine):
         Variable=Variable,
         Constant=Constant,
         SharedVariable=SharedVariable,
+        TensorSharedVariable=TensorSharedVariable,
         Container=Container,
         TensorType=TensorType,
         Function=Function,
@@ -114,6 +117,13 @@ class TheanoEngine(GraphEngine):
         return super().build(blueprint, value, storage_of)
 
     # -- functions -----------------------------------------------------------------------------------------------
+
+    def default(self, compiled: Any, given: Input) -> Any:
+        position = next(i for i, one in enumerate(compiled.maker.inputs) if one is given.spec)
+        container = compiled.input_storage[position]  # (the finder of a copy has other variables)
+        value = container.value
+        container.value = given.default  # what f[input] = value has put there is for one call
+        return value
 
     def some_results(self, compiled: Any, args: Sequence[Any], subset: List[int]) -> List[Any]:
         if not isinstance(compiled.fn, self.lazy_linkers):
