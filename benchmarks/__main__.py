@@ -34,6 +34,7 @@ PARTS = {
     "inputs": ("inputs", {}, {"repeats": 100}),
     "steps": ("steps", {}, {"repeats": 6}),
     "profile": ("profiled", {}, {"repeats": 300}),
+    "healing": ("healing", {}, {"repeats": 10, "deaths": 3}),
     "loading": ("loading", {}, {"repeats": 5}),
     "gradients": ("gradients", {}, {"repeats": 10}),
     "rules": ("rules", {}, {"repeats": 6}),

@@ -1,6 +1,7 @@
 """What it costs to be profiled: a span, a call with it, and a call of a session without it."""
 
-import shutil
+import json
+import os
 import tempfile
 import time
 
@@ -16,14 +17,13 @@ from .library import T
 
 def run(groups, n=2, repeats=2000, rounds=5):
     """Measure; yield a row per case."""
-    yield {"case": "profile: microseconds of a span", "n": 1, "value": 1e6 * span_seconds(50 * repeats)}
+    yield {"case": "profile: microseconds of a span in a loop", "n": 1, "value": 1e6 * span_seconds(50 * repeats)}
     x = T.fmatrix("x")
     f = synk.function([x], (x.sum(), "sum"), name="sum")
-    seconds = {"before": [], "on": [], "after": []}
-    for _ in range(rounds):  # in turn: what else the machine does is the same for all
-        for when, is_on in (("before", False), ("on", True), ("after", False)):
-            seconds[when].append(call_seconds(f, n, is_on, repeats))
-    before, on, after = (np.median(seconds[when]) for when in ("before", "on", "after"))
+    # With one rank nothing is at the same time: what a call takes longer is what its spans take.
+    before, on, _, spans = calls(f, 1, repeats, rounds)
+    yield {"case": "profile: microseconds of a span in a call", "n": 1, "value": 1e6 * (on - before) / spans}
+    before, on, after, _ = calls(f, n, repeats, rounds)
     yield {"case": "profile: a call with it, to one without", "n": n, "value": on / before}
     yield {"case": "profile: a call after it, to one before", "n": n, "value": after / before}
 
@@ -59,10 +59,21 @@ def loop_seconds(thing, repeats):
     return min(found)
 
 
-def call_seconds(f, n, is_on, repeats):
+def calls(f, n, repeats, rounds):
+    """Return the median seconds of a call before, in and after sessions that are recorded; and the spans of one."""
+    before, on, after, spans = [], [], [], []
+    for _ in range(rounds):  # in turn: what else the machine does is the same for all
+        before.append(call_seconds(f, n, None, repeats))
+        with tempfile.TemporaryDirectory() as folder:
+            on.append(call_seconds(f, n, folder, repeats))
+            spans.append(spans_of_master(folder) / repeats)
+        after.append(call_seconds(f, n, None, repeats))
+    return [np.median(values) for values in (before, on, after, spans)]
+
+
+def call_seconds(f, n, folder, repeats):
     """Return the median time of a call in a session of its own."""
-    folder = tempfile.mkdtemp()
-    synk.fork(n, use_gpu=False, profile=folder if is_on else None)
+    synk.fork(n, use_gpu=False, profile=folder)
     try:
         data = synk.data(np.ones((128, 4), "float32"))
         f(data)
@@ -74,4 +85,9 @@ def call_seconds(f, n, is_on, repeats):
         return np.median(found)
     finally:
         synk.close()
-        shutil.rmtree(folder)
+
+
+def spans_of_master(folder):
+    """Return how many there are; few of them are not of calls."""
+    with open(os.path.join(folder, "timeline.json")) as file:
+        return len([event for event in json.load(file)["traceEvents"] if event["ph"] == "X" and event["pid"] == 0])

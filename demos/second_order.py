@@ -136,7 +136,7 @@ class Problem:
 
     def forget(self):
         """Start counting from 0 again."""
-        self.counts, self.seconds = dict.fromkeys(self._functions, 0), dict.fromkeys(self._functions, 0.0)
+        self.counts = dict.fromkeys(self._functions, 0)
 
     @property
     def passes(self):
@@ -153,9 +153,7 @@ class Problem:
         return np.asarray(self._call("product", v.astype(theano.config.floatX)), np.float64)
 
     def _call(self, kind, *args):
-        start = time.perf_counter()
         result = self._functions[kind](*args)
-        self.seconds[kind] += time.perf_counter() - start
         self.counts[kind] += 1
         self.on_pass()
         return result
@@ -172,9 +170,10 @@ def problem_on_ranks(network, X, num_slices=1):
     rows = theano.shared(X[:0], "rows")
     v = T.vector("v")
     data = dict(givens={network.x: rows}, sliceable_shareds=[rows])
-    loss_fn = synk.function([], network.loss, **data)
-    gradient_fn = synk.function([], [network.loss, flat(T.grad(network.loss, network.params))], **data)
-    product_fn = synk.function([], flat(gauss_newton_product(network, v)), bcast_inputs=[v], **data)
+    loss_and_gradient = [network.loss, flat(T.grad(network.loss, network.params))]
+    loss_fn = synk.function([], network.loss, name="loss", **data)
+    gradient_fn = synk.function([], loss_and_gradient, name="gradient", **data)
+    product_fn = synk.function([], flat(gauss_newton_product(network, v)), bcast_inputs=[v], name="product", **data)
     synk.scatter(rows, X)
     shapes = [param.get_value().shape for param in network.params]
 
@@ -421,15 +420,9 @@ def run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress):
 
 
 def report(curves, problem, passes):
-    """Print what each pass costs, and the losses at fixed numbers of passes."""
-    print(
-        "\nHessian-free made "
-        + ", ".join(
-            f"{count} {kind} passes of {problem.seconds[kind] / count:.3f} s"
-            for kind, count in problem.counts.items()
-            if count
-        )
-    )
+    """Print the passes, and the losses after fixed numbers of them; what a pass takes is in `synkhronos.report`."""
+    made = ", ".join(f"{count} {kind} passes" for kind, count in problem.counts.items() if count)
+    print(f"\nHessian-free made {made}")
     marks = [max(1, passes * k // 8) for k in (1, 2, 4, 6, 8)]
     print("\n{:62s}{} {:>9s}".format("training loss after passes", "".join(f"{mark:9d}" for mark in marks), "seconds"))
     for curve in curves:

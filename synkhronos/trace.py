@@ -29,7 +29,7 @@ import logging
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
 
 logger = logging.getLogger("synkhronos")
 
@@ -62,22 +62,25 @@ class Observer:
     def end(self, point: Point, owner: Any, arguments: Any) -> None:
         """Look at it again."""
 
+    def around(self, point: Point, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands in for the method; an observer that has to be quick may return something else."""
+
+        @functools.wraps(method)
+        def seen(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            self.begin(point, owner, args)
+            try:
+                return method(owner, *args, **kwargs)
+            finally:
+                self.end(point, owner, args)
+
+        return seen
+
 
 #: Every point of the modules that have been imported.
 POINTS: List[Point] = []
 
 _observers: List[Observer] = []
-_watched: Dict[Point, "_Watched"] = {}  # the points at which some observer looks
-
-
-class _Watched:
-    """A point with the observers that look at it, and the method as it was."""
-
-    __slots__ = ("observers", "plain")
-
-    def __init__(self, plain: Any) -> None:
-        self.plain = plain
-        self.observers: Tuple[Observer, ...] = ()
+_plain: Dict[Point, Callable[..., Any]] = {}  # the methods as they were, of points at which some observer looks
 
 
 def point(name: str) -> Callable[[Method], Method]:
@@ -117,34 +120,15 @@ def ignore(observer: Observer) -> None:
 
 
 def _look(each: Point) -> None:
-    """Have the observers see a point that want to; leave its method as it was if there are none."""
-    observers = tuple([observer for observer in _observers if observer.wants(each)])
-    watched = _watched.get(each)
-    if observers and watched is None:
-        watched = _watched[each] = _Watched(vars(each.owner)[each.method])
-        setattr(each.owner, each.method, _seen(each, watched))
-    if watched is not None:
-        watched.observers = observers
-        if not observers:
-            setattr(each.owner, each.method, _watched.pop(each).plain)
-
-
-def _seen(each: Point, watched: _Watched) -> Any:
-    """Return the method with its observers around it."""
-    method = watched.plain
-
-    @functools.wraps(method)
-    def seen(self: Any, *args: Any, **kwargs: Any) -> Any:
-        observers = watched.observers
-        for observer in observers:
-            observer.begin(each, self, args)
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            for observer in reversed(observers):
-                observer.end(each, self, args)
-
-    return seen
+    """Have the observers see a point that want to, the first outermost; with none, its method is as it was."""
+    observers = [observer for observer in _observers if observer.wants(each)]
+    method = plain = _plain.pop(each, None) or vars(each.owner)[each.method]
+    for observer in reversed(observers):
+        method = observer.around(each, method)
+    if observers:
+        _plain[each] = plain
+    if vars(each.owner)[each.method] is not method:
+        setattr(each.owner, each.method, method)
 
 
 class CommandLog(Observer):

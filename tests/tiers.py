@@ -46,6 +46,7 @@ SLOW = (
     ],
     Rule("", "tests/extensions/test_rates.py", "velocities"),
     Rule("", "tests/functions/test_steps_on_processes.py"),
+    Rule("", "tests/healing/"),
     Rule("", "tests/host/test_affinity.py"),
     Rule("", "tests/host/test_heap.py"),
     Rule("", "tests/launchers/test_courier.py", r"test_all_reduce\[.*-[24]\]|test_sizes\[.*-[124]\]|hardly|rare|waits"),
@@ -83,6 +84,8 @@ RULES = (
     # Hosts that believe something else than the others have to be started for each.
     Rule("thorough", "tests/program/test_data_over_hosts.py", "too_large|more_ranks|versions|its_own_file"),
     Rule("long", "tests/program/test_data_over_hosts.py", "folders_of_their_own"),
+    Rule("thorough", "tests/healing/test_healed_trainings.py", r"\[2\]"),
+    Rule("long", "tests/healing/test_healed_trainings.py", r"\[3\]"),
     # Pretend hosts, with MPI if it is there.
     Rule("thorough", "tests/hosts/", r"^(?!test_bulk.*-2-1\])"),
     Rule("thorough", "tests/sabotage/test_pieces.py", r"\[hosts"),
@@ -231,7 +234,7 @@ RULES = (
     Rule("thorough", "tests/ops/test_rule.py", "training_through"),
     Rule("thorough", "tests/ops/test_shard.py", r"tutorials_form\[.*-mean"),
     Rule("thorough", "tests/programs/test_programs.py", "bug_alone"),
-    Rule("thorough", "tests/programs_2017/", "inputs_built_beforehand"),
+    Rule("thorough", "tests/programs_2017/", r"inputs_built_beforehand|on_the_host\[3|on_the_ranks|a_residual_network"),
     Rule(
         "thorough",
         "tests/project/test_benchmarks.py",
@@ -266,6 +269,7 @@ RULES = (
     # Of two hosts with OpenCL devices there is a test of the communicator without them; of large arrays by MPI, two and
     # three hosts are enough.
     Rule("long", "tests/gpu/test_gpu.py", r"\[hosts"),
+    Rule("thorough", "tests/gpu/test_gpu.py", r"\[profiles"),
     Rule("long", "tests/hosts/test_bulk.py", r"-2-1\]"),
     # Tests that measure; a few allow for less than a second.
     Rule("alone", "tests/extensions/test_loader.py", "prepared_meanwhile"),

@@ -36,6 +36,7 @@ BEGIN, END = "<!-- written by make sabotage: begin -->\n", "<!-- end -->\n"
 #: In this order: those that find most come first.
 PIECES = (
     "kills",
+    "healing",
     "deaths",
     "masters",
     "objects",

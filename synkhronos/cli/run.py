@@ -103,10 +103,10 @@ def main(arguments: List[str]) -> int:
 
 def _fault_of_folder(folder: str) -> str:
     """Return why a profile cannot be written there, before the program has begun; "" if it can."""
-    from synkhronos.profiling.folder import claim, give_up  # no NumPy, which the program may want to set up first
+    from synkhronos.profiling.folder import Claim  # no NumPy, which the program may want to set up first
 
     try:
-        give_up(claim(folder, "--profile"))
+        Claim(folder, "--profile").give_up()
     except ValueError as error:
         return str(error)
     return ""

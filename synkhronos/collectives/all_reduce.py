@@ -44,6 +44,7 @@ class AllReduce(CollectiveCommand):
     ) -> None:
         super().__init__(numbers)
         self.op, self.mixes, self.into, self.started, self.exchange = op, mixes, into, started, exchange
+        self.repeats = not started  # what was found then is a rank's own
 
     def run(self, context: RankContext) -> None:
         into = self.into or self.numbers

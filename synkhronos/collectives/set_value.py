@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Sequence
 
 from ..runtime.context import RankContext
 from ..transports.base import Pending
@@ -35,6 +35,9 @@ class SetValue(CollectiveCommand):
 
     def reads(self, context: RankContext) -> Iterable[Any]:
         return self.handles
+
+    def undeposited(self, failed: bool) -> Sequence[int]:
+        return () if failed else [self.numbers[i] for i in self.states]
 
     def run(self, context: RankContext) -> None:
         dense: List[int] = []

@@ -63,7 +63,8 @@ def make_train_function(
     outputs : expression, or list of (expression or (expression, op))
         Further results of the rows, computed with the parameters before the step; ops as in `synkhronos.function`.
     bcast_inputs : list of variables
-        Inputs that every rank gets whole; calls give them after those of ``x`` and ``y``.
+        Inputs that every rank gets whole; calls give them after those of ``x`` and ``y``. What they keep between calls,
+        ``In(s, value=..., update=...)``, is not part of ``state``.
     givens : dict, optional
         Replacements in the graph of the gradients, such as ``{input_var: X_shared}``. If one replaces something that
         the rule's step reads as well, such as a parameter, a step takes three commands.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
 from typing import Any, Dict, Iterable, List, Optional, Union
+
+from theano.compile.function_module import convert_function_input
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentValueError
@@ -73,6 +76,7 @@ class TrainFunction:
             self.function = synk.function(
                 graph.inputs, graph.results(), updates=updates, name=name, **of_rows, **options
             )
+            of_rows["bcast_inputs"] = [_with_value_of(self.function, given) for given in of_rows["bcast_inputs"]]
             self._last: Union[synk.Function, StepInParts] = self.function
         else:
             self._last = self._parts  # compiled now, so that what is wrong is known now
@@ -194,3 +198,11 @@ class TrainFunction:
         """
         if self.rule is not None:
             self.rule.finish()
+
+
+def _with_value_of(function: synk.Function, given: Any) -> Any:
+    """Return an input that keeps the function's own value between calls: steps in parts go on with it."""
+    given = copy.copy(convert_function_input(given))
+    if given.update is not None and given.value is not None:
+        given.value = function.container[given.variable]
+    return given

@@ -197,6 +197,7 @@ class RunAsynchronously(Command):
     """
 
     has_steps = True
+    repeats = False
 
     def __init__(self, name: str, steps: Steps, words: Any, visits: Visits, staleness: Optional[int]) -> None:
         self.name, self.steps, self.words, self.visits, self.staleness = name, steps, words, visits, staleness
@@ -204,6 +205,9 @@ class RunAsynchronously(Command):
     @property
     def title(self) -> str:
         return f"steps of function {self.name}"
+
+    def undeposited(self, failed: bool) -> Sequence[int]:
+        return self.steps.plans[0].writes
 
     def details(self, context: RankContext) -> str:
         return f"{sum(self.steps.counts)} steps, asynchronous"

@@ -76,13 +76,20 @@ class CallFunction(Command):
         if self.plan is not None and may_be_refused(plan, context):
             context.pools.check_room(prepared.far(self.rows))
             context.barrier.wait()  # no rank begins unless the hosts of all have room, and the files
+        if plan.writes:
+            context.begin_changes(plan.writes)
         outputs, change, division = call(prepared, values, self.rows, None, context)
         self.division = division
         if plan.dtypes is None:
             results = reduced(plan, context, outputs, division)
         else:
             results = outputs if context.rank == context.root else _in_bytes(plan, outputs)
-        if plan.common is not None:
+        if plan.writes:
+            change()
+            if plan.common is not None:
+                context.transport.agree(f"the end of function {plan.name}")
+            context.commit_changes(plan.writes, results)
+        elif plan.common is not None:
             context.commit(change, label=f"the end of function {plan.name}")
         elif plan.updates:  # on all ranks or on none: slices may disagree on one rank alone
             context.promise(results)

@@ -29,6 +29,7 @@ from .batches import read_all
 from .call import CallFunction
 from .changes import entries_of, tell, watched
 from .checks import FirstCalls
+from .chunks import Results, run_in_chunks
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
 from .held import give, put_back
@@ -36,7 +37,7 @@ from .parted import refuse_parted
 from .plan import Plans
 from .planning import Planner
 from .serial import Given
-from .steps import OnStep, RunSteps
+from .steps import OnStep, RunSteps, Steps
 from .table import Table, table_of
 from .upkeep import FreeFunction, Profile
 from .variants import Variants
@@ -55,7 +56,7 @@ class Function:
     An input that goes whole to all ranks may keep its value between calls, ``In(s, value=0., update=s + x)``. Each rank
     keeps its own, in a shared variable that is among those of `get_shared`; without a value in a call it goes on from
     there. What the program puts there on the master, ``f[s] = value``, all ranks have from the next call on; in a
-    random state that is put there they begin far apart.
+    random state that is put there they begin far apart. What it writes into the array, ``f[s][0] = 1``, cannot be seen.
 
     Attributes
     ----------
@@ -233,7 +234,8 @@ class Function:
         Returns
         -------
         Data or tuple of Data
-            One per input; a single one alone.
+            One per input; a single one alone. The last inputs are left out if they keep a value between calls and none
+            is given.
 
         Raises
         ------
@@ -251,9 +253,13 @@ class Function:
         >>> f.build_inputs([[1, 2], [3, 4]], [0, 1])
         (<Data 'x': float32 (2, 2)>, <Data 'y': int32 (2,)>)
         """
-        inputs = self._arguments.inputs
-        values = self._bind(args, kwargs)
-        for given, label in zip(inputs, self._arguments.labels):
+        inputs, values = self._arguments.inputs, self._bind(args, kwargs)
+        while values and values[-1] is signature.KEPT:
+            values.pop()
+        for given, label, value in zip(inputs, self._arguments.labels, values):
+            if value is signature.KEPT:
+                expected = "a value, because one is given for an input after it"
+                raise ArgumentTypeError(label, expected, "none", "list it last, or pass its value as well")
             if given.type is None:
                 raise ArgumentTypeError(label, "a dense array", str(given.variable), "pass it to the call instead")
         made = [
@@ -286,7 +292,9 @@ class Function:
         return self.compiled[item]
 
     def __setitem__(self, item: Any, value: Any) -> None:
-        self.compiled[item] = value  # other ranks are given it with the next call: `_plans_in`, `_run`
+        self.compiled[item] = value  # other ranks are given it with the next call: `_run`
+        if self._plans is not None:
+            self._plans.changed(self.compiled[item])  # it may be the same array: f[item] += 1
 
     def __contains__(self, item: Any) -> bool:
         return bool(item in self.compiled)
@@ -523,7 +531,8 @@ class Function:
                     session.size, session.root, n_rows, joint=self._variants.collectives is not None
                 )
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
-                kept = plans.add(key, plan, self._variants.updated_in_graph(division.num_slices > 1))
+                alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
+                kept = plans.add(key, plan, alone)
             command: Any = kept.command
             if command is None or rows is not None:
                 command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
@@ -712,8 +721,17 @@ class Function:
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None)
-            command = RunSteps(steps.plans[0].name, steps, None if on_step is None else self._reports(on_step, subset))
-            outputs, rows, n_made = self._run(session, command, timeout, self._variants.updated_in_graph(False))
+            reports = None if on_step is None else self._reports(on_step, subset)
+
+            def run(some: Steps) -> Results:
+                command = RunSteps(some.plans[0].name, some, reports)
+                results = self._run(session, command, timeout, self._variants.updated_in_graph(False))
+                return Results(results[0], results[1], results[2], command.has_ended)
+
+            if session.healing is None:
+                outputs, rows, n_made, _ = run(steps)
+            else:
+                outputs, rows, n_made, _ = run_in_chunks(steps, session.pools.attach(steps.table), run)
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
         return self._form.wrap(outputs, subset)
 
@@ -725,7 +743,7 @@ class Function:
         session = self.program.current()
         with session.lock:
             session.check()
-            self._plans_in(session)
+            give(self._plans_in(session).states, session)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             self._planner.division(session, n_rows, options["batch_s"], options["num_slices"])  # which may refuse it
             subject = Subject(
@@ -836,7 +854,7 @@ class Function:
         if plans.may_be_parted():
             refuse_parted(self, session, plans.common)
         if not plans.are_known():
-            give([entry for entry in plans.states if entry.cell[0] is not entry.known], session)
+            give(plans.states, session)
             tell(self, session, plans.watched)
         if command.has_steps:
             plans.release()

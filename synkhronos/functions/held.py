@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from contextlib import contextmanager
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -77,6 +77,9 @@ class PutBack(Command):
     def __init__(self, numbers: List[int], handles: List[List[Any]], others: Sequence[Pickled] = ()) -> None:
         self.numbers, self.handles, self.others = numbers, handles, others
 
+    def undeposited(self, failed: bool) -> Sequence[int]:
+        return () if failed else self.numbers
+
     def run(self, context: RankContext) -> None:
         entries = [context.shareds[number] for number in self.numbers]
         values = [np.array(context.pools.attach(handles[context.rank])) for handles in self.handles]
@@ -113,19 +116,22 @@ def put_back(session: Session, numbers: Sequence[int]) -> Iterator[None]:
 
 
 def give(entries: Sequence[SharedEntry], session: Session) -> None:
-    """Give all ranks the master's values of variables; a random stream goes on far apart on each, as after `fork`."""
+    """Give all ranks what the program has put into the master's variables since the last command.
+
+    Random streams go on far apart on each rank, as after `fork`.
+    """
+    entries = [entry for entry in entries if entry.cell[0] is not entry.known]
     if entries:
-        numbers, handles, others = [], [], []
+        kept: Dict[int, Any] = {}  # by number: arrays that lie in the pool until all ranks have read them
+        others: List[Pickled] = []
         for entry in entries:
             engine, shared = entry
             if engine.is_random(shared) or engine.shared_type(shared) is None:
-                value, begins = replicator_of(session).pickled(engine, shared)
-                others.append(Pickled(entry.number, value, begins))
+                others.append(Pickled(entry.number, *replicator_of(session).pickled(engine, shared)))
             else:
-                handle = session.pool.handle(_in_pool(session, engine.to_host(entry.cell[0])))
-                numbers.append(entry.number)
-                handles.append([handle] * session.size)
-        session.run(PutBack(numbers, handles, others))
+                kept[entry.number] = _in_pool(session, engine.to_host(entry.cell[0]))
+        handles = [[session.pool.handle(array)] * session.size for array in kept.values()]
+        session.run(PutBack(list(kept), handles, others))
         for entry in entries:
             entry.known = entry.cell[0]
 

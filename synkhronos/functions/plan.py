@@ -128,6 +128,8 @@ class Plan(NamedTuple):
         If the function has collectives: which of these all ranks make, also those without rows.
     second_half : SecondHalf, optional
         Of a call of an exact function in slices.
+    writes : list of int
+        If dead ranks are replaced: the variables that a call updates.
     """
 
     number: int
@@ -145,6 +147,11 @@ class Plan(NamedTuple):
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()
     common: Optional[Sequence[bool]] = None
     second_half: Optional[SecondHalf] = None
+    writes: Sequence[int] = ()
+
+    def prepared(self, context: RankContext) -> Prepared:
+        """Return the plan on one rank."""
+        return Prepared(self, context)
 
 
 class Kept:
@@ -217,6 +224,12 @@ class Plans:
             if entry.cell[0] is not entry.known:
                 return False
         return True
+
+    def changed(self, value: Any) -> None:
+        """Note that the program has put a value into one of the states, be it the same object."""
+        for entry in self.states:
+            if entry.cell[0] is value:
+                entry.known = None
 
     def may_be_parted(self) -> bool:
         """Return whether a collective may have given ranks different values of what they must have in common."""

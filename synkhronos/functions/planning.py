@@ -246,7 +246,14 @@ class Planner:
             updates,
             None if collectives is None else collectives.common,
             second_half,
+            self._writes(replicator) if replicator.session.healing is not None else (),
         )
+
+    def _writes(self, replicator: Replicator) -> List[int]:
+        """Return the numbers of the variables that a call updates, of which all ranks have deposited their values."""
+        updated = self.engine.updated_in(self.variants.snapshot)
+        numbers = [replicator.find(self.engine, shared) for shared in updated]
+        return [number for number in dict.fromkeys(numbers) if number is not None]
 
     def _tell_of_slices(self, name: str) -> None:
         """Say which updates slices together do not make as all rows at once do."""

@@ -71,6 +71,8 @@ class Steps(NamedTuple):
         Whether outputs are accumulated over all steps.
     asks : bool
         Whether the master may end the steps.
+    begin : int
+        Which of the table is the first: how many there are after it, `counts` says.
     """
 
     plans: Sequence[Plan]
@@ -86,16 +88,23 @@ class Steps(NamedTuple):
     lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()
     total: bool = False
     asks: bool = False
+    begin: int = 0
 
     @property
     def dtypes(self) -> List[Any]:
         """The dtype of each output; None if it is not an array."""
         return [None if type_ is None else type_.dtype for type_ in self.types]
 
+    def divisions(self, context: RankContext, n_steps: int) -> NDArray[Any]:
+        """Return the division of each of the first steps."""
+        return context.pools.attach(self.table)[self.begin : self.begin + n_steps, 0]
+
     def rows(
-        self, context: RankContext, chosen: Any = slice(None)
+        self, context: RankContext, chosen: Any = None
     ) -> Iterator[Tuple[int, Optional[Selection], Optional[Selection]]]:
         """Iterate over steps: the division, the rows of the data set, and this rank's of its shared variables."""
+        if chosen is None:
+            chosen = slice(self.begin, self.begin + sum(self.counts))
         table, indices = context.pools.attach(self.table)[chosen], context.pools.attach(self.indices)
         shared: Any = None
         if self.shared_table is not None:
@@ -147,6 +156,8 @@ class RunSteps(Command):
 
     has_steps = True
     _on_step: Optional[OnStep] = None
+    _told = 0  # steps of which `on_step` was told: not twice, if the command is repeated
+    has_ended = False  # because the program wants no more of them
 
     def __init__(self, name: str, steps: Steps, on_step: Optional[OnStep] = None) -> None:
         self.name, self.steps = name, steps
@@ -159,20 +170,24 @@ class RunSteps(Command):
     def title(self) -> str:
         return f"steps of function {self.name}"
 
+    def undeposited(self, failed: bool) -> Sequence[int]:
+        return self.steps.plans[0].writes if failed else ()  # the steps before have been made
+
     def details(self, context: RankContext) -> str:
         return f"{sum(self.steps.counts)} steps"
 
     def amounts(self, context: RankContext) -> Amounts:
         weights = [plan.division.weights for plan in self.steps.plans]
         rows = -1
-        if context.barrier.block.steps[context.rank] == sum(self.steps.counts) and None not in weights:
+        done = context.barrier.block.steps[context.rank] - self.steps.begin
+        if done == sum(self.steps.counts) and None not in weights:
             rows = sum(n * of_ranks[context.rank] for n, of_ranks in zip(self.steps.counts, weights) if of_ranks)
         return Amounts("steps", self.name, int(rows), arrays=sum(self.steps.counts))
 
     def run(self, context: RankContext) -> Made:
         steps = self.steps
         block, rank = context.barrier.block, context.rank
-        block.steps[rank] = block.undone[rank] = 0
+        block.steps[rank], block.undone[rank] = steps.begin, 0
         block.steps_command[rank] = context.barrier.command
         prepared = [Prepared(plan, context) for plan in steps.plans]
         # Files and named memory are attached once; all plans have the same arguments.
@@ -184,11 +199,16 @@ class RunSteps(Command):
         is_root = context.rank == context.root
         store = context.results = Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=is_root)
         context.barrier.wait()  # all ranks have memory for all outputs, and their hosts for inputs, or none begins
+        if steps.plans[0].writes:
+            context.begin_changes(steps.plans[0].writes, keeps=True)
         plans = list(steps.plans)
         totals = _Totals(steps, plans, context) if steps.total else None
         n_steps = self._make(prepared, plans, values, store, totals, context)
         found = None if totals is None else totals.finish(n_steps)
-        return Made(n_steps, store.stored(), found, plans if is_root else None)
+        made = Made(n_steps, store.stored(), found, plans if is_root else None)
+        if steps.plans[0].writes:
+            context.commit_changes(steps.plans[0].writes, made)
+        return made
 
     def _make(
         self,
@@ -221,18 +241,21 @@ class RunSteps(Command):
                 plans[division] = _with_division(plans[division], divided)
                 counts[division] = divided.takes_part(rank)
             if collective:
-                context.try_out(functools.partial(_undo, i, change, context), change, label=end_of_step)
+                context.try_out(functools.partial(_undo, steps.begin + i, change, context), change, label=end_of_step)
             else:
                 change()
-            made[rank] = i + 1
+            made[rank] = steps.begin + i + 1
             if counts[division]:
                 if totals is not None:
                     totals.add(division, outputs)
                 store.put(i, division, [engine.to_host(output) for output in outputs] if on_device else outputs)
             if self._on_step is not None and goes_on:
-                self.failed_step = i  # if it raises
-                goes_on = self._on_step(i, presented(each.plan, context, outputs))
-                self.failed_step = None
+                if i == self._told:
+                    self.failed_step = steps.begin + i  # if it raises
+                    self.has_ended = not self._on_step(steps.begin + i, presented(each.plan, context, outputs))
+                    self.failed_step = None
+                    self._told += 1
+                goes_on = not (self.has_ended and i + 1 == self._told)
                 if not goes_on:
                     words[STOP_REQUESTED] = barrier.command
             if steps.asks and collective:  # all ranks are here
@@ -249,7 +272,7 @@ class RunSteps(Command):
         """Return the outputs; the rows that every rank has taken in all steps together; and the number of steps."""
         steps, (n_steps, _, totals, plans) = self.steps, results[context.root]
         assert plans is not None
-        divisions = context.pools.attach(steps.table)[:n_steps, 0]
+        divisions = steps.divisions(context, n_steps)
         stored = [made.stored for made in results]
         combiner = Combiner(
             plans, steps.ops, steps.dtypes, divisions, steps.counts, stored, context.root, context.pools
@@ -267,7 +290,7 @@ class RunSteps(Command):
                     found = [moved(each, 0, op.axis) for each in found] if totals is None else moved(found, 0, op.axis)
                 outputs.append(found)
         except ValueError:
-            self.failed_step = combiner.failed_step
+            self.failed_step = None if combiner.failed_step is None else steps.begin + combiner.failed_step
             raise
         finally:
             context.results = None
@@ -323,7 +346,7 @@ class _Totals:
     def finish(self, n_steps: int) -> Optional[List[Any]]:
         """Reduce over the ranks; return the results on the master, None in the place of what is gathered."""
         steps, context = self._steps, self._context
-        weights = rows_taken(self._plans, context.pools.attach(steps.table)[:n_steps, 0])
+        weights = rows_taken(self._plans, steps.divisions(context, n_steps))
         ops = [ReduceOp(None) if op.name == "gather" else op for op in steps.ops]
         plan = self._plans[0]
         plan = plan._replace(ops=ops)

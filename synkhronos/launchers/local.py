@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Dict, Iterable, List
+from typing import Callable, Dict, Iterable, List, Sequence
 
 from ..memory.pool import Pool
 from ..profiling.recording import RECORDING
@@ -89,6 +89,9 @@ class LocalLauncher(Launcher):
 
     def forward(self, idle: bool = False) -> None:
         pass  # threads print to the streams of the process
+
+    def outlive(self, write: Callable[[Sequence[memoryview]], object]) -> None:
+        pass  # the ranks end with the master
 
     def join(self, seconds: float) -> bool:
         until = time.monotonic() + seconds

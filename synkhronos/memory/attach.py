@@ -59,6 +59,11 @@ class PoolMap:
         else:
             self._peers[ident] = _Peer(pool)
 
+    def filenos(self) -> Dict[int, int]:
+        """Return the descriptors of all pools, by their idents."""
+        own = {ident: pool.fileno() for ident, pool in self._pools.items()}
+        return {**{ident: peer.fileno() for ident, peer in self._peers.items()}, **own}
+
     def remove(self, ident: int) -> None:
         """Forget a pool, if it is known; arrays that are attached live on."""
         tables: Tuple[Dict[int, Any], ...] = (self._mappings, self._peers, self._pools)

@@ -55,6 +55,26 @@ class FreeList:
                 return start
         return None
 
+    def take_at(self, start: int, size: int) -> None:
+        """Take a range that is free.
+
+        Parameters
+        ----------
+        start, size : int
+
+        Raises
+        ------
+        ValueError
+            Some of it is taken, or it is not in the window.
+        """
+        index = bisect_right(self._starts, start) - 1
+        if index < 0 or self._stops[index] < start + size:
+            raise ValueError(f"the range of {size} from {start} on is not free")
+        low, high = self._starts[index], self._stops[index]
+        pieces = [(low, start), (start + size, high)]
+        self._starts[index : index + 1] = [begin for begin, end in pieces if begin < end]
+        self._stops[index : index + 1] = [end for begin, end in pieces if begin < end]
+
     def give(self, start: int, size: int) -> Tuple[int, int]:
         """Give a taken range back and join it with the free ranges that it touches.
 

@@ -50,7 +50,10 @@ class Pool:
     window : int
         Address space to take, in bytes; less is taken if less is available (``ulimit -v``).
     fd : int, optional
-        Descriptor of an empty `nameless_file` that peers know already; by default a new one is made.
+        Descriptor of a `nameless_file` that peers know already; by default a new one is made.
+    taken : sequence of (int, int)
+        If a process that has died has allocated in it: the ranges, first byte and bytes, that are to be kept. Each is
+        to be adopted; all else that it has left is given back.
 
     Raises
     ------
@@ -69,7 +72,9 @@ class Pool:
     6.0
     """
 
-    def __init__(self, ident: int, window: int = WINDOW_BYTES, fd: Optional[int] = None) -> None:
+    def __init__(
+        self, ident: int, window: int = WINDOW_BYTES, fd: Optional[int] = None, taken: Sequence[Tuple[int, int]] = ()
+    ) -> None:
         self.ident = ident
         self._owner = os.getpid()
         self._fd = nameless_file("pool", 0) if fd is None else fd
@@ -90,6 +95,13 @@ class Pool:
         self._top = 0  # no page above was ever reserved
         self._kept = 0  # bytes of small freed ranges whose pages are still reserved
         self._unchecked = 0  # bytes reserved since the machine's memory was looked at
+        for start, size in taken:
+            self._free.take_at(start, size)
+            self._used += size
+            self._top = max(self._top, start + size)
+        if taken:
+            for low, high in self._free:
+                self._release(low, high, low, high)
 
     def __repr__(self) -> str:
         state = "" if self._close.alive else " closed"
@@ -147,16 +159,26 @@ class Pool:
         for size in sizes:
             nbytes *= size
         taken = max(_ALIGNMENT_BYTES, -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
-        start = self._take(taken)
+        return np.ndarray(sizes, model.dtype, self._block(self._take(taken), taken), order=order)
+
+    def _block(self, start: int, size: int) -> NDArray[Any]:
+        """Return a range as bytes; it is free again once the last view of them is dead."""
         try:
             # Every view has this array as its base, because NumPy keeps the last array before the mapping.
-            block: NDArray[Any] = np.ndarray((taken,), np.uint8, self._mapping, start)
-            finalizer = weakref.finalize(block, self._let_go, start, taken)
+            block: NDArray[Any] = np.ndarray((size,), np.uint8, self._mapping, start)
+            finalizer = weakref.finalize(block, self._let_go, start, size)
         except BaseException:
-            self._let_go(start, taken)
+            self._let_go(start, size)
             raise
         finalizer.atexit = False
-        return np.ndarray(sizes, model.dtype, block, order=order)
+        return block
+
+    def adopt(self, handle: Handle) -> NDArray[Any]:
+        """Return the array of a handle from `handle`, C-contiguous, that was taken when the pool was made."""
+        if not math.prod(handle.shape):
+            return np.empty(handle.shape, handle.dtype)
+        block = self._block(*range_of(handle))
+        return np.ndarray(handle.shape, handle.dtype, block)
 
     def owns(self, array: NDArray[Any]) -> bool:
         """Return whether an array lies in this pool (one without elements lies in every pool)."""
@@ -259,6 +281,12 @@ class Pool:
                 self._mapping.madvise(mmap.MADV_REMOVE, first, last - first)
             except (OSError, AttributeError):
                 pass  # not on this system: the pages wait for the next array
+
+
+def range_of(handle: Handle) -> Tuple[int, int]:
+    """Return the range of a pool that a C-contiguous array takes: its first byte, and how many."""
+    nbytes = math.prod(handle.shape) * handle.dtype.itemsize
+    return handle.offset, max(_ALIGNMENT_BYTES, -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
 
 
 def _map_window(fd: int, window: int) -> mmap.mmap:

@@ -94,6 +94,11 @@ def fit(profiles: Sequence[Profile]) -> Model:
             fit_row_bytes(own, between),
             quantiles([group.spread for group in groups]),
         )
+    if len(set(rows_of_rank)) == 1:
+        notes.append(
+            f"all calls of {main[1]} have {rows_of_rank[0]:.0f} rows of a rank, so which part of their time does not "
+            "depend on them is not known: none is taken; profile other numbers of rows, or of ranks, too"
+        )
     if len({profile.ranks_of_machine for profile in profiles}) == 1:
         notes.append(
             "all profiles have as many ranks on a machine, so how much ranks slow each other down by their memory is "
@@ -143,7 +148,8 @@ def layout_of(profile: Profile) -> Layout:
 def fit_work(groups: Sequence[Group]) -> Tuple[Tuple[float, float], Tuple[float, float]]:
     """Return the fixed part and that for each row, each of a rank alone, and more for each further one.
 
-    What does not divide, in profiles with one number of rows each, counts as fixed.
+    What does not divide, in profiles with one number of rows each, counts as fixed. If all calls have as many rows of a
+    rank, nothing does.
     """
     if not groups:
         return (0.0, 0.0), (0.0, 0.0)
@@ -151,7 +157,8 @@ def fit_work(groups: Sequence[Group]) -> Tuple[Tuple[float, float], Tuple[float,
     others = np.array([group.at_once - 1 for group in groups])
     if len(set(others)) == 1:
         others = np.zeros(len(groups))
-    matrix = np.stack([np.ones(len(groups)), rows, others, rows * others], axis=1)
+    is_fixed = np.full(len(groups), float(rows[0] == 0 or len(set(rows)) > 1))
+    matrix = np.stack([is_fixed, rows, is_fixed * others, rows * others], axis=1)
     weights = np.array([float(min(group.calls, FULL_WEIGHT_CALLS)) for group in groups])
     fixed, per_row, fixed_more, per_row_more = map(
         float, nonnegative(matrix, np.array([group.seconds for group in groups]), weights)

@@ -174,9 +174,9 @@ class _Lane:
             if span.point == "copy" and is_root:  # arguments are brought there before there is a command
                 command = _called(lane, around, i)
             self._count(span, own[i], command, record.begin)
-        ended = record.end if is_root else last
-        rest = max(0, ended - record.begin - covered)
-        self.shares["idle" if is_root else "overhead"] += rest
+        # The program does other things between the master's spans; another rank has work around its own until it ends.
+        self.shares["idle" if is_root else "overhead"] += max(0, last - record.begin - covered)
+        self.shares["idle"] += max(0, record.end - last) if lane else 0  # of a host that was lost nothing is known
 
     def _count(self, span: Span, own: int, command: int, begin: int) -> None:
         """Count a span's own time."""

@@ -1,68 +1,111 @@
 """The folder of a profile: claimed before anything starts, and filled when the session is over.
 
-A folder takes one profile. The claim is an empty ``profile.json``, which only one of two programs can make; a later
-session of the same program takes a folder inside, ``session-2``.
+A folder takes one profile. The claim is an empty ``profile.json`` with a lock, which the kernel takes back if the
+program is killed: what it has left can be claimed again. A later session of the same program takes a folder inside,
+``session-2``.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Mapping
+from typing import Mapping, Optional
 
 from ..errors import ArgumentValueError
+from ..sync.file_lock import FileLock
 
 #: The file that claims the folder.
 CLAIM = "profile.json"
 
 
-def claim(folder: str, argument: str = "profile") -> str:
-    """Return the absolute path of a folder, made if it is not there, that from now on is this profile's.
+class Claim:
+    """A folder that is this profile's until it is given up, filled, or its process ends.
+
+    Parameters
+    ----------
+    folder : str
+        It is made if it is not there.
+    argument : str
+        How messages call it.
+
+    Attributes
+    ----------
+    path : str
+        The absolute one.
+    is_unfinished : bool
+        Whether there was a claim that nobody holds any more, of a program that was killed or could not write.
 
     Raises
     ------
     ArgumentValueError
-        It cannot be written, or another profile is there.
+        The folder cannot be written, another profile is there, or another program holds it.
     """
-    path = os.path.abspath(folder)
-    expected = "a folder that can be written, in which there is no profile"
-    try:
-        os.makedirs(path, exist_ok=True)
-        os.close(os.open(os.path.join(path, CLAIM), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise ArgumentValueError(argument, expected, f"{folder!r}, which is a file", "give another path") from None
-        hint = "give another folder, or delete that file if no program is running that will fill it"
-        raise ArgumentValueError(argument, expected, f"{folder!r}, which has a {CLAIM}", hint) from None
-    except OSError as error:
-        raise ArgumentValueError(argument, expected, f"{folder!r}: {error.strerror}", "give another path") from None
-    return path
 
-
-def give_up(path: str) -> None:
-    """Undo a claim: the session has not begun."""
-    try:
-        os.unlink(os.path.join(path, CLAIM))
-    except OSError:
-        pass
-
-
-def fill(path: str, files: Mapping[str, str]) -> None:
-    """Write files, the profile last, each as a whole or not at all.
-
-    Raises
-    ------
-    OSError
-        What could not be written is not there.
-    """
-    for name in sorted(files, key=lambda name: name == CLAIM):
-        place = os.path.join(path, name)
+    def __init__(self, folder: str, argument: str = "profile") -> None:
+        self.path = os.path.abspath(folder)
+        self.is_unfinished = False
+        expected = "a folder that can be written, in which there is no profile"
         try:
-            with open(place + ".part", "w", encoding="utf-8") as file:
-                file.write(files[name])
-            os.replace(place + ".part", place)
-        except OSError:
+            os.makedirs(self.path, exist_ok=True)
+            lock = self._opened()
+            self._lock: Optional[FileLock] = lock
+            is_taken = lock.try_acquire()
+            is_empty = is_taken and self._is_empty()
+        except FileExistsError:
+            raise ArgumentValueError(argument, expected, f"{folder!r}, which is a file", "give another path") from None
+        except OSError as error:
+            raise ArgumentValueError(argument, expected, f"{folder!r}: {error.strerror}", "give another path") from None
+        if not is_empty:
+            lock.close()
+            why, hint = f"which has a {CLAIM}", "give another folder, or delete that file"
+            if not is_taken:
+                why, hint = "whose profile another program is recording", "give another folder"
+            raise ArgumentValueError(argument, expected, f"{folder!r}, {why}", hint)
+
+    def _opened(self) -> FileLock:
+        place = os.path.join(self.path, CLAIM)
+        try:
+            return FileLock(os.open(place, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666), 0)
+        except FileExistsError:
+            self.is_unfinished = True
+            return FileLock(os.open(place, os.O_RDWR), 0)
+
+    def _is_empty(self) -> bool:
+        return os.path.getsize(os.path.join(self.path, CLAIM)) == 0
+
+    def give_up(self) -> None:
+        """Leave the folder as it was: there is nothing to record."""
+        if not self.is_unfinished:
+            for name in (CLAIM, "report.txt", "report.html", "timeline.json"):
+                try:
+                    os.unlink(os.path.join(self.path, name))
+                except OSError:
+                    pass
+        self.release()
+
+    def release(self) -> None:
+        """Hold the folder no more. May be called again."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()  # also for processes that the program has forked
+            lock.close()
+
+    def fill(self, files: Mapping[str, str]) -> None:
+        """Write files, the profile last, each as a whole or not at all.
+
+        Raises
+        ------
+        OSError
+            What could not be written is not there.
+        """
+        for name in sorted(files, key=lambda name: name == CLAIM):
+            place = os.path.join(self.path, name)
             try:
-                os.unlink(place + ".part")
+                with open(place + ".part", "w", encoding="utf-8") as file:
+                    file.write(files[name])
+                os.replace(place + ".part", place)
             except OSError:
-                pass
-            raise
+                try:
+                    os.unlink(place + ".part")
+                except OSError:
+                    pass
+                raise

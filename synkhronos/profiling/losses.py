@@ -62,6 +62,11 @@ def idle_sentence(profile: Dict[str, Any]) -> str:
     return f"{sentence}; of the {in_calls(profile):.3f} s in calls:"
 
 
+def known(profile: Dict[str, Any]) -> List[int]:
+    """Return the ranks that have recorded anything: not those of a host that was lost."""
+    return [rank for rank, of_rank in enumerate(profile["shares"]) if any(of_rank.values())]
+
+
 def mean(values: Sequence[float]) -> float:
     """Return the mean over ranks."""
     return sum(values) / len(values)
@@ -77,10 +82,10 @@ def rate(command: Dict[str, Any]) -> Optional[float]:
 def _waiting(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> Optional[Loss]:
     """Return what the rank that waits most loses, and because of which other."""
     totals = command["totals"]
-    waits = totals["wait_s"]
-    if len(waits) == 1:
+    waits, ranks = totals["wait_s"], known(profile)
+    if len(ranks) < 2:
         return None
-    waiting, slowest = max(range(len(waits)), key=waits.__getitem__), min(range(len(waits)), key=waits.__getitem__)
+    waiting, slowest = max(ranks, key=waits.__getitem__), min(ranks, key=waits.__getitem__)
     share, name = _share(waits[waiting], wall), _named(command)
     if waits[slowest] > 0.5 * waits[waiting]:
         sentence = f"rank {waiting} waits {share} of the time for others in {name}: ranks are late in turn, by chance."

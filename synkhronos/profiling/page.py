@@ -26,7 +26,8 @@ _MAX_PLOTS, _MAX_DRAWN = 6, 400
 _STYLE = """\
 .synkhronos { font: 14px/1.45 sans-serif; color: #222; background: #fff; max-width: 62em; }
 .synkhronos table { border-collapse: collapse; margin: 0.5em 0 1.5em; }
-.synkhronos th, .synkhronos td { padding: 0.15em 0.7em; text-align: right; border-bottom: 1px solid #ddd; }
+.synkhronos th, .synkhronos td { padding: 0.15em 0.7em; text-align: right; border-bottom: 1px solid #ddd;
+  white-space: pre; font-variant-numeric: tabular-nums; }
 .synkhronos th:first-child, .synkhronos td:first-child { text-align: left; }
 .synkhronos svg text { font: 12px sans-serif; }
 .synkhronos .key span { display: inline-block; width: 0.9em; height: 0.9em; margin: 0 0.3em 0 1em; }"""
@@ -61,8 +62,11 @@ def page_body(
     longest = sorted(profile["commands"], key=lambda command: -command["totals"]["master_s"])[:_MAX_PLOTS]
     for command in longest:
         name = short(command["name"]) + ".steps" * (command["kind"] == "steps")
-        found += [f"<h3>{escape(name)}: {command['recorded']:,} calls</h3>"]
-        found += [_bars(_of_command(command), command["totals"]["master_s"]), _durations(command, profile["wall_s"])]
+        n = command["recorded"]
+        found += [f"<h3>{escape(name)}: {n:,} call{'s' * (n > 1)}, {command['totals']['master_s']:.3g} s</h3>"]
+        found += [_bars(_of_command(command), command["totals"]["master_s"])]
+        if n > 1:
+            found += [_durations(command, profile["wall_s"])]
     for title, rows in tables:
         found += [f"<h3>{escape(title)}</h3>", _table(rows)]
     return "\n".join([*found, "</div>"])
@@ -117,8 +121,10 @@ def _durations(command: Dict[str, Any], wall: float) -> str:
     """Return a plot of how long each call took, over the time of the session."""
     calls = command["calls"][-_MAX_DRAWN:]
     most, height = max(call["master_s"] for call in calls), 70
-    found = [f'<svg width="{_LEFT + _WIDTH}" height="{height + 8}" role="img">']
-    found.append(f'<text x="0" y="13">{most:.3g} s</text><text x="0" y="{height}">a call</text>')
+    found = [f'<svg width="{_LEFT + _WIDTH}" height="{height + 20}" role="img">']
+    found.append(f'<text x="0" y="13">{most:.3g} s a call</text><text x="0" y="{height}">0 s</text>')
+    found.append(f'<text x="{_LEFT}" y="{height + 14}">called at 0 s</text>')
+    found.append(f'<text x="{_LEFT + _WIDTH}" y="{height + 14}" text-anchor="end">{wall:.3g} s</text>')
     found.append(f'<line x1="{_LEFT}" y1="{height}" x2="{_LEFT + _WIDTH}" y2="{height}" stroke="#999"/>')
     for call in calls:
         x = _LEFT + (_WIDTH * call["begin_s"] / wall if wall else 0.0)

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from threading import get_ident
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from ..trace import Observer, Point, ignore, observe
-from .ring import Ring
+from .ring import MAX_OPEN, NUMBERS, OPEN, OPEN_PLACES, RECORD_BYTES, RECORDS_BEGIN, SPAN, WRITTEN, Ring
 
 #: The points at which nothing is recorded: their time is that of what is around them.
 _LEFT_OUT = ("memory", "test")
 _LEFT_OUT_METHODS = ("RankEnd.__init__", "Barrier.begin", "RankContext.settle", "RankContext.forget")
 
-_PLAIN, _CALL, _COMMAND, _COLLECTIVE = range(4)
-
 
 class _Lane:
     """A thread of a rank."""
 
-    __slots__ = ("ring", "thread", "stack", "known")
+    __slots__ = ("ring", "thread", "level", "levels_written")
 
     def __init__(self, ring: Ring, thread: int) -> None:
-        self.ring, self.thread = ring, thread
-        #: Of what has begun: the point, when, its name, its kind, the command then, and what had been moved.
-        self.stack: List[Tuple[Point, int, int, int, int, float]] = []
-        #: Name and kind by the id of the point, which lives as long as the program.
-        self.known: Dict[int, Tuple[int, int]] = {}
-
-    def learn(self, point: Point) -> Tuple[int, int]:
-        """Return the name and the kind of a point."""
-        kind = {"call": _CALL, "command": _COMMAND, "collective": _COLLECTIVE}.get(point.name, _PLAIN)
-        found = self.known[id(point)] = self.ring.number(f"{point.name}\t{point.label}"), kind
-        return found
+        self.ring: Optional[Ring] = ring
+        self.thread = thread
+        #: Within how many spans it is; and of how many levels the beginnings are written down.
+        self.level = 0
+        self.levels_written = 0 if thread else MAX_OPEN
 
 
 class Recording(Observer):
@@ -68,7 +61,10 @@ class Recording(Observer):
         """Record that rank no more."""
         ring = self._rings.pop(rank, None)
         if ring is not None:
-            self._lanes = {ident: lane for ident, lane in self._lanes.items() if lane.ring is not ring}
+            for ident, lane in list(self._lanes.items()):
+                if lane.ring is ring:
+                    lane.ring = None  # what has begun is not recorded any more
+                    del self._lanes[ident]
             self._threads.pop(rank, None)
             if rank == self._of_others:
                 self._of_others = -1
@@ -79,62 +75,66 @@ class Recording(Observer):
         thread = self._threads[rank] = self._threads.get(rank, -1) + 1
         return _Lane(self._rings[rank], min(thread, 255))
 
-    def begin(self, point: Point, owner: Any, arguments: Any) -> None:
-        lane = self._lanes.get(get_ident())
-        if lane is None:
-            if self._of_others not in self._rings:
-                return
-            lane = self._lanes[get_ident()] = self._lane(self._of_others)
-        name, kind = lane.known.get(id(point)) or lane.learn(point)
-        ring, stack, moved = lane.ring, lane.stack, 0.0
-        if kind == _COMMAND:
-            ring.command = owner.barrier.command
-            moved = owner.transport.traffic.read + owner.transport.traffic.sent
-        command, now = ring.command, self.clock()
-        if lane.thread == 0:
-            ring.begin(len(stack), now, name, command)
-        stack.append((point, now, name, kind, command, moved))
+    def _lane_of_others(self) -> Optional[_Lane]:
+        """Return a lane for this thread, which has none; None if it is nobody's."""
+        if self._of_others not in self._rings:
+            return None
+        lane = self._lanes[get_ident()] = self._lane(self._of_others)
+        return lane
 
-    def end(self, point: Point, owner: Any, arguments: Any) -> None:
-        now = self.clock()
-        lane = self._lanes.get(get_ident())
-        if lane is None:
-            return
-        stack = lane.stack
-        while stack:
-            begun, since, name, kind, before, moved = stack.pop()
-            if begun is point:
-                break
-        else:  # it began before there was this recording
-            return
-        ring, level = lane.ring, len(stack)
-        if kind == _PLAIN:
-            ring.end(since, now, ring.command, name, lane.thread, level)
-        elif kind == _CALL:  # one that has come to no command is about none
-            command = 0 if ring.command == before else ring.command
-            ring.end(since, now, command, name, lane.thread, level)
-        elif kind == _COMMAND:
-            self._end_command(lane, since, now, level, owner, arguments[0].command, moved)
-        else:
-            arrays = arguments[2]
-            nbytes = sum([array.size * array.dtype.itemsize for array in arrays])
-            ring.end(since, now, ring.command, name, lane.thread, level, -1, nbytes, -1, len(arrays))
+    def around(self, point: Point, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method, with its span written; without calls of others, since a call of the program has ten."""
+        lanes, clock, key = self._lanes, self.clock, f"{point.name}\t{point.label}"
+        is_call, is_command, is_collective = [point.name == name for name in ("call", "command", "collective")]
+        write, write_numbers, write_open, open_places = SPAN.pack_into, NUMBERS.pack_into, OPEN.pack_into, OPEN_PLACES
 
-    def _end_command(
-        self, lane: _Lane, since: int, now: int, level: int, context: Any, command: Any, moved: float
-    ) -> None:
-        """Write the span of a command: its rows, bytes, what has been moved, and its arrays."""
-        ring, traffic = lane.ring, context.transport.traffic
-        kind, title, numbers = "other", command.title, (-1, 0, 0, 0)
-        try:
-            kind, title, rows, nbytes, arrays = command.amounts(context)
-            moved = max(0.0, traffic.read + traffic.sent - moved)  # another transport counts from 0
-            numbers = rows, nbytes, int(moved), arrays
-        except LookupError:  # it has failed before this rank knew what it was about
-            pass
-        name = ring.number(f"command\t{kind}\t{title}")
-        ring.end(since, now, ring.command, name, lane.thread, level, *numbers)
-        ring.count(name)
+        @functools.wraps(method)
+        def recorded(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            lane = lanes.get(get_ident()) or self._lane_of_others()
+            if lane is None:
+                return method(owner, *args, **kwargs)
+            level, moved = lane.level, 0.0
+            ring: Any = lane.ring
+            if is_command:
+                ring.command, traffic = owner.barrier.command, owner.transport.traffic
+                moved = traffic.read + traffic.sent
+            name, command = ring.numbers.get(key) or ring.number(key), ring.command
+            lane.level = level + 1
+            begin = clock()
+            if level < lane.levels_written:
+                write_open(ring.memory, open_places[level], begin, ring.written + 1, name, command)
+            try:
+                return method(owner, *args, **kwargs)
+            finally:
+                end = clock()
+                lane.level = level
+                if lane.ring is not None:  # else the session has ended meanwhile
+                    written, memory = ring.written, ring.memory
+                    place = RECORDS_BEGIN + RECORD_BYTES * (written % ring.capacity)
+                    if is_call:
+                        command = 0 if ring.command == command else ring.command  # it may have come to none
+                    elif is_command:
+                        name, *numbers = _of_command(ring, owner, args[0].command, moved)
+                        write_numbers(memory, place + SPAN.size, *numbers)
+                    elif is_collective:
+                        nbytes = sum([array.size * array.dtype.itemsize for array in args[2]])
+                        write_numbers(memory, place + SPAN.size, -1, nbytes, -1, len(args[2]))
+                    write(memory, place, begin, end, command, name, lane.thread, level)
+                    ring.words[WRITTEN] = ring.written = written + 1
+
+        return recorded
+
+
+def _of_command(ring: Ring, context: Any, command: Any, moved: float) -> Tuple[int, int, int, int, int]:
+    """Return the name of a command that has ended, which is counted; its rows, bytes, bytes moved, and arrays."""
+    traffic = context.transport.traffic
+    try:
+        kind, title, rows, nbytes, arrays = command.amounts(context)
+        moved = traffic.read + traffic.sent - moved
+    except LookupError:  # it has failed before this rank knew what it was about
+        kind, title, rows, nbytes, arrays, moved = "other", command.title, -1, 0, 0, 0.0
+    name = ring.number_of_command(kind, title)
+    return name, rows, nbytes, int(moved) if moved > 0 else 0, arrays  # another transport counts from 0
 
 
 #: That of this process.

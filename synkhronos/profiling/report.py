@@ -6,7 +6,7 @@ import json
 from typing import Any, Dict, List, Sequence
 
 from .calls import PARTS
-from .losses import idle_sentence, losses, mean, nbytes, rate, short
+from .losses import idle_sentence, known, losses, mean, nbytes, rate, short
 from .page import page, page_body
 
 
@@ -65,6 +65,10 @@ def headline(profile: Dict[str, Any]) -> str:
     ]
     if profile["dropped"]:
         lines.append(f"{profile['dropped']:,} earlier spans were dropped: seconds are those of the latest part")
+    lost = sorted(set(range(n)) - set(known(profile)))
+    if lost:
+        which = ", ".join(map(str, lost))
+        lines.append(f"nothing is known of rank{'s' * (len(lost) > 1)} {which}, on a host that was lost: taken for 0 s")
     error = max(profile["clock_error_s"])
     if error:
         lines.append(f"moments on other hosts may be wrong by {1e6 * error:,.0f} microseconds")

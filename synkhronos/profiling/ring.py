@@ -2,14 +2,14 @@
 
 ::
 
-    words      spans written so far | depth of what is open | bytes of names | names | offset and error of the clock
-    open       what has begun and not ended: when, name, command
+    words      spans written so far | bytes of names | names | offset and error of the clock
+    open       by level: what has begun there last, when, how many spans had been written then, and 1, name, command
     counts     by name: how many spans of that name were counted, those of commands; whatever became of them
     names      "engine\\tTheanoEngine.call", "command\\tfunction\\ttrain", each with its length before it
     records    the spans, each in the place of the one that was written ``capacity`` spans before
 
 The rank alone writes. A reader looks at the number of spans before and after, and leaves out those that may have been
-overwritten meanwhile.
+overwritten meanwhile. What has begun at a level has ended if a span of that level, or an outer one, was written since.
 """
 
 from __future__ import annotations
@@ -18,23 +18,27 @@ import struct
 from typing import Dict, List, NamedTuple, Tuple
 
 #: Places of words.
-WRITTEN, DEPTH, NAME_BYTES, NAMES, OFFSET, ERROR = range(6)
+WRITTEN, NAME_BYTES, NAMES, OFFSET, ERROR = range(5)
 
-#: Things that can be open at a time, each in three words; deeper ones are recorded when they end.
+#: Levels whose beginnings are written down; deeper spans are only there once they have ended.
 MAX_OPEN = 32
 #: Different names; all others are called "other".
 MAX_NAMES = 512
 #: Bytes of all names, and of one.
 ALL_NAMES_BYTES, ONE_NAME_BYTES = 1 << 15, 200
 
-_OPEN = 8
-_COUNTS = _OPEN + 3 * MAX_OPEN
+OPEN = struct.Struct("<qqII")
+OPEN_PLACES = [64 + OPEN.size * level for level in range(MAX_OPEN)]
+_COUNTS = OPEN_PLACES[-1] // 8 + OPEN.size // 8
 _HEAD_WORDS = _COUNTS + MAX_NAMES
 _NAMES_BEGIN = 8 * _HEAD_WORDS
-_RECORDS_BEGIN = _NAMES_BEGIN + ALL_NAMES_BYTES
+RECORDS_BEGIN = _NAMES_BEGIN + ALL_NAMES_BYTES
 
-#: Begin and end in nanoseconds; command; name, thread and level; and what the name says of four numbers.
-_RECORD = struct.Struct("<qqIHBBqqqq")
+#: Begin and end in nanoseconds; command; name, thread and level. Commands and collectives have four numbers after it.
+SPAN, NUMBERS = struct.Struct("<qqIHBB"), struct.Struct("<qqqq")
+RECORD_BYTES = SPAN.size + NUMBERS.size
+_HAVE_NUMBERS = ("command\t", "collective\t")
+_UNKNOWN = (-1, -1, -1, -1)
 _ONE_LENGTH = struct.Struct("<H")
 
 #: Spans that the rings of all ranks keep together at most, and that of one rank; 56 bytes each.
@@ -43,7 +47,7 @@ MAX_SPANS, MAX_SPANS_OF_RANK = 1 << 20, 1 << 16
 
 def ring_bytes(n_ranks: int) -> int:
     """Return the bytes of each ring if there are so many ranks."""
-    return _RECORDS_BEGIN + _RECORD.size * min(MAX_SPANS_OF_RANK, MAX_SPANS // n_ranks)
+    return RECORDS_BEGIN + RECORD_BYTES * min(MAX_SPANS_OF_RANK, MAX_SPANS // n_ranks)
 
 
 class Record(NamedTuple):
@@ -101,25 +105,35 @@ class Ring:
     Parameters
     ----------
     memory : memoryview
-        Of `ring_bytes`, zeros at first.
+        Of `ring_bytes`, zeros at first; or that of a rank whose place this one takes, which it goes on with.
     """
 
     def __init__(self, memory: memoryview) -> None:
         self.memory = memory
         self.words = memory[:_NAMES_BEGIN].cast("q")
-        self.capacity = (len(memory) - _RECORDS_BEGIN) // _RECORD.size
+        self.capacity = (len(memory) - RECORDS_BEGIN) // RECORD_BYTES
         #: The number of the command in progress, or of the last one.
         self.command = 0
-        self.written = 0
-        self._numbers: Dict[str, int] = {}
+        self.written = int(self.words[WRITTEN])
+        #: Of the names that were written down.
+        self.numbers: Dict[str, int] = {name: number for number, name in enumerate(read(memory).names)}
+        self._commands: Dict[Tuple[str, str], int] = {}
         self.number("other")
 
     def number(self, name: str) -> int:
         """Return the number of a name, which is written down at its first use."""
-        found = self._numbers.get(name)
+        found = self.numbers.get(name)
         if found is None:
-            found = self._numbers[name] = self._added(name.encode("utf-8", "replace")[:ONE_NAME_BYTES])
+            found = self.numbers[name] = self._added(name.encode("utf-8", "replace")[:ONE_NAME_BYTES])
         return found
+
+    def number_of_command(self, kind: str, title: str) -> int:
+        """Return the number of a command's name; it is counted: so many are known when they are not there any more."""
+        number = self._commands.get((kind, title))
+        if number is None:
+            number = self._commands[kind, title] = self.number(f"command\t{kind}\t{title}")
+        self.words[_COUNTS + number] += 1
+        return number
 
     def _added(self, name: bytes) -> int:
         words = self.words
@@ -133,40 +147,6 @@ class Ring:
         words[NAMES] = count + 1
         return int(count)
 
-    def begin(self, depth: int, moment: int, name: int, command: int) -> None:
-        """Write down that something has begun within ``depth`` other things."""
-        if depth < MAX_OPEN:
-            words, place = self.words, _OPEN + 3 * depth
-            words[place] = moment
-            words[place + 1] = name
-            words[place + 2] = command
-            words[DEPTH] = depth + 1
-
-    def end(
-        self,
-        begin: int,
-        end: int,
-        command: int,
-        name: int,
-        thread: int,
-        level: int,
-        first: int = -1,
-        second: int = -1,
-        third: int = -1,
-        fourth: int = -1,
-    ) -> None:
-        """Write a span; of the first thread, whose latest open thing this was."""
-        written, words = self.written, self.words
-        place = _RECORDS_BEGIN + _RECORD.size * (written % self.capacity)
-        _RECORD.pack_into(self.memory, place, begin, end, command, name, thread, level, first, second, third, fourth)
-        words[WRITTEN] = self.written = written + 1
-        if thread == 0:
-            words[DEPTH] = level
-
-    def count(self, name: int) -> None:
-        """Count a span of that name: it is known how many there were when they are not there any more."""
-        self.words[_COUNTS + name] += 1
-
 
 def set_clock(memory: memoryview, offset: int, error: int) -> None:
     """Note in a ring what its rank's clock is ahead of the master's."""
@@ -176,12 +156,12 @@ def set_clock(memory: memoryview, offset: int, error: int) -> None:
 
 def read(memory: memoryview) -> Content:
     """Return what is in a ring, while its rank goes on or after it has ended."""
-    capacity = (len(memory) - _RECORDS_BEGIN) // _RECORD.size
+    capacity = (len(memory) - RECORDS_BEGIN) // RECORD_BYTES
     words = memory[:_NAMES_BEGIN].cast("q")
-    written, depth = words[WRITTEN], min(words[DEPTH], MAX_OPEN)
-    still_open = words[_OPEN : _OPEN + 3 * depth].tolist()
+    written = words[WRITTEN]
+    begun = bytes(memory[OPEN_PLACES[0] : OPEN_PLACES[-1] + OPEN.size])
     first = max(0, written - capacity)
-    copied = bytes(memory[_RECORDS_BEGIN : _RECORDS_BEGIN + _RECORD.size * min(written, capacity)])
+    copied = bytes(memory[RECORDS_BEGIN : RECORDS_BEGIN + RECORD_BYTES * min(written, capacity)])
     # One that was being written when the copy was made is not counted yet: it takes the place of the oldest.
     first = max(first, words[WRITTEN] + 1 - capacity) if words[WRITTEN] >= capacity else first
     names, begin = [], _NAMES_BEGIN
@@ -189,15 +169,20 @@ def read(memory: memoryview) -> Content:
         (length,) = _ONE_LENGTH.unpack_from(memory, begin)
         names.append(bytes(memory[begin + 2 : begin + 2 + length]).decode("utf-8", "replace"))
         begin += 2 + length
-    records = []
+    numbered = {i for i, name in enumerate(names) if name.startswith(_HAVE_NUMBERS)}
+    records: List[Record] = []
+    ended = [0] * MAX_OPEN  # by level: how many spans had been written with the latest one of it
     for i in range(first, written):
-        start, end, command, name, thread, level, a, b, c, d = _RECORD.unpack_from(
-            copied, _RECORD.size * (i % capacity)
-        )
+        place = RECORD_BYTES * (i % capacity)
+        start, end, command, name, thread, level = SPAN.unpack_from(copied, place)
+        a, b, c, d = NUMBERS.unpack_from(copied, place + SPAN.size) if name in numbered else _UNKNOWN
         records.append(Record(start, end, command, name, thread, level, (a, b, c, d)))
-    for level in range(depth):
-        start, name, command = still_open[3 * level : 3 * level + 3]
-        records.append(Record(start, -1, command, name, 0, level, (-1, -1, -1, -1)))
+        if thread == 0 and level < MAX_OPEN:
+            ended[level] = i + 1
+    for level, (start, before, name, command) in enumerate(OPEN.iter_unpack(begun)):
+        if max(ended[: level + 1]) >= before:
+            break
+        records.append(Record(start, -1, command, name, 0, level, _UNKNOWN))
     counts = {name: int(words[_COUNTS + i]) for i, name in enumerate(names)}
     return Content(names, counts, records, first, int(words[OFFSET]), int(words[ERROR]))
 
@@ -205,5 +190,5 @@ def read(memory: memoryview) -> Content:
 def used(memory: memoryview) -> bytes:
     """Return the bytes of a ring up to the last one that was written: what has to travel to another host."""
     written = memory[:8].cast("q")[0]
-    capacity = (len(memory) - _RECORDS_BEGIN) // _RECORD.size
-    return bytes(memory[: _RECORDS_BEGIN + _RECORD.size * min(written + 1, capacity)])
+    capacity = (len(memory) - RECORDS_BEGIN) // RECORD_BYTES
+    return bytes(memory[: RECORDS_BEGIN + RECORD_BYTES * min(written + 1, capacity)])

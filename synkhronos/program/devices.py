@@ -34,6 +34,7 @@ class OpenDevices(Command):
     """
 
     title = "opening of the devices"
+    repeats = False
 
     def __init__(self, names: List[str], over_hosts: bool) -> None:
         self.names, self.over_hosts = names, over_hosts

@@ -20,6 +20,9 @@ from .program import PROGRAM
 #: Threads per rank that may be asked for: BLAS libraries crash at absurd numbers.
 MAX_THREADS = 4096
 
+#: The environment variable that says how many deaths are repaired.
+HEAL = "SYNK_HEAL"
+
 logger = logging.getLogger("synkhronos")
 
 #: Open files that a rank takes in the master: its pool and what it prints.
@@ -47,6 +50,8 @@ def fork(
     exact: bool = False,
     check: bool = False,
     profile: Any = None,
+    heal: Optional[int] = None,
+    standby: bool = True,
 ) -> int:
     """Start the other ranks: one process per GPU, or per CPU core.
 
@@ -103,6 +108,15 @@ def fork(
         and ``report.html``, ``timeline.json`` for Perfetto, and ``profile.json``. Further sessions of the program with
         the same folder take folders inside, ``session-2`` and so on. ``python -m synkhronos --profile`` gives another
         one. See `report`.
+    heal : int, optional
+        How many deaths of ranks are repaired: another process takes the place of one that was killed, or that has not
+        answered in time, with its values, and the command is repeated. By default the number in the environment
+        variable ``SYNK_HEAL``, else 0. A call of a function then is, like a collective, something that all ranks do or
+        none, and takes the time to copy what it updates; the copies take twice the memory of the updated variables on
+        every rank. Of CPU processes of one host. See :doc:`healing`.
+    standby : bool
+        Whether one process more stands by if deaths are repaired, which has loaded what functions need. Else a new one
+        is started when it is needed, and the program waits for that, too.
 
     Returns
     -------
@@ -129,7 +143,7 @@ def fork(
     >>> synk.close()
     """
     flags = {"use_gpu": use_gpu, "profile_workers": profile_workers, "pin": pin, "keep_heap": keep_heap}
-    flags.update(exact=exact, check=check)
+    flags.update(exact=exact, check=check, standby=standby)
     for argument, value in flags.items():
         if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
             expected = "True, False or None" if argument == "use_gpu" else "True or False"
@@ -141,6 +155,8 @@ def fork(
             raise ArgumentTypeError("profile", "the path of a folder", _with_type(profile))
         if not os.fspath(profile):
             raise ArgumentValueError("profile", "the path of a folder", "an empty one")
+    argument = "heal" if heal is not None else HEAL
+    deaths = _deaths(argument, os.environ.get(HEAL) or 0 if heal is None else heal)
     there = PROGRAM.all_hosts()
     by_host = choose_devices(devices, use_gpu, n_parallel, there)
     names = None if by_host is None else [name for of_host in by_host for name in of_host]
@@ -152,6 +168,9 @@ def fork(
     _check_files(size, machine.descriptor_limit(), DESCRIPTORS_PER_RANK)
     for host in there:
         _check_files(size, host.files, DESCRIPTORS_PER_RANK_OF_HOSTS, f" on host {host.name}")
+    if deaths and (names or hosts is not None):
+        got = "GPUs" if names else "several hosts"
+        raise ArgumentValueError(argument, f"0 with {got}: CPU processes of one host are replaced", str(deaths))
     check_timeout(timeout)
     if random not in ("split", "same"):
         raise ArgumentValueError("random", "'split' or 'same'", repr(random))
@@ -171,6 +190,8 @@ def fork(
         keep_heap=bool(keep_heap),
         exact=bool(exact),
         check=bool(check),
+        heal=deaths,
+        standby=bool(standby),
         profile_to=None if profile is None else os.fspath(profile),
     )
     if names and use_gpu is None and devices is None:
@@ -331,6 +352,15 @@ def _hosts(there: Sequence[Facts], counts: Sequence[int]) -> Optional[Hosts]:
 def _integer(argument: str, value: Any) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise ArgumentTypeError(argument, "an int", _with_type(value))
+    return int(value)
+
+
+def _deaths(argument: str, value: Any) -> int:
+    """Return how many deaths are repaired, as the program or the environment says it."""
+    if isinstance(value, str) and value.isdigit():
+        value = int(value)
+    if _integer(argument, value) < 0:
+        raise ArgumentValueError(argument, "0 or more", str(value))
     return int(value)
 
 

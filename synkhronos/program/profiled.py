@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from .. import engines
 from ..errors import StateError
-from ..profiling import folder, ring
-from ..profiling.profile import Setting, copy_rate, profile
+from ..profiling import ring
+from ..profiling.files import Unfinished, files_of, report_of
+from ..profiling.folder import Claim
+from ..profiling.profile import Setting
 from ..profiling.recording import RECORDING
 from ..profiling.report import Report
-from ..profiling.spans import Recorded, recorded
-from ..profiling.timeline import timeline
 from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..runtime.session import Session
@@ -111,7 +111,11 @@ class Profiled:
         if before is not None and before.asked == self.asked:
             self.number = before.number + 1
             path = os.path.join(path, f"session-{self.number}")
-        self.folder = folder.claim(path)
+        self._claim = Claim(path)
+        self.folder = self._claim.path
+        if self._claim.is_unfinished:
+            words = "%s has an unfinished profile, of a program that was killed or could not write it: it is replaced"
+            logger.warning(words, self.folder)
         self._session: Optional[Session] = None
         self._cores: List[int] = []
         self._devices: List[str] = []
@@ -124,14 +128,15 @@ class Profiled:
         RECORDING.add(session.root, session.block.spans[session.root], any_thread=True)
         session.at_end = self._end
 
+    def outlive(self) -> None:
+        """Have the profile written also if this process is killed: the session has begun."""
+        session = self._session
+        assert session is not None
+        session.launcher.outlive(Unfinished(self.folder, session.root, self._setting()).write)
+
     def give_up(self) -> None:
         """Leave the folder as it was: there is no session."""
-        for name in ("report.txt", "report.html", "timeline.json"):
-            try:
-                os.unlink(os.path.join(self.folder, name))
-            except OSError:
-                pass
-        folder.give_up(self.folder)
+        self._claim.give_up()
 
     def detach_after_fork(self) -> None:
         """In a process that the user forked: the record is the parent's."""
@@ -150,20 +155,16 @@ class Profiled:
             for rank, content in zip(range(session.size), session.run(ReadRings(far))):
                 if content is not None:
                     session.block.spans[rank][: len(content)] = content
-        return Report(self._profile(self._recorded(session)))
+        return report_of(session.block.spans, session.root, self._setting())[0]
 
-    def _recorded(self, session: Session) -> Recorded:
-        now = time.monotonic_ns()
-        return recorded([ring.read(memory) for memory in session.block.spans], session.root, now)
-
-    def _profile(self, record: Recorded) -> Dict[str, Any]:
+    def _setting(self) -> Setting:
         session = self._session
         assert session is not None
         hosts, transport = session.hosts, session.context.transport
         link = "shared_memory" if hosts is None else "mpi" if hosts.places else "tcp"
         if getattr(transport, "nccl", None) is not None:
             link = "nccl"
-        setting = Setting(
+        return Setting(
             "+".join(engine.name for engine in engines.loaded()),
             self._devices,
             [list(range(session.size))] if hosts is None else [list(ranks) for ranks in hosts.ranks],
@@ -171,7 +172,6 @@ class Profiled:
             self._cores,
             link if session.size > 1 else None,
         )
-        return profile(record, setting, copy_rate())
 
     def _end(self) -> None:
         """Write the profile: the ranks have ended. What goes wrong is a line of the log, since the program goes on."""
@@ -179,10 +179,8 @@ class Profiled:
         assert session is not None
         RECORDING.remove(session.root)
         try:
-            record = self._recorded(session)
-            found = self._profile(record)
-            self._last = Report(found)
-            folder.fill(self.folder, {**self._last.files(), "timeline.json": timeline(record, found)})
+            self._last, record = report_of(session.block.spans, session.root, self._setting())
+            self._claim.fill(files_of(self._last, record))
         except Exception as error:
             unexpected = not isinstance(error, (OSError, MemoryError))
             reason = getattr(error, "strerror", None) or error
@@ -190,6 +188,7 @@ class Profiled:
             logger.warning(words, self.folder, reason, exc_info=unexpected)
         finally:
             self._session = None
+            self._claim.release()
 
 
 def report() -> Report:

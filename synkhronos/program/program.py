@@ -72,6 +72,8 @@ class SessionOptions(NamedTuple):
     keep_heap: bool = True
     exact: bool = False
     check: bool = False
+    heal: int = 0
+    standby: bool = True
     recorded: bool = False
 
 
@@ -249,6 +251,8 @@ class Program:
                     set_clocks(session)
                 if devices is not None:
                     session.run(OpenDevices(devices, hosts is not None), DEVICES_TIMEOUT_S)
+                if profiled is not None:
+                    profiled.outlive()
             except BaseException:
                 if session is not None:
                     session.close("it could not be started")
@@ -315,7 +319,7 @@ class Program:
             if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
                 if options.pin and size > 1 and len(near) <= budget:
                     groups = dict(zip(near, claims.claim(len(near))))
-                starter = ProcessLauncher(self._living_keeper())
+                starter = ProcessLauncher(self._living_keeper(), options.heal > 0 and options.standby)
                 if options.keep_heap:  # after the keeper was forked: each of its ranks has its own setting
                     keep_freed_memory()
             for rank in range(size):
@@ -342,6 +346,7 @@ class Program:
                     _profile_path(rank) if options.profile else None,
                     options.keep_heap,
                     hosts,
+                    options.heal > 0,
                 )
                 for rank in near
                 if rank != root
@@ -384,6 +389,7 @@ class Program:
                 options.seed,
                 options.random,
                 hosts,
+                options.heal,
             )
         except BaseException as error:
             starter.kill()

@@ -101,12 +101,65 @@ class Distribute(Command):
         for some in self.items:
             functions += source.functions(some.engine, some.numbers, some.pickled, held, context.pools)
 
+        if context.deposits is not None:
+            context.deposits.tell(values)
+
         def change() -> None:
             for entry, value in values:
                 entry.cell[0] = value
             context.registry.add([held[item.number] for item in self.shareds], functions)
 
         context.commit_entries(dense, arrays, change, same=True)
+
+
+class Rejoin(Command):
+    """Give new ranks what those had whose places they take; have the others forget what they do not know.
+
+    Parameters
+    ----------
+    shareds : sequence of SharedItem
+        All variables.
+    functions : sequence of FunctionItem
+        All functions.
+    held : dict of int to dict of int to Deposit
+        By rank: where the values of its variables lie.
+    plans : dict of (int, int) to Plan
+        The plans of calls that ranks know.
+    """
+
+    title = "a new rank"
+    repeats = False
+
+    def __init__(
+        self,
+        shareds: Sequence[SharedItem],
+        functions: Sequence[FunctionItem],
+        held: Mapping[int, Mapping[int, Any]],
+        plans: Mapping[Any, Any],
+    ) -> None:
+        self.shareds, self.items, self.held, self.plans = list(shareds), list(functions), held, plans
+
+    def run(self, context: RankContext) -> None:
+        assert context.deposits is not None
+        context.deposits.restore(even_kept=True)
+        context.transport.forget(("function",))  # what functions' collectives keep, which all ranks make together
+        if context.rank not in self.held:
+            return
+        source = context.replicas = Builder(context)
+        found: Dict[int, SharedEntry] = {}
+        for item in self.shareds:
+            value = None
+            if item.storage_of is None:
+                deposit = self.held[context.rank].get(item.number)
+                value = context.deposits.take(("shared", item.number), item.number, deposit)
+            found[item.number], _ = source.shared(item, found, context.rank, context.size, value)
+        context.registry.add(found.values(), ())
+        functions: List[FunctionEntry] = []
+        for some in self.items:
+            functions += source.functions(some.engine, some.numbers, some.pickled, found, context.pools)
+        context.registry.add((), functions)
+        for place, plan in self.plans.items():
+            context.plans[place] = plan.prepared(context)
 
 
 class Builder(Replicas):
@@ -117,9 +170,9 @@ class Builder(Replicas):
 
     @point("replication")
     def shared(
-        self, item: SharedItem, held: Mapping[int, SharedEntry], rank: int, size: int
+        self, item: SharedItem, held: Mapping[int, SharedEntry], rank: int, size: int, value: Any = None
     ) -> Tuple[SharedEntry, Any]:
-        engine, value = item.engine, None if item.value is None else pickle.loads(item.value)
+        engine, value = item.engine, value if item.value is None else pickle.loads(item.value)
         base = None if item.storage_of is None else held[item.storage_of].reference()
         replica = engine.build(pickle.loads(item.blueprint), value, base)
         if item.begins is not None:

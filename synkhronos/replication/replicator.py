@@ -16,7 +16,7 @@ from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM
 from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
 from ..runtime.session import Session
-from .command import Distribute, FunctionItem, SharedItem, jumped_from
+from .command import Distribute, FunctionItem, Rejoin, SharedItem, jumped_from
 from .random_streams import RandomStreams
 
 logger = logging.getLogger("synkhronos")
@@ -156,10 +156,10 @@ class Replicator(Replicas):
             shareds = [
                 self._item(engine, shared, added) for engine, shared in [*used, *alone] if self._sent_of(shared) is None
             ]
-            by_engine: Dict[str, List[Any]] = {}
             for function in new:
-                by_engine.setdefault(function.engine.name, []).append(function)
-            items = [self._functions_item(some, numbers) for some in by_engine.values()]
+                numbers.append(self._take_number())
+                self._offered[numbers[-1]] = function
+            items = self._functions_items(zip(new, numbers))
             self.session.run(Distribute(shareds, items))
         except BaseException:
             for sent in added:
@@ -203,13 +203,10 @@ class Replicator(Replicas):
                 engine.jumped(shared, value, 1)  # what other ranks will do: if it cannot be done, that is said here
         return _pickled(engine, shared, value), begins
 
-    def _functions_item(self, functions: List[Any], numbers: List[int]) -> FunctionItem:
-        """Return what travels of functions of one engine."""
+    def _functions_item(self, functions: List[Any], own: List[int]) -> FunctionItem:
+        """Return what travels of functions of one engine, which have these numbers."""
         engine = functions[0].engine
         used = {id(shared): shared for function in functions for shared in function.get_shared()}
-        own = [self._take_number() for _ in functions]
-        numbers += own
-        self._offered.update(zip(own, functions))
         constants: Dict[int, Any] = {}
         for function, number in zip(functions, own):
             constants.update(self._share_constants(function, number))
@@ -222,6 +219,28 @@ class Replicator(Replicas):
             constants,
         )
         return FunctionItem(engine, own, pickled)
+
+    def _functions_items(self, numbered: Iterable[Tuple[Any, int]]) -> List[FunctionItem]:
+        """Return what travels of functions, each with its number, by engine."""
+        by_engine: Dict[str, Tuple[List[Any], List[int]]] = {}
+        for function, number in numbered:
+            functions, numbers = by_engine.setdefault(function.engine.name, ([], []))
+            functions.append(function)
+            numbers.append(number)
+        return [self._functions_item(*some) for some in by_engine.values()]
+
+    def rejoin(self, held: Mapping[int, Mapping[int, Any]], plans: Mapping[Any, Any]) -> Rejoin:
+        there = set(self.session.context.functions)
+        shareds = []
+        for number in self.session.context.shareds:  # those of the same storage after the first
+            sent = self._sent[number]
+            if sent.variable is not None:
+                blueprint = _pickled(sent.engine, sent.variable, sent.engine.blueprint(sent.variable))
+                base = self._base_of(sent.engine, sent.variable)
+                storage_of = None if base is None or base is sent else base.number
+                shareds.append(SharedItem(number, sent.engine, blueprint, None, storage_of=storage_of))
+        functions = self._functions_items(pair for pair in self._functions.items() if pair[1] in there)
+        return Rejoin(shareds, functions, held, plans)
 
     def _share_constants(self, function: Any, number: int) -> Dict[int, Any]:
         """Copy a function's large constants to where all ranks can read them; return the places by ``id``."""

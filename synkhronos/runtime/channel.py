@@ -85,11 +85,16 @@ class RankEnd:
         self.block, self.rank, self.pool, self.pools, self.policy = block, rank, pool, pools, policy
         self._keep: Any = None
 
+    def is_called(self) -> bool:
+        """Return whether there is a command that the rank has not answered."""
+        block = self.block
+        return bool(block.command_number > block.finished[self.rank])
+
     @point("channel")
     def wait(self, watch: Callable[[], object]) -> int:
         """Wait for the next command; return its number."""
         block = self.block
-        while block.command_number <= block.finished[self.rank]:
+        while not self.is_called():
             block.commands[self.rank].wait(watch, self.policy)
         self._keep = None
         number: int = block.command_number

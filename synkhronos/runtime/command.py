@@ -58,6 +58,8 @@ class Command(ABC):
     counts = ""
     #: Whether `synkhronos.traffic` counts it.
     is_counted = False
+    #: Whether the command can be repeated if a rank dies in it.
+    repeats = True
     #: The step about which `finish` has raised; by default an error is about the one that its rank was making.
     failed_step: Optional[int] = None
 
@@ -100,6 +102,10 @@ class Command(ABC):
         """Return what the command was about, in numbers, once this rank has executed it: for profiles."""
         return Amounts("other", self.title)
 
+    def undeposited(self, failed: bool) -> Sequence[int]:
+        """Return the variables whose values are still to be deposited after the command: see `deposits`."""
+        return ()
+
     def freeze(self) -> None:
         """Pickle the command now, because it will be run again and again."""
         self.frozen = pickle.dumps(Envelope((), self), pickle.HIGHEST_PROTOCOL)
@@ -129,12 +135,14 @@ class Answer(NamedTuple):
     """A rank's answer to a command: its result, its error, or that it was told to give up.
 
     ``error`` is the exception itself on the rank where it was raised, and a `failures.Failure` once it has travelled.
+    ``deposits`` says, if dead ranks are replaced, where values lie that have changed: see `deposits`.
     """
 
     rank: int
     result: Any = None
     error: Any = None
     aborted: bool = False
+    deposits: Optional[Dict[int, Any]] = None
 
 
 class Start(Command):
@@ -150,6 +158,25 @@ class Stop(Command):
     """End the ranks: each stops serving once it has answered."""
 
     title = "stop"
+    repeats = False
 
     def run(self, context: RankContext) -> None:
         context.stopped = True
+
+
+class Deposit(Command):
+    """Deposit the values of variables, which functions may change from now on, or have changed: see `deposits`.
+
+    Parameters
+    ----------
+    numbers : list of int
+        In the registry.
+    """
+
+    title = "values put in safety"
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> None:
+        context.commit_changes(self.numbers, None)

@@ -20,6 +20,7 @@ from ..trace import point
 from ..transports.base import Key, Pending, Transport
 from ..transports.shared_memory import SharedMemoryTransport
 from .command import Answer, Command, Envelope
+from .deposits import Deposits
 from .failures import encode
 from .registry import FunctionEntry, Registry, Replicas, SharedEntry
 
@@ -65,7 +66,9 @@ class RankContext:
     stopped : bool
         Whether the rank was told to end.
     promises : callable, optional
-        `RankEnd.promise`, on ranks but the root if there are several hosts.
+        `RankEnd.promise`, on ranks but the root if there are several hosts, or if dead ranks are replaced.
+    deposits : Deposits, optional
+        If dead ranks are replaced.
     """
 
     def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport, registry: Registry) -> None:
@@ -85,8 +88,10 @@ class RankContext:
         self.results: Any = None
         self.stopped = False
         self.promises: Optional[Callable[[int, bytes], None]] = None
+        self.deposits: Optional[Deposits] = None
         self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None
+        self._promised = 0
         self._tried: List[Tuple[int, Callable[[], object]]] = []
 
     @classmethod
@@ -146,6 +151,8 @@ class RankContext:
         """
         self.results = None
         enclosed: Sequence[Any] = ()
+        if self.deposits is not None:
+            self.deposits.told = {}
         try:
             if envelope.forget:
                 self.forget(envelope.forget)
@@ -165,7 +172,7 @@ class RankContext:
             self.abort()
             return Answer(self.rank, error=error)
         finally:
-            if self._commitment is not None or self._tried:
+            if self._commitment is not None or self._tried or self.deposits is not None and self.deposits.has_begun:
                 self.settle()
             if enclosed:
                 self.pools.drop_taken()
@@ -217,7 +224,7 @@ class RankContext:
         A result that is None leaves this rank's value as it is. For ``changes`` see `commit`; ``same`` says that all
         ranks have the same results.
         """
-        if self.promises is not None:
+        if self.promises is not None and self.deposits is None:
             self.promise(None)
         self.commit_entries([self.shareds[number] for number in numbers], results, *changes, same=same)
 
@@ -228,6 +235,8 @@ class RankContext:
         for i, entry in enumerate(entries):
             if entry.on_device:
                 results.bring(i, entry.engine.to_device, entry.reference())
+        if self.deposits is not None:
+            self.deposits.note(entries, results.release())
 
         def change() -> None:
             for entry, result in zip(entries, results.release()):
@@ -253,6 +262,8 @@ class RankContext:
             What ends here, if functions have decided how many collectives there were before: `Transport.agree` checks
             that all ranks have come to the same end.
         """
+        if self.deposits is not None and label is None and self._promised <= self.barrier.current:
+            self.promise(None)
         self._changes, self._commitment = changes, self.barrier.current + 1
         if label is None:
             self.barrier.wait()
@@ -264,11 +275,25 @@ class RankContext:
                 raise
         self.settle()
 
+    def begin_changes(self, numbers: Sequence[int], keeps: bool = False) -> None:
+        """Begin to change variables by a function, if dead ranks are replaced: see `Deposits.begin`."""
+        assert self.deposits is not None
+        self.deposits.begin([self.shareds[number] for number in numbers], keeps)
+
+    def commit_changes(self, numbers: Sequence[int], result: Any) -> None:
+        """Commit what a function has changed, on all ranks or on none; ``result`` is what the command returns."""
+        assert self.deposits is not None
+        self.deposits.stage([self.shareds[number] for number in numbers])
+        self.promise(result)
+        self.commit(self.deposits.accept)
+
     def promise(self, result: Any) -> None:
         """Say what the command will return if the next barrier, a commit without a label, is complete."""
         number = self.barrier.current + 1
         if self.promises is not None and not self.barrier.is_complete(number):  # else it was promised early
-            self.promises(number, encode(Answer(self.rank, result)))
+            told = None if self.deposits is None else self.deposits.told
+            self._promised = number
+            self.promises(number, encode(Answer(self.rank, result, deposits=told)))
 
     def promise_early(self, result: Any) -> None:
         """Say so at the first barrier of a command, of which the commit is the second, if nothing can fail between.
@@ -294,6 +319,8 @@ class RankContext:
             if not self.barrier.is_complete(number):
                 undo()
         self._tried = []
+        if self.deposits is not None and self.deposits.has_begun:
+            self.deposits.restore()
 
     @point("commit")
     def try_out(self, undo: Callable[[], object], *changes: Callable[[], object], label: str) -> None:
@@ -331,6 +358,8 @@ class RankContext:
                     for place in [place for place in table if place[0] == number]:
                         del table[place]
             else:
+                if self.deposits is not None:
+                    self.deposits.forget(number)
                 self.started.pop(number, None)
                 self.begun.pop(number, None)
                 self.errors.pop(number, None)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
+from ..memory.attach import PoolMap
 from ..sync.hosts import Hosts
 
 
@@ -24,6 +25,8 @@ class RankConfig(NamedTuple):
     profile: Optional[str]  # where to write a cProfile file at the end
     keep_heap: bool = True  # whether the C library's heap is to keep what is freed
     hosts: Optional[Hosts] = None  # if the ranks are on several
+    heals: bool = False  # whether a rank that has died is replaced
+    taken: Sequence[Tuple[int, int]] = ()  # what is to be kept of the memory of the rank whose place this one takes
 
 
 class Launcher(ABC):
@@ -66,8 +69,35 @@ class Launcher(ABC):
         """Pass on what ranks have printed; ``idle`` if none of them is in a command."""
 
     @abstractmethod
+    def outlive(self, write: Callable[[Sequence[memoryview]], object]) -> None:
+        """Have a process that outlives the master call this with the ranks' rings if the master is killed.
+
+        Parameters
+        ----------
+        write : callable
+            It is pickled. If there is no such process it is never called.
+        """
+
+    @abstractmethod
     def join(self, seconds: float) -> bool:
         """Wait at most so long until all ranks have ended; return whether they have."""
+
+    def end(self, ranks: Iterable[int]) -> None:
+        """Kill some ranks, if they live, and wait until they are gone."""
+        raise NotImplementedError("this launcher does not replace ranks")
+
+    def replace(self, rank: int, taken: Sequence[Tuple[int, int]], pools: PoolMap) -> None:
+        """Start another rank in the place of one that has ended.
+
+        Parameters
+        ----------
+        rank : int
+        taken : sequence of (int, int)
+            What it keeps of the memory of the one before: see `Pool`.
+        pools : PoolMap
+            The memory of all ranks, as the master knows it.
+        """
+        raise NotImplementedError("this launcher does not replace ranks")
 
     @abstractmethod
     def kill(self) -> None:

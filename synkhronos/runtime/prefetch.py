@@ -64,13 +64,14 @@ class Preloader:
     Parameters
     ----------
     block : ControlBlock
-    rank : int
     watch : callable
         What else is to be done while it waits.
+    is_called : callable
+        Returns whether it need not wait any more.
     """
 
-    def __init__(self, block: ControlBlock, rank: int, watch: Callable[[], object]) -> None:
-        self._block, self._rank, self._watch = block, rank, watch
+    def __init__(self, block: ControlBlock, watch: Callable[[], object], is_called: Callable[[], bool]) -> None:
+        self._block, self._watch, self._is_called = block, watch, is_called
         self._read = 0
         self._lines: List[bytes] = []
 
@@ -81,7 +82,7 @@ class Preloader:
         if self._read < block.words[ANNOUNCED]:
             begin, self._read = self._read, block.words[ANNOUNCED]
             self._lines[:0] = reversed(bytes(block.announcements[begin : self._read]).splitlines())
-        while self._lines and block.command_number <= block.finished[self._rank]:
+        while self._lines and not self._is_called():
             _preload(os.fsdecode(self._lines.pop()))
             self._watch()
 

@@ -125,6 +125,18 @@ class Replicas(ABC):
     ) -> List[FunctionEntry]:
         """Return the entries of functions, which may use any of the variables that are held."""
 
+    def rejoin(self, held: Mapping[int, Mapping[int, Any]], plans: Mapping[Any, Any]) -> Any:
+        """Return the command that gives new ranks what those before them had; on the master.
+
+        Parameters
+        ----------
+        held : dict of int to dict of int to Deposit
+            By rank: where the values of its variables lie.
+        plans : dict
+            Those of `RankContext.plans`.
+        """
+        raise NotImplementedError("only the master knows")
+
     @abstractmethod
     def forget(self, thing: Tuple[str, int]) -> None:
         """Drop what is kept of a function or a variable, if anything is."""

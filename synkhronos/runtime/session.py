@@ -6,6 +6,7 @@
              _look        while waiting: has a rank ended, is it late, was the session closed?
              _raise       what went wrong on this rank or on others; the session goes on
              _recover     after Ctrl-C: make the ranks idle again
+             _heal        after a death: have another rank take the place, see `healing`
              _end         after a death or a timeout: the session is over
 
 Longer than other modules because running, watching and ending a command share one state.
@@ -13,6 +14,7 @@ Longer than other modules because running, watching and ending a command share o
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import pickle
@@ -20,9 +22,17 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
-from ..errors import Aborted, ArgumentValueError, StateError, SynkhronosError, WorkerTimeout
+from ..errors import (
+    Aborted,
+    ArgumentValueError,
+    RankFailure,
+    StateError,
+    SynkhronosError,
+    WorkerDied,
+    WorkerTimeout,
+)
 from ..host.affinity import MasterAffinity
 from ..host.signals import DeferredSignals
 from ..memory.handles import Handle
@@ -33,10 +43,12 @@ from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from ..transports.layouts import EAGER_BYTES
 from .channel import MasterEnd
-from .command import Answer, Command, Envelope, Stop
+from .command import Answer, Command, Deposit, Envelope, Stop
 from .context import RankContext
+from .deposits import Deposits
 from .exit_status import LOST
 from .failures import Failure, add_failures, add_note, add_steps, worker_died, worker_error
+from .healing import Healing
 from .launcher import Launcher
 from .prefetch import Announcer
 
@@ -44,6 +56,9 @@ logger = logging.getLogger("synkhronos")
 
 #: Seconds that the ranks are given to answer after an interrupt, and to end after `close`, before they are killed.
 GRACE_S = 2.5
+
+#: Seconds that a rank which takes another's place is given to load what that had.
+JOIN_TIMEOUT_S = 120.0
 
 #: Seconds that stuck ranks are given to show their stacks.
 STACKS_TIMEOUT_S = 0.5
@@ -82,9 +97,13 @@ class Session:
         How random streams begin; see `fork`.
     hosts : Hosts, optional
         If the ranks are on several.
+    heal : int
+        How many deaths of ranks are repaired.
 
     Attributes
     ----------
+    healing : Healing, optional
+        If any are.
     prefetch : Announcer
         Tells the ranks what they may load while they wait.
     dropped : deque of (str, int)
@@ -107,6 +126,7 @@ class Session:
         seed: Optional[int] = None,
         random: str = "split",
         hosts: Optional[Hosts] = None,
+        heal: int = 0,
     ) -> None:
         self.size, self.root, self.launcher, self.block = size, root, launcher, block
         self.timeout, self.affinity = timeout, affinity
@@ -119,6 +139,10 @@ class Session:
         self.pools = self.context.pools
         self.channel = MasterEnd(block, self.others, pool, self.pools, policy)
         self.prefetch = Announcer(block)
+        self.healing: Optional[Healing] = None
+        if heal and self.others:
+            self.healing = Healing(heal, size)
+            self.context.deposits = Deposits.of(self.context)
         self.closed: Optional[str] = None  # why, once it is
         #: Called once when the ranks have ended, while what they have left in the control block is there.
         self.at_end: Callable[[], object] = bool
@@ -128,7 +152,7 @@ class Session:
         #: What collectives keep from call to call, by the name of the cache; it ends with the session.
         self.caches: Dict[str, Any] = {}
         self._forget: List[Tuple[str, int]] = []
-        self._running = False
+        self._running = self._joining = False
         self._number = 0
         self._command: Optional[Command] = None  # in progress, or the last one
         self._updates: Sequence[str] = ()  # what the command in progress may have updated if it is interrupted
@@ -178,7 +202,11 @@ class Session:
             self.check()
             self._running, self._updates = True, updates
             try:
-                results = self._execute(command, self.timeout if timeout is None else timeout)
+                timeout = self.timeout if timeout is None else timeout
+                if self.healing is None:
+                    results = self._execute(command, timeout)
+                else:
+                    results = self._execute_and_heal(command, timeout)
                 try:
                     return command.finish(results, self.context)
                 except Aborted:  # some of the results have to come from other hosts
@@ -187,11 +215,20 @@ class Session:
             except BaseException as error:
                 if command.has_steps:
                     add_steps(error, *self._steps_made(), self.root, command.failed_step)
+                if self.healing is not None and not self.closed and command.undeposited(True):
+                    self._deposit(command.undeposited(True))
                 raise
             finally:
                 self._running = False
                 self._fatal = None  # it holds the frames it came through
                 self.launcher.forward(True)
+
+    def _deposit(self, numbers: Sequence[int]) -> None:
+        """Have all ranks deposit values that they have changed by themselves."""
+        assert self.healing is not None
+        self.healing.set_undeposited(numbers)
+        self._execute_and_heal(Deposit(numbers), self.timeout)
+        self.healing.set_undeposited(())
 
     def _given_up(self) -> SynkhronosError:
         """End the session, and return why the results cannot come."""
@@ -210,11 +247,26 @@ class Session:
         if self.closed:
             raise StateError(f"the session is closed ({self.closed}): call synkhronos.fork() again")
 
+    def _execute_and_heal(self, command: Command, timeout: Optional[float]) -> List[Any]:
+        """Do what `_execute` does, again if a rank dies that can be replaced."""
+        assert self.healing is not None
+        self.healing.begin()
+        while True:
+            try:
+                results = self._execute(command, timeout)
+            except _Healed:
+                continue
+            if command.undeposited(False):
+                self._deposit(command.undeposited(False))
+            return results
+
     def _execute(self, command: Command, timeout: Optional[float]) -> List[Any]:
         """Send the command, execute it here, and collect the answers; return the results in rank order."""
         number, own = self._number + 1, None
         while self.dropped:
             self._forget.append(self.dropped.popleft())
+            if self.healing is not None:
+                self.healing.forget(self._forget[-1])
         enclosed = () if self.hosts is None else self._enclosed(command)
         envelope, payload = Envelope(self._forget, command, enclosed), command.frozen
         if self._forget or enclosed or payload is None:
@@ -249,6 +301,10 @@ class Session:
                     )
                     answers[rank] = Answer(rank, error=Failure(wrong))
         except _Fatal as fatal:
+            if self._joining:
+                raise
+            if self.healing is not None and self._heal(fatal.error, command, own):
+                raise _Healed from None
             self._note_others(fatal.error, own)
             self._end(str(fatal.error))
             cause = fatal.error.__cause__
@@ -260,6 +316,8 @@ class Session:
         for answer in answers:
             failed = failed or answer.aborted or answer.error is not None
             results.append(answer.result)
+        if self.healing is not None:
+            self.healing.note(answers)
         if failed:
             self.context.barrier.clear()
             self._raise(command, own, answers)
@@ -316,6 +374,10 @@ class Session:
                     self._fatal = self._died(rank, "in " + self._title, self._updates)
                     break
         if self._fatal is not None:  # the master gave up because of it, while all others could still answer
+            if self._joining:
+                raise _Fatal(self._fatal)
+            if self.healing is not None and self._heal(self._fatal, command, own):
+                raise _Healed
             self._note_others(self._fatal, own)
             self._end(str(self._fatal))
             raise self._fatal
@@ -460,6 +522,85 @@ class Session:
             if not done:
                 self._end(f"{self._title} was given up")
 
+    def _heal(self, error: SynkhronosError, command: Command, own: Optional[Answer]) -> bool:
+        """Replace the ranks that have ended, or are stuck; return whether the command can be repeated."""
+        healing, began = self.healing, time.monotonic()
+        assert healing is not None
+        if not isinstance(error, (WorkerDied, WorkerTimeout)) or not self.launcher.is_alive():
+            return False
+        dead = {rank for rank in self.others if self.block.ended[rank]}
+        if isinstance(error, WorkerTimeout):
+            dead.update(self._missing())
+        sent = self.block.command_number >= self._number
+        why_not = healing.why_not(command, dead, sent, self.context)
+        if own is not None and own.error is not None:
+            why_not = why_not or "the master has raised an error, too"
+        try:
+            while not why_not:
+                try:
+                    why_not = self._free(dead)
+                    if not why_not:
+                        self._replace(dead)
+                        break
+                except _Fatal as fatal:  # another one, meanwhile
+                    dead.update(rank for rank in self.others if self.block.ended[rank])
+                    if isinstance(fatal.error, WorkerTimeout):
+                        dead.update(self._missing())
+                    if len(healing.deaths) + len(dead) > healing.most or not isinstance(fatal.error, RankFailure):
+                        why_not = str(fatal.error)
+        except Exception as failure:
+            why_not = f"no other process could take its place: {Failure(failure).summary}"
+        except BaseException:  # an interrupt, with which ranks are missing
+            self._end(f"{self._title} was given up")
+            raise
+        finally:
+            self._joining = False
+        if why_not:
+            add_note(error, f"it was not repaired (heal={healing.most}): {why_not}")
+            return False
+        healing.repaired(error, dead, command, sent, time.monotonic() - began)
+        self._fatal, self._command = None, command
+        return True
+
+    def _free(self, dead: Set[int]) -> str:
+        """Make the ranks that live idle again; return why the command cannot be repeated."""
+        number, failed = self._number, []
+        self.context.abort()
+        self._fatal = None
+        self._restart_clock(time.monotonic())  # they finish what they are computing, which may take so long again
+        for rank in self.others:
+            if rank not in dead and self.block.command_number >= number:
+                self.block.commands[rank].release()
+                self.channel.wait(rank, number, functools.partial(self._watch_survivor, rank))
+                if self._read(rank).error is not None:
+                    failed.append(rank)
+        self.context.settle()
+        return f"rank {failed[0]} has raised an error, too" if failed else ""
+
+    def _watch_survivor(self, rank: int) -> None:
+        self.launcher.forward(False)
+        if self.block.ended[rank]:
+            raise _Fatal(self._died(rank, "while another one was replaced"))
+        if time.monotonic() > self._deadline:
+            raise _Fatal(self._late())
+
+    def _replace(self, dead: Set[int]) -> None:
+        """Have new processes take the places of ranks, and give them what those had."""
+        healing = self.healing
+        assert healing is not None
+        self._joining = True
+        self.launcher.end(dead)
+        for rank in dead:
+            self.block.reset(rank)
+        self.block.deaths = 0  # the keeper writes that a rank has ended before it writes this
+        self.context.barrier.clear()
+        for rank in dead:
+            self.launcher.replace(rank, healing.ranges(rank), self.pools)
+        if self.context.replicas is not None:
+            plans = {place: prepared.plan for place, prepared in self.context.plans.items()}
+            held = {rank: healing.held[rank] for rank in dead}
+            self._execute(self.context.replicas.rejoin(held, plans), JOIN_TIMEOUT_S)
+
     def _end(self, why: str) -> None:
         """End the session at once."""
         with DeferredSignals():
@@ -515,6 +656,10 @@ class Session:
         profile, self._profile = self._profile, None
         if profile is not None and self._profile_path is not None:
             profile.dump_stats(self._profile_path)
+
+
+class _Healed(Exception):
+    """A rank has died in a command and was replaced: the command is to be repeated."""
 
 
 class _Fatal(Exception):

@@ -180,7 +180,7 @@ class Barrier:
         """
         # Two slots in turn, by the number of the barrier: that is the same on all ranks, even after a command that
         # some of them gave up earlier than others. The slot was read for the last time before the barrier in between.
-        turn = turn_of(self.current + 1)
+        turn = (self.command + self.current + 1) % 2  # as `turn_of` says: a call less
         slots, length = self.block.notice_slots[turn], self.block.notice_length[turn]
         if len(notice) <= len(slots[self.rank]):
             slots[self.rank][: len(notice)] = notice

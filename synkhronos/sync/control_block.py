@@ -218,6 +218,14 @@ class ControlBlock:
         else:
             self.arrivals, self.answers = self.bridge, [self.bridge] * self.size
 
+    def reset(self, rank: int) -> None:
+        """Prepare the words of a rank that has ended for another one, which waits for the next command."""
+        self.ended[rank] = self.status[rank] = self.memory[rank] = self.promised[rank] = 0
+        self.finished[rank] = self.command_number
+        self.fatal_error[rank][:] = bytes(len(self.fatal_error[rank]))
+        for semaphores in (self.releases, self.commands, self.answers):
+            semaphores[rank].drain()
+
     def close(self) -> None:
         """Close the descriptor; the memory lives as long as this object."""
         if self.fd >= 0:

@@ -39,7 +39,7 @@ from .base import Mix
 from .layouts import Layout, Placed
 from .value_buffers import ALIGNMENT_BYTES, Region, kinds_of
 
-Kinds = Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]
+Kinds = Sequence[Tuple[Tuple[int, ...], "np.dtype[Any]"]]
 
 #: Bytes of all arrays from which on this is worth two messages between processes of a host.
 TAKEN_BYTES = 1 << 16

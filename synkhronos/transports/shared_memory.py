@@ -44,13 +44,14 @@ ROOT_REDUCES_BELOW_BYTES = 1 << 16
 
 
 class Slot:
-    """The current and the spare array of one key on one rank."""
+    """The current and the spare array of one key on one rank; and another one with what the current holds, if any."""
 
-    __slots__ = ("current", "spare")
+    __slots__ = ("current", "spare", "twin")
 
     def __init__(self) -> None:
         self.current: Optional[Placed] = None
         self.spare: Optional[Placed] = None
+        self.twin: Any = None
 
 
 class SharedMemoryTransport(Transport):
@@ -108,10 +109,11 @@ class SharedMemoryTransport(Transport):
                 slot = self._slots[key] = Slot()
             current = slot.current
             if current is None or current.array is not value:
-                if current is None or not _is_same_memory(value, current.array):
+                if current is None or not (slot.twin is value or _is_same_memory(value, current.array)):
                     borrowed = self._borrowed() if borrowed is None else borrowed
                     current = slot.current = self._fitting(current, value.shape, value.dtype, borrowed)
                     copy_into(current.array, value)
+                    slot.twin = None
             bound.append(current.array)
         return bound
 
@@ -151,6 +153,21 @@ class SharedMemoryTransport(Transport):
             slot.spare = None  # first: an array must never be both, wherever this is interrupted
             slot.current = after
             slot.spare = before
+            slot.twin = None
+
+    def current(self, key: Key) -> Optional[np.ndarray[Any, Any]]:
+        """Return the current array of a key, None if there is none. Local."""
+        slot = self._slots.get(key)
+        return None if slot is None or slot.current is None else slot.current.array
+
+    def take_over(self, key: Key, array: np.ndarray[Any, Any]) -> None:
+        """Make an array in this rank's pool the current one of a key. Local."""
+        slot = self._slots[key] = Slot()
+        slot.current = Placed.at(array, self.pool.handle(array))
+
+    def pair(self, key: Key, twin: np.ndarray[Any, Any]) -> None:
+        """Note that an array holds what the current one of the key does: `bind` need not copy it. Local."""
+        self._slots[key].twin = twin
 
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         tables: Sequence[Dict[Key, Any]] = (self._slots, self._values)

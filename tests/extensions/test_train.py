@@ -212,6 +212,34 @@ def test_further_inputs_and_outputs(made_by):
         np.testing.assert_allclose(value, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("communicate_every", [0, 1, 2])
+def test_inputs_that_keep_their_value(communicate_every):
+    """A rate that falls by itself, `0.5 / t`: steps in one command and in parts have one counter."""
+    synk.fork(2, use_gpu=False)
+    x, t, w = T.dvector("x"), T.dscalar("t"), theano.shared(np.zeros(()), "w")
+    counted = theano.In(t, value=1.0, update=t + 1)
+    step = train.make_train_function(
+        (w * x).mean() / t,
+        [w],
+        x,
+        None,
+        updates.sgd,
+        0.5,
+        outputs=[(t, "max")],
+        bcast_inputs=[counted],
+        communicate_every=communicate_every,
+        function_options=OPTIONS,
+    )
+    expected = np.zeros(2)
+    for i, num_slices in enumerate([1, 2, 2, 1, 2, 1], 1):
+        assert step([2.0, 2.0, 6.0, 6.0], num_slices=num_slices)[1] == i
+        expected -= 0.5 / i * (np.array([2, 6]) if communicate_every != 1 else 4)
+        if communicate_every == 2 and i % 2 == 0:
+            expected[:] = expected.mean()
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), expected)
+    assert counted.value == 1
+
+
 @pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_one_output_need_not_be_in_a_list(made_by):
     if made_by == "make_train_function":

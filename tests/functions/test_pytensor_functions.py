@@ -1,4 +1,7 @@
-"""What functions of PyTensor's offer besides calls, on ranks: profiles, copies, free, trust_input."""
+"""What functions of PyTensor's offer besides calls, on ranks: profiles, copies, free, trust_input, inputs with a value."""
+
+import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -60,3 +63,42 @@ def test_functions_return_no_dicts(world):
     x = pt.vector("x")
     with refuses(TypeError, "outputs", got="a dict"):
         synk.function([x], {"a": x.sum()})
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_inputs_bound_to_a_shared_variable(world, exact):
+    """As PyTensor's own function, call by call; who gives a value leaves it there."""
+    x, s = pt.vector("x"), pt.scalar("s")
+    w, own = (pytensor.shared(np.asarray(1.0), name) for name in ("w", "own"))
+
+    def given(shared):
+        return pytensor.In(s, value=shared, update=0.5 * s + (x.mean() if exact else 1), implicit=False)
+
+    mode = pytensor.compile.mode.Mode("py", None)
+    f = synk.function([x], (x * s, "gather"), bcast_inputs=[given(w)], mode=mode, exact=exact)
+    serial = pytensor.function([x, given(own)], x * s, mode=mode)
+    for args, options in (((), {}), ((), {"num_slices": 2}), ((8.0,), {}), ((), {})):
+        np.testing.assert_allclose(f(ROWS, *args, **options), serial(ROWS, *args))
+        np.testing.assert_allclose(world.values(w), [own.get_value()] * world.n)
+    for shared in (w, own):
+        shared.set_value(np.asarray(4.0))  # all ranks have it in the next call
+    np.testing.assert_allclose(f(ROWS), serial(ROWS))
+    np.testing.assert_allclose(f.steps(ROWS, n_steps=2), [serial(ROWS), serial(ROWS)])
+    np.testing.assert_allclose(world.values(w), [own.get_value()] * world.n)
+    for again in (copy.deepcopy(f), pickle.loads(pickle.dumps(f))):
+        np.testing.assert_allclose(again(ROWS), own.get_value() * ROWS)
+    np.testing.assert_allclose(world.values(w), [own.get_value()] * world.n)
+
+
+def test_a_generator_that_is_put_there(world):
+    rng, r = pytensor.shared(np.random.default_rng(3), "rng"), pt.random.type.random_generator_type("r")
+    new, drawn = pt.random.uniform(size=(3,), rng=r).owner.outputs
+    given = pytensor.In(r, value=rng, update=new, implicit=False, mutable=True)
+    f = synk.function([], (drawn, "gather"), bcast_inputs=[given], mode=pytensor.compile.mode.Mode("py", None))
+    f()
+    rng.set_value(np.random.default_rng(7))
+    numbers = f().reshape(world.n, 3)
+    np.testing.assert_array_equal(numbers[world.root], np.random.default_rng(7).uniform(size=3))
+    assert len(np.unique(numbers)) == 3 * world.n
+    rng.set_value(np.random.default_rng(7))
+    np.testing.assert_array_equal(f().reshape(world.n, 3), numbers)

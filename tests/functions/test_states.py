@@ -186,6 +186,42 @@ def test_what_the_program_puts_there_reaches_all_ranks(ranks, words, caplog):
     assert "changed on the master alone" not in caplog.text
 
 
+def test_several_that_are_put_there_at_once(ranks, words):
+    x, total, n = T.dvector("x"), T.dscalar("total"), T.lvector("n")
+    given = [L.In(total, value=0.0, update=total + x.mean()), L.In(n, value=np.zeros(2, int), update=n + 1)]
+    f = words.function([x], [(total, "gather"), (n, "gather")], bcast_inputs=given)
+    f(X)
+    for i in range(3):
+        f[total], f[n] = 5.0 + i, np.array([i, -i])
+        totals, ns = f(X)
+        assert totals.tolist() == [5.0 + i] * ranks.n and ns.tolist() == [i, -i] * ranks.n
+        f.as_theano(X)
+        assert f(X)[1].tolist() == [i + 2, -i + 2] * ranks.n
+
+
+def test_in_place_operators(ranks, words):
+    """`f[s] += 1` changes the array, and puts it back; what ranks hold of another state is left alone."""
+    x, s, own = T.dvector("x"), T.dvector("s"), T.dscalar("own")
+    given = [L.In(s, value=np.zeros(2), update=s + 1), L.In(own, value=0.0, update=own + x.sum())]
+    f = words.function([x], [(s, "gather"), (own, "gather")], bcast_inputs=given)
+    sums = np.array([part.sum() for part in parts_of(ranks.n)])
+    for i in range(3):
+        found, kept = f(X)
+        assert found.tolist() == [11.0 * i] * (2 * ranks.n)
+        np.testing.assert_array_equal(kept, i * sums)
+        f[s] += 10
+
+
+def test_comparisons_begin_with_what_was_put_there(ranks, words):
+    x, s = T.dvector("x"), T.dscalar("s")
+    f = words.function([x], (s * x, "gather"), bcast_inputs=[L.In(s, value=1.0, update=s + 1)])
+    for value in (5.0, 7.0):
+        f[s] = value
+        found = f.compare(X)
+        assert bool(found), found
+        np.testing.assert_array_equal(found.results, value * X)
+
+
 def test_a_default_that_is_replaced_is_for_one_call(ranks, words):
     ours, a, s = counter(lambda inputs, output: words.function([], (output, "max"), bcast_inputs=inputs))
     theirs, their_a, their_s = counter(lambda inputs, output: L.function(inputs, output))
@@ -308,6 +344,21 @@ def test_without_a_first_value_it_is_given_in_every_call(two, words):
     assert f(3) == 6 and f(4) == 8
     with refuses(TypeError, "function", "a value for input 's'"):
         f()
+
+
+def test_inputs_are_built_of_what_is_given(two, words):
+    x, s, a = T.dvector("x"), T.dvector("s"), T.dscalar("a")
+    kept = L.In(s, value=np.zeros(2), update=s + 1)
+    f = words.function([x], [(x * a, "gather"), (s, "gather")], bcast_inputs=[a, kept])
+    for _ in range(2):
+        data = f.build_inputs(X, 2.0)
+        assert [one.name for one in data] == ["x", "a"]
+        np.testing.assert_array_equal(f(*data)[0], 2 * X)
+    assert f[s].tolist() == [2, 2]
+    assert f(*f.build_inputs(X, 1.0, [5, 6]))[1].tolist() == [5, 6] * 2
+    middle = words.function([x], (x * a + s.sum(), "gather"), bcast_inputs=[kept, L.In(a, value=2.0)])
+    with refuses(TypeError, "input 's' (argument 1)", "a value, because", "none", "list it last"):
+        middle.build_inputs(X)
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------

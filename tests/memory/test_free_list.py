@@ -49,3 +49,18 @@ def test_exact_fit_leaves_nothing():
     assert list(free) == []
     assert free.take(1) is None
     assert free.give(0, 10) == (0, 10)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_takes_ranges_that_are_named(seed):
+    rng, size = random.Random(seed), 200
+    free, flags = FreeList(size), [False] * size
+    for _ in range(60):
+        start, length = rng.randrange(size), rng.randint(1, 20)
+        if start + length > size or any(flags[start : start + length]):
+            with pytest.raises(ValueError, match=f"the range of {length} from {start} on is not free"):
+                free.take_at(start, length)
+        else:
+            free.take_at(start, length)
+            flags[start : start + length] = [True] * length
+        assert list(free) == runs(flags)

@@ -22,7 +22,7 @@ from synkhronos.host import machine
 from synkhronos.memory import attach, memfd
 from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.handles import Handle
-from synkhronos.memory.pool import WINDOW_BYTES, Pool
+from synkhronos.memory.pool import WINDOW_BYTES, Pool, range_of
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -729,3 +729,30 @@ def test_repr(pool):
 
 def test_piece_is_a_multiple_of_the_page():
     assert memfd._PIECE_BYTES % os.sysconf("SC_PAGE_SIZE") == 0
+
+
+def test_a_pool_is_taken_over():
+    """What was named is kept, all else is given back; then it is a pool like any other."""
+    first = Pool(5)
+    kept, lost = first.allocate((3, 100_000), "float64"), first.allocate((1 << 20,), "uint8")
+    more = first.allocate((7,), "int16")
+    kept[:], lost[:], more[:] = np.arange(300_000).reshape(3, 100_000), 9, np.arange(7)
+    handles = [first.handle(kept), first.handle(more)]
+    pages = os.fstat(first.fileno()).st_blocks
+    second = Pool(5, fd=os.dup(first.fileno()), taken=[range_of(handle) for handle in handles])
+    assert os.fstat(first.fileno()).st_blocks <= pages - ((1 << 20) - 2 * mmap.PAGESIZE) // 512
+    adopted = [second.adopt(handle) for handle in handles]
+    np.testing.assert_array_equal(adopted[0], np.arange(300_000).reshape(3, 100_000))
+    np.testing.assert_array_equal(adopted[1], np.arange(7))
+    assert [second.handle(array) for array in adopted] == handles
+    used = second.used
+    fresh = second.allocate((1 << 20,), "uint8")
+    fresh[:] = 1
+    np.testing.assert_array_equal(adopted[0], np.arange(300_000).reshape(3, 100_000))
+    del fresh
+    del adopted[0]
+    gc.collect()
+    assert second.used == used - range_of(handles[0])[1]
+    assert second.adopt(Handle(5, 0, (0, 3), None, np.dtype("f8"))).shape == (0, 3)
+    with pytest.raises(ValueError, match="is not free"):
+        Pool(5, fd=os.dup(first.fileno()), taken=[(0, 128), (64, 64)])

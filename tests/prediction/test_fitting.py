@@ -71,6 +71,16 @@ def test_one_number_of_rows():
     assert train.per_row == (pytest.approx(1.6e-5), 0)
 
 
+def test_one_number_of_rows_of_a_rank():
+    """Nothing counts as fixed, but the work of functions without rows."""
+    model = fitted(Program(contention=0.1), (2, 1000))
+    # 12.1 ms with 500 rows each: 1 ms, and 20 microseconds a row, and 10 % of that as two compute.
+    assert model.commands[TRAIN].fixed == (0, 0) and model.commands[TRAIN].per_row == (pytest.approx(2.42e-5), 0)
+    assert model.commands[STEP].fixed == (pytest.approx(0.55e-3), 0)
+    assert any("all calls of train have 500 rows of a rank" in note for note in model.notes)
+    assert not any("500 rows" in note for note in fitted(Program(), (1, 1000), (2, 1000)).notes)
+
+
 def test_two_ranks_alone():
     model = fitted(Program(contention=0.1), (2, (256, 1024)))
     assert model.commands[TRAIN].per_row == (pytest.approx(2.2e-5), 0)

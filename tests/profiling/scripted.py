@@ -78,12 +78,14 @@ class Rank:
 
     def do(self, label, begin, end, *inside, arguments=()):
         """Begin at a moment, do what is inside, and end at another."""
+
+        def method(context, *arguments):
+            for each in inside:
+                each()
+            self.clock.now = end
+
         self.clock.now = begin
-        self.recording.begin(POINTS[label], self.context, arguments)
-        for each in inside:
-            each()
-        self.clock.now = end
-        self.recording.end(POINTS[label], self.context, arguments)
+        self.recording.around(POINTS[label], method)(self.context, *arguments)
 
     def doing(self, label, begin, end, *inside, arguments=()):
         """Return what does it, to be done inside something else."""

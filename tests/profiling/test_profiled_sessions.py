@@ -1,23 +1,22 @@
 """Sessions that are recorded: spans nest and add up, and what was recorded is written whatever ends the session."""
 
-import itertools
-import json
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from timelines import check_nested, covered, lanes, read
 
 import synkhronos as synk
 from synkhronos import trace
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError, WorkerDied, WorkerError
+from synkhronos.profiling.folder import Claim
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
-KINDS = [("threads", 2, 0), ("fork", 2, 0), ("fork", 3, 1)]
+KINDS = [("threads", 2, 0), ("fork", 2, 0), ("fork", 3, 1), ("2 hosts", 4, 1)]
 FILES = ["profile.json", "report.html", "report.txt", "timeline.json"]
 
 
@@ -44,39 +43,6 @@ def function_of(body, name):
     f = synk.function([x], (engine.apply(body, x, dtype="float64", ndim=0), "sum"), name=name)
     synk.distribute()
     return f
-
-
-def read(folder):
-    return json.loads((folder / "profile.json").read_text()), json.loads((folder / "timeline.json").read_text())
-
-
-def lanes(timeline, profile):
-    """Return the spans of each rank's first thread: begin, end, and the event."""
-    found = [[] for _ in range(profile["ranks"])]
-    for event in timeline["traceEvents"]:
-        if event["ph"] == "X" and event["tid"] == 0:
-            found[event["pid"]].append((event["ts"], event["ts"] + event["dur"], event))
-    return found
-
-
-def check_nested(lane):
-    """Check that of any two spans that overlap one is inside the other."""
-    around = []
-    for begin, end, event in sorted(lane, key=lambda span: (span[0], -span[1])):
-        while around and around[-1] <= begin + 1e-3:
-            around.pop()
-        assert not around or end <= around[-1] + 1e-3, event
-        around.append(end)
-
-
-def covered(lane):
-    """Return for how many microseconds there is any span, and for how many the rank was there."""
-    first = last = min(begin for begin, _, _ in lane)
-    total = 0.0
-    for begin, end, _ in sorted(lane, key=lambda span: span[:2]):
-        total += max(0.0, end - max(begin, last))
-        last = max(last, end)
-    return total, last - first
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="{0[0]}-{0[1]}".format)
@@ -272,10 +238,10 @@ def test_any_program_is_profiled_unchanged(tmp_path, end, status):
     assert "f " in (tmp_path / "p" / "report.txt").read_text()
 
 
-def run_file(path, folder):
+def run_file(path, folder, **options):
     command = [sys.executable, "-m", "synkhronos", "--profile", str(folder), str(path)]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, **options)
 
 
 def test_a_full_disk_costs_the_profile_alone(tmp_path):
@@ -289,13 +255,55 @@ def test_a_full_disk_costs_the_profile_alone(tmp_path):
     assert os.listdir(tmp_path / "p") == ["profile.json"] and (tmp_path / "p" / "profile.json").stat().st_size == 0
 
 
-def test_a_second_program_is_refused_before_it_begins(tmp_path):
+@pytest.mark.parametrize("state", ["recording", "recorded"])
+def test_a_second_program_is_refused_before_it_begins(tmp_path, state):
     path = tmp_path / "program.py"
     path.write_text("print('begun')")
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "profile.json").write_text("")
-    done = run_file(path, tmp_path / "p")
+    claim = Claim(str(tmp_path / "p"))
+    try:
+        if state == "recorded":
+            claim.fill({"profile.json": "{}"})
+            claim.release()
+        done = run_file(path, tmp_path / "p")
+    finally:
+        claim.release()
     assert done.returncode == 2 and done.stdout == "" and "--profile: expected a folder" in done.stderr
+    assert {"recording": "another program is recording", "recorded": "which has a profile.json"}[state] in done.stderr
+
+
+@pytest.mark.parametrize(
+    "end, status",
+    [("os.kill(os.getpid(), 9)", -9), ("os.killpg(0, signal.SIGTERM); input()", -15)],
+    ids=["killed", "group-ended"],
+)
+def test_what_a_killed_program_has_recorded_is_kept(tmp_path, end, status):
+    path = tmp_path / "program.py"
+    path.write_text(TEXT.format(end))
+    assert run_file(path, tmp_path / "p", start_new_session=True).returncode == status
+    until = time.monotonic() + 60
+    while not (tmp_path / "p" / "profile.json").stat().st_size and time.monotonic() < until:
+        time.sleep(0.01)  # the keeper writes it when the program is gone
+    assert sorted(os.listdir(tmp_path / "p")) == FILES
+    profile, timeline = read(tmp_path / "p")
+    call = next(command for command in profile["commands"] if command["name"] == "f")
+    assert call["count"] == 1 and call["totals"]["rows"] == [2, 2]
+    assert [len(lane) > 5 for lane in lanes(timeline, profile)] == [True, True]
+    assert "which has a profile.json" in run_file(path, tmp_path / "p").stderr
+
+
+def test_a_folder_with_an_unfinished_profile_is_taken(tmp_path):
+    """A single rank is the program itself, so nobody is left to write what it has recorded."""
+    path = tmp_path / "program.py"
+    path.write_text(TEXT.replace("fork(2)", "fork(1)").format("os.kill(os.getpid(), 9)"))
+    assert run_file(path, tmp_path / "p").returncode == -9
+    assert os.listdir(tmp_path / "p") == ["profile.json"]
+    path.write_text(TEXT.format(""))
+    done = run_file(path, tmp_path / "p")
+    assert done.returncode == 0 and done.stdout == "the result\n"
+    assert done.stderr == (
+        f"{tmp_path / 'p'} has an unfinished profile, of a program that was killed or could not write it: it is replaced\n"
+    )
+    assert sorted(os.listdir(tmp_path / "p")) == FILES and read(tmp_path / "p")[0]["ranks"] == 2
 
 
 #: The trace event format, as far as it is used: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
@@ -321,22 +329,3 @@ def test_the_timeline_is_valid_and_its_flows_are_whole(make_world, tmp_path):
     ends = {event["id"] for event in timeline["traceEvents"] if event["ph"] == "f"}
     begins = {event["id"] for event in timeline["traceEvents"] if event["ph"] == "s"}
     assert ends == begins and {each.split(".")[1] for each in ends} == {"1", "2"}
-
-
-def chromium():
-    names = ("chromium", "chromium-browser", "google-chrome", "headless_shell")
-    folders = os.environ.get("PATH", "").split(os.pathsep)
-    found = [Path(folder, name) for folder, name in itertools.product(folders, names)]
-    return next((str(path) for path in found if os.access(path, os.X_OK)), None)
-
-
-@pytest.mark.skipif(chromium() is None, reason="needs chromium: apt-get install chromium")
-def test_a_browser_shows_the_page(make_world, tmp_path):
-    make_world("threads", 2, profile_to=str(tmp_path / "p"))
-    function_of(sleeping, "f")(np.full(2, 0.01))
-    synk.close()
-    page = (tmp_path / "p" / "report.html").as_uri()
-    command = [chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert shown.returncode == 0 and "Where the time went: 2 ranks" in shown.stdout
-    assert shown.stdout.count("<rect") > 4

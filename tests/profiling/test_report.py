@@ -191,6 +191,20 @@ def test_a_rank_that_computes_longer_for_as_many_rows(found):
     )
 
 
+def test_nothing_is_known_of_the_ranks_of_a_lost_host():
+    ranks = [Rank(rank, 3) for rank in range(3)]
+    f = Command("function", "f", 10)
+    for rank, late in ((0, 10), (1, 40)):
+        calls = ranks[rank].executing(1, f, 10, 60, ranks[rank].doing("Barrier.wait", 10 + late, 60))
+        ranks[rank].do("Session.run" if rank == 0 else "RankEnd.wait", 0, 70, calls)
+    setting = SETTING._replace(devices=["cpu"] * 3, hosts=[[0, 1], [2]], host_names=["here", "there"], cores=[2, 2])
+    found = profile(recorded([rank.content() for rank in ranks], 0, 1_000_000 * 70), setting, 1e9)
+    assert set(found["shares"][2].values()) == {0}
+    text = str(Report(found))
+    assert "nothing is known of rank 2, on a host that was lost: taken for 0 s" in text
+    assert "rank 0 waits 57 % of the time for rank 1 in function f" in text and "for rank 2" not in text
+
+
 def test_profiles_are_read_again_and_others_are_refused(found, tmp_path):
     path = tmp_path / "profile.json"
     path.write_text(Report(found).files()["profile.json"])

@@ -1,60 +1,88 @@
 """Rings: what is read is what was written, the latest of it, and what has not ended."""
 
+import threading
+
 import numpy as np
 import pytest
+from scripted import POINTS, Command, Rank
 
 from synkhronos.profiling import ring
+from synkhronos.profiling.recording import Recording
 
-
-def made(n_ranks=1):
-    memory = memoryview(bytearray(ring.ring_bytes(n_ranks)))
-    return ring.Ring(memory), memory
+#: With so many ranks rings have 16 spans.
+MANY = 1 << 16
+ENGINE, WAIT = "engine\tEngine.call", "barrier\tBarrier.wait"
+MS = 1_000_000
 
 
 def test_what_is_read_is_what_was_written():
-    written, memory = made()
-    engine, wait = written.number("engine\tE.call"), written.number("barrier\tB.wait")
-    written.end(10, 25, 3, engine, 0, 0, 7, 8, 9, 10)
-    written.count(engine)
-    written.end(30, 31, 3, wait, 2, 0)
-    content = ring.read(memory)
-    assert content.names == ["other", "engine\tE.call", "barrier\tB.wait"]
+    rank = Rank(0, 1)
+    rank.executing(3, Command("function", "f", 7, 8, 10), 10, 25, rank.doing("Engine.call", 12, 24), moved=9)()
+    thread = threading.Thread(target=rank.doing("Barrier.wait", 30, 31))
+    thread.start()
+    thread.join()
+    content = rank.content()
+    command = "command\tRankContext.execute"
+    assert content.names == ["other", command, ENGINE, "command\tfunction\tf", WAIT]
     assert content.records == [
-        ring.Record(10, 25, 3, engine, 0, 0, (7, 8, 9, 10)),
-        ring.Record(30, 31, 3, wait, 2, 0, (-1, -1, -1, -1)),
+        ring.Record(12 * MS, 24 * MS, 3, 2, 0, 1, (-1, -1, -1, -1)),
+        ring.Record(10 * MS, 25 * MS, 3, 3, 0, 0, (7, 8, 9, 10)),
+        ring.Record(30 * MS, 31 * MS, 3, 4, 1, 0, (-1, -1, -1, -1)),
     ]
-    assert content.counts == {"other": 0, "engine\tE.call": 1, "barrier\tB.wait": 0} and content.dropped == 0
+    assert content.counts == {"other": 0, command: 0, ENGINE: 0, "command\tfunction\tf": 1, WAIT: 0}
+    assert content.dropped == 0
 
 
 def test_the_oldest_are_dropped_and_counted():
-    n_ranks = 1 << 16  # rings of 16 spans
-    written, memory = made(n_ranks)
-    assert written.capacity == 16
-    name = written.number("x\ty")
+    rank = Rank(0, MANY)
     for i in range(100):
-        written.end(i, i + 1, i, name, 0, 0)
-        written.count(name)
-    content = ring.read(memory)
+        rank.executing(i, Command("function", "f"), i, i + 1)()
+    content = rank.content()
     # The place of the oldest may be being written at any time, so one less than there is room for.
-    assert [record.begin for record in content.records] == list(range(85, 100))
-    assert content.dropped == 85 and content.counts["x\ty"] == 100
+    assert [record.begin for record in content.records] == [i * MS for i in range(85, 100)]
+    assert content.dropped == 85 and content.counts["command\tfunction\tf"] == 100
 
 
-def test_what_has_not_ended_is_there():
-    written, memory = made()
-    command, engine = written.number("command\tC.execute"), written.number("engine\tE.call")
-    written.begin(0, 5, command, 4)
-    written.begin(1, 6, engine, 4)
-    assert [record[:6] for record in ring.read(memory).records] == [(5, -1, 4, command, 0, 0), (6, -1, 4, engine, 0, 1)]
-    written.end(6, 9, 4, engine, 0, 1)
-    assert [record[:3] for record in ring.read(memory).records] == [(6, 9, 4), (5, -1, 4)]
-    written.end(5, 10, 4, command, 0, 0)
-    assert [record[:3] for record in ring.read(memory).records] == [(6, 9, 4), (5, 10, 4)]
+@pytest.mark.parametrize("n_before", [0, 3, 50], ids="{} before".format)
+def test_what_has_not_ended_is_there(n_before):
+    """Whatever was open before, at the same levels and deeper, and whether it was dropped."""
+    rank, found = Rank(0, MANY), []
+    deep = rank.doing("Engine.call", 1, 1, rank.doing("Barrier.wait", 1, 1, rank.doing("Barrier.wait", 1, 1)))
+    for _ in range(n_before):
+        deep()
+
+    def look():
+        found.append([record[:2] + record[4:6] for record in rank.content().records if record.begin > MS])
+
+    rank.do("Barrier.wait", 5, 10, look, rank.doing("Engine.call", 6, 9, look), look)
+    look()
+    wait, engine = (5 * MS, -1, 0, 0), (6 * MS, -1, 0, 1)
+    assert found == [
+        [wait],
+        [wait, engine],
+        [(6 * MS, 9 * MS, 0, 1), wait],
+        [(6 * MS, 9 * MS, 0, 1), (5 * MS, 10 * MS, 0, 0)],
+    ]
+
+
+def test_what_is_nested_deeper_than_there_is_room_is_there_once_it_has_ended():
+    rank, found = Rank(0, 1), []
+
+    def deeper(level):
+        if level < ring.MAX_OPEN + 5:
+            rank.do("Barrier.wait", 1, 2, lambda: deeper(level + 1))
+        else:
+            found.append(rank.content())
+
+    deeper(0)
+    assert [record.level for record in found[0].records] == list(range(ring.MAX_OPEN))
+    assert sorted(record.level for record in rank.content().records) == list(range(ring.MAX_OPEN + 5))
 
 
 @pytest.mark.parametrize("name", ["x" * 10, "é" * 500])
 def test_names_that_there_is_no_room_for_are_other(name):
-    written, memory = made()
+    memory = memoryview(bytearray(ring.ring_bytes(1)))
+    written = ring.Ring(memory)
     numbers = [written.number(f"{i}{name}") for i in range(2 * ring.MAX_NAMES)]
     names = ring.read(memory).names
     assert numbers[0] == 1 and numbers[-1] == 0
@@ -62,25 +90,36 @@ def test_names_that_there_is_no_room_for_are_other(name):
 
 
 def test_what_travels_to_another_host_is_read_there():
-    written, memory = made()
-    name = written.number("x\ty")
+    rank = Rank(0, 1)
     for i in range(5):
-        written.end(i, i + 1, 0, name, 0, 0)
-    ring.set_clock(memory, 1000, 7)
-    there = memoryview(bytearray(len(memory)))
-    used = ring.used(memory)
+        rank.do("Engine.call", i, i + 1)
+    ring.set_clock(rank.memory, 1000, 7)
+    there = memoryview(bytearray(len(rank.memory)))
+    used = ring.used(rank.memory)
     there[: len(used)] = used
-    assert ring.read(there) == ring.read(memory) and ring.read(there)[-2:] == (1000, 7)
-    assert len(used) < len(memory) / 10
+    assert ring.read(there) == rank.content() and ring.read(there)[-2:] == (1000, 7)
+    assert len(used) < len(rank.memory) / 10
 
 
 def test_a_span_that_is_read_while_others_are_written():
     """Whatever a reader finds is what was written, not parts of two spans."""
-    n_ranks = 1 << 16
-    written, memory = made(n_ranks)
-    name, random = written.number("x\ty"), np.random.RandomState(0)
+    rank, random = Rank(0, MANY), np.random.RandomState(0)
     for i in range(200):
-        written.end(i, 2 * i, 3 * i, name, 0, 0, 4 * i)
+        rank.executing(3 * i, Command("function", "f", 4 * i), i, 2 * i)()
         if random.random_sample() < 0.5:
-            for record in ring.read(memory).records:
-                assert (record.end, record.command, record.numbers[0]) == tuple(k * record.begin for k in (2, 3, 4))
+            for record in rank.content().records:
+                i_of_it = record.begin // MS
+                assert (record.end, record.command, record.numbers[0]) == (2 * record.begin, 3 * i_of_it, 4 * i_of_it)
+
+
+def test_what_is_in_progress_when_recording_ends_is_not_written():
+    """The memory may be another session's then."""
+    memory = memoryview(bytearray(ring.ring_bytes(1)))
+    recording = Recording(lambda: 1)
+    recording.add(0, memory, any_thread=True)
+    try:
+        wait = recording.around(POINTS["Barrier.wait"], lambda _: recording.remove(0))
+        wait(None)
+    finally:
+        recording.remove(0)
+    assert [record.end for record in ring.read(memory).records] == [-1]

@@ -1,4 +1,4 @@
-"""Programs as they were written in 2017 run unchanged: the one of the paper's appendix, and those of the guide."""
+"""Programs as they were written in 2017 run unchanged: the one of the paper's appendix, and what small ones call."""
 
 import os
 import subprocess
@@ -12,10 +12,10 @@ ROOT = str(Path(__file__).parents[2])
 pytestmark = pytest.mark.theano
 
 
-def run(tmp_path, text, *arguments, mode="FAST_COMPILE"):
+def run(tmp_path, text, *arguments, mode="FAST_COMPILE", flags=""):
     """Run a program with ``python -m synkhronos``; return what it prints. (FAST_COMPILE needs no C compiler.)"""
     (tmp_path / "program.py").write_text(textwrap.dedent(text))
-    flags = ",".join(filter(None, [os.environ.get("THEANO_FLAGS"), "mode=" + mode]))
+    flags = ",".join(filter(None, [os.environ.get("THEANO_FLAGS"), "mode=" + mode, flags]))
     done = subprocess.run(
         [sys.executable, "-m", "synkhronos", "program.py", *arguments],
         cwd=str(tmp_path),

@@ -13,7 +13,7 @@ from synkhronos.runtime.context import RankContext
 class Context:
     """Notes what is done to it."""
 
-    rank, _commitment = 3, 1
+    rank, _commitment, deposits = 3, 1, None
 
     def __init__(self):
         self.calls = []

@@ -38,9 +38,14 @@ def engine(monkeypatch):
     return engine
 
 
+def preloader(block, watch):
+    """Return that of rank 1."""
+    return Preloader(block, watch, lambda: block.command_number > block.finished[1])
+
+
 def test_in_order_and_once(block, engine):
     announcer, seen = Announcer(block), []
-    preload = Preloader(block, 1, lambda: seen.append(len(engine.preloaded)))
+    preload = preloader(block, lambda: seen.append(len(engine.preloaded)))
     preload()
     assert engine.preloaded == [] and seen == [0]
     announcer.begin(engine)
@@ -55,7 +60,7 @@ def test_in_order_and_once(block, engine):
 
 def test_a_command_comes_first(block, engine):
     Announcer(block).begin(engine)
-    preload = Preloader(block, 1, lambda: None)
+    preload = preloader(block, lambda: None)
     block.command_number = 1
     preload()
     assert engine.preloaded == []
@@ -75,14 +80,14 @@ def test_a_command_comes_first(block, engine):
 def test_what_fails_is_not_told(block, engine):
     engine.before = ["bad.so", "good.so"]
     Announcer(block).begin(engine)
-    Preloader(block, 1, lambda: None)()
+    preloader(block, lambda: None)()
     assert engine.preloaded == ["bad.so", "good.so"]
 
 
 def test_what_does_not_fit_is_not_announced(block, engine):
     engine.before = ["x" * (ANNOUNCEMENT_BYTES // 2), "y" * (ANNOUNCEMENT_BYTES // 2), "z"]
     Announcer(block).begin(engine)
-    Preloader(block, 1, lambda: None)()
+    preloader(block, lambda: None)()
     assert [file[0] for file in engine.preloaded] == ["x", "z"]
 
 

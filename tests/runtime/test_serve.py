@@ -23,7 +23,7 @@ class Say(Command):
 
 
 class Context:
-    rank, stopped, _commitment, _tried = 1, False, None, ()
+    rank, stopped, _commitment, _tried, deposits = 1, False, None, (), None
     execute = RankContext.execute
 
     def __init__(self):

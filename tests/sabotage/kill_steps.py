@@ -108,7 +108,7 @@ class Steps(trace.Observer):
         self._rank = rank
         faulthandler.disable()  # what it is made to do is not worth a stack
         self._random = random.Random(os.getpid() * 1000003 + time.monotonic_ns())
-        if self.memory.rank == rank and self.memory.after:
+        if self.memory.rank == rank and self.memory.after and self.memory.at < 0:  # (it may take a killed one's place)
             threading.Thread(target=self._be_killed, daemon=True).start()
 
     def _be_killed(self):

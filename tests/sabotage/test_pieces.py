@@ -20,6 +20,7 @@ def sabotage():
 
 #: (The suite is this folder, and kills are in test_kills.py.)
 SCALES = {
+    "healing": 0.02,
     "masters": 0.015,
     "objects": 0.05,
     "channel": 0.02,

@@ -66,10 +66,15 @@ def _telling(load: Callable[..., Any], tell: Callable[[str], object]) -> Callabl
 
 
 def preload(file: str) -> None:
-    """Load a module of another process; before the first, read the index of the cache on disk."""
+    """Load a module of another process; before the first, read the index of the cache on disk, and ask the compiler.
+
+    (What the processor can do, of which Theano makes part of every key.)
+    """
     if cmodule._module_cache is None:
         # Tidying up would take the lock, which the other process may hold to compile.
         cmodule.get_module_cache(config.compiledir, {"do_refresh": False}).refresh(cleanup=False)
+        if config.cxx:
+            cmodule.GCC_compiler.compile_args()
     # Not into Theano's tables: it enters what is in them only once, when it reads the key. It is Python that finds the
     # module loaded.
     cmodule.dlimport(file)

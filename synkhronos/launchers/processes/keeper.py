@@ -20,7 +20,7 @@ and could not fork a usable process itself. ::
 
 What it promises: when a rank ends, for whatever reason, the control block says how, and the master is woken if it
 waits; the master then frees the other ranks or ends them. When the master ends, for whatever reason, its ranks are
-killed.
+killed; if it was killed itself, the keeper writes the profile of its session, if there is one to be.
 
 Waits: the keeper polls its socket and a pipe that SIGCHLD writes to, and checks every half second whether its parent is
 still the master. The master waits for an answer of the keeper for at most `FORK_TIMEOUT_S` or `KILL_TIMEOUT_S`, and
@@ -36,10 +36,12 @@ import select
 import signal
 import socket
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ...errors import SynkhronosError
 from ...runtime.launcher import RankConfig
+from ...runtime.prefetch import Preloader
 from ...sync.control_block import ControlBlock
 from . import fd_passing
 from .output import redirect
@@ -52,6 +54,8 @@ KILL_TIMEOUT_S = 3.0
 FORK_TIMEOUT_S = 30.0
 #: Seconds in which it must have imported what ranks will need; more than it takes with a cold file system.
 LOAD_TIMEOUT_S = 120.0
+#: Seconds between two looks of a process on standby at what it may load.
+STANDBY_LOOKS_S = 0.1
 #: Seconds between two looks of the keeper at its parent.
 PARENT_CHECK_S = 0.5
 
@@ -98,17 +102,47 @@ class Keeper(Servant):
 
         super().__init__("the keeper", work)
 
-    def spawn(self, configs: List[RankConfig], size: int, descriptors: Descriptors) -> List[int]:
-        """Fork one rank per config, for a session of ``size`` ranks; return their process ids."""
-        answer = self.ask(("spawn", configs, size, list(descriptors.pools)), descriptors.flat(), FORK_TIMEOUT_S)
+    def spawn(self, configs: List[RankConfig], size: int, descriptors: Descriptors, standby: bool = False) -> List[int]:
+        """Fork one rank per config, for a session of ``size`` ranks, and end those of an earlier one.
+
+        Parameters
+        ----------
+        configs : list of RankConfig
+        size : int
+        descriptors : Descriptors
+        standby : bool
+            Whether another process is forked, for `replace`.
+
+        Returns
+        -------
+        list of int
+            Their process ids.
+        """
+        pids: List[int] = self._ask_for("spawn", configs, size, descriptors, standby)
+        return pids
+
+    def replace(self, config: RankConfig, configs: List[RankConfig], descriptors: Descriptors, standby: bool) -> int:
+        """Have another process be a rank that has ended: the one on standby, or a new one; return its id."""
+        pid: int = self._ask_for("replace", configs, config.size, descriptors, standby, config)
+        return pid
+
+    def _ask_for(self, what: str, configs: List[RankConfig], size: int, descriptors: Descriptors, *more: Any) -> Any:
+        answer = self.ask((what, configs, size, list(descriptors.pools), *more), descriptors.flat(), FORK_TIMEOUT_S)
         if isinstance(answer, str):
             raise SynkhronosError(answer)
-        pids: List[int] = answer
-        return pids
+        return answer
 
     def load(self, path: Sequence[str], modules: Sequence[str]) -> None:
         """Import modules, as far as they are there, so that ranks forked later have them; ``path`` is searched, too."""
         self.ask(("load", list(path), list(modules)), (), LOAD_TIMEOUT_S)
+
+    def end_rank(self, pid: int) -> None:
+        """Kill one rank, if it lives, and wait until it is gone."""
+        self.ask(("end_rank", pid), (), KILL_TIMEOUT_S)
+
+    def outlive(self, write: Callable[[Sequence[memoryview]], object]) -> None:
+        """Call that with the rings of this session's ranks if the master is killed."""
+        self.ask(("outlive", write), (), FORK_TIMEOUT_S)
 
     def kill(self) -> None:
         """Kill every rank and wait until all are gone; a keeper that does not is killed, and the ranks with it."""
@@ -126,10 +160,15 @@ class _Watch:
         self.pid = os.getpid()  # for ranks: one that asked for its parent's could be too late, and live on forever
         self.block: Optional[ControlBlock] = None
         self.ranks: Dict[int, int] = {}  # rank by pid
+        self.standby: Optional[Tuple[int, socket.socket]] = None  # a process that can become a rank, and how it is told
+        self.handlers: Dict[int, Any] = {}  # of signals that the keeper ignores and ranks do not
+        self.write: Optional[Callable[[Sequence[memoryview]], object]] = None  # if the master is killed
 
     def loop(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the master decides
         take_default_signals()
+        # What ends the whole group leaves the keeper, which may have to write what the ranks have recorded.
+        self.handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGHUP)}
         _drop_descriptors(self.socket.fileno())
         gc.collect()
         gc.freeze()  # what the program held stays untouched, and so shared, for as long as it lives
@@ -156,6 +195,10 @@ class _Watch:
             pass  # the master has ended, or needs the keeper no more
         finally:
             self.kill([])
+        if self.write is not None and self.block is not None:
+            while os.getppid() == self.master:  # its files are closed first; and if it is alive it kills the keeper now
+                time.sleep(0.01)
+            self.write(self.block.spans)
 
     def answer(self) -> Any:
         """Receive a request and do what it asks; return the answer: a sentence if it failed."""
@@ -172,40 +215,100 @@ class _Watch:
             for fd in fds:
                 os.close(fd)
 
-    def spawn(self, fds: List[int], configs: List[RankConfig], size: int, idents: List[int]) -> Any:
+    def spawn(
+        self, fds: List[int], configs: List[RankConfig], size: int, idents: List[int], standby: bool
+    ) -> Union[str, List[int]]:
         """Fork the ranks of a new session; those of an earlier one, which the master has given up, end."""
         self.kill([])
+        self.write = None
         descriptors = Descriptors.of_flat(fds, len(configs), idents)
-        block = self.block = ControlBlock(size, descriptors.block, configs[0].hosts, descriptors.bell)
-        block.fd = -1  # it is closed with the others that came
-        for i, config in enumerate(configs):
-            try:
-                pid = os.fork()
-            except OSError as error:
-                self.kill([])
-                return f"rank {config.rank} of {size} could not be started: {error}; see ulimit -u"
-            if pid == 0:
-                self._become(config, i, block, descriptors)
-            self.ranks[pid] = config.rank
-        return list(self.ranks)
+        self.block = ControlBlock(size, descriptors.block, configs[0].hosts, descriptors.bell)
+        self.block.fd = -1  # it is closed with the others that came
+        try:
+            pids = [self.fork(config, configs, descriptors) for config in configs]
+        except OSError as error:
+            rank = configs[len(self.ranks)].rank
+            self.kill([])
+            return f"rank {rank} of {size} could not be started: {error}; see ulimit -u"
+        if standby:
+            self.stand_by(configs, descriptors)
+        return pids
 
-    def _become(self, config: RankConfig, position: int, block: ControlBlock, descriptors: Descriptors) -> None:
-        """Be a rank, and never return."""
-        status = EXIT_CODE_FAILED
+    def outlive(self, fds: List[int], write: Callable[[Sequence[memoryview]], object]) -> None:
+        """Remember what to do if the master is killed."""
+        self.write = write
+
+    def replace(
+        self,
+        fds: List[int],
+        configs: List[RankConfig],
+        size: int,
+        idents: List[int],
+        standby: bool,
+        config: RankConfig,
+    ) -> int:
+        """Have another process be a rank that has ended; then have the next one stand by."""
+        descriptors = Descriptors.of_flat(fds, len(configs), idents)
+        pid, sock = self.standby or (0, None)
+        if sock is None:
+            pid = self.fork(config, configs, descriptors)
+        else:
+            self.standby, self.ranks[pid] = None, config.rank
+            with sock:
+                fd_passing.send(sock, config)
+        if standby:
+            self.stand_by(configs, descriptors)
+        return pid
+
+    def fork(self, config: RankConfig, configs: List[RankConfig], descriptors: Descriptors) -> int:
+        """Fork a rank; return its process id."""
+        assert self.block is not None
+        pid = os.fork()
+        if pid == 0:
+            self._become(config, configs, self.block, descriptors)
+        self.ranks[pid] = config.rank
+        return pid
+
+    def stand_by(self, configs: List[RankConfig], descriptors: Descriptors) -> None:
+        """Fork a process that can be any of the ranks, and meanwhile loads what they will need."""
+        assert self.block is not None
+        ours, theirs = fd_passing.pair()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            self._become(theirs, configs, self.block, descriptors)
+        theirs.close()
+        self.standby = pid, ours
+
+    def _become(
+        self,
+        called: Union[RankConfig, socket.socket],
+        configs: List[RankConfig],
+        block: ControlBlock,
+        descriptors: Descriptors,
+    ) -> None:
+        """Be a rank, now or when called, and never return."""
+        status, rank = EXIT_CODE_FAILED, configs[0].rank
         try:
             die_with_parent(self.pid)
             signal.set_wakeup_fd(-1)
             # The master handles Ctrl-C. Not SIG_IGN, which the programs that a rank starts would inherit.
             signal.signal(signal.SIGINT, lambda *_: None)
+            for number, handler in self.handlers.items():
+                signal.signal(number, handler)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.socket.close()
-            redirect(descriptors.streams_of(position))
+            if self.standby is not None:
+                self.standby[1].close()
+            config = called if isinstance(called, RankConfig) else _wait_for(called, block, self.pid)
+            rank = config.rank
+            redirect(descriptors.streams_of([each.rank for each in configs].index(rank)))
             for fd in descriptors.streams:
                 os.close(fd)
             rank_main(config, block, descriptors.stacks, descriptors.pools, self.pid)
             status = 0
         except BaseException as error:
-            record_fatal_error(block, config.rank, error)
+            record_fatal_error(block, rank, error)
         finally:
             os._exit(status)
 
@@ -220,8 +323,20 @@ class _Watch:
                     pass  # a rank that needs it will say why
         gc.freeze()
 
+    def end_rank(self, fds: List[int], pid: int) -> None:
+        """Kill a rank and wait for it."""
+        if pid in self.ranks:
+            os.kill(pid, signal.SIGKILL)  # (as below)
+        while pid in self.ranks:
+            self.reap()
+            time.sleep(0.0005)
+
     def kill(self, fds: List[int]) -> None:
         """Kill all ranks and wait for them."""
+        if self.standby is not None:
+            pid, sock = self.standby
+            sock.close()
+            self.standby, self.ranks[pid] = None, -1
         for pid in self.ranks:
             os.kill(pid, signal.SIGKILL)  # it is our child and not waited for yet, so the id is still its own
         while self.ranks:
@@ -229,21 +344,41 @@ class _Watch:
 
     def reap(self, block: bool = False) -> None:
         """Record how ranks ended, and wake the master."""
-        while self.ranks:
+        while self.ranks or self.standby:
             try:
                 pid, status, usage = os.wait4(-1, 0 if block else os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            rank = self.ranks.pop(pid, None)
-            if rank is not None and self.block is not None:
+            rank = self.ranks.pop(pid, -1)
+            if self.standby is not None and pid == self.standby[0]:
+                self.standby[1].close()
+                self.standby = None
+            if rank >= 0 and self.block is not None:
                 record_exit(
                     self.block,
                     rank,
                     -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
                     usage.ru_maxrss << 10,
                 )
+
+
+def _wait_for(sock: socket.socket, block: ControlBlock, keeper: int) -> RankConfig:
+    """Wait until this process is to be a rank; load what is announced meanwhile."""
+
+    def watch() -> None:
+        if os.getppid() != keeper:
+            os._exit(0)
+
+    poll = select.poll()
+    poll.register(sock, select.POLLIN | select.POLLHUP)
+    preload = Preloader(block, watch, lambda: bool(poll.poll(0)))
+    while not poll.poll(STANDBY_LOOKS_S * 1000):
+        preload()
+    with sock:
+        config: RankConfig = fd_passing.receive(sock)[0]
+    return config
 
 
 def _drop_descriptors(keep: int) -> None:

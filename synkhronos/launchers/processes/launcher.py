@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, Iterable, List
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from ...errors import SynkhronosError
+from ...memory.attach import PoolMap
 from ...memory.memfd import nameless_file
 from ...memory.pool import Pool
 from ...runtime.exit_status import describe_state
@@ -18,11 +19,12 @@ from .rank_main import ASK_FOR_STACKS, fatal_error
 
 
 class ProcessLauncher(Launcher):
-    """Has the keeper fork the ranks."""
+    """Has the keeper fork the ranks, and another process that stands by if one of them is to be replaced."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper = keeper
+    def __init__(self, keeper: Keeper, standby: bool = False) -> None:
+        self.keeper, self._standby = keeper, standby
         self._pids: Dict[int, int] = {}
+        self._configs: Dict[int, RankConfig] = {}
         self._block: Any = None
         self._stacks = -1  # while the ranks live, a file for their stacks
         self._streams = Streams([])
@@ -43,10 +45,12 @@ class ProcessLauncher(Launcher):
                         {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()},
                         -1 if block.bridge is None else block.bridge.fileno(),
                     ),
+                    self._standby,
                 )
             except BaseException:
                 self._tidy()
                 raise
+            self._configs = {config.rank: config for config in configs}
             self._pids = {config.rank: pid for config, pid in zip(configs, pids)}
             # Asked with every command: without a detour.
             self.is_alive, self.forward = self.keeper.alive, self._streams.forward  # type: ignore[method-assign]
@@ -87,6 +91,10 @@ class ProcessLauncher(Launcher):
                 found[rank] += "\n" + os.pread(self._stacks, size - begin, begin).decode("utf-8", "replace").rstrip()
         return found
 
+    def outlive(self, write: Callable[[Sequence[memoryview]], object]) -> None:
+        if self._stacks >= 0:
+            self.keeper.outlive(write)
+
     def join(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while not all(self._block.ended[rank] for rank in self._pids):
@@ -94,6 +102,16 @@ class ProcessLauncher(Launcher):
                 return False
             time.sleep(0.0005)
         return True
+
+    def end(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            self.keeper.end_rank(self._pids[rank])
+
+    def replace(self, rank: int, taken: Sequence[Tuple[int, int]], pools: PoolMap) -> None:
+        configs = list(self._configs.values())
+        descriptors = Descriptors(self._block.fd, self._stacks, self._streams.fds(), pools.filenos())
+        config = self._configs[rank]._replace(taken=taken)
+        self._pids[rank] = self.keeper.replace(config, configs, descriptors, self._standby)
 
     def kill(self) -> None:
         if self._stacks >= 0:

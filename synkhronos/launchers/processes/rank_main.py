@@ -16,6 +16,7 @@ from ...memory.pool import Pool
 from ...profiling.recording import RECORDING
 from ...runtime.channel import RankEnd
 from ...runtime.context import RankContext
+from ...runtime.deposits import Deposits
 from ...runtime.failures import Failure
 from ...runtime.launcher import RankConfig
 from ...runtime.prefetch import Preloader
@@ -106,7 +107,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if config.hosts is None
         else WaitPolicy.of_hosts()
     )
-    pool = Pool(config.rank, fd=fds[config.rank])
+    pool = Pool(config.rank, fd=fds[config.rank], taken=config.taken)
     pools: Dict[int, Union[int, Pool]] = {**fds, config.rank: pool}
     context = RankContext.create(config.rank, config.root, block, pool, pools, watch, policy, config.hosts)
     for ident, fd in fds.items():
@@ -115,7 +116,9 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     channel = RankEnd(block, config.rank, pool, context.pools, policy)
     if config.hosts is not None:
         context.promises = channel.promise
-    _profiled(config, lambda: serve(context, channel, Preloader(block, config.rank, watch)))
+    if config.heals:
+        context.promises, context.deposits = channel.promise, Deposits.of(context)
+    _profiled(config, lambda: serve(context, channel, Preloader(block, watch, channel.is_called)))
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -23,11 +23,11 @@ TOLD = 1.0
 class Victims:
     """Programs of 2, 3 and 4 ranks, the steps that their ranks take, and how often each has been hit."""
 
-    def __init__(self, seed: int, request: Any = None) -> None:
+    def __init__(self, seed: int, request: Any = None, **options: Any) -> None:
         self.random = random.Random(seed)
         self.steps = Steps()
         self.steps.install(request)
-        self.programs = {n: Program(n) for n in (2, 3, 4)}
+        self.programs = {n: Program(n, **options) for n in (2, 3, 4)}
         self.taken = {}
         for n, program in self.programs.items():
             for _ in range(2):  # in the first, memory is fresh
@@ -61,6 +61,7 @@ class Victims:
         program = self.programs[self.n]
         operation, error, moment = program.run()
         step, when = self.steps.happened
+        self.killed = when
         if step is not None:
             self.hit[step] += 1
         self.steps.plan()

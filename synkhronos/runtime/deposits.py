@@ -1,0 +1,175 @@
+"""What a rank that takes another's place needs to have of it: the values of its variables, as of the last command.
+
+A rank's memory outlives it, and the master knows where in there the rank has *deposited* its values. What is deposited
+is never written to: functions work on copies, and what they leave is put beside it before the commit. ::
+
+    rank 1          cell          memory of rank 1                     the master knows
+    ------------    ----------    ---------------------------------    ----------------
+    all_reduce      current       [current]  [spare]                   current
+    call, begins    copy          [current]  [spare]                   current
+          ends      copy          [current]  [spare := copy]           current
+          commit    copy          [spare  ]  [current]                 the other one
+
+So whenever a rank dies, all ranks can go back to where they were when the command began, and it is repeated. The
+master, whose death ends everything, puts copies aside for that instead, when a command begins.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from ..kernels.copy import copy_into
+from ..memory.handles import Handle
+from ..memory.pool import Pool
+from ..transports.base import Key
+from ..transports.shared_memory import SharedMemoryTransport
+from .registry import SharedEntry
+
+#: Where a value lies in the memory of its rank; or the value itself, pickled, if it is no array.
+Deposit = Union[Handle, bytes]
+
+
+class Deposits:
+    """What one rank has deposited.
+
+    Parameters
+    ----------
+    pool : Pool
+        The rank's memory.
+    transport : SharedMemoryTransport
+        In whose slots the values lie.
+    is_root : bool
+        Whether this is the master.
+
+    Attributes
+    ----------
+    told : dict of int to Deposit
+        By the variable's number: what the master learns with the answer to the command in progress.
+    """
+
+    def __init__(self, pool: Pool, transport: SharedMemoryTransport, is_root: bool) -> None:
+        self._pool, self._transport, self._is_root = pool, transport, is_root
+        self.told: Dict[int, Deposit] = {}
+        self._entries: Sequence[SharedEntry] = ()  # which the command in progress may change
+        self._keeps = False
+        self._staged: List[Any] = []
+        self._pickled: Dict[int, bytes] = {}  # of what is no array: what is deposited, or put aside
+        self._aside: Dict[int, Tuple[Any, Any]] = {}  # of the master's arrays: each, and a copy
+
+    @classmethod
+    def of(cls, context: Any) -> Deposits:
+        """Return those of a rank, by its context."""
+        return cls(context.pool, context.transport, context.rank == context.root)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether values may have changed that are not deposited."""
+        return bool(self._entries)
+
+    def begin(self, entries: Sequence[SharedEntry], keeps: bool = False) -> None:
+        """Have what is deposited stay as it is, whatever a function does to the variables.
+
+        Parameters
+        ----------
+        entries : sequence of SharedEntry
+            Those that the function updates.
+        keeps : bool
+            Whether an error leaves values as they are then, and only a death undoes the command.
+        """
+        if self._is_root:
+            for entry in entries:
+                self._put_aside(entry)
+        else:
+            for entry in entries:
+                value = entry.cell[0]
+                if isinstance(value, np.ndarray) and self._pool.owns(value):
+                    entry.cell[0] = value.copy()
+        self._entries, self._keeps = entries, keeps
+
+    def _put_aside(self, entry: SharedEntry) -> None:
+        value = entry.cell[0]
+        if not _is_dense(value):
+            self._pickled[entry.number] = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            return
+        _, copy = self._aside.get(entry.number, (None, None))
+        if copy is None or copy.shape != value.shape or copy.dtype != value.dtype:
+            copy = np.empty(value.shape, value.dtype)
+        copy_into(copy, value)
+        self._aside[entry.number] = value, copy
+
+    def stage(self, entries: Sequence[SharedEntry]) -> None:
+        """Put what the variables hold beside what is deposited of them: to be called before the commit."""
+        if self._is_root:
+            return
+        staged = []
+        for entry in entries:
+            value = entry.cell[0]
+            if _is_dense(value):
+                spare = self._transport.allocate(entry.key, value.shape, value.dtype)
+                copy_into(spare, value)
+                self.told[entry.number] = self._pool.handle(spare)
+                staged.append((entry, value, spare))
+            else:
+                self.told[entry.number] = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        self._staged = staged
+
+    def accept(self) -> None:
+        """Deposit what was staged: the command is decided."""
+        staged, self._staged = self._staged, []
+        for entry, value, spare in staged:
+            self._transport.swap_in(entry.key, spare)
+            self._transport.pair(entry.key, value)
+        self._pickled.update((number, told) for number, told in self.told.items() if isinstance(told, bytes))
+        self._entries = ()
+
+    def note(self, entries: Iterable[SharedEntry], results: Iterable[Any]) -> None:
+        """Note that results will be the values of variables once the command is decided; they lie in the slots."""
+        if self._is_root:
+            return
+        for entry, result in zip(entries, results):
+            if result is not None:
+                self.told[entry.number] = self._pool.handle(result)
+
+    def tell(self, values: Iterable[Tuple[SharedEntry, Any]]) -> None:
+        """Note that variables, new ones, will have these values, which do not come from the transport."""
+        if not self._is_root:
+            for entry, value in values:
+                self.told[entry.number] = self._pickled[entry.number] = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    def restore(self, even_kept: bool = False) -> None:
+        """Give the variables the values of before, if the command in progress was not decided."""
+        if self._keeps and not even_kept:
+            return
+        entries, self._entries, self._staged = self._entries, (), []
+        for entry in entries:
+            current = None if self._is_root else self._transport.current(entry.key)
+            if current is not None:
+                entry.cell[0] = current.copy()
+                self._transport.pair(entry.key, entry.cell[0])
+            elif entry.number in self._aside:
+                value, copy = self._aside[entry.number]
+                copy_into(value, copy)
+                entry.cell[0] = value
+            elif entry.number in self._pickled:
+                entry.cell[0] = pickle.loads(self._pickled[entry.number])
+
+    def take(self, key: Key, number: int, deposit: Optional[Deposit]) -> Any:
+        """Return the value that the rank before this one has deposited; this one has deposited it from now on."""
+        if not isinstance(deposit, Handle):
+            self._pickled[number] = deposit or b""
+            return None if deposit is None else pickle.loads(deposit)
+        array = self._pool.adopt(deposit)
+        self._transport.take_over(key, array)
+        return array
+
+    def forget(self, number: int) -> None:
+        """Let go of what is kept of a variable."""
+        self._aside.pop(number, None)
+        self._pickled.pop(number, None)
+
+
+def _is_dense(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and not value.dtype.hasobject

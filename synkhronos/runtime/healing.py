@@ -1,0 +1,129 @@
+"""Healing: a rank that has died is replaced, and the command in which it died is repeated.
+
+::
+
+    session   a rank has died, or is stuck
+    heal      can it be healed?                  `Healing.why_not`: else the session ends, and says why
+              the others become idle             those that did not finish the command go back to where it began
+              the keeper forks a new rank        in the place of the old one: its number, its memory, its words
+              `Rejoin`                           it loads the functions, and takes the values that are deposited
+    run       the command once more
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, Collection, Dict, List, Sequence, Set, Tuple
+
+from ..errors import SynkhronosError, WorkerTimeout
+from ..memory.handles import Handle
+from ..memory.pool import range_of
+from .command import Answer, Command
+from .deposits import Deposit
+
+logger = logging.getLogger("synkhronos")
+
+
+class Healing:
+    """How many deaths a session can bear, and what the master knows of what the ranks have deposited.
+
+    Parameters
+    ----------
+    most : int
+        Deaths that are repaired.
+    size : int
+        Number of ranks.
+
+    Attributes
+    ----------
+    deaths : list of str
+        What has been repaired: who died, of what, and in which command.
+    held : list of dict of int to Deposit
+        By rank: where the values of its variables lie.
+    """
+
+    def __init__(self, most: int, size: int) -> None:
+        self.most = most
+        self.deaths: List[str] = []
+        self.held: List[Dict[int, Deposit]] = [{} for _ in range(size)]
+        self._undeposited: Set[int] = set()
+        self._of_command: Dict[int, str] = {}  # by rank: deaths in the command in progress
+
+    def __repr__(self) -> str:
+        return f"Healing({len(self.deaths)} of {self.most} deaths)"
+
+    def begin(self) -> None:
+        """Begin with a command that was not tried before."""
+        self._of_command = {}
+
+    def note(self, answers: Sequence[Answer]) -> None:
+        """Note what the answers of ranks say about deposits."""
+        for answer in answers:
+            if answer.deposits:
+                self.held[answer.rank].update(answer.deposits)
+
+    def set_undeposited(self, numbers: Sequence[int]) -> None:
+        """Note which values are deposited nowhere for now."""
+        self._undeposited = set(numbers)
+
+    def forget(self, thing: Tuple[str, int]) -> None:
+        """Forget a function or a variable that the program has dropped."""
+        kind, number = thing
+        for of_rank in self.held if kind == "shared" else ():
+            of_rank.pop(number, None)
+
+    def ranges(self, rank: int) -> List[Tuple[int, int]]:
+        """Return the ranges of a rank's pool in which there are deposits."""
+        handles = [each for each in self.held[rank].values() if isinstance(each, Handle)]
+        return [range_of(handle) for handle in handles if math.prod(handle.shape)]
+
+    def why_not(self, command: Command, dead: Collection[int], sent: bool, context: Any) -> str:
+        """Return why the session cannot go on after the death of these ranks, as a clause; "" if it can."""
+        if len(self.deaths) + len(dead) > self.most:
+            return f"{len(self.deaths)} of at most {self.most} deaths have been repaired before"
+        for rank in dead:
+            if sent and rank in self._of_command:
+                return "it is the second time in this command; the first time " + self._of_command[rank]
+        if not command.repeats:
+            return f"{command.title} cannot be repeated"
+        if context.started or context.begun:
+            return "the result of an all_reduce(wait=False) is under way, of which the rank had its part"
+        if context.errors:
+            return "the rank had errors of an all_reduce(feedback=True), which nobody else has: keep them in variables"
+        if self._undeposited:
+            names = ", ".join(context.name_of([number])(0) for number in sorted(self._undeposited))
+            return f"its values of {names} were not in shared memory"
+        return ""
+
+    def repaired(
+        self, error: SynkhronosError, dead: Collection[int], command: Command, sent: bool, took: float
+    ) -> None:
+        """Note deaths that have been repaired, and say so in the log.
+
+        Parameters
+        ----------
+        error : SynkhronosError
+            What would have been raised.
+        dead : collection of int
+            The ranks.
+        command : Command
+        sent : bool
+            Whether the ranks had been given it.
+        took : float
+            Seconds.
+        """
+        what = str(error).split("; the session is closed")[0]
+        if isinstance(error, WorkerTimeout):
+            what = f"rank {error.rank} has not answered: {what}"
+        self.deaths += [what] * len(dead)
+        if sent:
+            self._of_command.update(dict.fromkeys(dead, what))
+        logger.warning(
+            "%s: another process has taken its place, %.3g s later, and %s is repeated (%d of %d deaths)",
+            what,
+            took,
+            command.title,
+            len(self.deaths),
+            self.most,
+        )

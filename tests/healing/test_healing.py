@@ -1,0 +1,404 @@
+"""Ranks die, others take their places, and programs end with the bits of those in which nobody died."""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import synkhronos as synk
+from synkhronos.program.program import PROGRAM
+from synkhronos.testing import numpy_engine as engine
+
+sys.path.insert(0, str(Path(__file__).parent))
+from killer import Killer, flat, kill, pid_of  # noqa: E402
+
+ROWS, ROUNDS = 24, 12
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    synk.close()
+    yield
+    synk.close()
+
+
+def build():
+    """Return functions of every kind that change values, and the variables that they change.
+
+    Each update depends on the rows of its rank and on the values before, so that nothing can be left out, made twice or
+    taken from another rank without a trace.
+    """
+    w, v = engine.shared(np.linspace(0.1, 1, 6), "w"), engine.shared(np.zeros((2, 3)), "v")
+    stream = engine.random_stream(5, "stream")
+    x = engine.variable("x", "float64", 2)
+    mean = engine.mean(x)
+    noise = engine.uniform(stream, (2, 3))
+    alone = synk.function([x], [(mean, "avg"), (x, "gather")], updates=[(w, w * 0.9 + mean)], exact=False)
+    drawing = synk.function([x], (mean, "avg"), updates=[(v, v * 0.5 + noise * mean)], exact=False)
+    most = synk.ops.all_reduce(w, "avg")
+    joint = synk.function([x], [(synk.ops.all_reduce(mean), None)], updates=[(w, most * 1.1 + mean)], exact=False)
+    return w, v, alone, drawing, joint
+
+
+def training(rounds, disturb=lambda: None):
+    """Train, with everything in turn; return all results, and every rank's values at the end."""
+    w, v, alone, drawing, joint = build()
+    data, found = np.random.RandomState(3).rand(ROWS, 2), []
+    for i in range(rounds):
+        batch = slice(i % 8, i % 8 + 12)
+        disturb()
+        found.append(alone(data, batch=batch))
+        disturb()
+        found.append(drawing(data, batch=[3, i % ROWS, 5, 7, 11]))
+        disturb()
+        found.append(joint(data, batch=batch))
+        disturb()
+        kind = i % 6
+        if kind == 0:
+            synk.all_reduce([w, v])
+        elif kind == 1:
+            found.append(alone(data, num_slices=2))
+        elif kind == 2:
+            found.append(drawing.steps(data, batches=[list(range(j, j + 6)) for j in range(18)]))
+        elif kind == 3:
+            found.append(joint.steps(data, batches=[list(range(j, j + 6)) for j in range(18)]))
+        elif kind == 4:
+            synk.broadcast(v, np.full((2, 3), 1.0 + i))
+        else:
+            synk.scatter(w, data[:, 0])
+    return found, synk.gather(w), synk.gather(v, nd_up=1)
+
+
+def test_a_training_in_which_ranks_are_killed_ends_like_the_undisturbed_one():
+    synk.fork(3, seed=1)
+    expected = flat(training(ROUNDS))
+    synk.close()
+    synk.fork(3, seed=1, heal=1000)
+    with Killer(PROGRAM.session.others) as killer:
+        found = flat(training(ROUNDS, killer))
+    healed = len(PROGRAM.session.healing.deaths)
+    assert found == expected
+    assert killer.kills >= healed >= ROUNDS
+
+
+@pytest.mark.parametrize("standby", [True, False])
+def test_the_log_says_who_died_of_what_where_and_when(caplog, standby):
+    synk.fork(2, heal=2, standby=standby)
+    w = engine.shared(np.zeros(3), "w")
+    f = synk.function([], [], updates=[(w, w + 1)], name="step")
+    f()
+    before = pid_of(1)
+    kill(1)
+    with caplog.at_level(logging.WARNING, "synkhronos"):
+        f()
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert (
+        f"rank 1 (pid {before}) was killed by SIGKILL" in said and "function step is repeated (1 of 2 deaths)" in said
+    )
+    assert pid_of(1) != before
+    np.testing.assert_array_equal(synk.gather(w), [[2.0] * 3] * 2)
+
+
+def test_without_heal_a_death_ends_the_session():
+    synk.fork(2)
+    w = engine.shared(np.zeros(3), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    kill(1)
+    with pytest.raises(synk.WorkerDied):
+        f()
+    assert not synk.is_forked()
+
+
+def test_more_deaths_than_that_end_the_session():
+    synk.fork(2, heal=1)
+    w = engine.shared(np.zeros(3), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    kill(1)
+    f()
+    kill(1)
+    with pytest.raises(synk.WorkerDied) as caught:
+        f()
+    assert "1 of at most 1 deaths have been repaired before" in str(caught.value.__notes__)
+    np.testing.assert_array_equal(w.get_value(), [2.0] * 3)
+    assert synk.fork(2) == 2
+
+
+MASTER = os.getpid()
+
+
+def crash_elsewhere(value):
+    if os.getpid() != MASTER:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return value
+
+
+def test_a_function_that_kills_its_rank_each_time_ends_the_session():
+    synk.fork(2, heal=9)
+    w, x = engine.shared(np.zeros(3), "w"), engine.variable("x", "float64", 1)
+    crashing = engine.apply(crash_elsewhere, x, dtype="float64", ndim=1)
+    f = synk.function([x], (crashing, "gather"), updates=[(w, w + 1)])
+    with pytest.raises(synk.WorkerDied) as caught:
+        f(np.arange(4.0))
+    assert "SIGSEGV" in str(caught.value) and "the first time rank 1" in str(caught.value.__notes__)
+    assert str(caught.value.__notes__).count("SIGSEGV") == 1
+    np.testing.assert_array_equal(w.get_value(), np.zeros(3))  # nothing of the call was done
+
+
+def test_a_rank_that_is_stuck_is_replaced(caplog):
+    synk.fork(3, heal=1, timeout=1.5)
+    w = engine.shared(np.zeros(3), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    stuck = psutil.Process(pid_of(2))
+    stuck.suspend()
+    with caplog.at_level(logging.WARNING, "synkhronos"):
+        f()
+    assert not stuck.is_running()
+    assert "rank 2 has not answered" in caplog.records[-1].getMessage()
+    np.testing.assert_array_equal(synk.gather(w), [[2.0] * 3] * 3)
+
+
+def raise_on(rank, value, here):
+    if here[0] == rank:
+        raise RuntimeError("this rank does not like that")
+    return value
+
+
+def test_a_call_that_fails_on_one_rank_changes_nothing_on_any():
+    synk.fork(3, heal=1)
+    w, rank = engine.shared(np.zeros(2), "w"), engine.shared(np.zeros(1), "rank")
+    x = engine.variable("x", "float64", 1)
+    y = engine.apply(raise_on, 1, x, rank, dtype="float64", ndim=1)
+    f = synk.function([x], (y, "gather"), updates=[(w, w + 1)], exact=False)
+    f(np.arange(6.0))
+    synk.scatter(rank, np.arange(3.0))
+    with pytest.raises(synk.WorkerError):
+        f(np.arange(6.0))
+    np.testing.assert_array_equal(synk.gather(w), [[1.0] * 2] * 3)
+    kill(2)
+    synk.scatter(rank, np.full(3, 7.0))
+    f(np.arange(6.0))
+    np.testing.assert_array_equal(synk.gather(w), [[2.0] * 2] * 3)
+
+
+def test_on_step_is_called_once_for_every_step():
+    synk.fork(2, heal=3)
+    w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
+    f = synk.function([x], (engine.mean(x), "avg"), updates=[(w, w + 1)], exact=False)
+    seen = []
+
+    def on_step(i, output):
+        seen.append((i, float(output)))
+        if i in (5, 40):
+            kill(1)
+            time.sleep(0.05)
+        return i != 49
+
+    data = np.arange(120.0)
+    means = f.steps(data, batches=[[2 * i, 2 * i + 1] for i in range(60)], on_step=on_step)
+    assert [i for i, _ in seen] == list(range(50))
+    assert 50 <= len(means) <= 60  # ranks do not wait for each other: another one may have begun some more
+    np.testing.assert_array_equal(means, 2.0 * np.arange(len(means)) + 0.5)
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), [[float(len(means))] * 2] * 2)
+
+
+def test_steps_with_collectives_end_where_the_program_says():
+    synk.fork(2, heal=3)
+    w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
+    joint = synk.ops.all_reduce(engine.mean(x))
+    f = synk.function([x], [(joint, None)], updates=[(w, w + joint)], exact=False)
+
+    def on_step(i, outputs):
+        if i in (5, 31):
+            kill(1)
+        return i != 31
+
+    data = np.arange(120.0)
+    (found,) = f.steps(data, batches=[[2 * i, 2 * i + 1] for i in range(60)], on_step=on_step)
+    np.testing.assert_array_equal(found, np.arange(32) * 2 + 0.5)
+    np.testing.assert_array_equal(synk.gather(w), [[found.sum()] * 2] * 2)
+    assert len(PROGRAM.session.healing.deaths) == 2
+
+
+def test_steps_after_an_error_are_deposited(caplog):
+    """The steps before it have been made, and a rank that dies after that has them."""
+    synk.fork(2, heal=1)
+    w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
+    y = engine.apply(refuse_sevens, x, dtype="float64", ndim=1)
+    f = synk.function([x], (y, "gather"), updates=[(w, w + 1)], exact=False)
+    with pytest.raises(Exception, match="seven"):
+        f.steps(np.arange(20.0), batches=[[i, i + 1] for i in range(19)])
+    before = synk.gather(w)
+    kill(1)
+    np.testing.assert_array_equal(synk.gather(w), before)
+    assert before[0, 0] == 7 or before[1, 0] == 6
+
+
+def refuse_sevens(value):
+    if 7 in value:
+        raise ValueError("a seven")
+    return value
+
+
+def test_what_a_dead_rank_alone_had_is_its_successors():
+    synk.fork(3, heal=2)
+    w = engine.shared(np.zeros(2), "w")
+    synk.scatter(w, np.arange(6.0))
+    assert synk.gather(w).shape == (3, 2)
+    for rank in (1, 2):
+        kill(rank)
+        np.testing.assert_array_equal(synk.gather(w).ravel(), np.arange(6.0))
+
+
+@pytest.mark.parametrize("another_command", [True, False])
+def test_what_only_the_dead_rank_had_is_said(another_command):
+    synk.fork(2, heal=2)
+    w = engine.shared(np.arange(70_000.0), "w")
+    other = engine.shared(np.zeros(70_000), "other")
+    synk.broadcast([w, other])
+    pending = synk.all_reduce(w, into=other, wait=False)
+    kill(1)
+    with pytest.raises(synk.WorkerDied) as caught:
+        synk.gather(w) if another_command else pending.wait()
+    assert ("under way" if another_command else "all_reduce cannot be repeated") in str(caught.value.__notes__)
+
+
+def test_the_keeper_is_not_replaced():
+    synk.fork(2, heal=5)
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    os.kill(PROGRAM._keeper.pid, signal.SIGKILL)
+    with pytest.raises(synk.SynkhronosError):
+        for _ in range(100):
+            f()
+            time.sleep(0.01)
+    assert not synk.is_forked()
+
+
+def standbys():
+    """Return the children of the keeper that are no ranks."""
+    ranks = {pid_of(rank) for rank in PROGRAM.session.others}
+    return [child for child in psutil.Process(PROGRAM._keeper.pid).children() if child.pid not in ranks]
+
+
+def test_a_standby_that_was_killed_is_not_missed():
+    synk.fork(2, heal=2)
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    (standby,) = standbys()
+    standby.kill()
+    for _ in range(200):
+        if not standbys():
+            break
+        time.sleep(0.01)
+    kill(1)
+    f()
+    np.testing.assert_array_equal(synk.gather(w), [[2.0] * 2] * 2)
+    assert len(standbys()) == 1
+    synk.close()
+    assert not psutil.Process(PROGRAM._keeper.pid).children()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"heal": -1}, "heal: expected 0 or more, got -1"),
+        ({"heal": 1.5}, "heal: expected an int, got 1.5"),
+        ({"heal": 1, "standby": 2}, "standby: expected True or False"),
+    ],
+)
+def test_bad_arguments(options, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        synk.fork(2, **options)
+    assert not synk.is_forked()
+
+
+def test_the_environment_says_it(monkeypatch):
+    monkeypatch.setenv("SYNK_HEAL", "3")
+    synk.fork(2)
+    assert PROGRAM.session.healing.most == 3
+    synk.close()
+    synk.fork(2, heal=0)
+    assert PROGRAM.session.healing is None
+    synk.close()
+    monkeypatch.setenv("SYNK_HEAL", "many")
+    with pytest.raises(TypeError, match="SYNK_HEAL: expected an int, got 'many'"):
+        synk.fork(2)
+
+
+def test_ctrl_c_while_another_process_takes_the_place_ends_the_session(monkeypatch):
+    synk.fork(2, heal=1)
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    kill(1)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PROGRAM.session.launcher, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        f()
+    assert not synk.is_forked()
+    np.testing.assert_array_equal(w.get_value(), [1.0] * 2)
+
+
+def test_why_no_process_can_take_the_place_is_said(monkeypatch):
+    synk.fork(2, heal=1)
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)])
+    f()
+    kill(1)
+
+    def refused(*args):
+        raise synk.SynkhronosError("no process can be started")
+
+    monkeypatch.setattr(PROGRAM.session.launcher, "replace", refused)
+    with pytest.raises(synk.WorkerDied) as caught:
+        f()
+    assert "could take its place: SynkhronosError: no process can be started" in str(caught.value.__notes__)
+    assert not synk.is_forked()
+
+
+def slow(value):
+    time.sleep(0.6)
+    return value
+
+
+def test_a_rank_that_computes_finishes_first():
+    """Neither is it taken for dead, nor does it keep what it has computed in vain."""
+    synk.fork(3, heal=1)
+    w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
+    f = synk.function([x], (engine.apply(slow, x, dtype="float64", ndim=1), "gather"), updates=[(w, w + 1)])
+    before = pid_of(2)
+    threading.Timer(0.2, lambda: kill(1)).start()
+    np.testing.assert_array_equal(f(np.arange(6.0)), np.arange(6.0))
+    assert pid_of(2) == before
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), [[1.0] * 2] * 3)
+
+
+def test_a_profile_has_what_both_processes_did(tmp_path):
+    synk.fork(2, heal=1, profile=tmp_path / "profile")
+    w = engine.shared(np.zeros(2), "w")
+    f = synk.function([], [], updates=[(w, w + 1)], name="step")
+    for i in range(20):
+        if i == 10:
+            kill(1)
+        f()
+    synk.close()
+    timeline = json.loads((tmp_path / "profile" / "timeline.json").read_text())
+    names = [event["name"] for event in timeline["traceEvents"] if event["ph"] == "X" and event["pid"] == 1]
+    assert names.count("step") >= 19 and names.count("a new rank") == 1  # one may have been killed in the middle
