@@ -368,9 +368,12 @@ class Program:
                 )
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
-            policy = (
-                WaitPolicy.of_processes(len(near), budget, bool(groups[root])) if processes else WaitPolicy.of_threads()
-            )
+            if hosts is not None:
+                policy = WaitPolicy.of_hosts()
+            elif processes:
+                policy = WaitPolicy.of_processes(size, budget, bool(groups[root]))
+            else:
+                policy = WaitPolicy.of_threads()
             affinity = MasterAffinity(groups[root], threads if processes and size > 1 else None, claims)
             return Session(
                 size,

@@ -6,8 +6,9 @@ so a slot is never written while it may be read. ::
     master   MasterEnd.send --- command slot, commands[r] ---> RankEnd.wait, RankEnd.read   rank r
              MasterEnd.wait, .read <--- answers[r], slot of r --- RankEnd.send
 
-A rank of another host *promises* its answer as it comes to the last barrier of a command, if it knows it by then. When
-the master has decided that the barrier is complete, it has the answer, and need not wait for the network again. ::
+If there are several hosts, a rank *promises* its answer as it comes to the last barrier of a command, or to the
+one before, if it knows it by then. When the master has decided that the barrier is complete, it has the answer, and
+need not wait for the network again. ::
 
     master   ........ barrier k: wait, decide --- decided >= k ---> go on   .............   rank r
              MasterEnd.wait, .read <--- promised[r] = k, slot of r --- RankEnd.promise

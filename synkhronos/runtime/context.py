@@ -37,6 +37,8 @@ class RankContext:
         This rank, the number of ranks, and the rank of the master.
     barrier : Barrier
         At which ranks wait for each other.
+    is_over_hosts : bool
+        Whether some of them are on other hosts.
     pool : Pool
         The shared memory that this rank allocates; the others read it through their ``pools``.
     pools : PoolMap
@@ -64,7 +66,7 @@ class RankContext:
     stopped : bool
         Whether the rank was told to end.
     promises : callable, optional
-        `RankEnd.promise`, on ranks of other hosts, and if dead ranks are replaced.
+        `RankEnd.promise`, on ranks but the root if there are several hosts, or if dead ranks are replaced.
     deposits : Deposits, optional
         If dead ranks are replaced.
     """
@@ -72,6 +74,7 @@ class RankContext:
     def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport, registry: Registry) -> None:
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
         self.barrier, self.pool, self.pools, self.transport = barrier, pool, pools, transport
+        self.is_over_hosts = barrier.block.bridge is not None
         self.registry = registry
         self.shareds: Dict[int, SharedEntry] = registry.shareds
         self.functions: Dict[int, FunctionEntry] = registry.functions
@@ -286,10 +289,23 @@ class RankContext:
 
     def promise(self, result: Any) -> None:
         """Say what the command will return if the next barrier, a commit without a label, is complete."""
-        if self.promises is not None:
+        number = self.barrier.current + 1
+        if self.promises is not None and not self.barrier.is_complete(number):  # else it was promised early
             told = None if self.deposits is None else self.deposits.told
-            self._promised = self.barrier.current + 1
-            self.promises(self._promised, encode(Answer(self.rank, result, deposits=told)))
+            self._promised = number
+            self.promises(number, encode(Answer(self.rank, result, deposits=told)))
+
+    def promise_early(self, result: Any) -> None:
+        """Say so at the first barrier of a command, of which the commit is the second, if nothing can fail between.
+
+        If all ranks do, the root decides both barriers at once, so that they cross the network once. It does so when
+        it has come to the commit itself.
+        """
+        number = self.barrier.current + 2
+        if self.promises is not None:
+            self.promises(number, encode(Answer(self.rank, result)))
+        else:  # the root
+            self.barrier.block.promised[self.rank] = number
 
     @point("commit")
     def settle(self) -> None:

@@ -9,5 +9,5 @@
     +----------------------------------------------------------------+
 
 A word says what has happened, a `Semaphore` wakes waiting ranks to look at the words, and a `Barrier` is a protocol of
-both that survives the death of a rank.
+both that survives the death of a rank. If there are several hosts, a `Bell` wakes the process that speaks for this one.
 """

@@ -22,6 +22,10 @@ A rank that fails requests that the command be given up; the root *aborts* it th
 `Aborted`. Numbers tell the barriers and the commands apart, so that nothing of an old one is taken for a new one. The
 words of the control block alone say what has happened; the semaphores wake waiting ranks so that they look at the words
 again, and may do so too often.
+
+**Two at once.** Between hosts every barrier costs a round trip. If all ranks, the root included, have ``promised``
+their answer for barrier k + 1 when they come to barrier k, then nothing can fail between the two, and the root does not
+decide k: it goes on to k + 1, and decides both. The others need not arrive there.
 """
 
 from __future__ import annotations
@@ -41,6 +45,14 @@ BARRIERS_PER_COMMAND = 1 << 28
 def is_due(block: ControlBlock, promised: int, command: int) -> bool:
     """Return whether the answer to a command is due that was promised for a barrier: if that is of it, and complete."""
     return bool(promised // BARRIERS_PER_COMMAND == command and promised <= block.words[DECIDED])
+
+
+def turn_of(number: int) -> int:
+    """Return which of the two slots of a rank has its notice for a barrier: another one for the next barrier.
+
+    And for the first barrier of the next command, which a rank may come to before others have read this notice.
+    """
+    return (number // BARRIERS_PER_COMMAND + number) % 2
 
 
 class Barrier:
@@ -68,6 +80,8 @@ class Barrier:
         self.current = 0  # number of the barrier in progress, or of the last one
         self._end = BARRIERS_PER_COMMAND
         self._words, self._arrived, self._noticed = block.words, block.arrived, block.noticed
+        self._promised = block.promised
+        self._held = -1  # number of a barrier that the root decides together with the next one
         self._others = [r for r in range(block.size) if r != root]
         self._keep: List[Any] = [None, None]
 
@@ -92,6 +106,8 @@ class Barrier:
             raise SynkhronosError(
                 f"one command cannot have more than {BARRIERS_PER_COMMAND:,} barriers: make fewer steps"
             )
+        if self._words[DECIDED] >= self.current:  # with the one before
+            return
         self._arrived[self.rank] = self.current
         if self.rank == self.root:
             self._decide()
@@ -100,14 +116,20 @@ class Barrier:
 
     def _decide(self) -> None:
         words, block, current = self._words, self.block, self.current
-        for _ in self._others:
-            block.arrivals.wait(self.look, self.policy)
-            if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
-                raise Aborted
-        for rank in self._others:
-            while self._arrived[rank] < current:  # a token was not about this barrier
+        if self._held == current - 1:
+            self.check()
+        else:
+            for _ in self._others:
                 block.arrivals.wait(self.look, self.policy)
-                self.check()
+                if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
+                    raise Aborted
+            for rank in self._others:
+                while self._arrived[rank] < current:  # a token was not about this barrier
+                    block.arrivals.wait(self.look, self.policy)
+                    self.check()
+            if self._promised[self.rank] > current and all([self._promised[rank] > current for rank in self._others]):
+                self._held = current
+                return
         words[DECIDED] = current  # from here on it is complete, for every rank, whatever happens
         for rank in self._others:
             block.releases[rank].release()
@@ -158,7 +180,7 @@ class Barrier:
         """
         # Two slots in turn, by the number of the barrier: that is the same on all ranks, even after a command that
         # some of them gave up earlier than others. The slot was read for the last time before the barrier in between.
-        turn = (self.current + 1) % 2
+        turn = (self.command + self.current + 1) % 2  # as `turn_of` says: a call less
         slots, length = self.block.notice_slots[turn], self.block.notice_length[turn]
         if len(notice) <= len(slots[self.rank]):
             slots[self.rank][: len(notice)] = notice
@@ -194,4 +216,5 @@ class Barrier:
         """Forget what is left of a command that was given up. On the root, while no rank is in a command."""
         self.block.arrivals.drain()
         for release in self.block.releases:
-            release.drain()
+            if release is not self.block.bridge:  # which may not have looked yet
+                release.drain()

@@ -4,7 +4,7 @@ A small file without a name that every rank, the master and the keeper map. It h
 
     line 0        words of the session (`SESSION_WORDS`)
     lines of r    words of rank r (`RANK_WORDS`): 1 + 3 r and the next two
-    semaphores    arrivals | bridge | releases, by rank | commands, by rank | answers, by rank | fetched, by rank
+    semaphores    arrivals | releases, by rank | commands, by rank | answers, by rank | fetched, by rank
     command       the command in progress, or the handle of a longer one
     answers       by rank: its answer to the command
     notices       by rank, twice: what it tells the others at a barrier
@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ..memory.memfd import nameless_file
 from . import semaphore
+from .bell import Bell
 from .hosts import Hosts
 from .semaphore import Semaphore
 
@@ -88,7 +89,7 @@ def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]
     found, begin = {}, 0
     for name, count, nbytes in (
         ("words", 1 + _RANK_LINES * size, _LINE_WORDS * _WORD_BYTES),
-        ("semaphores", 2 + 4 * size, semaphore.SEMAPHORE_BYTES),
+        ("semaphores", 1 + 4 * size, semaphore.SEMAPHORE_BYTES),
         ("command", 1, COMMAND_BYTES),
         ("answers", size, ANSWER_BYTES),
         ("notices", 2 * size, NOTICE_BYTES),  # two per rank, in turn: one may be read while the next is written
@@ -127,6 +128,8 @@ class ControlBlock:
     hosts : Hosts, optional
         If the ranks are on several. Each has a block of its own for all of them, in which the *bridge* process writes
         what happens elsewhere; whatever is meant for those who are elsewhere wakes the bridge.
+    bell : int, optional
+        Then the descriptor of the bell of such a block, which the caller may close afterwards.
     span_bytes : int
         Of a new block: what each rank has to record what it does; a multiple of 8, or 0.
 
@@ -136,10 +139,10 @@ class ControlBlock:
         All words, one line after the other.
     arrivals : Semaphore
         Counts the ranks that have arrived at a barrier; the root waits.
-    releases, commands, answers : list of Semaphore
+    releases, commands, answers : list of (Semaphore or Bell)
         By rank: the root lets it pass a barrier; there is a command for it; there is its answer for the master.
-    bridge : Semaphore
-        There may be something to tell other hosts.
+    bridge : Bell
+        There may be something to tell other hosts, if there are any.
     fetched : list of Semaphore
         By rank: what it has asked for is there.
     command_slot, announcements : memoryview
@@ -160,7 +163,9 @@ class ControlBlock:
     stop_requested = _session_word("stop_requested")
     announced = _session_word("announced")
 
-    def __init__(self, size: int, fd: int = -1, hosts: Optional[Hosts] = None, span_bytes: int = 0) -> None:
+    def __init__(
+        self, size: int, fd: int = -1, hosts: Optional[Hosts] = None, bell: int = -1, span_bytes: int = 0
+    ) -> None:
         create = fd < 0
         if not create:
             span_bytes = (os.fstat(fd).st_size - _regions(size, 0)[1]) // size
@@ -190,11 +195,13 @@ class ControlBlock:
         )
         self.promised = of_ranks["promised"]
 
-        self.arrivals, self.bridge, *semaphores = [Semaphore(each, create) for each in items("semaphores")]
+        self.arrivals, *semaphores = [Semaphore(each, create) for each in items("semaphores")]
         self.releases, self.commands, self.answers, self.fetched = (
             semaphores[i * size : (i + 1) * size] for i in range(4)
         )
+        self.bridge: Any = None
         if hosts is not None:
+            self.bridge = Bell(bell)
             self._bridge_over(hosts)
 
         (self.command_slot,), (self.announcements,) = items("command"), items("announcements")

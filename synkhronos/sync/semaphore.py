@@ -47,6 +47,11 @@ class WaitPolicy(NamedTuple):
         return cls(600, False) if pinned and ranks <= cores else cls(60, True)
 
     @classmethod
+    def of_hosts(cls) -> WaitPolicy:
+        """Return what suits processes that wait for the network: trying would keep the bridge from a core."""
+        return cls(1, False)
+
+    @classmethod
     def of_threads(cls) -> WaitPolicy:
         """Return what suits ranks that share one interpreter: trying would keep it from the peer."""
         return cls(1, False)

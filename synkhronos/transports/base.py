@@ -174,6 +174,13 @@ class Transport(ABC):
             On every rank, if shapes or dtypes differ between ranks.
         """
 
+    def meets_once(self, arrays: Sequence[Any]) -> bool:
+        """Return whether ranks with such arrays need not meet again, after `all_reduce`, for complete results. Local.
+
+        If it says so on all ranks. Then nothing can fail any more, either.
+        """
+        return False
+
     def carries(self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Mix], keeps_errors: bool) -> bool:
         """Return whether `begin` has values travel in 16 bits, and can keep what that leaves out. Local."""
         return False

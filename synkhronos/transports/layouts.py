@@ -33,7 +33,6 @@ The notice says whether values follow. They are copied into arrays that the layo
 from __future__ import annotations
 
 import itertools
-import math
 import pickle
 import struct
 from collections import OrderedDict
@@ -79,7 +78,7 @@ class Layout:
     handles : list of list of (Handle or None)
     pools : PoolMap
     eager : dict of int to int, optional
-        Of which ranks, all of other hosts, the values of how many arrays come with their notices.
+        Of which ranks the values of how many arrays come with their notices.
 
     Attributes
     ----------
@@ -87,12 +86,15 @@ class Layout:
         By rank, and by position in the notices.
     plans : dict
         What collectives have worked out from it.
+    is_all_eager : bool
+        Whether the values of all ranks have come: no rank reads anything of another one's memory.
     """
 
     def __init__(
         self, handles: List[Sequence[Optional[Handle]]], pools: PoolMap, eager: Optional[Dict[int, int]] = None
     ) -> None:
         self.handles, self._pools = handles, pools
+        self.is_all_eager = len(eager or {}) == len(handles)
         self._eager = {
             rank: [None if each is None else np.empty(each.shape, each.dtype) for each in handles[rank][:n]]
             for rank, n in (eager or {}).items()
@@ -166,7 +168,8 @@ class Layouts:
         known = self._notices.get(key)
         if known is None:
             handles = [None if each is None else each.handle for each in placed]
-            n_eager = n_given if self._far and _are_few(handles[:n_given]) else 0
+            given = [each.array for each in placed[:n_given] if each is not None]
+            n_eager = n_given if self._far and are_few(given) else 0
             known = self._notices[key] = pickle.dumps((label, handles, n_eager), pickle.HIGHEST_PROTOCOL), n_eager
             if len(self._notices) > MAX_LAYOUTS:
                 self._notices.popitem(last=False)
@@ -195,8 +198,8 @@ class Layouts:
             if len(set(labels)) > 1:
                 came = "; ".join(f"rank {rank} to {label or 'another'}" for rank, label in enumerate(labels))
                 raise SynkhronosError(f"the ranks have come to different collectives: {came}")
-            of_far = {rank: eager[rank] for rank in self._far if eager[rank]}
-            layout = self._layouts[notices] = Layout(list(handles), self._pools, of_far)
+            of_some = {rank: n for rank, n in enumerate(eager) if n}
+            layout = self._layouts[notices] = Layout(list(handles), self._pools, of_some)
             if len(self._layouts) > MAX_LAYOUTS:
                 self._layouts.popitem(last=False)
         if self._far:
@@ -204,9 +207,6 @@ class Layouts:
         return layout
 
 
-def _are_few(handles: Sequence[Optional[Handle]]) -> bool:
-    """Return whether values of arrays travel with the notice."""
-    there = [handle for handle in handles if handle is not None]
-    return sum(handle.dtype.itemsize * math.prod(handle.shape) for handle in there) <= EAGER_BYTES and all(
-        handle.strides is None for handle in there
-    )
+def are_few(arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
+    """Return whether values of arrays travel with the notice, if there are several hosts."""
+    return sum([array.nbytes for array in arrays]) <= EAGER_BYTES and all([a.flags.c_contiguous for a in arrays])

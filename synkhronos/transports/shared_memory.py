@@ -35,7 +35,7 @@ from ..sync.fetching import Fetcher
 from ..sync.hosts import Hosts
 from ..trace import point
 from .base import Key, Mix, NameOf, Pending, Traffic, Transport
-from .layouts import Layout, Layouts, Placed
+from .layouts import Layout, Layouts, Placed, are_few
 from .over_hosts import Begun, OverHosts
 from .value_buffers import ValueBuffers, kinds_of, participants
 
@@ -220,9 +220,10 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
     ) -> Pending:
-        begun = None if self._over_hosts is None else self._begin(keys, arrays, op, mixes, name_of)
-        if begun is not None:
-            return self.finish(begun, into or keys)
+        if self._over_hosts is not None and not self.meets_once(arrays):
+            begun = self._begin(keys, arrays, op, mixes, name_of)
+            if begun is not None:
+                return self.finish(begun, into or keys)
         placed: List[Optional[Placed]] = self._current(keys, arrays)
         results: List[Any] = [None] * len(keys)
         if mixes and mixes[0].takers is None or any([self.rank in mix.takers for mix in mixes if mix.takers]):
@@ -235,9 +236,11 @@ class SharedMemoryTransport(Transport):
             if plan is None:
                 takers = self.everybody if mix.takers is None else mix.takers
                 portion = self._portion_of(layout, len(keys), takers, mix.sharers or self.everybody, name_of)
+                if layout.is_all_eager:
+                    takers = (self.rank,)
                 plan = layout.plans[key] = portion, takers, self._moved(portion, None, takers)
             portion, takers, (read, sent) = plan
-            if self.far and portion.nbytes:
+            if self.far and portion.nbytes and not layout.is_all_eager:
                 self._fetch(layout, range(len(keys)), participants(mix.weights))
             portion.combine(op, mix.weights)
             if mix.weights is not None:
@@ -245,6 +248,9 @@ class SharedMemoryTransport(Transport):
             self.traffic.read += read
             self.traffic.sent += sent
         return Pending(results)  # the others' shares are complete at the next barrier
+
+    def meets_once(self, arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
+        return bool(self.far) and are_few(arrays)
 
     def carries(self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Mix], keeps_errors: bool) -> bool:
         return self._over_hosts is not None and self._over_hosts.ways(arrays, op, mixes, True, keeps_errors) is not None
@@ -312,12 +318,16 @@ class SharedMemoryTransport(Transport):
     def _portion_of(
         self, layout: Layout, n: int, takers: Sequence[int], sharers: Sequence[int], name_of: NameOf
     ) -> Portion:
-        """Return this rank's share of n arrays, whose results follow them in the layout of the takers."""
+        """Return this rank's share of n arrays, whose results follow them in the layout of the takers.
+
+        If it has the values of all ranks, its share is its own results.
+        """
         for i in range(n):
             check_same(layout.of_ranks(i), name_of, i)
         if self.far:
-            takers = [rank for rank in takers if rank in self.near]
-            sharers = takers and ([rank for rank in sharers if rank in self.near] or takers)
+            near = (self.rank,) if layout.is_all_eager else self.near
+            takers = [rank for rank in takers if rank in near]
+            sharers = takers and ([rank for rank in sharers if rank in near] or takers)
         if self.rank not in sharers:
             return Portion([], [], 0, 1)
         targets = [[layout.array(taker, n + i) for taker in takers] for i in range(n)]

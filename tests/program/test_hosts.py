@@ -14,15 +14,18 @@ from worlds import Meeting, World
 
 import synkhronos as synk
 from synkhronos.errors import SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
+from synkhronos.kernels.reduce import Portion
 from synkhronos.launchers.hosts.facts import Facts, differences
 from synkhronos.program.program import PROGRAM
 from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
+from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
 from synkhronos.sync.hosts import Hosts
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.transports.base import ALL_ALIKE
 
 TOLD_S = 2.0
+COMBINE = Portion.combine
 
 
 class Act(Command):
@@ -76,6 +79,25 @@ class FailsAfterMeeting(Command):
         if context.rank == self.rank:
             raise KeyError("after all have met")
         context.commit_values([self.number], results)
+
+
+class Reduces(Command):
+    """From now on, raise on one rank when it reduces what all have given; or no more, if it is None."""
+
+    title = "reduces"
+
+    def __init__(self, failing):
+        self.failing = failing
+
+    def run(self, context):
+        if context.rank == self.failing:
+            Portion.combine = raise_error
+        elif self.failing is None:
+            Portion.combine = COMBINE
+
+
+def raise_error(*arguments):
+    raise KeyError("while reducing")
 
 
 def fail():
@@ -277,6 +299,51 @@ def test_answers_that_are_known_at_the_last_barrier_do_not_travel_again(world):
         answered[name] = [block.finished[rank] == block.command_number for rank in (2, 3)]
     assert answered == {"all_reduce": [False] * 2, "step": [False] * 2, "gather": [True] * 2}
     np.testing.assert_array_equal(synk.gather(v)[:, 0], 6 + np.arange(0.5, 8, 2))
+
+
+@pytest.mark.parametrize("n, barriers", [(1024, 1), (5000, 2)])
+def test_ranks_arrive_once_for_an_all_reduce_of_small_values(world, n, barriers):
+    """The root decides the commit together with the barrier at which the values have come."""
+    (v,) = world.shareds([np.zeros(n, "float32")])
+    block = world.session.block
+    for i in range(5):
+        values = [np.full(n, 10.0 * i + rank, "float32") for rank in range(4)]
+        world.set_values(v, values)
+        synk.all_reduce(v, "sum")
+        first = block.command_number * BARRIERS_PER_COMMAND
+        assert block.decided == first + 2
+        assert [block.arrived[rank] for rank in (0, 2, 3)] == [first + barriers] * 3
+        for value in world.values(v):
+            np.testing.assert_array_equal(value, np.full(n, 40.0 * i + 6, "float32"))
+
+
+def test_nothing_has_changed_if_the_root_fails_when_all_small_values_have_come(world):
+    (v,) = world.shareds([np.zeros(3)])
+    world.set_values(v, [np.full(3, float(rank)) for rank in range(4)])
+    try:
+        for _ in range(3):
+            world.session.run(Reduces(world.session.root))
+            with pytest.raises(KeyError, match="while reducing"):
+                synk.all_reduce(v, "sum")
+            world.session.run(Reduces(None))
+            assert [value.tolist() for value in world.values(v)] == [[rank] * 3 for rank in range(4)]
+    finally:
+        Portion.combine = COMBINE
+    synk.all_reduce(v, "sum")
+    assert [value.tolist() for value in world.values(v)] == [[6.0] * 3] * 4
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_that_fails_where_nothing_can_ends(world, rank):
+    (v,) = world.shareds([np.zeros(3)])
+    world.set_values(v, [np.full(3, float(rank)) for rank in range(4)])
+    world.session.run(Reduces(rank))
+    synk.all_reduce(v, "sum")  # the others have the result
+    assert v.get_value().tolist() == [6.0] * 3
+    with pytest.raises(WorkerDied, match=rf"rank {rank} ") as caught:
+        world.values(v)
+    assert "KeyError: 'while reducing'" in str(caught.value.__cause__)
+    assert v.get_value().tolist() == [6.0] * 3
 
 
 GIVEN = {

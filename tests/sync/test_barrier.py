@@ -231,3 +231,76 @@ def test_survivors_agree_on_what_took_place(n):
         assert decided == earliest
         ranks.block.deaths = 0
         ranks.ranks[ranks.root].clear()
+
+
+def promise(barrier):
+    """Say what ranks say who have nothing to fear between the next barrier and the one after it."""
+    barrier.block.promised[barrier.rank] = barrier.current + 2
+
+
+@pytest.mark.parametrize("n, root", [(1, 0), (2, 0), (3, 1), (5, 4)])
+def test_two_barriers_that_are_decided_at_once(n, root):
+    """Ranks go from command to command without waiting for each other, some with what they were told unread."""
+    ranks, rng = Ranks(n, root), random.Random(n)
+    delays = [[rng.random() * 0.002 * (rng.random() < 0.5) for _ in range(n)] for _ in range(60)]
+
+    def work(barrier):
+        pass_barrier, found = barrier.wait, []
+        for command in range(1, 60):
+            barrier.begin(command)
+            promise(barrier)
+            barrier.wait = lambda command=command: (pass_barrier(), time.sleep(delays[command][barrier.rank]))
+            found.append(barrier.exchange(bytes([command, barrier.rank]), None, None))
+            if barrier.rank == root:
+                assert barrier.block.decided < command * BARRIERS_PER_COMMAND, "decided before it knew what it will do"
+            barrier.wait = pass_barrier
+            barrier.wait()
+            assert barrier.is_complete(command * BARRIERS_PER_COMMAND + 2)
+            assert barrier.rank == root or barrier.block.arrived[barrier.rank] == command * BARRIERS_PER_COMMAND + 1
+        return found
+
+    expected = [tuple(bytes([command, rank]) for rank in range(n)) for command in range(1, 60)]
+    assert ranks.run(1, work) == [expected] * n
+
+
+@pytest.mark.parametrize("hesitant", [0, 1, 2])
+def test_two_barriers_are_decided_one_by_one_unless_all_have_agreed(hesitant):
+    ranks = Ranks(3)
+
+    def work(barrier):
+        if barrier.rank != hesitant:
+            promise(barrier)
+        barrier.exchange(b"", None, None)
+        assert barrier.is_complete(barrier.current) and not barrier.is_complete(barrier.current + 1)
+        if barrier.rank == hesitant:
+            barrier.abort()
+            raise Died
+        try:
+            barrier.wait()
+        except Aborted:
+            barrier.abort()
+            raise
+
+    results = ranks.run(1, work)
+    assert [type(result) for result in results] == [Died if rank == hesitant else Aborted for rank in range(3)]
+    assert ranks.block.decided == BARRIERS_PER_COMMAND + 1
+
+
+@pytest.mark.parametrize("what", ["the root fails", "a rank dies"])
+def test_of_two_barriers_at_once_neither_is_decided_before_the_root_has_come_to_the_second(what):
+    ranks = Ranks(3)
+
+    def work(barrier):
+        promise(barrier)
+        try:
+            barrier.exchange(b"", None, None)
+            if what == "a rank dies":
+                ranks.block.deaths = 1
+                barrier.wait()
+            raise Aborted
+        except Aborted:
+            barrier.abort()
+            raise
+
+    assert [type(result) for result in ranks.run(1, work)] == [Aborted] * 3
+    assert ranks.block.decided == 0

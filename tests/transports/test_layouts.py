@@ -156,7 +156,7 @@ def test_values_of_few_bytes_travel_behind_the_notice(pools, place, elsewhere):
 
     first = layout()
     assert [first.is_eager(1, i) for i in range(5)] == [True, True, True, False, False]
-    assert not first.is_eager(0, 0)
+    assert first.is_eager(0, 4) and first.is_all_eager  # this rank's own as well
     np.testing.assert_array_equal(first.arrays(0)[1], np.arange(5))
     assert first.arrays(0)[1].dtype == "int8" and first.arrays(1)[1] is None
     assert first.array(1, 2) == 2.5 and first.array(1, 2).shape == ()
@@ -165,7 +165,8 @@ def test_values_of_few_bytes_travel_behind_the_notice(pools, place, elsewhere):
     assert layout() is first
     np.testing.assert_array_equal(first.arrays(0)[1], [7] * 5)
     assert first.array(1, 2) == -1
-    assert {handle.pool for handle in pools.attached} == {0}
+    assert pools.attached == []
+    assert not here.of((here.notice([mine] * 5), there.notice(theirs, n_given=3))).is_all_eager
 
 
 @pytest.mark.parametrize("n, n_given, is_eager", [(0, 0, True), (0, 1, False), (1, 0, False)])

@@ -17,7 +17,9 @@ another host, plays the root in that host's. Both copy what others write there, 
 ``facts``        what hosts tell each other before they begin, and what must be equal
 ``world``        how the processes find each other
 ``spec``         what another host is told of a session
-``copying``      what both ends do: answer each other's requests for memory
+``loop``         how the processes that speak for hosts wait: in one thread, for all at once
+``copying``      what both ends do: copy between a control block and the wire
+``requests``     what ranks ask of other hosts: memory, and reductions
 ``stand_in``     the bridge's end: of the master's control block
 ``deputy``       the other hosts' end: starts their ranks
 ``bridge``       the bridge as a process, and the master's side of it

@@ -7,14 +7,13 @@ which MPI is initialised: the program itself never is, so that what MPI does whe
 from __future__ import annotations
 
 import os
-import queue
-import select
 import signal
 import socket
-import threading
 import time
 import traceback
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections import deque
+from functools import partial
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 from ...errors import SynkhronosError
 from ...host.interfaces import interfaces
@@ -28,6 +27,7 @@ from . import wire
 from .bulk import Bulk
 from .environment import chosen_interfaces
 from .facts import Facts, differences, facts
+from .loop import Loop
 from .spec import SessionSpec
 from .stand_in import StandIn
 from .world import World
@@ -40,6 +40,9 @@ OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0
 
 #: Seconds in which all must have taken leave of each other.
 END_TIMEOUT_S = 10.0
+
+#: Seconds between two looks at whether the program still runs.
+PARENT_CHECK_S = 0.5
 
 #: What the process says in the end if it is not to be waited for.
 OUTLIVES = "outlives"
@@ -78,7 +81,7 @@ class Bridge(Servant):
 
     def open(self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]) -> Any:
         """Have the other hosts start the ranks of a session; return their process ids by rank."""
-        fds = [block.fd, *outputs, *pools.values()]
+        fds = [block.fd, block.bridge.fileno(), *outputs, *pools.values()]
         return self._checked(self.ask(("open", spec, len(outputs), list(pools)), fds, OPEN_TIMEOUT_S))
 
     def kill(self) -> None:
@@ -127,7 +130,10 @@ class _Bridge:
         self.lost: Dict[int, str] = {}
         self.stand_in: Any = None
         self.bulk: Optional[Bulk] = None
-        self.replies: queue.Queue[Tuple[int, str, Any]] = queue.Queue()
+        self.answers: Deque[Tuple[int, str, Any]] = deque()
+        self._loop = Loop()
+        self._goes_on = True
+        self._together = False  # whether all take leave, the program included
         self._there: List[int] = []  # the processes of the hosts of which the program knows, in their order
         self._processes: List[int] = []  # of the session's other hosts
 
@@ -137,33 +143,17 @@ class _Bridge:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         take_default_signals()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        poll = select.poll()
-        poll.register(self.socket, select.POLLIN | select.POLLHUP)
-        together = False  # whether all take leave, the program included
+        self._loop.watch(self.socket, self._serve)
         try:
-            while os.getppid() == self.master:
-                if poll.poll(500):
-                    message, fds = fd_passing.receive(self.socket)
-                    if message[0] == "end":
-                        together = True
-                        break
-                    try:
-                        answer = getattr(self, message[0])(fds, *message[1:])
-                    except (SynkhronosError, OSError) as error:
-                        answer = str(error)
-                    except Exception:
-                        answer = f"the bridge process failed:\n{traceback.format_exc()}"
-                    finally:
-                        for fd in fds:
-                            os.close(fd)
-                    fd_passing.send(self.socket, answer)
+            while self._goes_on and os.getppid() == self.master:
+                self._turn(PARENT_CHECK_S)
         except (EOFError, ConnectionError):
             pass  # the program was killed
         try:
             self._meet()  # if it was not needed before: the others wait for it, and are told to end
         except (SynkhronosError, OSError):
             self.world.abort()
-        together = together and not self.lost
+        together = self._together and not self.lost
         if not together:
             self._outlive(launcher)
         for line in list(self.lines.values()):
@@ -178,6 +168,31 @@ class _Bridge:
         if launcher and not together:
             self.world.end_launcher(launcher)
         self.world.end(together)
+
+    def _turn(self, seconds: float) -> None:
+        """Do what comes next, or wait for so long."""
+        if self.stand_in is not None:
+            seconds = min(seconds, self.stand_in.keep_time())
+        self._loop.turn(seconds)
+
+    def _serve(self) -> None:
+        """Do what the program asks."""
+        message, fds = fd_passing.receive(self.socket)
+        if message[0] == "end":
+            self._goes_on, self._together = False, True
+            return
+        self._loop.forget(self.socket)  # it waits for the answer
+        try:
+            answer = getattr(self, message[0])(fds, *message[1:])
+        except (SynkhronosError, OSError) as error:
+            answer = str(error)
+        except Exception:
+            answer = f"the bridge process failed:\n{traceback.format_exc()}"
+        finally:
+            for fd in fds:
+                os.close(fd)
+        self._loop.watch(self.socket, self._serve)
+        fd_passing.send(self.socket, answer)
 
     def _outlive(self, launcher: int) -> None:
         """Wait for the end of the program: when processes leave MPI without farewell, the launcher may end all others.
@@ -211,8 +226,8 @@ class _Bridge:
         if courier is not None:
             self.bulk = Bulk(courier)
         self._there = sorted([0, *self.lines])
-        for process, line in list(self.lines.items()):
-            threading.Thread(target=self._listen, args=(process, line), daemon=True).start()
+        for process, line in self.lines.items():
+            self._loop.watch(line, partial(self._listen, process, line))
 
     def hosts(self, fds: Sequence[int]) -> Any:
         """Return the facts of the hosts that are there."""
@@ -229,14 +244,15 @@ class _Bridge:
         self._meet()
         self.kill(())
         hosts = spec.hosts
-        self._processes, known = self._there[1 : len(hosts.ranks)], dict(self.lines)
+        self._processes = self._there[1 : len(hosts.ranks)]
         for process in self._processes:
-            if process not in known:
+            if process not in self.lines:
                 return self.lost[process]
-        block = ControlBlock(hosts.size, os.dup(fds[0]), hosts)
-        outputs = [os.dup(fd) for fd in fds[1 : 1 + n_outputs]]
-        lines = [known[process] for process in self._processes]
-        pools = dict(zip(idents, fds[1 + n_outputs :]))
+        of_block, bell, *fds = fds
+        block = ControlBlock(hosts.size, os.dup(of_block), hosts, bell)
+        outputs = [os.dup(fd) for fd in fds[:n_outputs]]
+        lines = [self.lines[process] for process in self._processes]
+        pools = dict(zip(idents, fds[n_outputs:]))
         pool = Pool(POOL_OF_MESSAGES, fd=os.dup(pools.pop(POOL_OF_MESSAGES)))
         self.stand_in = StandIn(hosts, block, pools, pool, lines, outputs, self.bulk)
         for own, line in enumerate(lines, 1):
@@ -254,15 +270,14 @@ class _Bridge:
         if len(pids) < len(hosts.far):
             self.kill(())
             return f"the other hosts did not start their ranks within {OPEN_TIMEOUT_S:g} s"
-        self.stand_in.begin()
+        self.stand_in.begin(self._loop)
         return pids
 
     def kill(self, fds: Sequence[int]) -> bool:
         """End the session, if there is one."""
         stand_in, self.stand_in = self.stand_in, None
         if stand_in is not None:
-            with stand_in.lock:
-                stand_in.look(True)
+            stand_in.end()
             for process in self._processes:
                 try:
                     self.lines[process].send("kill")
@@ -272,7 +287,6 @@ class _Bridge:
                 if kind == "kill":  # the program reads them in the memory that it has in common with this process
                     for rank, recorded in rings.items():
                         stand_in.block.spans[rank][: len(recorded)] = recorded
-            stand_in.end()
             stand_in.block.close()
             for each in stand_in.outputs.values():
                 for fd in each:
@@ -296,38 +310,39 @@ class _Bridge:
 
     def _answers(self, kind: str, seconds: float) -> Any:
         """Iterate over the answers of all hosts; that of a lost one is of the kind "lost"."""
-        missing = set(self._processes)
+        missing, until = set(self._processes), time.monotonic() + seconds
         for process in self._processes:
             if process in self.lost:
                 missing.discard(process)
                 yield process, "lost", self.lost[process]
         while missing:
-            try:
-                process, of_kind, answer = self.replies.get(timeout=seconds)
-            except queue.Empty:
-                return
+            while not self.answers:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                self._turn(left)
+            process, of_kind, answer = self.answers.popleft()
             if process in missing and of_kind in ("lost", kind):
                 missing.discard(process)
                 yield process, of_kind, answer
 
     def _listen(self, process: int, line: wire.Line) -> None:
+        """Do what the messages of a host say that have come."""
         reason = "it has closed the connection"
         try:
-            while True:
-                message = line.receive()
+            for message in line.messages():
                 if message[0] in ("open", "kill", "inspect"):
-                    self.replies.put((process, *message))
-                else:
-                    stand_in = self.stand_in
-                    if stand_in is not None:
-                        stand_in.receive(line, message)
+                    self.answers.append((process, *message))
+                elif self.stand_in is not None:
+                    self.stand_in.receive(line, message)
+            return
         except EOFError:
             pass
         except OSError as error:
             reason = str(error)
         self.lost[process] = f"host {self.facts[process].name} is lost: {reason}"
+        self._loop.forget(line)
         self.lines.pop(process, None)
-        stand_in = self.stand_in
-        if stand_in is not None and process in self._processes:
-            stand_in.lose(self._processes.index(process) + 1, self.lost[process])
-        self.replies.put((process, "lost", self.lost[process]))
+        if self.stand_in is not None and process in self._processes:
+            self.stand_in.lose(self._processes.index(process) + 1, self.lost[process])
+        self.answers.append((process, "lost", self.lost[process]))

@@ -1,44 +1,30 @@
 """What the bridge of a host and the deputies have in common: they copy between a control block and the wire.
 
-Two kinds of threads do it. One waits for the *bridge* semaphore of the block, and sends what is new there (`look`). One
-for each line waits for messages, and writes what they say into the block: a message ``("decided", 7)`` calls
-``on_decided(line, 7)``. The words of the block say all; the semaphore only wakes, and the thread looks anyway once in a
-while.
-
-If the hosts have a courier, it carries what is large, from memory to memory. When a command is given up, nothing new
-begins before the courier has let go of what was under way: it would still write into the same memory. Reductions that
-earlier commands have begun, and nobody waits for yet, go on.
+Both do it in one thread, the loop's. When the *bell* of the block rings, it sends what is new there (`look`); a message
+says what to write into the block: ``("decided", 7)`` calls ``on_decided(line, 7)``. The words of the block say all; the
+bell only wakes, and the thread looks anyway once in a while.
 """
 
 from __future__ import annotations
 
-import logging
-import pickle
-import threading
+import time
 import traceback
 from abc import ABC, abstractmethod
-from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ...errors import SharedMemoryError
 from ...memory import messages
 from ...memory.attach import PoolMap
-from ...memory.handles import Handle
 from ...memory.pool import Pool
-from ...memory.ranges import Ranges, by_pool
-from ...sync.barrier import BARRIERS_PER_COMMAND
-from ...sync.control_block import ABORTED, ControlBlock
-from ...sync.fetching import Part
+from ...sync.barrier import turn_of
+from ...sync.control_block import ControlBlock
 from ...sync.hosts import Hosts
-from .all_reduce import Reduction
-from .bulk import CARRIED_BYTES, Bulk, as_bytes
+from .bulk import Bulk
 from .host_memory import HostMemory
-from .operation import Cancelled, Ticket
+from .loop import Loop
+from .requests import Requests
 from .wire import Line
 
-logger = logging.getLogger("synkhronos")
-
-#: Seconds after which the block is looked at even if nobody has woken the thread.
+#: Seconds after which the block is looked at even if the bell has not rung.
 LOOK_EVERY_S = 0.2
 
 #: Seconds that what some ranks of this host have reached is kept back until the others have reached it, too.
@@ -57,75 +43,74 @@ class Copying(ABC):
         The memory of this host's ranks, the shadows of others, and the program's or its shadow, by ident.
     pool : Pool
         For messages to ranks of this host.
+    lines : sequence of (Line or None)
+        By host: by which it is reached, though it may lead to another one first.
     bulk : Bulk, optional
         What carries large arrays, if ``hosts.places`` says that something does.
     """
 
     def __init__(
-        self, hosts: Hosts, block: ControlBlock, pools: Dict[int, int], pool: Pool, bulk: Optional[Bulk] = None
+        self,
+        hosts: Hosts,
+        block: ControlBlock,
+        pools: Dict[int, int],
+        pool: Pool,
+        lines: Sequence[Optional[Line]],
+        bulk: Optional[Bulk] = None,
     ) -> None:
         self.hosts, self.block, self.pool = hosts, block, pool
-        self.bulk = None if hosts.places is None else bulk
-        self._places = hosts.places or ()
         self.pools = PoolMap()
         self.memory: Dict[int, HostMemory] = {}
         for ident, fd in pools.items():
             self.pools.add(ident, fd)
             self.memory[ident] = HostMemory(fd)
         self.pools.add(pool.ident, pool)
-        self.lock = threading.RLock()
+        self.requests = Requests(hosts, block, self.pools, self.memory, lines, bulk)
         self.ended = False
-        self._asked = [0] * hosts.size  # by rank: its requests that have been seen
-        self._epoch = -1
-        self._given_up = 0  # the last command that was
-        self._reductions_then = 0  # the next reduction over hosts at that time
-        self._cancelling = 0  # what the courier has not let go of
-        self._postponed: List[Callable[[], None]] = []
-        self._reductions: Dict[int, _Reduced] = {}  # by barrier
-        self._fetched: Dict[Ranges, _Fetch] = {}
-        self._constants: Dict[Tuple[int, int], _Fetch] = {}  # by pool and number: what has come to stay
-        self._rooms: Dict[int, List[Tuple[_Waits, List[Ranges]]]] = {}  # by barrier: what needs memory, for whom
-        self._fetches: Dict[int, _Fetch] = {}
-        self._number = 0
+        self._due = 0.0  # when to look even if the bell has not rung
+        self._loop: Optional[Loop] = None
         self._keep: List[Any] = [None, None]
-        self._thread = threading.Thread(target=self._wait, name="synkhronos-look", daemon=True)
 
-    # -- threads -------------------------------------------------------------------------------------------------
+    # -- the loop ------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Start to look at the block."""
-        self._thread.start()
+    def begin(self, loop: Loop) -> None:
+        """Begin to look at the block."""
+        self._loop = loop
+        loop.watch(self.block.bridge, self._on_bell)
 
     def end(self) -> None:
-        """Stop, and let go of the session's memory."""
-        with self.lock:
-            if not self.ended:
-                self._give_up(everything=True)
-            self.ended = True
-        self.block.bridge.release()
-        if self._thread is not threading.current_thread() and self._thread.is_alive():
-            self._thread.join()
+        """Look for the last time, and let go of the session's memory."""
+        if self._loop is not None:
+            self._loop.forget(self.block.bridge)
+            self._loop = None
+        self._look(True)
+        self.ended = True
+        self.requests.end()
         self.memory.clear()
 
-    def _wait(self) -> None:
-        overdue, seconds = False, LOOK_EVERY_S
-        while not self.ended:
-            overdue = not self.block.bridge.acquire(seconds)
-            while self.block.bridge.try_acquire():  # it was rung for every rank; one look is enough
+    def _on_bell(self) -> None:
+        self.block.bridge.clear()
+        self._look(False)
+
+    def keep_time(self) -> float:
+        """Look if that is due; return the seconds until it will be."""
+        left = self._due - time.monotonic()
+        if left <= 0:
+            self._look(True)
+            left = self._due - time.monotonic()
+        return max(0.0, left)
+
+    def _look(self, overdue: bool) -> None:
+        waits = False
+        if not self.ended:
+            try:
+                self.requests.look()
+                waits = self.look(overdue)
+            except (ConnectionError, EOFError):  # who receives from there is told, too
                 pass
-            with self.lock:
-                if self.ended:
-                    return
-                try:
-                    self._look_at_aborted()
-                    self._look_at_requests()
-                    waits = self.look(overdue)
-                except (ConnectionError, EOFError):  # who receives from there is told, too
-                    waits = False
-                except Exception:
-                    self.fail(traceback.format_exc())
-                    return
-            seconds = TOGETHER_S if waits else LOOK_EVERY_S
+            except Exception:
+                self.fail(traceback.format_exc())
+        self._due = time.monotonic() + (TOGETHER_S if waits else LOOK_EVERY_S)
 
     @abstractmethod
     def look(self, overdue: bool) -> bool:
@@ -144,332 +129,32 @@ class Copying(ABC):
 
     def receive(self, line: Line, message: Tuple[Any, ...]) -> None:
         """Do what a message says."""
-        with self.lock:
-            if not self.ended:
-                try:
-                    getattr(self, "on_" + message[0])(line, *message[1:])
-                except (ConnectionError, EOFError):  # another host is gone, and who receives from there is told
-                    pass
-                except Exception:
-                    self.fail(traceback.format_exc())
+        if self.ended:
+            return
+        name = "on_" + message[0]
+        try:
+            getattr(self if hasattr(self, name) else self.requests, name)(line, *message[1:])
+        except (ConnectionError, EOFError):  # another host is gone, and who receives from there is told
+            pass
+        except Exception:
+            self.fail(traceback.format_exc())
 
     @abstractmethod
     def fail(self, reason: str) -> None:
         """End the session after an error that must not be, rather than have ranks wait for ever."""
 
-    # -- memory --------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def line_to(self, host: int) -> Line:
-        """Return the line by which a host is reached, though it may lead to another one first."""
-
-    def _look_at_requests(self) -> None:
-        """See what ranks of this host want to have."""
-        block = self.block
-        for rank in self.hosts.near:
-            asked = block.fetch_asked[rank]
-            if asked == self._asked[rank]:
-                continue
-            self._look_at_aborted()  # or what was asked for since would be given up with it
-            try:
-                payload = messages.get(block.fetch_length[rank], block.fetch_slots[rank], self.pools)
-                kind, epoch, *request = pickle.loads(payload)
-            except Exception:  # the rank has given up the command, and writes the next request
-                continue
-            self._asked[rank] = asked
-            if epoch >= (self._given_up + 1) * BARRIERS_PER_COMMAND:
-                getattr(self, "_begin_" + kind)(_Waits(rank, asked), epoch, *request)
-
-    def _begin_fetch(self, waits: _Waits, epoch: int, wanted: Sequence[Tuple[Any, ...]]) -> None:
-        """Have memory of other hosts brought here; each thing is asked for once, however many ranks want it."""
-        if epoch != self._epoch:  # ranks have met since: what was fetched before may have changed
-            self._epoch, self._fetched = epoch, {}
-        for ranges in [Ranges(*each) for each in wanted]:
-            known: Any = self._constants if ranges.constant else self._fetched
-            key = (ranges.pool, ranges.constant) if ranges.constant else ranges
-            fetch = known.get(key)
-            if fetch is None or (fetch.error if ranges.constant else waits.rank in fetch.ranks):
-                fetch = known[key] = self._ask(ranges)
-                waits.received += ranges.nbytes
-            fetch.ranks.add(waits.rank)
-            waits.error = waits.error or fetch.error
-            if not fetch.is_done:
-                fetch.waiting.append(waits)
-                waits.open += 1
-        if not waits.open:
-            self._tell(waits)
-
-    def _ask(self, ranges: Ranges) -> _Fetch:
-        self._number += 1
-        fetch = self._fetches[self._number] = _Fetch(self._number, ranges)
-        try:
-            self.memory[ranges.pool].reserve(ranges)
-        except (OSError, SharedMemoryError) as error:
-            self._end_fetch(fetch.number, str(error))
-            return fetch
-        if self.bulk is not None and ranges.nbytes >= CARRIED_BYTES:
-            self._when_free(partial(self._ask_courier, self.bulk, fetch))
-        else:
-            host = self.hosts.of(ranges.pool)
-            self.line_to(host).send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *ranges[:3])
-        return fetch
-
-    def _ask_courier(self, bulk: Bulk, fetch: _Fetch) -> None:
-        host = self.hosts.of(fetch.ranges.pool)
-        memory = self.memory[fetch.ranges.pool].up_to(int(fetch.ranges.stops.max()))
-        buffers = [as_bytes(part) for part in fetch.ranges.of(memory)]
-        fetch.carried = bulk.new_fetch()
-        bulk.courier.receive(self._places[host], fetch.carried, buffers, partial(self._on_carried, fetch.number))
-        self.line_to(host).send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *fetch.ranges[:3])
-
-    def _when_free(self, begin: Callable[[], None]) -> None:
-        """Do something once the courier has let go of what was given up."""
-        if self._cancelling:
-            self._postponed.append(begin)
-        else:
-            begin()
-
-    def on_fetch(
-        self, line: Line, asker: int, number: int, carried: int, host: int, pool: int, starts: Any, stops: Any
-    ) -> None:
-        """Send what another host wants to have."""
-        if host != self.hosts.own:
-            self.line_to(host).send("fetch", asker, number, carried, host, pool, starts, stops)
-            return
-        parts = Ranges(pool, starts, stops).of(self.memory[pool].up_to(int(stops.max())))
-        if carried < 0 or self.bulk is None:
-            self.line_to(asker).send("memory", asker, number, b"".join(parts))
-        else:
-            done = partial(self._on_sent, asker, number)
-            self.bulk.courier.send(self._places[asker], carried, [as_bytes(part) for part in parts], done)
-
-    def _on_sent(self, asker: int, number: int, error: Optional[BaseException]) -> None:
-        if error is not None and not isinstance(error, Cancelled):
-            self.line_to(asker).send("refused", asker, number, str(error))
-
-    def on_refused(self, line: Line, asker: int, number: int, reason: str) -> None:
-        """Another host cannot send what this one wants to have."""
-        if asker != self.hosts.own:
-            self.line_to(asker).send("refused", asker, number, reason)
-        elif number in self._fetches:
-            self._cancel(self._fetches[number])
-            self._end_fetch(number, reason)
-
-    def on_memory(self, line: Line, asker: int, number: int, content: bytes) -> None:
-        """Write what this host has asked for into the shadow, and tell those who wait for it."""
-        if asker != self.hosts.own:
-            self.line_to(asker).send("memory", asker, number, content)
-            return
-        fetch = self._fetches.get(number)
-        if fetch is None:  # the command was given up
-            return
-        ranges, place, view = fetch.ranges, 0, memoryview(content)
-        memory = self.memory[ranges.pool]
-        try:
-            for start, stop in zip(ranges.starts.tolist(), ranges.stops.tolist()):
-                memory.write(view[place : place + stop - start], start)
-                place += stop - start
-        except OSError as error:
-            self._end_fetch(number, str(error))
-        else:
-            self._end_fetch(number)
-
-    def _on_carried(self, number: int, error: Optional[BaseException]) -> None:
-        with self.lock:
-            if not self.ended:
-                self._end_fetch(number, "" if error is None else str(error))
-
-    def _end_fetch(self, number: int, reason: str = "") -> None:
-        """Tell those who wait for a fetch that it is over, unless it was given up."""
-        fetch = self._fetches.pop(number, None)
-        if fetch is None:
-            return
-        fetch.is_done = True
-        if reason:
-            there, here = (self.hosts.names[i] for i in (self.hosts.of(fetch.ranges.pool), self.hosts.own))
-            fetch.error = f"what lies on host {there} could not be brought to host {here}: {reason}"
-        for waits in fetch.waiting:
-            waits.error = waits.error or fetch.error
-            waits.open -= 1
-            if not waits.open:
-                self._tell(waits)
-
-    def _tell(self, waits: _Waits) -> None:
-        block, slot = self.block, self.block.fetch_slots[waits.rank]
-        if waits.error:
-            words = waits.error.encode()[: len(slot) - 1] + b"\0"
-            slot[: len(words)] = words
-        block.received[waits.rank] += waits.received
-        block.fetch_done[waits.rank] = -waits.number if waits.error else waits.number
-        block.fetched[waits.rank].release()
-
-    def _begin_room(self, waits: _Waits, epoch: int, wanted: Sequence[Tuple[Any, ...]]) -> None:
-        """Tell all ranks of this host, once all have asked, whether there is memory for all that they will fetch."""
-        asking = self._rooms.setdefault(epoch, [])
-        asking.append((waits, [Ranges(*each) for each in wanted]))
-        if len(asking) < len(self.hosts.near):
-            return
-        del self._rooms[epoch]
-        error = ""
-        together = by_pool(ranges for _, of_rank in asking for ranges in of_rank)
-        try:
-            missing = {ranges.pool: self.memory[ranges.pool].missing(ranges) for ranges in together}
-            for pool in missing:
-                self.memory[pool].check_free(sum(missing.values()))
-        except (OSError, SharedMemoryError) as failure:
-            error = f"host {self.hosts.names[self.hosts.own]} cannot hold the arguments of its ranks: {failure}"
-        for each, _ in asking:
-            each.error = error
-            self._tell(each)
-
-    # -- reductions over hosts -----------------------------------------------------------------------------------
-
-    def _begin_reduce(self, waits: _Waits, epoch: int, parts: Sequence[Part], meanwhile: bool) -> None:
-        """Have what the ranks of this host have reduced reduced over hosts, once all have written their shares."""
-        reduced = self._reductions.setdefault(epoch, _Reduced(epoch))
-        reduced.waiting.append(waits)
-        if len(reduced.waiting) == len(self.hosts.near):
-            bulk = self.bulk
-            assert bulk is not None
-            reduced.number, bulk.reductions = bulk.reductions, bulk.reductions + 1
-            self._when_free(partial(self._reduce, bulk, reduced, parts, meanwhile))
-
-    def _reduce(self, bulk: Bulk, reduced: _Reduced, parts: Sequence[Part], meanwhile: bool) -> None:
-        own, places = self.hosts.own, self._places
-        reductions = [
-            (
-                i,
-                Reduction(
-                    self._array(part.partial),
-                    self._array(part.result),
-                    part.op,
-                    part.weights,
-                    part.wire,
-                    [places[host] for host in part.givers],
-                    [places[host] for host in part.takers],
-                    part.leaves_errors,
-                ),
-            )
-            for i, part in enumerate(parts)
-            if own in part.givers or own in part.takers
-        ]
-        reduced.left = len(reductions)
-        reduced.tickets = bulk.all_reduce(reduced.number, reductions, partial(self._on_reduced, reduced))
-        if meanwhile:  # it is under way: the ranks go on
-            began, reduced.waiting = reduced.waiting, []
-            for waits in began:
-                self._tell(waits)
-        elif not reduced.left:
-            self._end_reduction(reduced)
-
-    def _on_reduced(self, reduced: _Reduced, error: Optional[BaseException]) -> None:
-        with self.lock:
-            if self.ended or self._reductions.get(reduced.epoch) is not reduced:
-                return
-            reduced.left -= 1
-            if error is not None:
-                reduced.error = f"the reduction over hosts failed: {error}"
-            if not reduced.left:
-                self._end_reduction(reduced)
-
-    def _begin_finish(self, waits: _Waits, epoch: int, number: int) -> None:
-        """Tell a rank when a reduction that was begun earlier is over."""
-        reduced = self._reductions.get(number)
-        if reduced is None:
-            waits.error = "the reduction over hosts was given up"
-            self._tell(waits)
-            return
-        reduced.waiting.append(waits)
-        if not reduced.left:
-            self._end_reduction(reduced)
-
-    def _end_reduction(self, reduced: _Reduced) -> None:
-        """Tell those who wait for a reduction that it is over, and forget it when all ranks know."""
-        for waits in reduced.waiting:
-            waits.error = reduced.error
-            if not reduced.told:  # the bytes count for one of them
-                waits.received += sum(ticket.received for ticket in reduced.tickets)
-            reduced.told.add(waits.rank)
-            self._tell(waits)
-        reduced.waiting = []
-        if len(reduced.told) == len(self.hosts.near):
-            del self._reductions[reduced.epoch]
-
-    def _array(self, handle: Handle) -> Any:
-        """Return an array in the memory of this host's ranks."""
-        nbytes = handle.shape[0] * handle.dtype.itemsize
-        memory = self.memory[handle.pool].up_to(handle.offset + nbytes)
-        return as_bytes(memory[handle.offset : handle.offset + nbytes]).view(handle.dtype)
-
-    # -- giving up -----------------------------------------------------------------------------------------------
-
-    def _look_at_aborted(self) -> None:
-        aborted = self.block.words[ABORTED]
-        if aborted > self._given_up:
-            self._given_up = aborted
-            self._give_up()
-
-    def _give_up(self, everything: bool = False) -> None:
-        """Forget what ranks were waiting for, and have the courier let go of it, here and on the other hosts."""
-        fetches, self._fetches, self._fetched = self._fetches, {}, {}
-        self._constants = {key: fetch for key, fetch in self._constants.items() if fetch.is_done}
-        self._rooms, self._postponed = {}, []
-        first = -1 if everything else self._given_up * BARRIERS_PER_COMMAND
-        self._reductions, under_way = {}, self._reductions
-        for epoch, reduced in under_way.items():
-            if epoch < first:  # an earlier command has begun it
-                self._reductions[epoch], reduced.waiting = reduced, []
-        for fetch in fetches.values():
-            self._cancel(fetch)
-        if self.bulk is not None:
-            self._reductions_then = self.bulk.reductions
-            kept = {reduced.number for reduced in self._reductions.values()}
-            ranges = self.bulk.skip_reductions(
-                kept, {reduced.number for reduced in under_way.values() if reduced.number >= 0}
-            )
-            self._cancelling += len(ranges)
-            for first, last in ranges:
-                self.bulk.courier.cancel(first, last, self._on_cancelled)
-
-    def _cancel(self, fetch: _Fetch) -> None:
-        if self.bulk is None or fetch.carried < 0:
-            return
-        self._cancelling += 1
-        self.bulk.cancel_fetch(fetch.carried, self._on_cancelled)
-        host = self.hosts.of(fetch.ranges.pool)
-        try:
-            self.line_to(host).send("forget", host, fetch.carried)
-        except OSError:  # that host is gone
-            pass
-
-    def on_forget(self, line: Line, host: int, carried: int) -> None:
-        """Another host does not want any more what it has asked for."""
-        if host != self.hosts.own:
-            self.line_to(host).send("forget", host, carried)
-        elif self.bulk is not None:
-            self.bulk.cancel_fetch(carried)
-
-    def _on_cancelled(self, error: Optional[BaseException]) -> None:
-        with self.lock:
-            self._cancelling -= 1
-            if self._cancelling or self.ended:
-                return
-            postponed, self._postponed = self._postponed, []
-            for begin in postponed:
-                begin()
-
     # -- what ranks say ------------------------------------------------------------------------------------------
 
     def notice_of(self, rank: int, number: int) -> Optional[bytes]:
         """Return what a rank of this host tells the others at a barrier; None if nothing."""
-        block, turn = self.block, number % 2
+        block, turn = self.block, turn_of(number)
         if block.noticed[turn][rank] != number:
             return None
         return bytes(messages.get(block.notice_length[turn][rank], block.notice_slots[turn][rank], self.pools))
 
     def write_notices(self, number: int, notices: Dict[int, Optional[bytes]]) -> None:
         """Write what ranks of other hosts tell at a barrier."""
-        block, turn = self.block, number % 2
+        block, turn = self.block, turn_of(number)
         keep = []
         for rank, notice in notices.items():
             if notice is not None:
@@ -484,32 +169,3 @@ class Copying(ABC):
         for rank in ranks:
             self.block.releases[rank].release()
             self.block.fetched[rank].release()
-
-
-class _Waits:
-    """A rank that waits for the answer to its request of that number."""
-
-    def __init__(self, rank: int, number: int) -> None:
-        self.rank, self.number, self.open, self.error = rank, number, 0, ""
-        self.received = 0  # bytes that have come for it from other hosts
-
-
-class _Reduced:
-    """A reduction over hosts that ranks have asked for at a barrier."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch, self.number, self.error = epoch, -1, ""
-        self.waiting: List[_Waits] = []
-        self.tickets: List[Ticket] = []
-        self.left = 0  # parts that are not over
-        self.told: Set[int] = set()  # ranks that know that it is over
-
-
-class _Fetch:
-    """Ranges that are on their way here, or have come."""
-
-    def __init__(self, number: int, ranges: Ranges) -> None:
-        self.number, self.ranges, self.is_done, self.error = number, ranges, False, ""
-        self.carried = -1  # the number that the courier knows it by
-        self.ranks: Set[int] = set()
-        self.waiting: List[_Waits] = []

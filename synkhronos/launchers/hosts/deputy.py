@@ -52,7 +52,7 @@ class Deputy(Copying):
         launcher: ProcessLauncher,
         bulk: Optional[Bulk] = None,
     ) -> None:
-        super().__init__(hosts, block, pools, pool, bulk)
+        super().__init__(hosts, block, pools, pool, [line] * len(hosts.ranks), bulk)
         self.line, self.launcher, self.outputs = line, launcher, launcher.outputs()
         n = hosts.size
         self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
@@ -61,9 +61,6 @@ class Deputy(Copying):
         self._abort_sent = 0
         self._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
         self._command: Any = None
-
-    def line_to(self, host: int) -> Line:
-        return self.line
 
     def fail(self, reason: str) -> None:
         print(
@@ -97,12 +94,14 @@ class Deputy(Copying):
         for number in sorted(set(arrived.values())):
             ranks = [rank for rank in arrived if arrived[rank] == number]
             notices = {rank: self.notice_of(rank, number) for rank in ranks}
-            promises = {rank: self._answer_of(rank) for rank in ranks if block.promised[rank] == number}
+            promises = {
+                rank: (block.promised[rank], self._answer_of(rank)) for rank in ranks if block.promised[rank] >= number
+            }
             if promises:
                 self._forward()
             for rank in ranks:
                 self._arrived[rank] = number
-                self._promised[rank] = number if rank in promises else 0
+                self._promised[rank] = promises[rank][0] if rank in promises else 0
             self.line.send("arrived", number, notices, promises, self._new_steps())
         for number in sorted(set(finished.values())):
             self._forward()
@@ -161,10 +160,10 @@ class Deputy(Copying):
         for rank in self.hosts.near:
             block.commands[rank].release()
 
-    def on_decided(self, line: Line, number: int, stop: int, notices: Dict[int, Any]) -> None:
-        """A barrier is complete."""
+    def on_decided(self, line: Line, number: int, stop: int, of: int, notices: Dict[int, Any]) -> None:
+        """A barrier is complete, and maybe the one before, for which the notices are then."""
         words = self.block.words
-        self.write_notices(number, notices)
+        self.write_notices(of, notices)
         words[STOP_REQUESTED] = stop
         words[DECIDED] = number
         for rank in self.hosts.near:
@@ -174,9 +173,9 @@ class Deputy(Copying):
         """A command is given up; the next reduction over hosts was to be that one, as the first host counts."""
         words = self.block.words
         words[ABORTED] = max(words[ABORTED], command)
-        if self.bulk is not None:
-            self.bulk.reductions = reductions
-        self._look_at_aborted()
+        if self.requests.bulk is not None:
+            self.requests.bulk.reductions = reductions
+        self.requests.look_at_aborted()
         self.wake(self.hosts.near)
 
 

@@ -22,9 +22,11 @@ from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher
 from . import wire
 from .bulk import Bulk
+from .copying import LOOK_EVERY_S
 from .deputy import Deputy
 from .facts import facts
 from .host_memory import shadow
+from .loop import Loop
 from .spec import SessionSpec
 from .world import World, environment_of_ranks
 
@@ -45,34 +47,39 @@ class Server:
         self.deputy: Optional[Deputy] = None
         self.launcher: Optional[ProcessLauncher] = None
         self.bulk: Optional[Bulk] = None
+        self.loop = Loop()
         self._claims = CoreClaims()
+        self._together: Optional[bool] = None  # whether all hosts take leave, once the first one has said so
 
     def serve(self) -> bool:
         """Do what the first host says, until it says goodbye or is gone; return whether all hosts take leave."""
         line = wire.join(self.world.hear())
+        self.loop.watch(line, lambda: self._receive(line))
         line.send("hello", self.world.process, facts(self.keeper.pid))
         courier = self.world.courier()
         if courier is not None:
             self.bulk = Bulk(courier)
-        together = False
         try:
-            while True:
-                message = line.receive()
-                if message[0] == "bye":
-                    together = message[1]
-                    break
-                if message[0] in ("open", "kill", "inspect"):
-                    line.send(message[0], getattr(self, message[0])(line, *message[1:]))
-                elif self.deputy is not None:
-                    self.deputy.receive(line, message)
+            while self._together is None:
+                self.loop.turn(LOOK_EVERY_S if self.deputy is None else self.deputy.keep_time())
         except (EOFError, OSError):  # the first host is gone
             pass
         finally:
             self.kill(line)
             self.keeper.end()
+        together = bool(self._together)
         if together and self.bulk is not None:
             together = self.bulk.close()
         return together
+
+    def _receive(self, line: wire.Line) -> None:
+        for message in line.messages():
+            if message[0] == "bye":
+                self._together = message[1]
+            elif message[0] in ("open", "kill", "inspect"):
+                line.send(message[0], getattr(self, message[0])(line, *message[1:]))
+            elif self.deputy is not None:
+                self.deputy.receive(line, message)
 
     def open(self, line: wire.Line, spec: SessionSpec) -> Any:
         """Start the ranks of a session; return their process ids, or a sentence."""
@@ -98,7 +105,7 @@ class Server:
             if self.bulk is not None:
                 self.bulk.reductions = spec.reductions
             self.deputy = Deputy(hosts, block, fds, pool, line, launcher, self.bulk)
-            self.deputy.begin()
+            self.deputy.begin(self.loop)
             return {rank: launcher.pid(rank) for rank in hosts.near}
         except (SynkhronosError, OSError) as error:
             self.kill(line)
@@ -139,8 +146,6 @@ class Server:
         deputy, self.deputy = self.deputy, None
         launcher, self.launcher = self.launcher, None
         if deputy is not None:
-            with deputy.lock:
-                deputy.look(True)
             deputy.end()
         if launcher is not None:
             launcher.kill()

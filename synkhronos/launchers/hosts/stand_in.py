@@ -47,14 +47,11 @@ class StandIn(Copying):
         outputs: Sequence[int],
         bulk: Optional[Bulk] = None,
     ) -> None:
-        super().__init__(hosts, block, pools, pool, bulk)
+        super().__init__(hosts, block, pools, pool, [None, *lines], bulk)
         self.lines = lines
         self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(hosts.far)}
         self._sent = [0, 0, 0]  # the last command, decision and command given up that the others were told
         self._answers: Dict[int, Any] = {}
-
-    def line_to(self, host: int) -> Line:
-        return self.lines[host - 1]
 
     def look(self, overdue: bool) -> bool:
         aborted = self.block.words[ABORTED]
@@ -76,17 +73,21 @@ class StandIn(Copying):
     def _look_at_decided(self) -> None:
         words, sent = self.block.words, self._sent
         if words[DECIDED] > sent[1]:
-            number = sent[1] = words[DECIDED]
-            notices = {rank: self.notice_of(rank, number) for rank in range(self.hosts.size)}
+            number, of = words[DECIDED], words[DECIDED]
+            notices = {rank: self.notice_of(rank, of) for rank in range(self.hosts.size)}
+            if None in notices.values() and sent[1] < number - 1:  # maybe the root has decided that one with the next
+                of = number - 1
+                notices = {rank: self.notice_of(rank, of) for rank in notices}
+            sent[1] = number
             for host, line in enumerate(self.lines, 1):
                 others = {rank: notice for rank, notice in notices.items() if rank not in self.hosts.ranks[host]}
-                line.send("decided", number, words[STOP_REQUESTED], {} if None in others.values() else others)
+                line.send("decided", number, words[STOP_REQUESTED], of, {} if None in others.values() else others)
 
     def _tell_aborted(self, aborted: int) -> None:
         if aborted > self._sent[2]:
             self._sent[2] = aborted
-            self._look_at_aborted()
-            self._send("aborted", aborted, self._reductions_then)
+            self.requests.look_at_aborted()
+            self._send("aborted", aborted, self.requests.next_reduction)
 
     def _send(self, *message: Any) -> None:
         for line in self.lines:
@@ -95,14 +96,14 @@ class StandIn(Copying):
     # -- what other hosts say ------------------------------------------------------------------------------------
 
     def on_arrived(
-        self, line: Line, number: int, notices: Dict[int, Any], promises: Dict[int, bytes], steps: Any
+        self, line: Line, number: int, notices: Dict[int, Any], promises: Dict[int, Tuple[int, bytes]], steps: Any
     ) -> None:
-        """Ranks have reached a barrier, and some have said what they answer once it is complete."""
+        """Ranks have reached a barrier, and some have said what they answer once it, or the next one, is complete."""
         block = self.block
         self.write_notices(number, notices)
-        for rank, payload in promises.items():
+        for rank, (barrier, payload) in promises.items():
             self._write_answer(rank, payload)
-            block.promised[rank] = number
+            block.promised[rank] = barrier
         self._write_steps(steps)
         for rank in notices:
             block.arrived[rank] = number
@@ -153,9 +154,8 @@ class StandIn(Copying):
 
     def lose(self, host: int, reason: str) -> None:
         """Count all ranks of a host as ended."""
-        with self.lock:
-            for rank in self.hosts.ranks[host]:
-                if not self.ended and not self.block.ended[rank]:
-                    words = reason.encode()[:FATAL_ERROR_BYTES]
-                    self.block.fatal_error[rank][: len(words)] = words
-                    record_exit(self.block, rank, LOST)
+        for rank in self.hosts.ranks[host]:
+            if not self.ended and not self.block.ended[rank]:
+                words = reason.encode()[:FATAL_ERROR_BYTES]
+                self.block.fatal_error[rank][: len(words)] = words
+                record_exit(self.block, rank, LOST)

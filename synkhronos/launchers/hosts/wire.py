@@ -1,9 +1,9 @@
 """Connections between hosts: a star around the first, authenticated before anything is unpickled.
 
-The first host listens, and tells the others where and by which token: by MPI, or in the environment. A connection is
-one of `multiprocessing.connection`, whose peers prove to each other that they know the token. When all have come nobody
-listens any more. The kernel watches the connections (``SO_KEEPALIVE``, ``TCP_USER_TIMEOUT``): it notices within seconds
-that a cable was cut, and at once that a process has ended.
+The first host listens, and tells the others where and by which token: by MPI, or in the environment. The peers of a
+connection prove to each other that they know the token, as those of `multiprocessing.connection` do. When all have come
+nobody listens any more. The kernel watches them (``TCP_USER_TIMEOUT``): it notices within seconds that a cable
+was cut, and at once that a process has ended.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Deque, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...errors import SynkhronosError
 
@@ -31,12 +32,13 @@ ANSWER_TIMEOUT_S = 5
 #: Seconds between two signs of life.
 SIGN_INTERVAL_S = 0.5
 
-#: Bytes of a message that is sent at once; a thread sends longer ones, since two peers that wait until the other has
-#: received would wait for ever.
-AT_ONCE_BYTES = 1 << 15
+#: Bytes that are read at a time, at most.
+READ_BYTES = 1 << 18
 
 #: Milliseconds in which what was sent, a sign of life at least, must have been received.
 UNRECEIVED_MS = 3500
+
+_LENGTH = struct.Struct("!Q")
 
 
 class Meeting(NamedTuple):
@@ -56,15 +58,28 @@ class Meeting(NamedTuple):
 
 
 class Line:
-    """One end of a connection. Several threads may send, one receives."""
+    """One end of a connection, for messages. Several threads may send, one receives.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection, self._lock = connection, threading.Lock()
-        self._long: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
-        self._n_long = 0  # of messages that the thread has not sent yet
+    Nobody waits until something has been sent: two peers that wait until the other has received would wait for ever.
+    What the kernel does not take at once, a thread sends.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket, self._lock = sock, threading.Lock()
+        self._partial = bytearray()  # of messages that have not come whole
+        self._received: Deque[Tuple[Any, ...]] = deque()
+        self._unsent: queue.SimpleQueue[Optional[memoryview]] = queue.SimpleQueue()
+        self._n_unsent = 0  # messages with which the thread is not done
         self._thread: Optional[threading.Thread] = None
         self._closed = threading.Event()
         threading.Thread(target=self._send_signs, name="synkhronos-signs", daemon=True).start()
+
+    def __del__(self) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor; there is something to read if a message may have come."""
+        return self._socket.fileno()
 
     def send(self, *message: Any) -> None:
         """Send a message; it arrives after those that were sent before.
@@ -74,43 +89,44 @@ class Line:
         ConnectionError
             The peer is gone.
         """
-        payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        self._send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def _send(self, payload: bytes) -> None:
+        content = memoryview(_LENGTH.pack(len(payload)) + payload)
         with self._lock:
-            if len(payload) <= AT_ONCE_BYTES and not self._n_long:
-                self._write(payload)
+            if not self._n_unsent:
+                try:
+                    content = content[self._socket.send(content, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    pass
+                except OSError as error:  # closed here, or by the peer, or it cannot be reached
+                    raise ConnectionError(str(error)) from error
+            if content:
+                self._n_unsent += 1
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._send_rest, name="synkhronos-send", daemon=True)
+                    self._thread.start()
+                self._unsent.put(content)
+
+    def _send_rest(self) -> None:
+        while True:
+            content = self._unsent.get()
+            if content is None:
                 return
-            self._n_long += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send_long, name="synkhronos-send", daemon=True)
-                self._thread.start()
-            self._long.put(payload)
+            try:
+                self._socket.sendall(content)
+            except OSError:  # who receives here is told
+                pass
+            with self._lock:
+                self._n_unsent -= 1
 
     def _send_signs(self) -> None:
         while not self._closed.wait(SIGN_INTERVAL_S):
-            with self._lock:
-                if not self._n_long:
-                    try:
-                        self._write(b"")
-                    except ConnectionError:  # who receives here is told
-                        return
-
-    def _write(self, payload: bytes) -> None:
-        try:
-            self._connection.send_bytes(payload)
-        except OSError as error:  # closed here, or by the peer, or it cannot be reached
-            raise ConnectionError(str(error)) from error
-
-    def _send_long(self) -> None:
-        while True:
-            payload = self._long.get()
-            if payload is None:
-                return
-            try:
-                self._write(payload)
-            except ConnectionError:  # who receives here is told
-                pass
-            with self._lock:
-                self._n_long -= 1
+            if not self._n_unsent:
+                try:
+                    self._send(b"")
+                except ConnectionError:  # who receives here is told
+                    return
 
     def receive(self) -> Tuple[Any, ...]:
         """Wait for a message.
@@ -120,20 +136,45 @@ class Line:
         EOFError, OSError
             The peer is gone.
         """
-        payload = b""
-        while not payload:  # a sign of life
-            payload = self._connection.recv_bytes()
-        message: Tuple[Any, ...] = pickle.loads(payload)
-        return message
+        while not self._received:
+            self._read()
+        return self._received.popleft()
+
+    def messages(self) -> Iterator[Tuple[Any, ...]]:
+        """Iterate over the messages that have come; without waiting, if there is something to read.
+
+        Raises
+        ------
+        EOFError, OSError
+            As in `receive`.
+        """
+        self._read()
+        while self._received:
+            yield self._received.popleft()
+
+    def _read(self) -> None:
+        content = os.read(self._socket.fileno(), READ_BYTES)
+        if not content:
+            raise EOFError("the connection was closed")
+        partial, begin = self._partial, 0
+        partial += content
+        while len(partial) >= begin + _LENGTH.size:
+            first = begin + _LENGTH.size
+            last = first + _LENGTH.unpack_from(partial, begin)[0]
+            if len(partial) < last:
+                break
+            if first < last:  # else it is a sign of life
+                with memoryview(partial) as whole, whole[first:last] as payload:
+                    self._received.append(pickle.loads(payload))
+            begin = last
+        del partial[:begin]
 
     def close(self) -> None:
-        """Close this end, and free the threads that wait here."""
+        """End the connection; whoever receives from it, at either end, gets EOFError."""
         self._closed.set()
-        self._long.put(None)
+        self._unsent.put(None)
         try:
-            with socket.socket(fileno=os.dup(self._connection.fileno())) as sock:
-                sock.shutdown(socket.SHUT_RDWR)
-            self._connection.close()
+            self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
 
@@ -187,18 +228,18 @@ def join(meeting: Meeting) -> Line:
     reasons = []
     for address in meeting.addresses:
         try:
-            connection = _authenticated(
+            sock = _authenticated(
                 socket.create_connection((address, meeting.port), timeout=5.0), meeting.token, answers_first=True
             )
         except (OSError, EOFError, AuthenticationError) as error:
             reasons.append(f"{address}: {error}")
         else:
-            return Line(connection)
+            return Line(sock)
     raise SynkhronosError(f"the first host cannot be reached at port {meeting.port}: {'; '.join(reasons)}")
 
 
-def _authenticated(sock: socket.socket, token: bytes, answers_first: bool = False) -> Any:
-    """Return the connection over a socket, whose peer has proved that it knows the token.
+def _authenticated(sock: socket.socket, token: bytes, answers_first: bool = False) -> socket.socket:
+    """Return a socket, whose peer has proved that it knows the token.
 
     Raises
     ------
@@ -207,20 +248,19 @@ def _authenticated(sock: socket.socket, token: bytes, answers_first: bool = Fals
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", ANSWER_TIMEOUT_S, 0))
     _watch(sock)
-    connection: Any = Connection(sock.detach())
-    try:
-        if answers_first:
-            answer_challenge(connection, token)
-            deliver_challenge(connection, token)
-        else:
-            deliver_challenge(connection, token)
-            answer_challenge(connection, token)
-        with socket.socket(fileno=os.dup(connection.fileno())) as same:
-            same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    with Connection(os.dup(sock.fileno())) as connection:
+        try:
+            if answers_first:
+                answer_challenge(connection, token)
+                deliver_challenge(connection, token)
+            else:
+                deliver_challenge(connection, token)
+                answer_challenge(connection, token)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+        except BaseException:
+            sock.close()
+            raise
+    return sock
 
 
 def _watch(sock: socket.socket) -> None:

@@ -102,7 +102,11 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if os.getppid() != keeper:
             os._exit(0)
 
-    policy = WaitPolicy.of_processes(config.size, config.budget, bool(config.cores))
+    policy = (
+        WaitPolicy.of_processes(config.size, config.budget, bool(config.cores))
+        if config.hosts is None
+        else WaitPolicy.of_hosts()
+    )
     pool = Pool(config.rank, fd=fds[config.rank], taken=config.taken)
     pools: Dict[int, Union[int, Pool]] = {**fds, config.rank: pool}
     context = RankContext.create(config.rank, config.root, block, pool, pools, watch, policy, config.hosts)
@@ -110,7 +114,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if ident != config.rank:
             os.close(fd)  # the context has its own
     channel = RankEnd(block, config.rank, pool, context.pools, policy)
-    if config.hosts is not None and config.hosts.own > 0:
+    if config.hosts is not None:
         context.promises = channel.promise
     if config.heals:
         context.promises, context.deposits = channel.promise, Deposits.of(context)

@@ -1,0 +1,73 @@
+"""The bell, which wakes a process that waits in ``poll``."""
+
+import os
+import select
+
+from synkhronos.sync.barrier import Barrier
+from synkhronos.sync.bell import Bell
+from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.hosts import Hosts
+from synkhronos.sync.semaphore import WaitPolicy
+
+
+def has_rung(bell, seconds=0.0):
+    poll = select.poll()
+    poll.register(bell, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
+
+
+def test_it_rings_until_it_is_cleared():
+    bell = Bell()
+    assert not has_rung(bell)
+    bell.clear()  # does not wait
+    for _ in range(3):
+        bell.release()
+    assert has_rung(bell) and has_rung(bell)
+    bell.clear()
+    assert not has_rung(bell)
+
+
+def test_another_process_rings():
+    bell = Bell()
+    pid = os.fork()
+    if pid == 0:
+        Bell(bell.fileno()).release()
+        os._exit(0)
+    try:
+        assert has_rung(bell, 30)
+    finally:
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_it_holds_a_descriptor_of_its_own():
+    bell = Bell()
+    other = Bell(bell.fileno())
+    fds = bell.fileno(), other.fileno()
+    assert len(set(fds)) == 2 and not any(os.get_inheritable(fd) for fd in fds)
+    identity = os.readlink(f"/proc/self/fd/{fds[1]}")
+    assert "eventfd" in identity
+    other.release()
+    assert has_rung(bell)
+    del other
+    assert not os.path.exists(f"/proc/self/fd/{fds[1]}")
+
+
+def test_what_is_meant_for_another_host_rings():
+    hosts = Hosts.of_counts(("a", "b"), (2, 1))
+    block = ControlBlock(3, hosts=hosts)
+    seen_elsewhere = ControlBlock(3, os.dup(block.fd), hosts, block.bridge.fileno())
+    block.releases[1].release()
+    assert not has_rung(block.bridge)
+    seen_elsewhere.commands[2].release()
+    assert has_rung(block.bridge)
+
+
+def test_clearing_a_barrier_leaves_what_has_rung_to_the_bridge():
+    hosts = Hosts.of_counts(("a", "b"), (2, 1))
+    block = ControlBlock(3, hosts=hosts)
+    root = Barrier(block, 0, 0, lambda: None, WaitPolicy.of_hosts())
+    root.begin(1)
+    root.abort()
+    root.clear()
+    assert has_rung(block.bridge)
+    assert not block.releases[1].try_acquire()
