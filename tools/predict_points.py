@@ -6,8 +6,8 @@ divide among them. The machine is two cores; three and four ranks share them. On
 and all hosts are pretended on these two cores, so that they share them, too.
 
 The points of ``uneven`` are a second list, committed later and before any of them was measured. Of the first list only
-those of ``sequences`` have ranks that wait long for each other, with waits of up to 39 % of a step: too little to show by
-the bounds alone, of which the larger is 40 %, that a model without waiting is wrong.
+those of ``sequences`` have ranks that wait long for each other, up to 39 % of a step: too little to show by the bounds
+alone, of which the larger is 40 %, that a model without waiting is wrong.
 """
 
 from typing import NamedTuple
