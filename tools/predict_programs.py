@@ -12,6 +12,7 @@ program        a step
 ``resnet20``   three commands again
 ``lstm``       one function as ``cnn``'s, and `STEPS_OF_COMMAND` steps in one command
 ``sequences``  a function without gradients: a recurrent network that reads sequences of very different lengths
+``uneven``     the same with lengths that differ more
 =============  =================================================================================================
 
 Functions are built once, and several sessions follow each other with the same ones.
@@ -34,8 +35,8 @@ import synkhronos as synk  # noqa: E402 (it prepares Theano)
 SECONDS, MIN_STEPS, MAX_STEPS, WARM_UP_STEPS = 1.5, 24, 200, 3
 STEPS_OF_COMMAND = 10
 
-#: Of sequences: their number of lengths, the median, the standard deviation of the logarithm, and units.
-LENGTHS, MEDIAN_LENGTH, LENGTHS_SPREAD, UNITS = 200, 100, 1.0, 64
+#: Of sequences: their number of lengths, the median, the standard deviation of the logarithm by program, and units.
+LENGTHS, MEDIAN_LENGTH, LENGTHS_SPREAD, UNITS = 200, 100, {"sequences": 1.0, "uneven": 1.5}, 64
 
 
 class ThreeCommands:
@@ -102,14 +103,14 @@ class InSteps(InOne):
 class Sequences(ThreeCommands):
     """A recurrent network that is not trained; all rows of a rank are of one length, another one in each step."""
 
-    def __init__(self):
+    def __init__(self, spread):
         import theano
         import theano.tensor as T
 
         random = np.random.RandomState(5)
         quantiles = (np.arange(LENGTHS) + 0.5) / LENGTHS
         normal = np.sort(random.standard_normal(100_000))[(quantiles * 100_000).astype(int)]
-        self.lengths = np.round(MEDIAN_LENGTH * np.exp(LENGTHS_SPREAD * normal)).astype("int32")
+        self.lengths = np.round(MEDIAN_LENGTH * np.exp(spread * normal)).astype("int32")
         self.of_bucket = 64
         weights = theano.shared((random.randn(UNITS, UNITS) / np.sqrt(UNITS)).astype("float32"), "weights")
         x, lengths = T.fmatrix("x"), T.ivector("lengths")
@@ -142,8 +143,8 @@ class Sequences(ThreeCommands):
 
 def make(name):
     """Return a program."""
-    if name == "sequences":
-        return Sequences()
+    if name in LENGTHS_SPREAD:
+        return Sequences(LENGTHS_SPREAD[name])
     from benchmarks import demo_networks
     from benchmarks.lstm import lstm
 

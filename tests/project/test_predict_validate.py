@@ -31,7 +31,7 @@ def test_no_point_is_in_both_halves():
 
 def test_what_the_points_are():
     assert len(points.TESTED) >= 30
-    assert {point.program for point in points.TESTED} == {"mlp", "cnn", "resnet20", "lstm", "sequences"}
+    assert {point.program for point in points.TESTED} == {"mlp", "cnn", "resnet20", "lstm", "sequences", "uneven"}
     assert {point.program for point in points.FITTED} == {point.program for point in points.TESTED}
     for program in {point.program for point in points.TESTED}:
         assert {1, 2, 3, 4} <= {point.ranks for point in points.TESTED if point.program == program}
