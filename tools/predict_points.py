@@ -5,9 +5,10 @@ bounds is improved, not the list. A point is a program with a number of ranks an
 divide among them. The machine is two cores; three and four ranks share them. On several hosts there is a rank on each,
 and all hosts are pretended on these two cores, so that they share them, too.
 
-The points of ``uneven`` are a second list, committed later and before any of them was measured in earnest (they were tried
-once on a busy machine, which showed nothing; nothing was changed after that). Of the first list only those of ``sequences`` have ranks that wait long for each other, up to 39 % of a step: too little to show by the bounds
-alone, of which the larger is 40 %, that a model without waiting is wrong.
+The points of ``uneven`` are a second list, committed later and before any of them was measured in earnest (they were
+tried once on a busy machine, which showed nothing; nothing was changed after that). Of the first list only those of
+``sequences`` have ranks that wait long for each other, up to 39 % of a step: too little to show by the bounds alone, of
+which the larger is 40 %, that a model without waiting is wrong.
 """
 
 from typing import NamedTuple
