@@ -19,7 +19,10 @@ from synkhronos import trace
 from synkhronos.runtime.channel import RankEnd
 
 #: What no rank but the master passes, and what programs of the NumPy engine on one host do not.
-NOT_OF_RANKS = ("MasterEnd", "GraphEngine", "Loader", "Pass", "Fetcher", "RankEnd.promise")
+NOT_OF_RANKS = (
+    *("MasterEnd", "GraphEngine", "Loader", "Pass", "Fetcher", "RankEnd.promise"),
+    *("Session", "Function", "Arguments"),  # where the program calls
+)
 
 #: The points that a rank passes, and its steps: before and after each.
 OF_RANKS = [point for point in trace.POINTS if not {point.owner.__name__, point.label} & {*NOT_OF_RANKS}]
