@@ -71,27 +71,41 @@ def ip(*lines):
 
 def supervise(config):
     """Start the switch, and end it when the test process closes its pipe or dies."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit() if os.getppid() != config["parent"] else None)
-    signal.signal(signal.SIGCHLD, lambda *_: sys.exit(1))  # the switch has failed
+    signal.signal(signal.SIGTERM, lambda *_: stop() if os.getppid() != config["parent"] else None)
+    signal.signal(signal.SIGCHLD, lambda *_: stop(1))  # the switch has failed
     switch = 0
     try:
-        checked(libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0))
-        if os.getppid() != config["parent"]:
-            return
-        checked(libc.unshare(CLONE_NEWPID))  # which is for children
-        switch = os.fork()
-        if not switch:
-            live(run_switch, config)
-        os.close(1)  # which only the switch writes to
-        # The processes that a test forks inherit the other end of this pipe; the signal comes in spite of them.
-        while os.read(0, 1024):
-            pass
-    finally:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            checked(libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0))
+            if os.getppid() != config["parent"]:
+                return
+            checked(libc.unshare(CLONE_NEWPID))  # which is for children
+            switch = os.fork()
+            if not switch:
+                live(run_switch, config)
+            os.close(1)  # which only the switch writes to
+            # The processes that a test forks inherit the other end of this pipe; the signal comes in spite of them.
+            while os.read(0, 1024):
+                pass
+        finally:
+            hear_nothing()
+    finally:  # whichever came first, the other one does not come in here any more
         if switch:
             os.kill(switch, signal.SIGKILL)
             os.waitpid(switch, 0)  # returns when all processes of all hosts are gone
         shutil.rmtree(config["folder"], ignore_errors=True)
+
+
+def hear_nothing():
+    """Be ended by no signal but SIGKILL."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def stop(status=0):
+    """End, once."""
+    hear_nothing()
+    sys.exit(status)
 
 
 def live(run, *arguments):
