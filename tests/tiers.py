@@ -80,7 +80,9 @@ RULES = (
     Rule("thorough", "tests/collectives/", r"arguments.*2 hosts-|many_variables.*2 hosts-"),
     Rule("thorough", "tests/functions/", r"\[(?!.*test_steps).*2 hosts-"),
     Rule("thorough", "tests/replication/", r"2 hosts-"),
-    Rule("thorough", "tests/gpu/", r"^(?!.*\[hosts)"),
+    # On devices, which compile everything once more, all but what collectives and means are made of.
+    Rule("thorough", "tests/gpu/", r"^(?!.*\[(hosts|mean|collectives)\])"),
+    Rule("long", "tests/gpu/", r"\[(mean|collectives)\]"),
     # Hosts that believe something else than the others have to be started for each.
     Rule("thorough", "tests/program/test_data_over_hosts.py", "too_large|more_ranks|versions|its_own_file"),
     Rule("long", "tests/program/test_data_over_hosts.py", "folders_of_their_own"),
@@ -96,13 +98,15 @@ RULES = (
     Rule(
         "thorough",
         "tests/demos/test_lasagne_mnist.py",
-        "all_programs_compute_the_same|cnn_learns|go_on_from_a_checkpoint|wrong_parallel_program",
+        "all_programs_compute_the_same|cnn_learns|same_ranks_go_on_from_a_checkpoint|wrong_parallel_program",
     ),
+    Rule("long", "tests/demos/test_lasagne_mnist.py", "other_ranks_go_on_from_a_checkpoint"),
     Rule(
         "thorough",
         "tests/demos/test_resnet.py",
-        "losses_of_a_wrong_program|go_on_from_a_checkpoint|table_adds_up|without_batch_norm_the|of_all_ranks_the",
+        "losses_of_a_wrong_program|same_ranks_go_on|of_all_ranks_the",
     ),
+    Rule("long", "tests/demos/test_resnet.py", "other_ranks_go_on|table_adds_up|without_batch_norm_the"),
     Rule("thorough", "tests/demos/test_demos.py", r"short_demo\[(0[23456]|.*-1\])"),
     Rule("thorough", "tests/engines/test_import_fixes.py", "real_theano_computes"),
     # A program of each family; and of each rule, and each kind of output, one kind of ranks.
@@ -197,7 +201,8 @@ RULES = (
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`;
     # of processes, two ranks, and in collectives three whose root is in the middle.
     Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b|fork-(1-root0|3-root2)\b"),
-    Rule("thorough", "tests/functions/test_steps_on_processes.py", "memory_does_not_grow"),
+    Rule("thorough", "tests/functions/test_steps_on_processes.py", r"memory_does_not_grow\[theano"),
+    Rule("long", "tests/functions/test_steps_on_processes.py", r"memory_does_not_grow\[numpy"),
     # Of every rule and every failure, one kind of ranks is enough.
     Rule("thorough", "tests/functions/test_collectives_inside.py", r"threads-1|of_lasagne\[fork.*(mentum|ada.*a|rmsp)"),
     Rule(
