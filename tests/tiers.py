@@ -104,7 +104,7 @@ RULES = (
     Rule(
         "thorough",
         "tests/demos/test_resnet.py",
-        "losses_of_a_wrong_program|same_ranks_go_on|of_all_ranks_the",
+        "losses_of_a_wrong_program|of_all_ranks_the",
     ),
     Rule("long", "tests/demos/test_resnet.py", "other_ranks_go_on|table_adds_up|without_batch_norm_the"),
     Rule("thorough", "tests/demos/test_demos.py", r"short_demo\[(0[23456]|.*-1\])"),
