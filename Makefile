@@ -38,11 +38,12 @@ test: install
 	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (six to eight minutes on two cores)"
 	$(PYTEST) -m "not thorough and not long"
 
-# What of make test depends on the engine, and make quick with the NumPy of its environment; QUICK= leaves that out.
+# What of make test depends on the engine, and make quick with the NumPy of its environment; QUICK= leaves that out, and TESTS=
+# says which folders.
 QUICK ?= or quick
 test-engine: install
 	@echo "make test-engine: what make test has for $(CHOSEN_ENGINE), and make quick (up to six minutes on two cores)"
-	$(PYTEST) -m "($(CHOSEN_ENGINE) $(QUICK)) and not thorough and not long"
+	$(PYTEST) -m "($(CHOSEN_ENGINE) $(QUICK)) and not thorough and not long" $(TESTS)
 
 test-hosts: install-hosts
 	@echo "make test-hosts: several hosts, by Open MPI and MPICH, on pretend hosts if this is root (minutes)"

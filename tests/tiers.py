@@ -90,11 +90,13 @@ RULES = (
     Rule("thorough", "tests/healing/test_healed_trainings.py", r"\[2\]"),
     Rule("long", "tests/healing/test_healed_trainings.py", r"\[3\]"),
     # Pretend hosts, with MPI if it is there.
-    Rule("thorough", "tests/hosts/", r"^(?!test_bulk.*-2-1\])"),
+    Rule("thorough", "tests/hosts/", r"^(?!test_bulk.*-2-1\]|.*docker)"),
+    Rule("long", "tests/hosts/", "docker"),
     Rule("thorough", "tests/sabotage/test_pieces.py", r"\[hosts"),
     Rule("thorough", "tests/sabotage/test_sabotage_of_hosts.py"),
     # Programs that take a minute each, mostly for compiling; `make test` runs smaller ones.
-    Rule("thorough", "tests/demos/test_demos.py", "cnn_on_uneven_shards|wrong_parallel_program|mlp_of_the_demo"),
+    Rule("thorough", "tests/demos/test_demos.py", "wrong_parallel_program|mlp_of_the_demo"),
+    Rule("long", "tests/demos/test_demos.py", "cnn_on_uneven_shards|mlp_learns"),
     Rule(
         "thorough",
         "tests/demos/test_lasagne_mnist.py",
@@ -140,8 +142,8 @@ RULES = (
     ),
     Rule("thorough", "tests/extensions/rules/test_resuming.py", r"to_the_bit.*-(0|5|9)\]|another_number.*-[14]\]"),
     # Of the rules on digits, one; with eight ranks, at length.
-    Rule("thorough", "tests/extensions/rules/test_digits.py", r"_learns_.*-[24]\]|never_exchange"),
-    Rule("long", "tests/extensions/rules/test_digits.py", r"_learns_.*\[(?!LocalSGD).*-8\]"),
+    Rule("thorough", "tests/extensions/rules/test_digits.py", r"_learns_.*-2\]|never_exchange"),
+    Rule("long", "tests/extensions/rules/test_digits.py", r"_learns_.*(-4|\[(?!LocalSGD).*-8)\]"),
     # Of every model, two ranks.
     Rule(
         "thorough",
@@ -161,7 +163,7 @@ RULES = (
         r"examples_of_page\[(porting|exact|training|batches|large|communicating|asynchronous|first|loading|trouble)",
     ),
     Rule("thorough", "tests/cli/test_doctor.py", "test_command_line"),
-    Rule("thorough", "tests/demos/test_demos.py", r"mlp_learns|every_rule_trains\[wrong"),
+    Rule("thorough", "tests/demos/test_demos.py", r"every_rule_trains\[wrong"),
     Rule("thorough", "tests/functions/test_compare.py", "the_command_line"),
     Rule("thorough", "tests/functions/test_function_variants.py", "peak_memory"),
     Rule("thorough", "tests/sabotage/test_notebook.py", "restarted"),
