@@ -291,6 +291,8 @@ class Bench:
                     timeout=None,
                     pin=False,
                     threads=None,
+                    heal=None,
+                    standby=True,
                 ),
             ),
         ]

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
+import random
 import signal
+import threading
 import time
 from collections import Counter
-from typing import Any, Iterable, List
+from typing import Any, Dict, Iterable, List
 
+import numpy as np
 from everyday import Wrong
 
+import synkhronos as synk
+from pieces.endurance import check_same, measure
 from pieces.kills import Victims
 from pieces.report import Row, check_nothing_left, clean, scaled
 from synkhronos.program.program import PROGRAM
+from synkhronos.testing import numpy_engine as engine
 
 HEALINGS, LEAST = 1000, 5
+
+#: Steps in one session, and after how many of them a rank is killed.
+STEPS, EVERY = 1000000, 10000
 
 
 def heal(victims: Victims, count: int, least: int, progress: Any, operations_hit: Iterable[str] = ()) -> List[Row]:
@@ -53,6 +64,48 @@ def heal(victims: Victims, count: int, least: int, progress: Any, operations_hit
     ]
 
 
+def soak(count: int, progress: Any, seed: int = 1) -> Row:
+    """Make very many steps in one session, of whose other ranks one is killed again and again: nothing grows."""
+    rng, every = random.Random(seed), min(EVERY, count)
+    w, x = engine.shared(np.zeros(3), "w"), engine.variable("x", "float64", 1)
+    f = synk.function([x], (engine.mean(x), "avg"), updates=[(w, w + 1)], exact=False)
+    values = np.random.RandomState(seed).randint(0, 1000, 4096) / 8.0  # all means are exact
+    synk.fork(3, heal=count)
+    data = synk.data(values)
+    held: List[Dict[str, int]] = []
+    kills = 0
+    for done in range(0, count, every):
+        batches = np.array([rng.sample(range(len(values)), 4) for _ in range(every)])
+        timer = threading.Timer(rng.uniform(0, 0.3), _kill, [1 + kills % 2])
+        timer.start()
+        means = f.steps(data, batches=batches)
+        timer.join()
+        kills += 1
+        if not np.array_equal(means, values[batches].mean(axis=1)):
+            raise Wrong(f"outputs of the steps from {done} on")
+        if not np.array_equal(synk.gather(w, nd_up=1), np.full((3, 3), done + float(every))):
+            raise Wrong(f"values after {done + every} steps: {synk.gather(w, nd_up=1)}")
+        gc.collect()
+        held.append(measure(os.getpid()))
+        if len(held) > 10:
+            check_same(f"the master after {done + every} steps", held[10], held[-1])
+        progress("steps in which ranks are replaced", done + every, count)
+    healed = len(PROGRAM.current().healing.deaths)
+    if healed < kills - 1:
+        raise Wrong(f"{healed} of {kills} deaths were repaired")
+    synk.close()
+    check_nothing_left()
+    words = f"{healed} ranks replaced; memory, files and threads of the master the same; all values those of NumPy"
+    return Row(f"steps of one session (3 ranks), a rank is killed every {every:,}", count, clean([words]))
+
+
+def _kill(rank: int) -> None:
+    try:
+        os.kill(PROGRAM.current().launcher.pid(rank), signal.SIGKILL)
+    except (OSError, synk.SynkhronosError):  # another process is just taking its place
+        pass
+
+
 class _Log(logging.Handler):
     """Notes when the log says that a death was repaired, and in which command."""
 
@@ -70,5 +123,7 @@ class _Log(logging.Handler):
 def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     """Run the piece."""
     rows = heal(Victims(seed, heal=1), scaled(HEALINGS, scale), int(LEAST * scale), progress)
+    PROGRAM.shut_down()
+    rows.append(soak(scaled(STEPS, scale), progress, seed))
     PROGRAM.shut_down()
     return rows
