@@ -35,7 +35,7 @@ quick: install
 	$(PYTEST) -m quick
 
 test: install
-	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (six to eight minutes on two cores)"
+	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (eight to eleven minutes on two cores)"
 	$(PYTEST) -m "not thorough and not long"
 
 # What of make test depends on the engine, and make quick with the NumPy of its environment; QUICK= leaves that out, and TESTS=
