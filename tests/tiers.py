@@ -81,8 +81,8 @@ RULES = (
     Rule("thorough", "tests/functions/", r"\[(?!.*test_steps).*2 hosts-"),
     Rule("thorough", "tests/replication/", r"2 hosts-"),
     # On devices, which compile everything once more, all but what collectives and means are made of.
-    Rule("thorough", "tests/gpu/", r"^(?!.*\[(hosts|mean|collectives)\])"),
-    Rule("long", "tests/gpu/", r"\[(mean|collectives)\]"),
+    Rule("thorough", "tests/gpu/", r"^(?!.*\[(hosts|mean|collectives|forms|0[2-6].*)\])"),
+    Rule("long", "tests/gpu/", r"\[(mean|collectives|forms|0[2-6].*)\]"),
     # Hosts that believe something else than the others have to be started for each.
     Rule("thorough", "tests/program/test_data_over_hosts.py", "too_large|more_ranks|versions|its_own_file"),
     Rule("long", "tests/program/test_data_over_hosts.py", "folders_of_their_own"),
@@ -199,7 +199,8 @@ RULES = (
         "tests/project/test_benchmarks.py",
         r"asynchronous_runs|test_training|test_runs\[(exact|rules|start|steps)",
     ),
-    Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong|the_whole_program"),
+    Rule("thorough", "tests/demos/test_second_order.py", "checks_tell_right_from_wrong"),
+    Rule("long", "tests/demos/test_second_order.py", "the_whole_program"),
     # Of the worlds of threads, two ranks, and three whose root is in the middle or the last, are enough for `make test`;
     # of processes, two ranks, and in collectives three whose root is in the middle.
     Rule("thorough", "tests/", r"(?<!fork-)\b(1-root0|2-root1|3-root0)\b|fork-(1-root0|3-root2)\b"),
@@ -217,7 +218,12 @@ RULES = (
     # Interrupts and deaths at every step; `make test` has some of each kind.
     Rule("thorough", "tests/sabotage/test_ctrl_c.py", r"-2-group\]|-master\]|killed\[.*-9\]"),
     Rule("thorough", "tests/sabotage/test_kills.py", "kill_at_every_step"),
-    Rule("thorough", "tests/sabotage/test_kills_in_rules.py", r"-30\]|\[(?!EASGD|DiLoCo later|DASO)"),
+    Rule(
+        "thorough",
+        "tests/sabotage/test_kills_in_rules.py",
+        r"\[(EASGD|DASO)-30|\[(?!EASGD|DiLoCo later|DASO).*(?<!-30)\]",
+    ),
+    Rule("long", "tests/sabotage/test_kills_in_rules.py", r"\[(?!EASGD|DASO).*-30\]"),
     Rule("thorough", "tests/sabotage/test_pieces.py"),
     Rule("long", "tests/sabotage/test_sessions.py", "300_sessions"),
     # What takes longest of all, so that `make test` stays within six minutes; something like each of them stays there.
