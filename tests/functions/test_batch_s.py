@@ -164,8 +164,6 @@ def test_after_scatter_with_uneven_lengths(world, words, shards):
                 f(batch_s=[n_rows // 3])
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")  # NumPy's, of the mean of no rows, in the threads of ranks
-@pytest.mark.filterwarnings("ignore:Mean of empty slice")
 def test_a_rank_whose_data_is_empty_makes_no_call(make_world, words_of):
     for launcher, engine in [("threads", "numpy"), *(("fork", engine) for engine in INSTALLED)]:
         world, words = make_world(launcher, 3, 1, engine), words_of(engine)
