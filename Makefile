@@ -31,7 +31,7 @@ demo: install
 	$(BIN) -m synkhronos demos/$(if $(filter pytensor,$(CHOSEN_ENGINE)),train_mnist_pytensor.py,train_mnist.py)
 
 quick: install
-	@echo "make quick: what needs neither an engine nor many processes (under a minute)"
+	@echo "make quick: what needs neither an engine nor many processes (two minutes)"
 	$(PYTEST) -m quick
 
 test: install
