@@ -43,7 +43,7 @@ test: install
 QUICK ?= or quick
 test-engine: install
 	@echo "make test-engine: what make test has for $(CHOSEN_ENGINE), and make quick (up to six minutes on two cores)"
-	$(PYTEST) -m "($(CHOSEN_ENGINE) $(QUICK)) and not thorough and not long" $(TESTS)
+	$(PYTEST) $(strip -m "($(CHOSEN_ENGINE) $(QUICK)) and not thorough and not long" $(TESTS))
 
 test-hosts: install-hosts
 	@echo "make test-hosts: several hosts, by Open MPI and MPICH, on pretend hosts if this is root (minutes)"
