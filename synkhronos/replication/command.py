@@ -150,7 +150,7 @@ class Rejoin(Command):
         for item in self.shareds:
             value = None
             if item.storage_of is None:
-                deposit = self.held[context.rank].get(item.number)
+                deposit = self.held[context.rank][item.number]
                 value = context.deposits.take(("shared", item.number), item.number, deposit)
             found[item.number], _ = source.shared(item, found, context.rank, context.size, value)
         context.registry.add(found.values(), ())

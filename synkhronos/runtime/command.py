@@ -164,7 +164,7 @@ class Stop(Command):
         context.stopped = True
 
 
-class Deposit(Command):
+class DepositValues(Command):
     """Deposit the values of variables, which functions may change from now on, or have changed: see `deposits`.
 
     Parameters

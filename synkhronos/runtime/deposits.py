@@ -17,7 +17,7 @@ master, whose death ends everything, puts copies aside for that instead, when a 
 from __future__ import annotations
 
 import pickle
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -156,11 +156,11 @@ class Deposits:
             elif entry.number in self._pickled:
                 entry.cell[0] = pickle.loads(self._pickled[entry.number])
 
-    def take(self, key: Key, number: int, deposit: Optional[Deposit]) -> Any:
+    def take(self, key: Key, number: int, deposit: Deposit) -> Any:
         """Return the value that the rank before this one has deposited; this one has deposited it from now on."""
         if not isinstance(deposit, Handle):
-            self._pickled[number] = deposit or b""
-            return None if deposit is None else pickle.loads(deposit)
+            self._pickled[number] = deposit
+            return pickle.loads(deposit)
         array = self._pool.adopt(deposit)
         self._transport.take_over(key, array)
         return array

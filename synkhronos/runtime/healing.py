@@ -63,9 +63,9 @@ class Healing:
             if answer.deposits:
                 self.held[answer.rank].update(answer.deposits)
 
-    def set_undeposited(self, numbers: Sequence[int]) -> None:
-        """Note which values are deposited nowhere for now."""
-        self._undeposited = set(numbers)
+    def set_deposited(self, numbers: Sequence[int], are_deposited: bool) -> None:
+        """Note that the values of variables are deposited on all ranks, or that some are nowhere for now."""
+        (self._undeposited.difference_update if are_deposited else self._undeposited.update)(numbers)
 
     def forget(self, thing: Tuple[str, int]) -> None:
         """Forget a function or a variable that the program has dropped."""

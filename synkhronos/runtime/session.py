@@ -43,7 +43,7 @@ from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from ..transports.layouts import EAGER_BYTES
 from .channel import MasterEnd
-from .command import Answer, Command, Deposit, Envelope, Stop
+from .command import Answer, Command, DepositValues, Envelope, Stop
 from .context import RankContext
 from .deposits import Deposits
 from .exit_status import LOST
@@ -226,9 +226,9 @@ class Session:
     def _deposit(self, numbers: Sequence[int]) -> None:
         """Have all ranks deposit values that they have changed by themselves."""
         assert self.healing is not None
-        self.healing.set_undeposited(numbers)
-        self._execute_and_heal(Deposit(numbers), self.timeout)
-        self.healing.set_undeposited(())
+        self.healing.set_deposited(numbers, False)
+        self._execute_and_heal(DepositValues(numbers), self.timeout)
+        self.healing.set_deposited(numbers, True)
 
     def _given_up(self) -> SynkhronosError:
         """End the session, and return why the results cannot come."""

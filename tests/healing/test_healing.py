@@ -15,6 +15,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import DepositValues
 from synkhronos.testing import numpy_engine as engine
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -402,3 +403,29 @@ def test_a_profile_has_what_both_processes_did(tmp_path):
     timeline = json.loads((tmp_path / "profile" / "timeline.json").read_text())
     names = [event["name"] for event in timeline["traceEvents"] if event["ph"] == "X" and event["pid"] == 1]
     assert names.count("step") >= 19 and names.count("a new rank") == 1  # one may have been killed in the middle
+
+
+def test_what_could_not_be_deposited_stays_so(monkeypatch):
+    """Whatever else is deposited later: a successor would have older values of it."""
+    synk.fork(2, heal=3)
+    w, v, x = engine.shared(np.zeros(2), "w"), engine.shared(np.zeros(2), "v"), engine.variable("x", "float64", 1)
+    y = engine.apply(refuse_sevens, x, dtype="float64", ndim=1)
+    f, g = (synk.function([x], (y, "gather"), updates=[(each, each + 1)], exact=False) for each in (w, v))
+    session, batches = PROGRAM.session, [[i, i + 1] for i in range(19)]
+    execute = type(session)._execute_and_heal
+
+    def fail_once(self, command, timeout):
+        if type(command) is DepositValues:
+            monkeypatch.undo()
+            raise synk.SharedMemoryError("no memory for the copy")
+        return execute(self, command, timeout)
+
+    monkeypatch.setattr(type(session), "_execute_and_heal", fail_once)
+    with pytest.raises(synk.SharedMemoryError, match="for the copy"):
+        f.steps(np.arange(20.0), batches=batches)
+    with pytest.raises(Exception, match="seven"):
+        g.steps(np.arange(20.0), batches=batches)
+    kill(1)
+    with pytest.raises(synk.WorkerDied) as caught:
+        synk.gather(v)
+    assert "its values of w were not in shared memory" in str(caught.value.__notes__)
