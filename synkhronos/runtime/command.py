@@ -173,7 +173,7 @@ class DepositValues(Command):
         In the registry.
     """
 
-    title = "values put in safety"
+    title = "deposit of values"
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self.numbers = numbers
