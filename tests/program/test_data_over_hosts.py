@@ -180,7 +180,7 @@ def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
     f(ROWS[:4])
     for _ in range(2):
         with pytest.raises(
-            synk.WorkerError, match=r"(?s)rank 2 on host there raised .*host there.*needed \d+.*, free 4"
+            synk.WorkerError, match=r"(?s)rank [23] on host there raised .*host there.*needed \d+.*, free 4"
         ):
             ways.get(way, lambda: f(given))()
         assert [value.tolist() for value in synk.gather(w)] == [np.ones((2, 64)).tolist()] * 4  # no rank has begun
@@ -289,7 +289,7 @@ def test_every_host_opens_its_own_file(poor_host, numpy_words, sums, tmp_path):
         data = synk.data(path)
         for call in (f, lambda data: f.steps(data, batches=[range(9)]), lambda data: synk.scatter(w, data)):
             sentence = (
-                rf"rank 2 on host there raised ValueError: .*{path}.*[:;] put it where all hosts see it, or a copy"
+                rf"rank [23] on host there raised ValueError: .*{path}.*[:;] put it where all hosts see it, or a copy"
             )
             with pytest.raises(synk.WorkerError, match=sentence):
                 call(data)

@@ -14,7 +14,7 @@ from pieces.report import Row, check_nothing_left, clean, scaled
 from synkhronos.errors import WorkerDied
 from synkhronos.program.program import PROGRAM
 
-KILLS, LEAST = 3000, 20
+KILLS, LEAST = 10000, 20
 
 #: Seconds in which a death must be told.
 TOLD = 1.0
