@@ -42,6 +42,7 @@ PIECES = (
     "objects",
     "channel",
     "arguments",
+    "training_arguments",
     "theano_arguments",
     "endurance",
     "hosts",

@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..selection import Indices, Rows, Selection, parse, parse_per_rank
 
+#: Batches that are read of what does not say how many it has, unless ``n_steps`` says how many to read.
+MOST_READ = 1 << 20
+
 _BATCHES = "a sequence of what {} takes, or a 2-D array of integers"
 
 
@@ -108,7 +111,7 @@ def read(batches: Any, n_steps: Optional[int], argument: str = "batches", of_one
         found = found[:n_steps]
     else:
         try:
-            found = list(islice(batches, n_steps))
+            found = listed(batches, n_steps, argument)
         except TypeError:
             if isinstance(batches, Iterable):
                 raise  # out of the program's own generator
@@ -119,6 +122,23 @@ def read(batches: Any, n_steps: Optional[int], argument: str = "batches", of_one
     if not len(found):
         raise ArgumentValueError(argument, "at least one batch", "none")
     return found  # type: ignore[no-any-return]
+
+
+def listed(batches: Any, n_steps: Optional[int] = None, argument: str = "batches") -> List[Any]:
+    """Return what is iterated over as a list, or the first ``n_steps`` of it.
+
+    Raises
+    ------
+    ArgumentValueError
+        If it has no end, as it seems.
+    """
+    if n_steps is not None or hasattr(batches, "__len__") and not isinstance(batches, range):
+        return list(islice(batches, n_steps))
+    found = list(islice(batches, MOST_READ + 1))
+    if len(found) > MOST_READ:
+        expected = f"at most {MOST_READ:,} from what has no length"
+        raise ArgumentValueError(argument, expected, "more", "say how many to read, by n_steps or itertools.islice")
+    return found
 
 
 def _flat(argument: str, expected: str, got: str) -> ArgumentTypeError:

@@ -641,7 +641,7 @@ class Function:
             As in a call; plain arrays go through shared memory once, whole.
         batches : sequence, optional
             For each step what ``batch`` takes in a call, or a 2-D array of integers with one row for each step.
-            Generators are read before the first step.
+            Generators are read before the first step, without ``n_steps`` at most 2**20 batches.
         batches_s : sequence, optional
             For each step what ``batch_s`` takes in a call.
         n_steps : int, optional

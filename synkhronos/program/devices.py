@@ -25,6 +25,8 @@ logger = logging.getLogger("synkhronos")
 class OpenDevices(Command):
     """Have every rank open its own device: the others first, so that the master opens none if one of them cannot.
 
+    When another process has taken the place of a rank, all meet again; those that have a device keep it.
+
     Parameters
     ----------
     names : list of str
@@ -49,8 +51,10 @@ class OpenDevices(Command):
         context.barrier.wait()
         if context.rank == context.root:
             opened = _open(engine, context.rank, name)
-        # pygpu is there now, which that module needs.
-        transport = importlib.import_module("synkhronos.transports.gpu").GpuTransport(context.transport, opened, name)
+        gpu = importlib.import_module("synkhronos.transports.gpu")  # pygpu is there now, which it needs
+        there = context.transport
+        host = there.disconnect() if isinstance(there, gpu.GpuTransport) else there
+        transport = gpu.GpuTransport(host, opened, name)
         transport.connect()
         context.transport = transport
 

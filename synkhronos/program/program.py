@@ -250,7 +250,8 @@ class Program:
                 if profiled is not None and hosts is not None:
                     set_clocks(session)
                 if devices is not None:
-                    session.run(OpenDevices(devices, hosts is not None), DEVICES_TIMEOUT_S)
+                    session.setup = OpenDevices(devices, hosts is not None)
+                    session.run(session.setup, DEVICES_TIMEOUT_S)
                 if profiled is not None:
                     profiled.outlive()
             except BaseException:

@@ -151,7 +151,7 @@ class Rejoin(Command):
             value = None
             if item.storage_of is None:
                 deposit = self.held[context.rank][item.number]
-                value = context.deposits.take(("shared", item.number), item.number, deposit)
+                value = context.deposits.take(item.number, deposit, item.on_device)
             found[item.number], _ = source.shared(item, found, context.rank, context.size, value)
         context.registry.add(found.values(), ())
         functions: List[FunctionEntry] = []

@@ -238,7 +238,8 @@ class Replicator(Replicas):
                 blueprint = _pickled(sent.engine, sent.variable, sent.engine.blueprint(sent.variable))
                 base = self._base_of(sent.engine, sent.variable)
                 storage_of = None if base is None or base is sent else base.number
-                shareds.append(SharedItem(number, sent.engine, blueprint, None, storage_of=storage_of))
+                on_device = self.session.context.shareds[number].on_device
+                shareds.append(SharedItem(number, sent.engine, blueprint, None, on_device, storage_of))
         functions = self._functions_items(pair for pair in self._functions.items() if pair[1] in there)
         return Rejoin(shareds, functions, held, plans)
 

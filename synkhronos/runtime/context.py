@@ -237,6 +237,7 @@ class RankContext:
                 results.bring(i, entry.engine.to_device, entry.reference())
         if self.deposits is not None:
             self.deposits.note(entries, results.release())
+            changes = (*changes, self.deposits.accept)
 
         def change() -> None:
             for entry, result in zip(entries, results.release()):

@@ -10,8 +10,9 @@ is never written to: functions work on copies, and what they leave is put beside
           ends      copy          [current]  [spare := copy]           current
           commit    copy          [spare  ]  [current]                 the other one
 
-So whenever a rank dies, all ranks can go back to where they were when the command began, and it is repeated. The
-master, whose death ends everything, puts copies aside for that instead, when a command begins.
+What lives on a device is copied to that memory before each commit. So whenever a rank dies, all ranks can go back to
+where they were when the command began, and it is repeated. The master, whose death ends everything, puts copies aside
+for that instead, when a command begins.
 """
 
 from __future__ import annotations
@@ -91,6 +92,9 @@ class Deposits:
 
     def _put_aside(self, entry: SharedEntry) -> None:
         value = entry.cell[0]
+        if entry.on_device:
+            self._aside[entry.number] = None, value.copy()
+            return
         if not _is_dense(value):
             self._pickled[entry.number] = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
             return
@@ -107,31 +111,43 @@ class Deposits:
         staged = []
         for entry in entries:
             value = entry.cell[0]
-            if _is_dense(value):
-                spare = self._transport.allocate(entry.key, value.shape, value.dtype)
-                copy_into(spare, value)
-                self.told[entry.number] = self._pool.handle(spare)
-                staged.append((entry, value, spare))
+            if _is_dense(value) or entry.on_device:
+                staged.append((entry, value, self._staged_copy(entry, value)))
             else:
                 self.told[entry.number] = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         self._staged = staged
+
+    def _staged_copy(self, entry: SharedEntry, value: Any) -> np.ndarray[Any, Any]:
+        value = entry.engine.to_host(value)
+        spare = self._transport.allocate(_key(entry.number, entry.on_device), value.shape, value.dtype)
+        copy_into(spare, value)
+        self.told[entry.number] = self._pool.handle(spare)
+        return spare
 
     def accept(self) -> None:
         """Deposit what was staged: the command is decided."""
         staged, self._staged = self._staged, []
         for entry, value, spare in staged:
-            self._transport.swap_in(entry.key, spare)
-            self._transport.pair(entry.key, value)
+            self._transport.swap_in(_key(entry.number, entry.on_device), spare)
+            if not entry.on_device:
+                self._transport.pair(entry.key, value)
         self._pickled.update((number, told) for number, told in self.told.items() if isinstance(told, bytes))
         self._entries = ()
 
     def note(self, entries: Iterable[SharedEntry], results: Iterable[Any]) -> None:
-        """Note that results will be the values of variables once the command is decided; they lie in the slots."""
+        """Note that results will be the values of variables once the command is decided; they lie in the slots.
+
+        Those on a device are staged: see `accept`.
+        """
         if self._is_root:
             return
+        staged = []
         for entry, result in zip(entries, results):
-            if result is not None:
+            if result is not None and entry.on_device:
+                staged.append((entry, result, self._staged_copy(entry, result)))
+            elif result is not None:
                 self.told[entry.number] = self._pool.handle(result)
+        self._staged = staged
 
     def tell(self, values: Iterable[Tuple[SharedEntry, Any]]) -> None:
         """Note that variables, new ones, will have these values, which do not come from the transport."""
@@ -145,30 +161,44 @@ class Deposits:
             return
         entries, self._entries, self._staged = self._entries, (), []
         for entry in entries:
-            current = None if self._is_root else self._transport.current(entry.key)
-            if current is not None:
+            current = None if self._is_root else self._transport.current(_key(entry.number, entry.on_device))
+            if current is not None and entry.on_device:
+                entry.cell[0] = entry.engine.to_device(entry.reference(), current)
+            elif current is not None:
                 entry.cell[0] = current.copy()
                 self._transport.pair(entry.key, entry.cell[0])
             elif entry.number in self._aside:
                 value, copy = self._aside[entry.number]
-                copy_into(value, copy)
+                if value is None:  # on a device, where a copy is made each time
+                    value = copy
+                else:
+                    copy_into(value, copy)
                 entry.cell[0] = value
             elif entry.number in self._pickled:
                 entry.cell[0] = pickle.loads(self._pickled[entry.number])
 
-    def take(self, key: Key, number: int, deposit: Deposit) -> Any:
-        """Return the value that the rank before this one has deposited; this one has deposited it from now on."""
+    def take(self, number: int, deposit: Deposit, on_device: bool) -> Any:
+        """Return the value that the rank before this one has deposited; this one has deposited it from now on.
+
+        On the host, also of a variable on a device.
+        """
         if not isinstance(deposit, Handle):
             self._pickled[number] = deposit
             return pickle.loads(deposit)
         array = self._pool.adopt(deposit)
-        self._transport.take_over(key, array)
+        self._transport.take_over(_key(number, on_device), array)
         return array
 
     def forget(self, number: int) -> None:
         """Let go of what is kept of a variable."""
         self._aside.pop(number, None)
         self._pickled.pop(number, None)
+        self._transport.forget(("deposit", number))
+
+
+def _key(number: int, on_device: bool) -> Key:
+    """Return what the transport knows the deposit by: of a value on a device it has another copy, for collectives."""
+    return ("deposit" if on_device else "shared", number)
 
 
 def _is_dense(value: Any) -> bool:

@@ -144,6 +144,8 @@ class Session:
             self.healing = Healing(heal, size)
             self.context.deposits = Deposits.of(self.context)
         self.closed: Optional[str] = None  # why, once it is
+        #: What all ranks have executed before anything else, and do again when another process is one of them.
+        self.setup: Optional[Command] = None
         #: Called once when the ranks have ended, while what they have left in the control block is there.
         self.at_end: Callable[[], object] = bool
         #: Serialises commands; also protects the memory in which calls share staged arguments.
@@ -596,6 +598,8 @@ class Session:
         self.context.barrier.clear()
         for rank in dead:
             self.launcher.replace(rank, healing.ranges(rank), self.pools)
+        if self.setup is not None:
+            self._execute(self.setup, JOIN_TIMEOUT_S)
         if self.context.replicas is not None:
             plans = {place: prepared.plan for place, prepared in self.context.plans.items()}
             held = {rank: healing.held[rank] for rank in dead}

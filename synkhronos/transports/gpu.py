@@ -51,6 +51,13 @@ class GpuTransport(Transport):
             level = logging.WARNING if self.device.startswith("cuda") else logging.INFO
             logger.log(level, "NCCL is not used (%s): arrays on devices go through the host's shared memory", self.why)
 
+    def disconnect(self) -> SharedMemoryTransport:
+        """Give the clique up, of which a rank may have died; return the transport for arrays on the host."""
+        if self.nccl is not None:
+            self.nccl.give_up()
+        self.nccl, self.why = None, "another one is being opened"
+        return self.host
+
     # -- this rank's arrays --------------------------------------------------------------------------------------
 
     def exchange(self, notice: Any) -> List[Any]:

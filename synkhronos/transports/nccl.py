@@ -256,9 +256,14 @@ class Clique:
                     self._look()
                     time.sleep(PAUSE)
         except BaseException:
-            self.broken = True  # what NCCL has given up cannot be used again
-            self.progress.abort()
+            self.give_up()
             raise
+
+    def give_up(self) -> None:
+        """Free the device from waiting for peers; what NCCL has given up cannot be used again."""
+        if not self.broken:
+            self.broken = True
+            self.progress.abort()
 
     # -- around NCCL's calls -------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ PARTS = {
     "nccl": [HERE + "/on_nccl.py"],
     "functions": [HERE + "/on_functions.py"],
     "in graph": [HERE + "/on_in_graph.py"],
+    "healing": [HERE + "/on_healing.py"],
     "profiles": [HERE + "/on_profiles.py"],
     "hosts": [HERE + "/on_hosts.py"],
     "collectives": ["tests/collectives", "-k", "fork and theano"],

@@ -25,6 +25,7 @@ SCALES = {
     "objects": 0.05,
     "channel": 0.02,
     "arguments": 0.02,
+    "training_arguments": 0.03,
     "theano_arguments": 0.05,
     "endurance": 0.001,
     "hosts": 0.006,

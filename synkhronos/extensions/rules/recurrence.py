@@ -25,6 +25,7 @@ import synkhronos as synk
 from synkhronos.collectives.arguments import checked
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
 from synkhronos.functions.asynchronous import run_asynchronously
+from synkhronos.functions.batches import listed
 from synkhronos.program.program import PROGRAM
 
 from .asynchronous import Exchange
@@ -137,7 +138,7 @@ class Rule(ABC):
         for name in refused & set(kwargs):
             hint = "call the function for each batch, and the rule after it"
             raise ArgumentValueError(name, "not to be given to run(), which steps through the batches", "it", hint)
-        batches = list(batches)
+        batches = listed(batches)
         if asynchronous:
             return self._run_asynchronously(args, kwargs, batches, record, staleness) if batches else []
         if record or staleness is not None:
@@ -369,9 +370,13 @@ def real(name: str, value: Any, expected: str, is_right: Callable[[float], bool]
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ArgumentTypeError(name, "a number", f"{value!r} of type {type(value).__name__}")
-    if not math.isfinite(value) or not is_right(float(value)):
+    try:
+        found = float(value)
+    except OverflowError:  # of an int, or of a fraction
+        found = math.inf
+    if not math.isfinite(found) or not is_right(found):
         raise ArgumentValueError(name, expected, str(value))
-    return float(value)
+    return found
 
 
 def _joined(function: Any, parts: List[Any], subset: Any) -> Any:

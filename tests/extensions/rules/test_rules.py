@@ -222,6 +222,8 @@ def test_easgd_has_the_bound_that_it_says(make_world, n):
     bound = 2 / (n + 1)
     with pytest.raises(ValueError, match=f"less than 2 / \\(n \\+ 1\\) = {bound:.4g}"):
         rules.EASGD(params=[w], alpha=bound)
+    with pytest.raises(ValueError, match="less than"):
+        rules.EASGD(params=[w], alpha=10**400)  # which is no float
     sizes = []
     for factor in (0.95, 1.05):
         rule = rules.EASGD(params=[w], every=1, alpha=0.95 * bound)

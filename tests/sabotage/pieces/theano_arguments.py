@@ -1,4 +1,4 @@
-"""Odd arguments of `function` and of the update rules with Theano: a typed error, Theano's own, or a function that works."""
+"""Odd arguments of `function`, `ops` and the update rules with Theano: a typed error, Theano's own, or what works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from synkhronos.program.program import PROGRAM
 import theano  # isort: skip  (not before synkhronos, which prepares it)
 import theano.tensor as T  # isort: skip
 
-CASES = 3000
+CASES = 4500
 
 N = 2
 
@@ -131,6 +131,34 @@ class Bench:
         rule(**given)
         return "done"
 
+    def in_graph(self, draw: random.Random) -> str:
+        """Divide rows, or reduce, inside a function, or give an operation a rule, with odd arguments or none."""
+        kind = draw.choice(["shard", "all_reduce", "rule"])
+        given: Dict[str, Any] = {
+            "shard": lambda: dict(v=self.rows, axis=0),
+            "all_reduce": lambda: dict(x=self.x.mean(), op=draw.choice(["avg", "sum"])),
+            "rule": lambda: dict(op=own_operation(), axes="nk,km->nm", linear=[0, 1], powers=None, reduce="sum"),
+        }[kind]()
+        right = dict(given)
+        for _ in range(draw.choice((0, 1, 1, 2))):
+            given[draw.choice(list(given))] = self.odd(draw)
+        made = getattr(synk.ops, kind)(**given)
+        made = made if isinstance(made, list) else [made]
+        if kind == "rule" or not all(isinstance(one, theano.Variable) for one in made):  # (there are other engines)
+            return "done"
+        result = synk.function([self.x], [one.sum() for one in made], mode=MODE, exact=True)(np.arange(6.0))
+        if all(given[name] is right[name] for name in right):
+            expected = 15.0 if kind == "shard" else 2.5  # as the serial function, as it is exact
+            if result != [expected]:
+                raise Wrong(f"{kind}: {result!r}, expected {expected}")
+            return "right"
+        return "done"
+
+
+def own_operation() -> Any:
+    """Return a class of operations that has no rule yet."""
+    return type("Own", (theano.Op,), {"__props__": ()})
+
 
 def is_theanos_own(error: BaseException) -> bool:
     """Tell whether Theano itself has raised it."""
@@ -151,6 +179,8 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
         try:
             if i % 3 == 0:
                 outcomes[bench.rule(draw)] += 1
+            elif i % 3 == 1:
+                outcomes[bench.in_graph(draw)] += 1
             else:
                 given = bench.right(draw)
                 for _ in range(draw.choice((0, 1, 1, 2))):
@@ -174,4 +204,10 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     check_nothing_left()
     PROGRAM.shut_down()
     told = ", ".join("{} {}".format(name, f"{number:,}") for name, number in outcomes.most_common())
-    return [Row("odd arguments of function() and of the update rules, with Theano", cases, clean([told]))]
+    return [
+        Row(
+            "odd arguments of function(), of operations in graphs and of the update rules, with Theano",
+            cases,
+            clean([told]),
+        )
+    ]
