@@ -116,9 +116,7 @@ def function(
         if isinstance(each, Sharded):
             got = f"{each.variable} as sharded along axis {each.axis}"
             raise ArgumentTypeError("bcast_inputs", "variables that go whole to every rank", got, "list it in inputs")
-    if not isinstance(kwargs.get("name"), (str, type(None))):  # it travels with every call
-        got = f"{kwargs['name']!r} of type {type(kwargs['name']).__name__}"
-        raise ArgumentTypeError("name", "a str", got)
+    signature.check_name(kwargs.get("name"))
     parsed = signature.parse_outputs(outputs)
     engine: Any = engines.find(_variables(inputs, bcast_inputs, parsed, updates)) or engines.default()
     if PROGRAM.session is not None and not PROGRAM.session.closed:

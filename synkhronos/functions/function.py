@@ -358,8 +358,10 @@ class Function:
         Raises
         ------
         TypeError
-            If ``swap`` has something other than shared variables of the same type, or the engine cannot copy.
+            If ``swap`` has something other than shared variables of the same type, ``name`` is no str, or the engine
+            cannot copy.
         """
+        signature.check_name(name)
         compiled, snapshot = self.engine.copy(
             self.compiled,
             self._variants.snapshot,

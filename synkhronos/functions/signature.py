@@ -52,6 +52,12 @@ class Outputs(NamedTuple):
     form: Form
 
 
+def check_name(name: Any) -> None:
+    """Refuse a name of a function, which travels with every call, that is neither a str nor None."""
+    if name is not None and not isinstance(name, str):
+        raise ArgumentTypeError("name", "a str", f"{name!r} of type {type(name).__name__}")
+
+
 def parse_outputs(outputs: Any) -> Outputs:
     """Take ``outputs`` apart: None, one output, a list, or a dict; each ``variable`` or ``(variable, op)``.
 

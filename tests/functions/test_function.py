@@ -418,6 +418,8 @@ def test_copies(two, words):
     assert value(f(ROWS)) == (ROWS + 4).tolist() and value(shared(ROWS)) == (ROWS + 5).tolist()
     with refuses(TypeError, "swap", "shared variables of the same type"):
         f.copy(swap={w: L.shared(np.zeros(3))})
+    with refuses(TypeError, "name", "a str"):
+        f.copy(name=3)
 
 
 def test_functions_can_be_pickled(two, words):

@@ -182,7 +182,6 @@ class Bench:
                 self.f.build_inputs,
                 lambda: dict(x=np.arange(3.0), b=1.0, force_cast=False, oversize=1.0, minibatch=False),
             ),
-            Call("copy", self.f.copy, lambda: dict(share_memory=False, name=None)),
             Call(
                 "function",
                 build,

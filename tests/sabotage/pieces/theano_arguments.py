@@ -131,6 +131,17 @@ class Bench:
         rule(**given)
         return "done"
 
+    def copied(self, draw: random.Random) -> str:
+        """Copy a function with odd arguments or none."""
+        given: Dict[str, Any] = dict(share_memory=False, swap=None, delete_updates=False, name=None)
+        for _ in range(draw.choice((0, 1, 1, 2))):
+            given[draw.choice(list(given))] = self.odd(draw)
+        copy = self.probe.copy(**given)
+        rows, mean = copy(np.arange(5.0))
+        if not np.array_equal(rows, 2 * np.arange(5.0)) or mean != 2.0:
+            raise Wrong(f"the copy: {rows!r}, {mean!r}")
+        return "right"
+
     def in_graph(self, draw: random.Random) -> str:
         """Divide rows, or reduce, inside a function, or give an operation a rule, with odd arguments or none."""
         kind = draw.choice(["shard", "all_reduce", "rule"])
@@ -180,7 +191,7 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
             if i % 3 == 0:
                 outcomes[bench.rule(draw)] += 1
             elif i % 3 == 1:
-                outcomes[bench.in_graph(draw)] += 1
+                outcomes[bench.copied(draw) if draw.random() < 0.2 else bench.in_graph(draw)] += 1
             else:
                 given = bench.right(draw)
                 for _ in range(draw.choice((0, 1, 1, 2))):
