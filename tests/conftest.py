@@ -1,6 +1,7 @@
 """What tests have in common: tiers, worlds of ranks to run in (see worlds.py), and the check that nothing stays behind."""
 
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -202,17 +203,25 @@ def find_leftovers():
 OVER_HOSTS = ("collectives", "functions", "program", "programs", "replication", "transports")
 
 
+#: Bytes of addresses, and files of tests, after which a process looks for garbage among all that it has made.
+MANY_ADDRESSES, MANY_FILES = 32 << 40, 20
+
+_files = itertools.count()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def settled(request):
     """What was made before is not looked at by every garbage collection: the library's own would take most of the time.
 
-    What has become garbage since it was frozen goes first. (An error that a test caught refers to itself and to a
-    session, whose pools reserve a TiB of addresses for each rank, of the 128 that a process has.)
+    Once in a while what has become garbage since it was frozen goes: it takes a second. (An error that a test caught
+    refers to itself and to a session, whose pools reserve a TiB of addresses for each rank, of the 128 that a process
+    has.)
     """
     if request.path.parent.name not in OVER_HOSTS:
         Meeting.end()
-    gc.unfreeze()
-    gc.collect()
+    if next(_files) % MANY_FILES == MANY_FILES - 1 or psutil.Process().memory_info().vms > MANY_ADDRESSES:
+        gc.unfreeze()
+        gc.collect()
     gc.freeze()
 
 

@@ -11,7 +11,7 @@
         values with what all ranks share, say                    how many each rank has made; and a lock
     ── barrier: all batches are gone ──
     does what is left to do
-    ── barrier: so have all ──
+    ── barrier: all are done ──
     answers: its batches and their outputs
 
 Ranks are in no order, so nothing here is a collective: they meet in memory of the master alone. What one rank must not

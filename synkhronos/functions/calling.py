@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, List, Optional, Sequence, Tuple
+from contextlib import contextmanager, nullcontext
+from typing import Any, Callable, ContextManager, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ..errors import ArgumentValueError
 from ..partition import split_rows
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
+from ..runtime.registry import SharedEntry
 from ..selection import moved
 from ..trace import point
 from .division import Division
@@ -102,7 +103,6 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
     entries = [context.shareds[number] for number, _ in plan.updates]
     weights = [_weights_of_slice(prepared, i) for i in range(len(prepared.pieces))]
     random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
-    before = [entries[i].cell[0] for i in random]
     updates = [
         (entry.label(f"updates[{i}]"), LAST if i in random else op)
         for i, (entry, (_, op)) in enumerate(zip(entries, plan.updates))
@@ -115,7 +115,7 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
                 entries[j].cell[0] = results[n_outputs + j]
         return results
 
-    try:
+    with _advanced(entries[i] for i in random):
         outputs, news = in_slices(
             call_and_advance,
             weights,
@@ -123,9 +123,6 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
             updates,
             context.functions[plan.number].engine.accumulator,
         )
-    finally:
-        for i, value in zip(random, before):
-            entries[i].cell[0] = value
     for i, (entry, new) in enumerate(zip(entries, news)):
         if new is not None and i not in random:
             variable = entry.reference()
@@ -133,6 +130,17 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
             if isinstance(news[i], np.ndarray):  # a value on the device has the graph's type already
                 news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label(f'updates[{i}]')}")
     return outputs, _change(plan, [i for i, new in enumerate(news) if new is not None], news, context)
+
+
+@contextmanager
+def _advanced(entries: Iterable[SharedEntry]) -> Iterator[None]:
+    """Let each slice go on from the random states of the one before; in the end, the variables hold those of before."""
+    before = [(entry.cell, entry.cell[0]) for entry in entries]
+    try:
+        yield
+    finally:
+        for cell, state in before:
+            cell[0] = state
 
 
 def _in_halves(
@@ -149,7 +157,6 @@ def _in_halves(
     entries = [context.shareds[number] for number, _ in plan.updates]
     random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
     n_outputs, n_parts, late = len(plan.ops), len(half.ops), {i for i, _ in half.outputs}
-    before = [entries[i].cell[0] for i in random]
     results: List[Any] = []
 
     def call_and_advance(i: int) -> Any:
@@ -163,10 +170,11 @@ def _in_halves(
     weights = [[None if k in late else one for k in range(n_outputs)] + [one] * n_parts for one in own]
     engine, compiled = context.functions[half.number].engine, context.functions[half.number].reference()
     parts = [(f"part {i}", LAST if op is None else op) for i, op in enumerate(half.ops)]
-    outputs, news = in_slices(call_and_advance, weights, list(zip(plan.labels, plan.ops)), parts, engine.accumulator)
-    states = [entries[i].cell[0] for i in random]
-    for i, state in zip(random, before):
-        entries[i].cell[0] = state
+    with _advanced(entries[i] for i in random):
+        outputs, news = in_slices(
+            call_and_advance, weights, list(zip(plan.labels, plan.ops)), parts, engine.accumulator
+        )
+        states = [entries[i].cell[0] for i in random]
     last = len(prepared.pieces) - 1
     # A rank without rows gives what does not count: of the right shape.
     given = [results[n_outputs + k] if new is None else new for k, new in enumerate(news)]

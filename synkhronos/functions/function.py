@@ -480,7 +480,8 @@ class Function:
         ------
         TypeError, ValueError
             If an argument is wrong; no value has changed then. Also if results do not fit: outputs whose shapes differ
-            between ranks or slices, integer updates that differ between slices; no update in slices is applied then.
+            between ranks or slices, integer updates that differ between slices; no update in slices is applied then,
+            though in functions that are not exact random states may have advanced.
         StateError
             Before `fork`, after `close`, or inside another call.
         SharedMemoryError

@@ -10,6 +10,7 @@ that is not available ends the process with SIGBUS. So every range is reserved b
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import secrets
 from typing import Optional
@@ -92,6 +93,17 @@ def reserve(fd: int, start: int, size: int, check: bool = True) -> None:
             if error.errno in _FULL_ERRNOS:
                 raise _shortage(fd, size, error) from None
             raise
+
+
+def give_back(fd: int, start: int, stop: int) -> None:
+    """Give the memory of a range back, which nobody reads any more, nor what is before it on the same page.
+
+    The file keeps its length; the page that the range ends on stays.
+    """
+    first, last = start // mmap.PAGESIZE * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < last:
+        with mmap.mmap(fd, last - first, offset=first) as mapping:
+            mapping.madvise(mmap.MADV_REMOVE)
 
 
 def check_free(fd: int, size: int) -> None:

@@ -58,7 +58,7 @@ class Profile(NamedTuple):
     cores : float
         Of a machine; infinite if every rank has a device of its own.
     link : str or None
-        By what ranks exchange: "shared_memory", "nccl", "mpi".
+        By what ranks exchange: "shared_memory", "nccl", "mpi", "tcp".
     copy_rate : float or None
         Bytes per second that one core copies.
     commands : dict of (kind, name) to Calls

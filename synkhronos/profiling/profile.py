@@ -41,7 +41,7 @@ class Setting(NamedTuple):
     cores : list of int
         That the ranks of each host may use.
     link : str, optional
-        ``"shared_memory"``, ``"nccl"`` or ``"mpi"``; None of a single rank.
+        ``"shared_memory"``, ``"nccl"``, ``"mpi"`` or ``"tcp"``; None of a single rank.
     """
 
     engine: str

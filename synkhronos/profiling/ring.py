@@ -3,7 +3,7 @@
 ::
 
     words      spans written so far | bytes of names | names | offset and error of the clock
-    open       by level: what has begun there last, when, how many spans had been written then, and 1, name, command
+    open       by level: what has begun there last: when, how many spans were written by then (plus 1), name, command
     counts     by name: how many spans of that name were counted, those of commands; whatever became of them
     names      "engine\\tTheanoEngine.call", "command\\tfunction\\ttrain", each with its length before it
     records    the spans, each in the place of the one that was written ``capacity`` spans before

@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from typing import NoReturn
 
-from ..errors import StateError, SynkhronosError
+from ..errors import ArgumentError, StateError, SynkhronosError
 from ..launchers.hosts.serve import Server
 from ..launchers.hosts.world import MEETING, ToldWorld, World, world_of_process
 from .program import PROGRAM
@@ -50,8 +51,10 @@ def serve(world: World) -> NoReturn:
         flush()
         world.end(together)
         status = 0
-    except SynkhronosError as error:
+    except (SynkhronosError, ArgumentError) as error:
         print(f"synkhronos: {error}", file=sys.stderr)
+    except Exception:
+        traceback.print_exc()
     finally:
         flush()
         os._exit(status)

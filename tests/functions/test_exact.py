@@ -272,6 +272,22 @@ def test_a_part_that_is_used_several_times_in_slices(threads):
     assert synk.gather(c).tolist() == [21**2] * 3
 
 
+def test_a_call_in_slices_that_fails_leaves_random_states_as_they_are(threads):
+    too_large = np.where(np.arange(11) % 4 == 3, 8, 0)
+    for stream in L.streams(1):
+        i = T.lvector("i")
+        w = L.shared(np.ones(8), "w")
+        drawn = w[i] * stream.uniform(i.shape)
+        f = synk.function([i], drawn.sum(), updates=[(w, w + drawn.sum())], exact=True, **FAST)
+        f(np.zeros(11, int), num_slices=2)
+        before = [pickle.dumps(state.get_value()) for state in L.states(stream)]
+        values = synk.gather(w, nd_up=1)
+        with pytest.raises(IndexError):
+            f(too_large, num_slices=2)
+        assert before == [pickle.dumps(state.get_value()) for state in L.states(stream)] != []
+        np.testing.assert_array_equal(synk.gather(w, nd_up=1), values)
+
+
 def test_sizes_of_rows_are_checked_without_collectives_too(threads):
     x = T.dmatrix("x")
     f = synk.function([x], x.flatten()[T.arange(x.shape[0]) * 2], exact=True, **FAST)

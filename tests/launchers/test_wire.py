@@ -3,6 +3,8 @@
 import pickle
 import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from multiprocessing import AuthenticationError
@@ -128,7 +130,9 @@ class Harm:
 
 def test_nothing_is_read_of_somebody_without_the_token():
     told, lines = [], []
-    host = threading.Thread(target=lambda: lines.extend(wire.host(["127.0.0.1"], told.append, 1)))
+    host = threading.Thread(
+        target=lambda: lines.extend(wire.host(["127.0.0.1"], lambda meeting: told.append(meeting) or 1))
+    )
     host.start()
     while not told:
         time.sleep(0.001)
@@ -142,5 +146,45 @@ def test_nothing_is_read_of_somebody_without_the_token():
     line.send("hello", 1)
     assert lines[0].receive() == ("hello", 1)
     assert Harm.done == []
+    for each in (line, *lines):
+        each.close()
+
+
+def test_a_lost_peer_is_an_error_though_the_program_ends_by_sigpipe():
+    """As programs do that ``| head`` shall end."""
+    program = (
+        "import signal, socket; from synkhronos.launchers.hosts.wire import Line\n"
+        "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+        "ours, theirs = socket.socketpair(); line = Line(ours); theirs.close()\n"
+        "try: line.send('there')\n"
+        "except ConnectionError: print('told')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, universal_newlines=True)
+    assert (done.returncode, done.stdout) == (0, "told\n")
+
+
+def test_somebody_else_listens_at_one_of_the_addresses():
+    token, lines = b"t" * 32, []
+    with socket.create_server(("127.0.0.1", 0)) as right:
+        port = right.getsockname()[1]
+        with socket.create_server(("127.0.0.2", port)) as wrong:
+
+            def greet():
+                sock, _ = wrong.accept()
+                sock.sendall(b"\0\0\0\x20" + b"SSH-2.0-something of another kind"[:32])
+                sock.close()
+
+            def accept():
+                sock, _ = right.accept()
+                lines.append(Line(wire._authenticated(sock, token)))
+
+            threads = [threading.Thread(target=each) for each in (greet, accept)]
+            for thread in threads:
+                thread.start()
+            line = wire.join(Meeting(("127.0.0.2", "127.0.0.1"), port, token))
+            for thread in threads:
+                thread.join(30)
+    line.send("hello")
+    assert lines[0].receive() == ("hello",)
     for each in (line, *lines):
         each.close()

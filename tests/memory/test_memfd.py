@@ -6,7 +6,7 @@ import pytest
 
 from synkhronos.errors import SharedMemoryError
 from synkhronos.host import machine
-from synkhronos.memory.memfd import nameless_file
+from synkhronos.memory.memfd import give_back, nameless_file
 
 
 def test_all_pages_are_reserved_at_creation():
@@ -34,3 +34,17 @@ def test_what_cannot_be_reserved_is_refused_and_closed(monkeypatch):
     with pytest.raises(SharedMemoryError, match="needed 4.0 KiB .*free 0 bytes"):
         nameless_file("test", 4096)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_what_is_given_back_reads_as_zeros_and_takes_no_memory():
+    page = os.sysconf("SC_PAGE_SIZE")
+    fd = nameless_file("test")
+    try:
+        os.pwrite(fd, b"x" * (10 * page), 0)
+        give_back(fd, 10, 20)  # less than a page
+        assert os.fstat(fd).st_blocks * 512 == 10 * page
+        give_back(fd, 20, 2 * page + 5)
+        assert os.fstat(fd).st_blocks * 512 == 8 * page and os.fstat(fd).st_size == 10 * page
+        assert os.pread(fd, 3 * page, 0) == b"\0" * (2 * page) + b"x" * page
+    finally:
+        os.close(fd)

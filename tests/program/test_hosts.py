@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -15,7 +17,10 @@ from worlds import Meeting, World
 import synkhronos as synk
 from synkhronos.errors import SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
 from synkhronos.kernels.reduce import Portion
+from synkhronos.launchers.hosts.bridge import LOST, _Bridge
+from synkhronos.launchers.hosts.environment import Place
 from synkhronos.launchers.hosts.facts import Facts, differences
+from synkhronos.launchers.hosts.world import MpiWorld, StartedWorld
 from synkhronos.program.program import PROGRAM
 from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
@@ -459,3 +464,82 @@ def test_hosts_that_do_not_go_together():
     there = Facts("there", 2, {"Python": "3.11.7", "NumPy": "2.0.0"}, (1,))
     assert differences([here, here]) == []
     assert differences([here, there]) == ["NumPy is 1.23.5 on here, but 2.0.0 on there"]
+
+
+def files_of(process):
+    """Return the memory files that a process has open: name and bytes of memory."""
+    found = []
+    for fd in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            found.append((os.readlink(fd), os.stat(fd).st_blocks * 512))
+        except FileNotFoundError:  # it was closed meanwhile
+            pass
+    return [(name, nbytes) for name, nbytes in found if "memfd:" in name]
+
+
+def test_nothing_of_a_session_stays_open_elsewhere():
+    counts = []
+    for _ in range(3):
+        everywhere(opened())
+        synk.close()
+        counts.append(len(files_of(PROGRAM.all_hosts()[1].processes[0])))
+    assert counts[0] == counts[1] == counts[2]
+
+
+def test_what_ranks_have_printed_elsewhere_takes_no_memory_there(session, capfd):
+    for _ in range(20):
+        session.run(Act(2, print, "x" * 200_000))
+    deputy = PROGRAM.all_hosts()[1].processes[0]
+    until = time.monotonic() + 10
+    while max(nbytes for name, nbytes in files_of(deputy) if "stdout" in name) > 1_000_000:
+        assert time.monotonic() < until
+        everywhere(session)
+    printed = capfd.readouterr().out.count("x")
+    assert printed == 4_000_000
+
+
+def test_late_answers_of_hosts_are_not_those_of_later_questions():
+    bridge = _Bridge.__new__(_Bridge)
+    bridge._asked, bridge._processes, bridge.lines, bridge.lost = 0, [1, 2], {}, {}
+    late = [(1, 1, "late"), (2, 1, "late"), (1, 2, "new"), (2, LOST, "lost")]
+    bridge.answers = deque()
+    assert list(bridge._ask("inspect", lambda own: None, 0.0)) == []
+    bridge.answers = deque(late)
+    assert list(bridge._ask("inspect", lambda own: None, 0.0)) == ["new", "lost"]
+
+
+@pytest.mark.parametrize("error", ["ArgumentValueError('SYNK_HOSTS_INTERFACE', 'one', 'none')", "KeyError('a bug')"])
+def test_a_process_that_cannot_serve_says_why(error):
+    program = (
+        "from synkhronos.errors import ArgumentValueError; from synkhronos.program.hosts import serve\n"
+        "class World:\n"
+        f"    def hear(self): raise {error}\n"
+        "serve(World())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, universal_newlines=True)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last in ("synkhronos: SYNK_HOSTS_INTERFACE: expected one, got none", "KeyError: 'a bug'")
+
+
+def test_an_interface_that_the_first_host_has_not(monkeypatch):
+    PROGRAM.shut_down()
+    monkeypatch.setenv("SYNK_HOSTS_INTERFACE", "eth77")
+    PROGRAM.meet(StartedWorld(["host0", "host1"]))
+    try:
+        with pytest.raises(SynkhronosError, match="^SYNK_HOSTS_INTERFACE: expected "):
+            synk.fork(1)
+    finally:
+        PROGRAM.shut_down()
+
+
+def test_mpi_says_how_many_hosts_there_are_when_it_has_begun(monkeypatch):
+    told = []
+    world = MpiWorld(Place(0, None, None, "prterun"))
+
+    def begin():
+        world.n = 3
+        return SimpleNamespace(bcast=lambda meeting, root: told.append(meeting))
+
+    monkeypatch.setattr(world, "_begin", begin)
+    assert world.n == 0 and world.tell("meeting") == 2 and told == ["meeting"]

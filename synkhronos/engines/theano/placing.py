@@ -36,7 +36,7 @@ def _convolution(node: Any) -> Rule:
     op, space = node.op, [MIXED] * (ndim(node.inputs[0]) - 2)
     grouped = getattr(op, "num_groups", 1) != 1 or getattr(op, "unshared", False)
     channels = MIXED if grouped else "c"
-    images, filters, results = ["n", channels, *space], [MIXED if grouped else "o", channels, *space], ["n", *space]
+    images, filters = ["n", channels, *space], [MIXED if grouped else "o", channels, *space]
     results = ["n", MIXED if grouped else "o", *space]
     if ndim(node.inputs[1]) != ndim(node.inputs[0]):  # unshared filters
         filters = [MIXED] * ndim(node.inputs[1])

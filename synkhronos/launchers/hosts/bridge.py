@@ -13,9 +13,9 @@ import time
 import traceback
 from collections import deque
 from functools import partial
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from ...errors import SynkhronosError
+from ...errors import ArgumentError, SynkhronosError
 from ...host.interfaces import interfaces
 from ...memory.pool import Pool
 from ...sync.control_block import ControlBlock
@@ -46,6 +46,9 @@ PARENT_CHECK_S = 0.5
 
 #: What the process says in the end if it is not to be waited for.
 OUTLIVES = "outlives"
+
+#: In the place of a question's number, that a host is lost: the answer to all.
+LOST = 0
 
 
 class Bridge(Servant):
@@ -82,7 +85,8 @@ class Bridge(Servant):
     def open(self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]) -> Any:
         """Have the other hosts start the ranks of a session; return their process ids by rank."""
         fds = [block.fd, block.bridge.fileno(), *outputs, *pools.values()]
-        return self._checked(self.ask(("open", spec, len(outputs), list(pools)), fds, OPEN_TIMEOUT_S))
+        seconds = OPEN_TIMEOUT_S + 2 * KILL_TIMEOUT_S + 2.0  # it ends another session before, and this one if it fails
+        return self._checked(self.ask(("open", spec, len(outputs), list(pools)), fds, seconds))
 
     def kill(self) -> None:
         """Have the other hosts end their ranks, as far as they can be reached."""
@@ -130,8 +134,9 @@ class _Bridge:
         self.lost: Dict[int, str] = {}
         self.stand_in: Any = None
         self.bulk: Optional[Bulk] = None
-        self.answers: Deque[Tuple[int, str, Any]] = deque()
+        self.answers: Deque[Tuple[int, int, Any]] = deque()  # by process, and by the number of the question
         self._loop = Loop()
+        self._asked = 0  # questions
         self._goes_on = True
         self._together = False  # whether all take leave, the program included
         self._there: List[int] = []  # the processes of the hosts of which the program knows, in their order
@@ -151,7 +156,7 @@ class _Bridge:
             pass  # the program was killed
         try:
             self._meet()  # if it was not needed before: the others wait for it, and are told to end
-        except (SynkhronosError, OSError):
+        except (SynkhronosError, ArgumentError, OSError):
             self.world.abort()
         together = self._together and not self.lost
         if not together:
@@ -184,7 +189,7 @@ class _Bridge:
         self._loop.forget(self.socket)  # it waits for the answer
         try:
             answer = getattr(self, message[0])(fds, *message[1:])
-        except (SynkhronosError, OSError) as error:
+        except (SynkhronosError, ArgumentError, OSError) as error:
             answer = str(error)
         except Exception:
             answer = f"the bridge process failed:\n{traceback.format_exc()}"
@@ -218,7 +223,7 @@ class _Bridge:
             return
         told: Dict[int, Facts] = {}
         addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
-        for line in wire.host(addresses, self.world.tell, self.world.n - 1):
+        for line in wire.host(addresses, self.world.tell):
             _, process, of_host = line.receive()
             self.lines[process], told[process] = line, of_host
         self.facts += [told[process] for process in sorted(told)]
@@ -255,14 +260,11 @@ class _Bridge:
         pools = dict(zip(idents, fds[n_outputs:]))
         pool = Pool(POOL_OF_MESSAGES, fd=os.dup(pools.pop(POOL_OF_MESSAGES)))
         self.stand_in = StandIn(hosts, block, pools, pool, lines, outputs, self.bulk)
-        for own, line in enumerate(lines, 1):
-            reductions = 0 if self.bulk is None else self.bulk.reductions
-            try:
-                line.send("open", spec._replace(hosts=hosts._replace(own=own), reductions=reductions))
-            except OSError:  # that host is lost, which is its answer
-                pass
+        reductions = 0 if self.bulk is None else self.bulk.reductions
         pids: Dict[int, int] = {}
-        for _, _, answer in self._answers("open", OPEN_TIMEOUT_S):
+        for answer in self._ask(
+            "open", lambda own: spec._replace(hosts=hosts._replace(own=own), reductions=reductions), OPEN_TIMEOUT_S
+        ):
             if isinstance(answer, str):
                 self.kill(())
                 return answer
@@ -278,13 +280,8 @@ class _Bridge:
         stand_in, self.stand_in = self.stand_in, None
         if stand_in is not None:
             stand_in.end()
-            for process in self._processes:
-                try:
-                    self.lines[process].send("kill")
-                except (KeyError, OSError):
-                    pass
-            for _, kind, rings in self._answers("kill", KILL_TIMEOUT_S):
-                if kind == "kill":  # the program reads them in the memory that it has in common with this process
+            for rings in self._ask("kill", lambda own: None, KILL_TIMEOUT_S):
+                if not isinstance(rings, str):  # the program reads them in the memory that it shares with this process
                     for rank, recorded in rings.items():
                         stand_in.block.spans[rank][: len(recorded)] = recorded
             stand_in.block.close()
@@ -297,44 +294,59 @@ class _Bridge:
         """Return what ranks are doing."""
         found: Dict[int, str] = dict.fromkeys(ranks, "not known: its host does not answer")
         hosts = self.stand_in.hosts
-        for own, process in enumerate(self._processes, 1):
-            there = [rank for rank in ranks if hosts.of(rank) == own]
-            try:
-                self.lines[process].send("inspect", there, seconds)
-            except (KeyError, OSError):  # that host is lost
-                pass
-        for _, kind, answer in self._answers("inspect", seconds + 1.0):
-            if kind == "inspect":
+
+        def about(own: int) -> Tuple[List[int], float]:
+            return [rank for rank in ranks if hosts.of(rank) == own], seconds
+
+        for answer in self._ask("inspect", about, seconds + 1.0):
+            if not isinstance(answer, str):
                 found.update(answer)
         return found
 
-    def _answers(self, kind: str, seconds: float) -> Any:
-        """Iterate over the answers of all hosts; that of a lost one is of the kind "lost"."""
-        missing, until = set(self._processes), time.monotonic() + seconds
+    def _ask(self, kind: str, about: Callable[[int], Any], seconds: float) -> Iterator[Any]:
+        """Ask all hosts of the session, and iterate over their answers; that of one that is lost says so, in words.
+
+        Parameters
+        ----------
+        kind : str
+            What `Server` does.
+        about : callable
+            Given the number of a host, returns what the question is about.
+        seconds : float
+            How long the answers are waited for.
+        """
+        self._asked += 1
+        number, missing = self._asked, set(self._processes)
+        for own, process in enumerate(self._processes, 1):
+            try:
+                self.lines[process].send(kind, number, about(own))
+            except (KeyError, OSError):  # it is lost
+                pass
+        until = time.monotonic() + seconds
         for process in self._processes:
             if process in self.lost:
                 missing.discard(process)
-                yield process, "lost", self.lost[process]
+                yield self.lost[process]
         while missing:
             while not self.answers:
                 left = until - time.monotonic()
                 if left <= 0:
                     return
                 self._turn(left)
-            process, of_kind, answer = self.answers.popleft()
-            if process in missing and of_kind in ("lost", kind):
+            process, of_number, answer = self.answers.popleft()
+            if process in missing and of_number in (number, LOST):  # else it is late
                 missing.discard(process)
-                yield process, of_kind, answer
+                yield answer
 
     def _listen(self, process: int, line: wire.Line) -> None:
         """Do what the messages of a host say that have come."""
         reason = "it has closed the connection"
         try:
             for message in line.messages():
-                if message[0] in ("open", "kill", "inspect"):
-                    self.answers.append((process, *message))
+                if message[0] == "answer":
+                    self.answers.append((process, *message[1:]))
                 elif self.stand_in is not None:
-                    self.stand_in.receive(line, message)
+                    self.stand_in.receive(message)
             return
         except EOFError:
             pass
@@ -343,6 +355,7 @@ class _Bridge:
         self.lost[process] = f"host {self.facts[process].name} is lost: {reason}"
         self._loop.forget(line)
         self.lines.pop(process, None)
+        line.close()
         if self.stand_in is not None and process in self._processes:
             self.stand_in.lose(self._processes.index(process) + 1, self.lost[process])
-        self.answers.append((process, "lost", self.lost[process]))
+        self.answers.append((process, LOST, self.lost[process]))

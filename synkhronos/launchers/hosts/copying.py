@@ -1,7 +1,7 @@
 """What the bridge of a host and the deputies have in common: they copy between a control block and the wire.
 
 Both do it in one thread, the loop's. When the *bell* of the block rings, it sends what is new there (`look`); a message
-says what to write into the block: ``("decided", 7)`` calls ``on_decided(line, 7)``. The words of the block say all; the
+says what to write into the block: ``("decided", 7)`` calls ``on_decided(7)``. The words of the block say all; the
 bell only wakes, and the thread looks anyway once in a while.
 """
 
@@ -127,13 +127,13 @@ class Copying(ABC):
             Whether something incomplete waits for the rest.
         """
 
-    def receive(self, line: Line, message: Tuple[Any, ...]) -> None:
+    def receive(self, message: Tuple[Any, ...]) -> None:
         """Do what a message says."""
         if self.ended:
             return
         name = "on_" + message[0]
         try:
-            getattr(self if hasattr(self, name) else self.requests, name)(line, *message[1:])
+            getattr(self if hasattr(self, name) else self.requests, name)(*message[1:])
         except (ConnectionError, EOFError):  # another host is gone, and who receives from there is told
             pass
         except Exception:
@@ -141,7 +141,7 @@ class Copying(ABC):
 
     @abstractmethod
     def fail(self, reason: str) -> None:
-        """End the session after an error that must not be, rather than have ranks wait for ever."""
+        """End the session after an internal error, so that no rank waits for ever."""
 
     # -- what ranks say ------------------------------------------------------------------------------------------
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Set, Tuple
 
 from ...memory import messages
+from ...memory.memfd import give_back
 from ...memory.pool import Pool
 from ...sync.barrier import is_due
 from ...sync.control_block import (
@@ -57,7 +58,7 @@ class Deputy(Copying):
         n = hosts.size
         self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
         self._steps = [(0, 0, 0)] * n
-        self._ended: Dict[int, bool] = {}
+        self._ended: Set[int] = set()
         self._abort_sent = 0
         self._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
         self._command: Any = None
@@ -76,7 +77,7 @@ class Deputy(Copying):
         if words[DEATHS]:
             ended = {rank: self._end_of(rank) for rank in near if block.ended[rank] and rank not in self._ended}
             if ended:
-                self._ended.update(dict.fromkeys(ended, True))
+                self._ended.update(ended)
                 self._forward()
                 self.line.send("ended", ended)
         if words[ABORT_REQUESTED] > self._abort_sent:
@@ -145,14 +146,16 @@ class Deputy(Copying):
         """Send what ranks have printed."""
         for (rank, stream), read in self._printed.items():
             fd = self.outputs[rank][stream]
-            size = os.fstat(fd).st_size
-            if size > read:
-                self.line.send("output", rank, stream, os.pread(fd, size - read, read))
-                self._printed[rank, stream] = size
+            left = os.fstat(fd).st_size - read
+            if left > 0:
+                text = os.pread(fd, left, read)
+                self.line.send("output", rank, stream, text)
+                self._printed[rank, stream] = read + len(text)
+                give_back(fd, read, read + len(text))
 
     # -- what the first host says --------------------------------------------------------------------------------
 
-    def on_command(self, line: Line, number: int, payload: bytes) -> None:
+    def on_command(self, number: int, payload: bytes) -> None:
         """There is a command."""
         block = self.block
         block.words[COMMAND_LENGTH], self._command = messages.put(payload, block.command_slot, self.pool)
@@ -160,7 +163,7 @@ class Deputy(Copying):
         for rank in self.hosts.near:
             block.commands[rank].release()
 
-    def on_decided(self, line: Line, number: int, stop: int, of: int, notices: Dict[int, Any]) -> None:
+    def on_decided(self, number: int, stop: int, of: int, notices: Dict[int, Any]) -> None:
         """A barrier is complete, and maybe the one before, for which the notices are then."""
         words = self.block.words
         self.write_notices(of, notices)
@@ -169,7 +172,7 @@ class Deputy(Copying):
         for rank in self.hosts.near:
             self.block.releases[rank].release()
 
-    def on_aborted(self, line: Line, command: int, reductions: int) -> None:
+    def on_aborted(self, command: int, reductions: int) -> None:
         """A command is given up; the next reduction over hosts was to be that one, as the first host counts."""
         words = self.block.words
         words[ABORTED] = max(words[ABORTED], command)

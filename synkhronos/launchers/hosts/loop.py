@@ -21,7 +21,7 @@ class Loop:
         ----------
         readable : object with ``fileno``
         call : callable
-            Reads it: else it will be called again.
+            Must read what has come: else it is called again at once.
         """
         self._calls[readable.fileno()] = call
         self._poll.register(readable, select.POLLIN)

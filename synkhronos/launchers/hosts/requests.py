@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -26,7 +27,9 @@ from .all_reduce import Reduction
 from .bulk import CARRIED_BYTES, Bulk, as_bytes
 from .host_memory import HostMemory
 from .operation import Cancelled, Ticket
-from .wire import Line
+
+#: Seconds after which a request that still cannot be read is an error.
+UNREADABLE_S = 5.0
 
 
 class Requests:
@@ -70,6 +73,7 @@ class Requests:
         self._lock = threading.RLock()
         self._ended = False
         self._asked = [0] * hosts.size  # by rank: its requests that have been seen
+        self._unreadable: Dict[int, Tuple[int, float]] = {}  # by rank: one that could not be read, and since when
         self._epoch = -1
         self._given_up = 0  # the last command that was
         self._cancelling = 0  # what the courier has not let go of
@@ -102,8 +106,14 @@ class Requests:
             try:
                 payload = messages.get(block.fetch_length[rank], block.fetch_slots[rank], self.pools)
                 kind, epoch, *request = pickle.loads(payload)
-            except Exception:  # the rank has given up the command, and writes the next request
+            except Exception:  # the rank has given up the command, and writes the next request; in an instant, that is
+                first, since = self._unreadable.setdefault(rank, (asked, time.monotonic()))
+                if first != asked:
+                    del self._unreadable[rank]
+                elif time.monotonic() > since + UNREADABLE_S:
+                    raise
                 continue
+            self._unreadable.pop(rank, None)
             self._asked[rank] = asked
             if epoch >= (self._given_up + 1) * BARRIERS_PER_COMMAND:
                 with self._lock:
@@ -158,9 +168,7 @@ class Requests:
         else:
             begin()
 
-    def on_fetch(
-        self, line: Line, asker: int, number: int, carried: int, host: int, pool: int, starts: Any, stops: Any
-    ) -> None:
+    def on_fetch(self, asker: int, number: int, carried: int, host: int, pool: int, starts: Any, stops: Any) -> None:
         """Send what another host wants to have."""
         if host != self.hosts.own:
             self.lines[host].send("fetch", asker, number, carried, host, pool, starts, stops)
@@ -176,7 +184,7 @@ class Requests:
         if error is not None and not isinstance(error, Cancelled):
             self.lines[asker].send("refused", asker, number, str(error))
 
-    def on_refused(self, line: Line, asker: int, number: int, reason: str) -> None:
+    def on_refused(self, asker: int, number: int, reason: str) -> None:
         """Another host cannot send what this one wants to have."""
         if asker != self.hosts.own:
             self.lines[asker].send("refused", asker, number, reason)
@@ -186,7 +194,7 @@ class Requests:
                 self._cancel(self._fetches[number])
                 self._end_fetch(number, reason)
 
-    def on_memory(self, line: Line, asker: int, number: int, content: bytes) -> None:
+    def on_memory(self, asker: int, number: int, content: bytes) -> None:
         """Write what this host has asked for into the shadow, and tell those who wait for it."""
         if asker != self.hosts.own:
             self.lines[asker].send("memory", asker, number, content)
@@ -377,7 +385,7 @@ class Requests:
         except OSError:  # that host is gone
             pass
 
-    def on_forget(self, line: Line, host: int, carried: int) -> None:
+    def on_forget(self, host: int, carried: int) -> None:
         """Another host does not want any more what it has asked for."""
         if host != self.hosts.own:
             self.lines[host].send("forget", host, carried)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ...errors import SynkhronosError
 from ...host import machine
@@ -45,6 +45,7 @@ class Server:
         self.world, self._enter = world, enter
         self.keeper = Keeper(enter)  # before MPI begins
         self.deputy: Optional[Deputy] = None
+        self.block: Optional[ControlBlock] = None
         self.launcher: Optional[ProcessLauncher] = None
         self.bulk: Optional[Bulk] = None
         self.loop = Loop()
@@ -65,7 +66,7 @@ class Server:
         except (EOFError, OSError):  # the first host is gone
             pass
         finally:
-            self.kill(line)
+            self.kill()
             self.keeper.end()
         together = bool(self._together)
         if together and self.bulk is not None:
@@ -77,17 +78,18 @@ class Server:
             if message[0] == "bye":
                 self._together = message[1]
             elif message[0] in ("open", "kill", "inspect"):
-                line.send(message[0], getattr(self, message[0])(line, *message[1:]))
+                kind, number, about = message
+                line.send("answer", number, self.open(line, about) if kind == "open" else getattr(self, kind)(about))
             elif self.deputy is not None:
-                self.deputy.receive(line, message)
+                self.deputy.receive(message)
 
     def open(self, line: wire.Line, spec: SessionSpec) -> Any:
         """Start the ranks of a session; return their process ids, or a sentence."""
         hosts, size = spec.hosts, spec.hosts.size
-        self.kill(line)
+        self.kill()
         files: Dict[int, int] = {}
         try:
-            block = ControlBlock(size, hosts=hosts, span_bytes=spec.span_bytes)
+            block = self.block = ControlBlock(size, hosts=hosts, span_bytes=spec.span_bytes)
             for rank in range(size):
                 if rank != spec.root:
                     files[rank] = nameless_file("pool") if rank in hosts.near else shadow(nameless_file("shadow"))
@@ -108,7 +110,7 @@ class Server:
             self.deputy.begin(self.loop)
             return {rank: launcher.pid(rank) for rank in hosts.near}
         except (SynkhronosError, OSError) as error:
-            self.kill(line)
+            self.kill()
             return f"the ranks on host {hosts.names[hosts.own]} could not be started: {error}"
         finally:
             for fd in files.values():
@@ -140,11 +142,12 @@ class Server:
             for rank, group in zip(near, groups)
         ]
 
-    def kill(self, line: wire.Line) -> Dict[int, bytes]:
+    def kill(self, about: None = None) -> Dict[int, bytes]:
         """End the session, if there is one; return the rings of this host's ranks, if anything was recorded."""
         rings: Dict[int, bytes] = {}
         deputy, self.deputy = self.deputy, None
         launcher, self.launcher = self.launcher, None
+        block, self.block = self.block, None
         if deputy is not None:
             deputy.end()
         if launcher is not None:
@@ -152,8 +155,10 @@ class Server:
         self._claims.release()
         if deputy is not None and len(deputy.block.spans[0]):
             rings = {rank: ring.used(deputy.block.spans[rank]) for rank in deputy.hosts.near}
+        if block is not None:
+            block.close()
         return rings
 
-    def inspect(self, line: wire.Line, ranks: Tuple[int, ...], seconds: float) -> Dict[int, str]:
-        """Return what ranks are doing."""
-        return {} if self.launcher is None else self.launcher.inspect(ranks, seconds)
+    def inspect(self, about: Tuple[Sequence[int], float]) -> Dict[int, str]:
+        """Return what ranks are doing, which are given so many seconds to say it."""
+        return {} if self.launcher is None else self.launcher.inspect(*about)

@@ -73,7 +73,7 @@ class StandIn(Copying):
     def _look_at_decided(self) -> None:
         words, sent = self.block.words, self._sent
         if words[DECIDED] > sent[1]:
-            number, of = words[DECIDED], words[DECIDED]
+            number = of = words[DECIDED]
             notices = {rank: self.notice_of(rank, of) for rank in range(self.hosts.size)}
             if None in notices.values() and sent[1] < number - 1:  # maybe the root has decided that one with the next
                 of = number - 1
@@ -96,7 +96,7 @@ class StandIn(Copying):
     # -- what other hosts say ------------------------------------------------------------------------------------
 
     def on_arrived(
-        self, line: Line, number: int, notices: Dict[int, Any], promises: Dict[int, Tuple[int, bytes]], steps: Any
+        self, number: int, notices: Dict[int, Any], promises: Dict[int, Tuple[int, bytes]], steps: Any
     ) -> None:
         """Ranks have reached a barrier, and some have said what they answer once it, or the next one, is complete."""
         block = self.block
@@ -109,7 +109,7 @@ class StandIn(Copying):
             block.arrived[rank] = number
             block.arrivals.release()
 
-    def on_answers(self, line: Line, number: int, answers: Dict[int, bytes], steps: Any) -> None:
+    def on_answers(self, number: int, answers: Dict[int, bytes], steps: Any) -> None:
         """Ranks have answered a command."""
         block = self.block
         self._write_steps(steps)
@@ -122,7 +122,7 @@ class StandIn(Copying):
         slot = self.block.answer_slots[rank]
         self.block.answer_length[rank], self._answers[rank] = messages.put(payload, slot, self.pool)
 
-    def on_steps(self, line: Line, steps: Any) -> None:
+    def on_steps(self, steps: Any) -> None:
         """Ranks have made steps."""
         self._write_steps(steps)
 
@@ -132,19 +132,19 @@ class StandIn(Copying):
             block.steps[rank], block.undone[rank] = made, undone
             block.steps_command[rank] = command
 
-    def on_abort(self, line: Line, command: int) -> None:
+    def on_abort(self, command: int) -> None:
         """A rank asks for the command to be given up."""
         if self.block.aborted < command:
             self.block.abort_requested = max(self.block.abort_requested, command)
             self.block.arrivals.release()
 
-    def on_ended(self, line: Line, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:
+    def on_ended(self, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:
         """Ranks have ended: status, memory and the traceback that they have left."""
         for rank, (status, memory, words) in ranks.items():
             self.block.fatal_error[rank][: len(words)] = words
             record_exit(self.block, rank, status, memory)
 
-    def on_output(self, line: Line, rank: int, stream: int, text: bytes) -> None:
+    def on_output(self, rank: int, stream: int, text: bytes) -> None:
         """A rank has printed something."""
         os.write(self.outputs[rank][stream], text)
 

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import Any, Deque, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...errors import SynkhronosError
 
@@ -96,7 +96,7 @@ class Line:
         with self._lock:
             if not self._n_unsent:
                 try:
-                    content = content[self._socket.send(content, socket.MSG_DONTWAIT) :]
+                    content = content[self._socket.send(content, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
                 except BlockingIOError:
                     pass
                 except OSError as error:  # closed here, or by the peer, or it cannot be reached
@@ -114,7 +114,7 @@ class Line:
             if content is None:
                 return
             try:
-                self._socket.sendall(content)
+                self._socket.sendall(content, socket.MSG_NOSIGNAL)
             except OSError:  # who receives here is told
                 pass
             with self._lock:
@@ -179,16 +179,15 @@ class Line:
             pass
 
 
-def host(addresses: Sequence[str], tell: Any, n: int) -> List[Line]:
-    """Wait for n others; return the lines to them, in the order in which they have come.
+def host(addresses: Sequence[str], tell: Callable[[Meeting], int]) -> List[Line]:
+    """Wait for all others; return the lines to them, in the order in which they have come.
 
     Parameters
     ----------
     addresses : sequence of str
         Of this host, at which others may reach it.
     tell : callable
-        Is given the `Meeting`, and tells the others.
-    n : int
+        Is given the `Meeting`, tells the others, and returns how many they are.
 
     Raises
     ------
@@ -196,9 +195,9 @@ def host(addresses: Sequence[str], tell: Any, n: int) -> List[Line]:
         Not all have come in time.
     """
     token = secrets.token_bytes(32)
-    with socket.create_server(("", 0), backlog=n) as listener:  # only until all have come
+    with socket.create_server(("", 0), backlog=socket.SOMAXCONN) as listener:  # only until all have come
         port = listener.getsockname()[1]
-        tell(Meeting(tuple(addresses), port, token))
+        n = tell(Meeting(tuple(addresses), port, token))
         lines: List[Line] = []
         until = time.monotonic() + CONNECT_TIMEOUT_S
         while len(lines) < n:
@@ -231,7 +230,7 @@ def join(meeting: Meeting) -> Line:
             sock = _authenticated(
                 socket.create_connection((address, meeting.port), timeout=5.0), meeting.token, answers_first=True
             )
-        except (OSError, EOFError, AuthenticationError) as error:
+        except (OSError, EOFError, AuthenticationError, AssertionError) as error:  # (asserted of the first words)
             reasons.append(f"{address}: {error}")
         else:
             return Line(sock)

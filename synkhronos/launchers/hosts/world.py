@@ -48,8 +48,8 @@ class World(ABC):
     modules: Sequence[str] = ()
 
     @abstractmethod
-    def tell(self, meeting: Meeting) -> None:
-        """Tell all others where to meet; on the first host."""
+    def tell(self, meeting: Meeting) -> int:
+        """Tell all others where to meet, and return how many they are; on the first host."""
 
     @abstractmethod
     def hear(self) -> Meeting:
@@ -97,8 +97,9 @@ class MpiWorld(World):
         self._comm: Any = None
         self._wrong = ""  # why it cannot be used; the same on all hosts
 
-    def tell(self, meeting: Meeting) -> None:
+    def tell(self, meeting: Meeting) -> int:
         self._begin().bcast(meeting, root=0)
+        return self.n - 1  # which is not known before
 
     def hear(self) -> Meeting:
         meeting: Meeting = self._begin().bcast(None, root=0)
@@ -202,7 +203,7 @@ class StartedWorld(World):
         self.process, self.n, self.names, self.modules = 0, len(names), names, modules
         self.processes: List[Any] = []
 
-    def tell(self, meeting: Meeting) -> None:
+    def tell(self, meeting: Meeting) -> int:
         for process in range(1, self.n):
             told = json.dumps([list(meeting.addresses), meeting.port, meeting.token.hex(), process, self.n])
             variables = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), SYNK_HOST_NAME=self.names[process])
@@ -215,6 +216,7 @@ class StartedWorld(World):
                     start_new_session=True,
                 )
             )
+        return self.n - 1
 
     def hear(self) -> Meeting:
         raise NotImplementedError("the first host starts the others")
@@ -234,7 +236,7 @@ class ToldWorld(World):
         addresses, port, token, self.process, self.n = json.loads(told)
         self._meeting = Meeting(tuple(addresses), port, bytes.fromhex(token))
 
-    def tell(self, meeting: Meeting) -> None:
+    def tell(self, meeting: Meeting) -> int:
         raise NotImplementedError("only the first host tells")
 
     def hear(self) -> Meeting:
