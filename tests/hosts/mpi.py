@@ -28,6 +28,9 @@ LAUNCHERS = {"openmpi": "prterun", "mpich": "mpiexec.hydra"}
 #: TCP alone: looking for other networks takes a second, and shared memory of processes that are killed stays.
 OF_OPEN_MPI = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self")
 
+#: What Open MPI's launcher says if it could not begin to listen to its own processes.
+NO_LISTENER = "listener-thread-start"
+
 
 class Mpi(NamedTuple):
     """An MPI, and the Python that has it.
@@ -108,7 +111,14 @@ class Mpi(NamedTuple):
         return subprocess.Popen(command, env=environment, **popen)
 
     def run(self, program, timeout=60, **options):
-        """Run a program to its end; return the exit status and what was printed, errors too."""
+        """Run a program to its end; return the exit status and what was printed, errors too.
+
+        Again, if Open MPI's launcher could not start: it was seen to fail once, beside another one that began with it.
+        """
+        status, printed = self._run(program, timeout, **options)
+        return self._run(program, timeout, **options) if status and NO_LISTENER in printed else (status, printed)
+
+    def _run(self, program, timeout, **options):
         process = self.start(
             program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
         )
