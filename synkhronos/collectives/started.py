@@ -80,6 +80,7 @@ class Started:
         for number in self._numbers:
             if under_way.get(number) is self:
                 del under_way[number]
+                self._session.context.started.pop(number, None)  # (other ranks keep theirs until the next is started)
         self._is_over, self._kept = True, []
 
 

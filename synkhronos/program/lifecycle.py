@@ -156,7 +156,7 @@ def fork(
         if not os.fspath(profile):
             raise ArgumentValueError("profile", "the path of a folder", "an empty one")
     argument = "heal" if heal is not None else HEAL
-    deaths = _deaths(argument, os.environ.get(HEAL) or 0 if heal is None else heal)
+    deaths = _deaths_of_environment() if heal is None else _deaths(argument, heal)
     there = PROGRAM.all_hosts()
     by_host = choose_devices(devices, use_gpu, n_parallel, there)
     names = None if by_host is None else [name for of_host in by_host for name in of_host]
@@ -355,12 +355,15 @@ def _integer(argument: str, value: Any) -> int:
 
 
 def _deaths(argument: str, value: Any) -> int:
-    """Return how many deaths are repaired, as the program or the environment says it."""
-    if isinstance(value, str) and value.isdigit():
-        value = int(value)
+    """Return how many deaths are repaired."""
     if _integer(argument, value) < 0:
         raise ArgumentValueError(argument, "0 or more", str(value))
     return int(value)
+
+
+def _deaths_of_environment() -> int:
+    value = os.environ.get(HEAL) or "0"
+    return _deaths(HEAL, int(value) if value.isdigit() else value)
 
 
 def _positive(argument: str, value: Any) -> int:

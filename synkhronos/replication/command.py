@@ -68,6 +68,20 @@ class FunctionItem(NamedTuple):
     pickled: bytes
 
 
+class Place(NamedTuple):
+    """Where modules and files are looked for: the program's path and working directory, which ranks have, too."""
+
+    path: List[str]
+    directory: str
+
+    def enter(self) -> None:
+        """Look there from now on."""
+        if sys.path != self.path:
+            sys.path[:] = self.path
+        if self.directory and machine.working_directory() != self.directory:
+            os.chdir(self.directory)
+
+
 class Distribute(Command):
     """Give the ranks functions and the shared variables that they use."""
 
@@ -76,16 +90,13 @@ class Distribute(Command):
 
     def __init__(self, shareds: Sequence[SharedItem], functions: Sequence[FunctionItem]) -> None:
         self.shareds, self.items = list(shareds), list(functions)
-        self.path, self.directory = list(sys.path), machine.working_directory()
+        self.place = Place(list(sys.path), machine.working_directory())
 
     def details(self, context: RankContext) -> str:
         return f"functions: {sum(len(item.numbers) for item in self.items)}, variables: {len(self.shareds)}"
 
     def run(self, context: RankContext) -> None:
-        if sys.path != self.path:
-            sys.path[:] = self.path
-        if self.directory and machine.working_directory() != self.directory:
-            os.chdir(self.directory)
+        self.place.enter()
         if context.replicas is None:
             context.replicas = Builder(context)
         source, held, values = context.replicas, dict(context.shareds), []
@@ -125,9 +136,11 @@ class Rejoin(Command):
         By rank: where the values of its variables lie.
     plans : dict of (int, int) to Plan
         The plans of calls that ranks know.
+    place : Place
+        Where the others are.
     """
 
-    title = "a new rank"
+    title = "loading of a new rank"
     repeats = False
 
     def __init__(
@@ -136,8 +149,10 @@ class Rejoin(Command):
         functions: Sequence[FunctionItem],
         held: Mapping[int, Mapping[int, Any]],
         plans: Mapping[Any, Any],
+        place: Place,
     ) -> None:
         self.shareds, self.items, self.held, self.plans = list(shareds), list(functions), held, plans
+        self.place = place
 
     def run(self, context: RankContext) -> None:
         assert context.deposits is not None
@@ -145,6 +160,7 @@ class Rejoin(Command):
         context.transport.forget(("function",))  # what functions' collectives keep, which all ranks make together
         if context.rank not in self.held:
             return
+        self.place.enter()
         source = context.replicas = Builder(context)
         found: Dict[int, SharedEntry] = {}
         for item in self.shareds:

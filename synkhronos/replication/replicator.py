@@ -16,7 +16,7 @@ from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM
 from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
 from ..runtime.session import Session
-from .command import Distribute, FunctionItem, Rejoin, SharedItem, jumped_from
+from .command import Distribute, FunctionItem, Place, Rejoin, SharedItem, jumped_from
 from .random_streams import RandomStreams
 
 logger = logging.getLogger("synkhronos")
@@ -75,6 +75,7 @@ class Replicator(Replicas):
         self._living: Dict[int, Any] = {}  # references by number, which note when a function has been dropped
         #: By function: its large constants, and their copies in shared memory.
         self._constants: Dict[int, List[Tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]] = {}
+        self._place: Optional[Place] = None  # of the ranks, since the last time that something was distributed
         self._streams = RandomStreams(session.seed, session.random == "split", session.root)
 
     # -- what the ranks hold -------------------------------------------------------------------------------------
@@ -160,7 +161,9 @@ class Replicator(Replicas):
                 numbers.append(self._take_number())
                 self._offered[numbers[-1]] = function
             items = self._functions_items(zip(new, numbers))
-            self.session.run(Distribute(shareds, items))
+            command = Distribute(shareds, items)
+            self._place = command.place
+            self.session.run(command)
         except BaseException:
             for sent in added:
                 self._streams.undo(sent.variable)
@@ -241,7 +244,8 @@ class Replicator(Replicas):
                 on_device = self.session.context.shareds[number].on_device
                 shareds.append(SharedItem(number, sent.engine, blueprint, None, on_device, storage_of))
         functions = self._functions_items(pair for pair in self._functions.items() if pair[1] in there)
-        return Rejoin(shareds, functions, held, plans)
+        assert self._place is not None  # something was distributed
+        return Rejoin(shareds, functions, held, plans, self._place)
 
     def _share_constants(self, function: Any, number: int) -> Dict[int, Any]:
         """Copy a function's large constants to where all ranks can read them; return the places by ``id``."""

@@ -29,7 +29,7 @@ from ..transports.base import Key
 from ..transports.shared_memory import SharedMemoryTransport
 from .registry import SharedEntry
 
-#: Where a value lies in the memory of its rank; or the value itself, pickled, if it is no array.
+#: Where a value lies in the memory of its rank; or the value itself, pickled, if it is no array in C order.
 Deposit = Union[Handle, bytes]
 
 
@@ -57,7 +57,7 @@ class Deposits:
         self._entries: Sequence[SharedEntry] = ()  # which the command in progress may change
         self._keeps = False
         self._staged: List[Any] = []
-        self._pickled: Dict[int, bytes] = {}  # of what is no array: what is deposited, or put aside
+        self._pickled: Dict[int, bytes] = {}  # what is deposited, or put aside, of what does not lie in a slot
         self._aside: Dict[int, Tuple[Any, Any]] = {}  # of the master's arrays: each, and a copy
 
     @classmethod
@@ -92,13 +92,17 @@ class Deposits:
 
     def _put_aside(self, entry: SharedEntry) -> None:
         value = entry.cell[0]
+        _, copy = self._aside.pop(entry.number, (None, None))
+        self._pickled.pop(entry.number, None)
         if entry.on_device:
             self._aside[entry.number] = None, value.copy()
             return
         if not _is_dense(value):
-            self._pickled[entry.number] = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            self._pickled[entry.number] = dump(value)
             return
-        _, copy = self._aside.get(entry.number, (None, None))
+        if not value.flags.writeable:  # nobody writes to it
+            self._aside[entry.number] = None, value
+            return
         if copy is None or copy.shape != value.shape or copy.dtype != value.dtype:
             copy = np.empty(value.shape, value.dtype)
         copy_into(copy, value)
@@ -111,10 +115,10 @@ class Deposits:
         staged = []
         for entry in entries:
             value = entry.cell[0]
-            if _is_dense(value) or entry.on_device:
+            if entry.on_device or _is_dense(value) and value.flags.c_contiguous:
                 staged.append((entry, value, self._staged_copy(entry, value)))
             else:
-                self.told[entry.number] = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+                self.told[entry.number] = dump(value)
         self._staged = staged
 
     def _staged_copy(self, entry: SharedEntry, value: Any) -> np.ndarray[Any, Any]:
@@ -131,7 +135,11 @@ class Deposits:
             self._transport.swap_in(_key(entry.number, entry.on_device), spare)
             if not entry.on_device:
                 self._transport.pair(entry.key, value)
-        self._pickled.update((number, told) for number, told in self.told.items() if isinstance(told, bytes))
+        for number, told in self.told.items():
+            if isinstance(told, bytes):
+                self._pickled[number] = told
+            else:
+                self._pickled.pop(number, None)
         self._entries = ()
 
     def note(self, entries: Iterable[SharedEntry], results: Iterable[Any]) -> None:
@@ -153,7 +161,7 @@ class Deposits:
         """Note that variables, new ones, will have these values, which do not come from the transport."""
         if not self._is_root:
             for entry, value in values:
-                self.told[entry.number] = self._pickled[entry.number] = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+                self.told[entry.number] = dump(value)
 
     def restore(self, even_kept: bool = False) -> None:
         """Give the variables the values of before, if the command in progress was not decided."""
@@ -161,21 +169,23 @@ class Deposits:
             return
         entries, self._entries, self._staged = self._entries, (), []
         for entry in entries:
-            current = None if self._is_root else self._transport.current(_key(entry.number, entry.on_device))
+            if entry.number in self._pickled:
+                entry.cell[0] = load(self._pickled[entry.number])
+                continue
+            if entry.number in self._aside:
+                value, copy = self._aside[entry.number]
+                if value is None:
+                    entry.cell[0] = copy
+                else:
+                    copy_into(value, copy)
+                    entry.cell[0] = value
+                continue
+            current = self._transport.current(_key(entry.number, entry.on_device))
             if current is not None and entry.on_device:
                 entry.cell[0] = entry.engine.to_device(entry.reference(), current)
             elif current is not None:
                 entry.cell[0] = current.copy()
                 self._transport.pair(entry.key, entry.cell[0])
-            elif entry.number in self._aside:
-                value, copy = self._aside[entry.number]
-                if value is None:  # on a device, where a copy is made each time
-                    value = copy
-                else:
-                    copy_into(value, copy)
-                entry.cell[0] = value
-            elif entry.number in self._pickled:
-                entry.cell[0] = pickle.loads(self._pickled[entry.number])
 
     def take(self, number: int, deposit: Deposit, on_device: bool) -> Any:
         """Return the value that the rank before this one has deposited; this one has deposited it from now on.
@@ -184,7 +194,7 @@ class Deposits:
         """
         if not isinstance(deposit, Handle):
             self._pickled[number] = deposit
-            return pickle.loads(deposit)
+            return load(deposit)
         array = self._pool.adopt(deposit)
         self._transport.take_over(_key(number, on_device), array)
         return array
@@ -199,6 +209,21 @@ class Deposits:
 def _key(number: int, on_device: bool) -> Key:
     """Return what the transport knows the deposit by: of a value on a device it has another copy, for collectives."""
     return ("deposit" if on_device else "shared", number)
+
+
+def dump(value: Any) -> bytes:
+    """Pickle a value; an array with its axes in the order in which they lie in memory: bits of results depend on it."""
+    axes = None
+    if isinstance(value, np.ndarray) and value.ndim > 1 and not value.flags.c_contiguous:
+        axes = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))
+        value = value.transpose(axes)
+    return pickle.dumps((axes, value), pickle.HIGHEST_PROTOCOL)
+
+
+def load(pickled: bytes) -> Any:
+    """Return what `dump` has pickled."""
+    axes, value = pickle.loads(pickled)
+    return value if axes is None else value.transpose(np.argsort(axes))
 
 
 def _is_dense(value: Any) -> bool:

@@ -70,8 +70,10 @@ class Healing:
     def forget(self, thing: Tuple[str, int]) -> None:
         """Forget a function or a variable that the program has dropped."""
         kind, number = thing
-        for of_rank in self.held if kind == "shared" else ():
-            of_rank.pop(number, None)
+        if kind == "shared":
+            self._undeposited.discard(number)
+            for of_rank in self.held:
+                of_rank.pop(number, None)
 
     def ranges(self, rank: int) -> List[Tuple[int, int]]:
         """Return the ranges of a rank's pool in which there are deposits."""
@@ -81,10 +83,13 @@ class Healing:
     def why_not(self, command: Command, dead: Collection[int], sent: bool, context: Any) -> str:
         """Return why the session cannot go on after the death of these ranks, as a clause; "" if it can."""
         if len(self.deaths) + len(dead) > self.most:
-            return f"{len(self.deaths)} of at most {self.most} deaths have been repaired before"
+            now = f", and now it is {len(dead)} at once" if len(dead) > 1 else ""
+            return f"{len(self.deaths)} of at most {self.most} deaths have been repaired before{now}"
         for rank in dead:
             if sent and rank in self._of_command:
                 return "it is the second time in this command; the first time " + self._of_command[rank]
+        if not dead:
+            return "it is not known whose"
         if not command.repeats:
             return f"{command.title} cannot be repeated"
         if context.started or context.begun:

@@ -57,8 +57,8 @@ logger = logging.getLogger("synkhronos")
 #: Seconds that the ranks are given to answer after an interrupt, and to end after `close`, before they are killed.
 GRACE_S = 2.5
 
-#: Seconds that a rank which takes another's place is given to load what that had.
-JOIN_TIMEOUT_S = 120.0
+#: Seconds that a rank which takes another's place is given to load what that had; and at least, if there is a timeout.
+JOIN_TIMEOUT_S, LEAST_JOIN_TIMEOUT_S = 120.0, 30.0
 
 #: Seconds that stuck ranks are given to show their stacks.
 STACKS_TIMEOUT_S = 0.5
@@ -161,6 +161,7 @@ class Session:
         self._deadline = self._warn = float("inf")
         self._fatal: Optional[SynkhronosError] = None  # why the command in progress was given up
         self._timeout: Optional[float] = None
+        self._late_ranks: Sequence[int] = ()  # that were awaited when time was up
         self._moved, self._steps = 0.0, [0] * size  # when a rank last made a step of the command, and how many each has
         self._profile_path, self._profile = profile, None
         if profile is not None:
@@ -305,8 +306,7 @@ class Session:
         except _Fatal as fatal:
             if self._joining:
                 raise
-            if self.healing is not None and self._heal(fatal.error, command, own):
-                raise _Healed from None
+            fatal.error = self._healed(fatal.error, command, own)
             self._note_others(fatal.error, own)
             self._end(str(fatal.error))
             cause = fatal.error.__cause__
@@ -378,11 +378,10 @@ class Session:
         if self._fatal is not None:  # the master gave up because of it, while all others could still answer
             if self._joining:
                 raise _Fatal(self._fatal)
-            if self.healing is not None and self._heal(self._fatal, command, own):
-                raise _Healed
-            self._note_others(self._fatal, own)
-            self._end(str(self._fatal))
-            raise self._fatal
+            fatal = self._healed(self._fatal, command, own)
+            self._note_others(fatal, own)
+            self._end(str(fatal))
+            raise fatal
         if not failures:
             self._end("the ranks disagreed")
             raise SynkhronosError(
@@ -399,7 +398,7 @@ class Session:
         self.launcher.forward(False)
         if self._fatal is None:
             if self.closed:  # from a signal handler, or at the program's exit
-                self._fatal = StateError(f"the session was closed ({self.closed}) in the middle of {self._title}")
+                self._fatal = self._was_closed()
                 return self._fatal
             for rank in self.others:
                 if self.block.ended[rank] and not self.channel.has_answered(rank, self._number):
@@ -411,7 +410,7 @@ class Session:
             if self._command is not None and self._command.has_steps and self._steps != self._steps_made()[0]:
                 self._steps, _ = self._steps_made()
                 self._restart_clock(now)
-            if now > self._deadline:
+            if now > self._deadline and self._missing():
                 self._fatal = self._late()
             elif now > self._warn and self._command is not None:
                 since = now - self._moved
@@ -483,12 +482,14 @@ class Session:
         status, memory = self.block.status[rank], self.block.memory[rank]
         pid, fatal_error = self.launcher.pid(rank), self.launcher.fatal_error(rank)
         host = self.launcher.host(rank)
+        if self.healing is not None and self._command is not None and not self._command.has_steps:
+            updates = ()  # they are undone
         error = worker_died(rank, pid, status, memory, when, fatal_error, updates, f" on host {host}" if host else "")
         error.command = self._title
         return error
 
     def _late(self) -> WorkerTimeout:
-        missing = self._missing()
+        missing = self._late_ranks = self._missing()
         doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
         ranks = "\n".join(f"rank {rank} (pid {self.launcher.pid(rank)}): {doing[rank]}" for rank in missing)
         late = "no rank finished a step of {} within" if any(self._steps) else "{} did not finish within"
@@ -524,32 +525,40 @@ class Session:
             if not done:
                 self._end(f"{self._title} was given up")
 
+    def _was_closed(self) -> SynkhronosError:
+        return StateError(f"the session was closed ({self.closed}) in the middle of {self._title}")
+
+    def _healed(self, error: SynkhronosError, command: Command, own: Optional[Answer]) -> SynkhronosError:
+        """Return the error that ends the session, or raise `_Healed` if it need not end."""
+        if self.healing is not None and self._heal(error, command, own):
+            raise _Healed from None
+        return self._was_closed() if self.closed else error
+
     def _heal(self, error: SynkhronosError, command: Command, own: Optional[Answer]) -> bool:
         """Replace the ranks that have ended, or are stuck; return whether the command can be repeated."""
         healing, began = self.healing, time.monotonic()
         assert healing is not None
         if not isinstance(error, (WorkerDied, WorkerTimeout)) or not self.launcher.is_alive():
             return False
-        dead = {rank for rank in self.others if self.block.ended[rank]}
-        if isinstance(error, WorkerTimeout):
-            dead.update(self._missing())
+        dead = self._lost(error)
         sent = self.block.command_number >= self._number
-        why_not = healing.why_not(command, dead, sent, self.context)
-        if own is not None and own.error is not None:
-            why_not = why_not or "the master has raised an error, too"
+        replaced: Set[int] = set()  # each once: what ends the process that takes a place would end the next one
         try:
+            why_not = healing.why_not(command, dead, sent, self.context)
+            if own is not None and own.error is not None:
+                why_not = why_not or "the master has raised an error, too"
             while not why_not:
                 try:
                     why_not = self._free(dead)
                     if not why_not:
+                        replaced = set(dead)
                         self._replace(dead)
                         break
                 except _Fatal as fatal:  # another one, meanwhile
-                    dead.update(rank for rank in self.others if self.block.ended[rank])
-                    if isinstance(fatal.error, WorkerTimeout):
-                        dead.update(self._missing())
-                    if len(healing.deaths) + len(dead) > healing.most or not isinstance(fatal.error, RankFailure):
+                    lost = self._lost(fatal.error)
+                    if lost & replaced or lost <= dead or len(healing.deaths) + len(lost | dead) > healing.most:
                         why_not = str(fatal.error)
+                    dead |= lost
         except Exception as failure:
             why_not = f"no other process could take its place: {Failure(failure).summary}"
         except BaseException:  # an interrupt, with which ranks are missing
@@ -563,6 +572,13 @@ class Session:
         healing.repaired(error, dead, command, sent, time.monotonic() - began)
         self._fatal, self._command = None, command
         return True
+
+    def _lost(self, error: SynkhronosError) -> Set[int]:
+        """Return the ranks that have ended, or that such an error is about."""
+        if not isinstance(error, RankFailure):
+            return set()
+        ended = {rank for rank in self.others if self.block.ended[rank]}
+        return ended.union(self._late_ranks) if isinstance(error, WorkerTimeout) else ended
 
     def _free(self, dead: Set[int]) -> str:
         """Make the ranks that live idle again; return why the command cannot be repeated."""
@@ -581,29 +597,36 @@ class Session:
 
     def _watch_survivor(self, rank: int) -> None:
         self.launcher.forward(False)
+        if self.closed:
+            raise _Fatal(self._was_closed())
         if self.block.ended[rank]:
             raise _Fatal(self._died(rank, "while another one was replaced"))
         if time.monotonic() > self._deadline:
-            raise _Fatal(self._late())
+            error, self._late_ranks = self._late(), [rank]
+            raise _Fatal(error)
 
     def _replace(self, dead: Set[int]) -> None:
         """Have new processes take the places of ranks, and give them what those had."""
         healing = self.healing
         assert healing is not None
         self._joining = True
-        self.launcher.end(dead)
-        for rank in dead:
-            self.block.reset(rank)
-        self.block.deaths = 0  # the keeper writes that a rank has ended before it writes this
-        self.context.barrier.clear()
-        for rank in dead:
-            self.launcher.replace(rank, healing.ranges(rank), self.pools)
+        with DeferredSignals():  # whose handlers may close the session
+            if self.closed:
+                raise _Fatal(self._was_closed())
+            self.launcher.end(dead)
+            for rank in dead:
+                self.block.reset(rank)
+            self.block.deaths = 0  # the keeper writes that a rank has ended before it writes this
+            self.context.barrier.clear()
+            for rank in dead:
+                self.launcher.replace(rank, healing.ranges(rank), self.pools)
+        limit = JOIN_TIMEOUT_S if self.timeout is None else max(self.timeout, LEAST_JOIN_TIMEOUT_S)
         if self.setup is not None:
-            self._execute(self.setup, JOIN_TIMEOUT_S)
+            self._execute(self.setup, limit)
         if self.context.replicas is not None:
             plans = {place: prepared.plan for place, prepared in self.context.plans.items()}
             held = {rank: healing.held[rank] for rank in dead}
-            self._execute(self.context.replicas.rejoin(held, plans), JOIN_TIMEOUT_S)
+            self._execute(self.context.replicas.rejoin(held, plans), limit)
 
     def _end(self, why: str) -> None:
         """End the session at once."""

@@ -248,15 +248,22 @@ class _Watch:
     ) -> int:
         """Have another process be a rank that has ended; then have the next one stand by."""
         descriptors = Descriptors.of_flat(fds, len(configs), idents)
-        pid, sock = self.standby or (0, None)
-        if sock is None:
-            pid = self.fork(config, configs, descriptors)
-        else:
-            self.standby, self.ranks[pid] = None, config.rank
-            with sock:
-                fd_passing.send(sock, config)
+        pid = self.call_standby(config) or self.fork(config, configs, descriptors)
         if standby:
             self.stand_by(configs, descriptors)
+        return pid
+
+    def call_standby(self, config: RankConfig) -> int:
+        """Have the process on standby be a rank; return its id, 0 if there is none."""
+        (pid, sock), self.standby = self.standby or (0, None), None
+        if sock is None:
+            return 0
+        try:
+            with sock:
+                fd_passing.send(sock, config)
+        except OSError:  # it was killed, too
+            return 0
+        self.ranks[pid] = config.rank
         return pid
 
     def fork(self, config: RankConfig, configs: List[RankConfig], descriptors: Descriptors) -> int:
