@@ -172,13 +172,31 @@ def leftovers():
     """Return what must not be there when no session is open: processes, names, threads."""
     lasting = {PROGRAM.keeper_pid, *Meeting.processes}
     found = []
-    for child in psutil.Process().children(recursive=True):
-        if child.pid not in lasting:
-            found.append(f"process {child.pid}: {child.name()}")
+    for pid in descendants(os.getpid()):
+        if pid not in lasting:
+            found.append(f"process {pid}: {name_of(pid)}")
     names = ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synk" in name]
     found += ["shared memory " + name for name in names if not mapped_elsewhere(name)]
     found += ["thread " + thread.name for thread in threading.enumerate() if thread.name.startswith("synkhronos")]
     return found
+
+
+def descendants(pid):
+    """Return the processes that a process has started, and those that they have: psutil looks at all of the machine."""
+    found = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    except FileNotFoundError:  # it has ended
+        pass
+    return found + [each for child in found for each in descendants(child)]
+
+
+def name_of(pid):
+    try:
+        return psutil.Process(pid).name()
+    except psutil.NoSuchProcess:
+        return "it has ended"
 
 
 def mapped_elsewhere(path):
