@@ -231,15 +231,15 @@ _files = itertools.count()
 def settled(request):
     """What was made before is not looked at by every garbage collection: the library's own would take most of the time.
 
-    Once in a while what has become garbage since it was frozen goes: it takes a second. (An error that a test caught
-    refers to itself and to a session, whose pools reserve a TiB of addresses for each rank, of the 128 that a process
-    has.)
+    What the file before has left goes first: functions that still live are seen by a later `fork`. Once in a while so does
+    what has become garbage since it was frozen, which takes a second. (An error that a test caught refers to itself and
+    to a session, whose pools reserve a TiB of addresses for each rank, of the 128 that a process has.)
     """
     if request.path.parent.name not in OVER_HOSTS:
         Meeting.end()
     if next(_files) % MANY_FILES == MANY_FILES - 1 or psutil.Process().memory_info().vms > MANY_ADDRESSES:
         gc.unfreeze()
-        gc.collect()
+    gc.collect()
     gc.freeze()
 
 

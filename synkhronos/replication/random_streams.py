@@ -53,7 +53,8 @@ class RandomStreams:
             state = engine.reseeded(shared, state, self.seed, self._index(shared, functions))
         self._sent.add(shared)
         identity = engine.identity(shared)
-        if any(engine.identity(other) == identity for function in functions for other in function.common_streams):
+        of_engine = [function for function in functions if function.engine is engine]
+        if any(engine.identity(other) == identity for function in of_engine for other in function.common_streams):
             self._common.add(shared)
         if not self.split or shared in self._common:
             return state, None
@@ -69,7 +70,7 @@ class RandomStreams:
         ArgumentValueError
         """
         engine = function.engine
-        common = [engine.identity(other) for other in self._common]
+        common = [engine.identity(other) for other in self._common if engine.owns(other)]
         for shared in function.common_streams if self.split else ():
             if find(engine, shared) is not None and engine.identity(shared) not in common:
                 raise ArgumentValueError(

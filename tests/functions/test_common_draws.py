@@ -6,6 +6,7 @@ from library import IS_THEANO, NAME, L, T
 from refusals import refuses
 
 import synkhronos as synk
+from synkhronos.testing import numpy_engine
 
 pytestmark = getattr(pytest.mark, NAME)
 
@@ -121,3 +122,15 @@ def test_a_stream_that_ranks_have_split_before_is_refused(threads):
     with refuses(ValueError, "function late", "streams of its own", "given before"):
         late(rows(4))
     assert early(rows(4))[0].shape == (6,)
+
+
+def test_beside_streams_of_another_engine(threads):
+    """Which variables an engine has in common with others is no question to another one."""
+    drawn = numpy_engine.uniform(numpy_engine.random_stream(1), (3,))
+    f = synk.function([], (drawn, "gather"), name="of NumPy")
+    w, inputs, outputs, updates = noise(streams_of(3))
+    g = synk.function(inputs, outputs, updates=updates, exact=True, **FAST)
+    for function, given in ((g, [rows(7)]), (f, []), (g, [rows(5)])):
+        function(*given)
+    numbers = np.random.RandomState(1).random_sample(9)
+    np.testing.assert_array_equal(f().reshape(3, 3)[0], numbers[3:6])  # rank 0 draws what the program alone would
