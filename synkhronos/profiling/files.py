@@ -7,11 +7,14 @@ from typing import Dict, NamedTuple, Sequence, Tuple
 
 from ..errors import ArgumentValueError
 from . import ring
-from .folder import Claim
+from .folder import Claim, has_profile
 from .profile import Setting, copy_rate, profile
 from .report import Report
 from .spans import Recorded, recorded
 from .timeline import timeline
+
+#: Seconds in which the files of a program that has ended are closed.
+RELEASE_TIMEOUT_S = 2.0
 
 
 def report_of(rings: Sequence[memoryview], root: int, setting: Setting) -> Tuple[Report, Recorded]:
@@ -42,8 +45,16 @@ class Unfinished(NamedTuple):
 
     def write(self, rings: Sequence[memoryview]) -> None:
         """Write what is in the rings, unless the program has done so; what goes wrong is nobody's concern any more."""
+        until = time.monotonic() + RELEASE_TIMEOUT_S
+        while True:
+            try:
+                claim = Claim(self.folder)
+                break
+            except ArgumentValueError:  # the program is gone, but the kernel may not have closed its files yet
+                if has_profile(self.folder) or time.monotonic() > until:
+                    return
+                time.sleep(0.01)
         try:
-            claim = Claim(self.folder)
             claim.fill(files_of(*report_of(rings, self.root, self.setting)))
-        except (ArgumentValueError, OSError, MemoryError):
+        except (OSError, MemoryError):
             pass

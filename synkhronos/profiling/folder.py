@@ -17,6 +17,14 @@ from ..sync.file_lock import FileLock
 CLAIM = "profile.json"
 
 
+def has_profile(folder: str) -> bool:
+    """Return whether a folder has a profile that was finished."""
+    try:
+        return os.path.getsize(os.path.join(folder, CLAIM)) > 0
+    except OSError:
+        return False
+
+
 class Claim:
     """A folder that is this profile's until it is given up, filled, or its process ends.
 
@@ -49,7 +57,7 @@ class Claim:
             lock = self._opened()
             self._lock: Optional[FileLock] = lock
             is_taken = lock.try_acquire()
-            is_empty = is_taken and self._is_empty()
+            is_empty = is_taken and not has_profile(self.path)
         except FileExistsError:
             raise ArgumentValueError(argument, expected, f"{folder!r}, which is a file", "give another path") from None
         except OSError as error:
@@ -68,9 +76,6 @@ class Claim:
         except FileExistsError:
             self.is_unfinished = True
             return FileLock(os.open(place, os.O_RDWR), 0)
-
-    def _is_empty(self) -> bool:
-        return os.path.getsize(os.path.join(self.path, CLAIM)) == 0
 
     def give_up(self) -> None:
         """Leave the folder as it was: there is nothing to record."""
