@@ -31,11 +31,11 @@ demo: install
 	$(BIN) -m synkhronos demos/$(if $(filter pytensor,$(CHOSEN_ENGINE)),train_mnist_pytensor.py,train_mnist.py)
 
 quick: install
-	@echo "make quick: what needs neither an engine nor many processes (two minutes)"
+	@echo "make quick: what needs neither an engine nor many processes (a minute)"
 	$(PYTEST) -m quick
 
 test: install
-	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (eight to eleven minutes on two cores)"
+	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (nine to ten minutes on two cores)"
 	$(PYTEST) -m "not thorough and not long"
 
 # What of make test depends on the engine, and make quick with the NumPy of its environment; QUICK= leaves that out, and TESTS=
