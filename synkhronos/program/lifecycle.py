@@ -113,7 +113,7 @@ def fork(
         answered in time, with its values, and the command is repeated. By default the number in the environment
         variable ``SYNK_HEAL``, else 0. A call of a function then is, like a collective, something that all ranks do or
         none, and takes the time to copy what it updates; the copies take twice the memory of the updated variables on
-        every rank. Not yet of ranks on several hosts. See :doc:`healing`.
+        every rank. Not available with several hosts. See :doc:`healing`.
     standby : bool
         Whether one process more stands by if deaths are repaired, which has loaded what functions need. Else a new one
         is started when it is needed, and the program waits for that, too.
@@ -169,7 +169,8 @@ def fork(
     for host in there:
         _check_files(size, host.files, DESCRIPTORS_PER_RANK_OF_HOSTS, f" on host {host.name}")
     if deaths and hosts is not None:
-        raise ArgumentValueError(argument, "0 with several hosts: the ranks of one host are replaced", str(deaths))
+        hint = "ranks are replaced only if all of them run on one host"
+        raise ArgumentValueError(argument, "0 with several hosts", str(deaths), hint)
     check_timeout(timeout)
     if random not in ("split", "same"):
         raise ArgumentValueError("random", "'split' or 'same'", repr(random))

@@ -92,7 +92,7 @@ class Deposits:
 
     def _put_aside(self, entry: SharedEntry) -> None:
         value = entry.cell[0]
-        _, copy = self._aside.pop(entry.number, (None, None))
+        before, copy = self._aside.pop(entry.number, (None, None))
         self._pickled.pop(entry.number, None)
         if entry.on_device:
             self._aside[entry.number] = None, value.copy()
@@ -103,7 +103,7 @@ class Deposits:
         if not value.flags.writeable:  # nobody writes to it
             self._aside[entry.number] = None, value
             return
-        if copy is None or copy.shape != value.shape or copy.dtype != value.dtype:
+        if before is None or copy.shape != value.shape or copy.dtype != value.dtype:
             copy = np.empty(value.shape, value.dtype)
         copy_into(copy, value)
         self._aside[entry.number] = value, copy

@@ -89,7 +89,7 @@ class Healing:
             if sent and rank in self._of_command:
                 return "it is the second time in this command; the first time " + self._of_command[rank]
         if not dead:
-            return "it is not known whose"
+            return "no rank is missing any more"
         if not command.repeats:
             return f"{command.title} cannot be repeated"
         if context.started or context.begun:

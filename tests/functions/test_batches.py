@@ -55,14 +55,14 @@ def test_no_more_than_n_steps_are_read():
     taken = []
     endless = (taken.append(i) or [i % 10] for i in itertools.count())
     assert read(endless, 3) == [[0], [1], [2]] and taken == [0, 1, 2]
+    assert len(read(np.zeros((5, 2), int), 2)) == 2
+    assert len(read([[1], [2]], 9)) == 2
 
 
 @pytest.mark.parametrize("endless", [itertools.repeat([1]), itertools.count(), range(10**12)])
 def test_what_has_no_end_is_refused_if_nobody_says_how_much_to_read(endless):
     with refuses(ValueError, "batches"):
         read(endless, None)
-    assert len(read(np.zeros((5, 2), int), 2)) == 2
-    assert len(read([[1], [2]], 9)) == 2
 
 
 def test_slices_hold_no_indices():

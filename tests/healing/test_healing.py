@@ -211,6 +211,10 @@ def test_a_value_that_cannot_be_written_to():
     timer.join()
     np.testing.assert_array_equal(synk.gather(w, nd_up=1), np.ones((2, 3)))
     assert len(PROGRAM.session.healing.deaths) == 1 and not value.any()
+    for i in (2, 3):  # what was kept of it is no memory for copies
+        PROGRAM.session.run(Change(number, np.full(3, float(i))))
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), np.full((2, 3), 3.0))
+    assert not value.any()
 
 
 MASTER = os.getpid()

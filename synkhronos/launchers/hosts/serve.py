@@ -44,6 +44,7 @@ class Server:
     def __init__(self, world: World, enter: Any) -> None:
         self.world, self._enter = world, enter
         self.keeper = Keeper(enter)  # before MPI begins
+        self.line: Any = None  # to the first host
         self.deputy: Optional[Deputy] = None
         self.block: Optional[ControlBlock] = None
         self.launcher: Optional[ProcessLauncher] = None
@@ -54,7 +55,7 @@ class Server:
 
     def serve(self) -> bool:
         """Do what the first host says, until it says goodbye or is gone; return whether all hosts take leave."""
-        line = wire.join(self.world.hear())
+        line = self.line = wire.join(self.world.hear())
         self.loop.watch(line, lambda: self._receive(line))
         line.send("hello", self.world.process, facts(self.keeper.pid))
         courier = self.world.courier()
@@ -79,11 +80,11 @@ class Server:
                 self._together = message[1]
             elif message[0] in ("open", "kill", "inspect"):
                 kind, number, about = message
-                line.send("answer", number, self.open(line, about) if kind == "open" else getattr(self, kind)(about))
+                line.send("answer", number, getattr(self, kind)(about))
             elif self.deputy is not None:
                 self.deputy.receive(message)
 
-    def open(self, line: wire.Line, spec: SessionSpec) -> Any:
+    def open(self, spec: SessionSpec) -> Any:
         """Start the ranks of a session; return their process ids, or a sentence."""
         hosts, size = spec.hosts, spec.hosts.size
         self.kill()
@@ -106,7 +107,7 @@ class Server:
             fds = {**files, pool.ident: pool.fileno()}
             if self.bulk is not None:
                 self.bulk.reductions = spec.reductions
-            self.deputy = Deputy(hosts, block, fds, pool, line, launcher, self.bulk)
+            self.deputy = Deputy(hosts, block, fds, pool, self.line, launcher, self.bulk)
             self.deputy.begin(self.loop)
             return {rank: launcher.pid(rank) for rank in hosts.near}
         except (SynkhronosError, OSError) as error:
