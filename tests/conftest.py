@@ -167,6 +167,9 @@ def words_of():
 
 # -- nothing stays -----------------------------------------------------------------------------------------------------
 
+#: Seconds in which what other tests have at the moment is gone, on a busy machine.
+PATIENCE = 5.0
+
 
 def leftovers():
     """Return what must not be there when no session is open: processes, names, threads."""
@@ -211,10 +214,26 @@ def mapped_elsewhere(path):
     return False
 
 
+def left_since(before):
+    """Return what is there that was not, and stays: another process of pytest-xdist may have a name of its own for a moment."""
+    after = set(leftovers()) - set(before)
+    until = time.monotonic() + PATIENCE
+    while after and time.monotonic() < until:
+        time.sleep(0.05)
+        after &= set(leftovers())
+    return after
+
+
 @pytest.fixture
 def find_leftovers():
     """The function that returns what must not be there when no session is open."""
     return leftovers
+
+
+@pytest.fixture
+def find_left_since():
+    """The function that returns what has come since then, and must not be there when no session is open."""
+    return left_since
 
 
 #: Folders of tests that use several hosts: in others no more processes must be there than their tests have started.
@@ -261,8 +280,5 @@ def nothing_stays(request):
         after = set(leftovers()) - before
         if after:  # a collection costs 50 ms if Theano is loaded: not after every one of thousands of tests
             gc.collect()
-            after = set(leftovers()) - before
-        if after:  # another process of pytest-xdist may be about to map, or to remove, a name of its own
-            time.sleep(0.2)
-            after &= set(leftovers())
+            after = left_since(before)
         assert not after, f"left behind: {sorted(after)}"

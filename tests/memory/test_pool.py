@@ -591,13 +591,9 @@ def test_hundreds_of_arrays_with_few_descriptors():
     assert printed.splitlines() == ["True", "12", "0"]
 
 
-def names_of_the_library():
-    return {name for name in os.listdir("/dev/shm") if "synk" in name}
-
-
 @pytest.mark.parametrize("fallback", [False, True])
-def test_kill_leaves_nothing(fallback):
-    before = names_of_the_library()
+def test_kill_leaves_nothing(fallback, find_leftovers, find_left_since):
+    before = find_leftovers()
     program = f"""if True:
         import os, time
         if {fallback}:
@@ -613,7 +609,7 @@ def test_kill_leaves_nothing(fallback):
     with subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
         process.kill()
-    assert names_of_the_library() <= before
+    assert not find_left_since(before)
 
 
 def test_limit_of_address_space():

@@ -156,8 +156,8 @@ def test_ctrl_c_that_nobody_catches(situation, script):
     [(situation, signal.SIGKILL) for situation in SITUATIONS]
     + [("idle", signal.SIGTERM), ("call", signal.SIGTERM), ("call", signal.SIGSEGV)],
 )
-def test_master_is_killed(situation, number, script):
-    before = set(os.listdir("/dev/shm"))
+def test_master_is_killed(situation, number, script, find_leftovers, find_left_since):
+    before = find_leftovers()
     program = script(textwrap.dedent(indented(SITUATIONS[situation])))
     program.until("now")
     time.sleep(0.1)
@@ -166,7 +166,7 @@ def test_master_is_killed(situation, number, script):
     program.process.wait()
     assert not program.wait_others(2.0)
     assert time.monotonic() - began < 2.5
-    assert {name for name in set(os.listdir("/dev/shm")) - before if "synk" in name} == set()
+    assert not find_left_since(before)
     assert program.finish()[2] == ""
 
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 from everyday import Program, Wrong
 from kill_steps import Steps
 
-from pieces.report import Row, clean, scaled
+from pieces.report import Row, clean, names_left, scaled
 
 RUNS, LATE, ON_ONE_CORE = 10000, 0.1, 100
 
@@ -52,9 +52,9 @@ def play_many(what: str, runs: int, at_a_time: int, late: float, cores: Any, pro
         except BaseException:
             pool.shutdown(wait=False)  # the rest need not be waited for
             raise
-    left = [name for name in os.listdir("/dev/shm") if "synkhronos" in name]
+    left = names_left()
     if left:
-        raise Wrong(f"left in /dev/shm: {left}")
+        raise Wrong(f"left behind: {left}")
     return steps
 
 

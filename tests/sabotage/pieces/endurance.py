@@ -12,7 +12,7 @@ import numpy as np
 from everyday import Program, Wrong
 
 import synkhronos as synk
-from pieces.report import Row, check_nothing_left, clean, processes, scaled
+from pieces.report import Row, check_nothing_left, clean, names_left, processes, scaled
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
@@ -74,7 +74,7 @@ def sessions(count: int, progress: Any) -> Row:
             measure(PROGRAM.keeper_pid),
             PROGRAM.pool.used,
             threading.active_count(),
-            len([name for name in os.listdir("/dev/shm") if "synkhronos" in name]),
+            len(names_left()),
             len([pid for pid, stat in processes() if stat[1] in (str(os.getpid()), str(PROGRAM.keeper_pid))]),
         ]
 

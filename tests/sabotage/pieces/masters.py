@@ -18,7 +18,7 @@ import numpy as np
 from everyday import Program, Wrong
 
 import synkhronos as synk
-from pieces.report import Row, check_nothing_left, clean, processes, scaled
+from pieces.report import Row, check_nothing_left, clean, names_left, processes, scaled
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
 
@@ -270,7 +270,7 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
                 seconds.append(took)
                 progress(what.split(";")[0], i + 1, count)
             rows.append(Row(what, count, clean(), seconds))
-    left = [name for name in os.listdir("/dev/shm") if "synkhronos" in name]
+    left = names_left()
     if left:
-        raise Wrong(f"left in /dev/shm: {left}")
+        raise Wrong(f"left behind: {left}")
     return rows + [kill_keeper(count, progress, seed)]

@@ -61,12 +61,21 @@ def processes() -> Iterator[Tuple[int, List[str]]]:
             yield int(name), text.rpartition(")")[2].split()
 
 
+def names_left() -> List[str]:
+    """Return the names of ours in shared memory that stay: another program may have one until it removes it, at once."""
+    folder = Path("/dev/shm")
+    names = list(folder.glob("*synkhronos*"))
+    if names:
+        time.sleep(1.0)
+    return [str(name) for name in names if name.exists()]
+
+
 def check_nothing_left() -> None:
     """Raise where a process of ours, a name in shared memory or a thread is there without a session."""
     assert not synk.is_forked()
     parents = [str(os.getpid()), str(PROGRAM.keeper_pid)]
     left = [f"process {pid}" for pid, stat in processes() if stat[1] in parents and pid != PROGRAM.keeper_pid]
-    left += ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synkhronos" in name]
+    left += names_left()
     left += [thread.name for thread in threading.enumerate() if thread.name.startswith("synkhronos")]
     assert not left, f"left behind: {left}"
 
