@@ -235,7 +235,7 @@ class Session:
 
     def _given_up(self) -> SynkhronosError:
         """End the session, and return why the results cannot come."""
-        fatal = self._fatal
+        fatal = self._fatal or self._ended_after_answer()
         assert fatal is not None
         self._end(str(fatal))
         return fatal
@@ -371,10 +371,7 @@ class Session:
             add_failures(own.error, failures)
             raise own.error
         if self._fatal is None and not failures:
-            for rank in self.others:
-                if self.block.ended[rank]:  # after its answer, while others still needed something of its host
-                    self._fatal = self._died(rank, "in " + self._title, self._updates)
-                    break
+            self._fatal = self._ended_after_answer()
         if self._fatal is not None:  # the master gave up because of it, while all others could still answer
             if self._joining:
                 raise _Fatal(self._fatal)
@@ -390,6 +387,13 @@ class Session:
             )
         error = worker_error(command, failures, self._updates, self.launcher.host)
         raise error from error.__cause__
+
+    def _ended_after_answer(self) -> Optional[SynkhronosError]:
+        """Return the error for a rank that has ended, if only when others still needed something of its host."""
+        for rank in self.others:
+            if self.block.ended[rank]:
+                return self._died(rank, "in " + self._title, self._updates)
+        return None
 
     # -- watching ------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,27 @@ class Long(Command):
         return [len(notice) for notice in found], int(self.values[-1]), np.arange(30_000) + context.rank
 
 
+class Lies(Command):
+    """Return where a rank's array lies; then something happens on the master, which reads all of them."""
+
+    title = "lies"
+
+    def __init__(self, meanwhile):
+        self.meanwhile = meanwhile
+
+    def __reduce__(self):
+        return Lies, (None,)
+
+    def run(self, context):
+        array = context.transport.allocate(("of a test",), (5,), np.dtype("f8"))
+        array[:] = context.rank
+        return context.pool.handle(array)
+
+    def finish(self, results, context):
+        self.meanwhile()
+        return [context.pools.attach(handle)[0] for handle in results]
+
+
 class Asked(Command):
     """Return how often a rank has asked for memory of other hosts."""
 
@@ -211,6 +232,30 @@ def test_a_host_that_is_lost(session, when):
     assert [host.name for host in PROGRAM.all_hosts()][1:] == ["host2"]
     left = PROGRAM.open(3, 0, hosts=Hosts.of_counts(("here", "left"), (2, 1)))  # with the hosts that are left
     assert len(everywhere(left)) == 3
+
+
+@pytest.mark.parametrize("what", ["rank", "host"])
+def test_an_end_while_the_master_fetches_results(session, what):
+    """All have answered: only the control block tells that results may not come any more. A dead rank's may still."""
+    assert session.run(Lies(nothing)) == [0, 1, 2, 3]
+    pid = everywhere(session)[3][1] if what == "rank" else PROGRAM.all_hosts()[1].processes[0]
+
+    def end():
+        os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + 10
+        while not session.block.deaths and time.monotonic() < until:
+            time.sleep(0.001)
+
+    found = None
+    try:
+        found = session.run(Lies(end))
+    except WorkerDied as error:
+        said = "was killed by SIGKILL" if what == "rank" else "was lost with its host"
+        assert said in str(error) and "on host there" in str(error) and "in lies" in str(error)
+        assert session.closed
+    assert found in ([None, [0, 1, 2, 3]] if what == "rank" else [None])
+    with pytest.raises((WorkerDied, synk.StateError)):
+        everywhere(session)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.3])
