@@ -119,9 +119,11 @@ class LearningRate:
         self._engine = engine
         self._correct: Any = None
         if self.velocities:
-            self._ratio = like(rate, "ratio")
+            self._ratio, self._is_correct = like(rate, "ratio"), True
+            self._ratio.set_value(type_.dtype.type(1))
             corrected = [velocity * self._ratio for velocity in self.velocities]
-            self._correct = assignment(self.velocities, corrected)
+            one = self._ratio * type_.dtype.type(0) + type_.dtype.type(1)  # no rank corrects its velocities twice
+            self._correct = assignment([*self.velocities, self._ratio], [*corrected, one])
 
     @property
     def value(self) -> float:
@@ -139,9 +141,13 @@ class LearningRate:
             If it is not a number of 0 or more; nothing has changed then.
         """
         value = real("value", value, "finite, and at least 0", lambda number: number >= 0)
+        if self._correct is not None and not self._is_correct:  # it was interrupted
+            self._correct()
         old = self.value
         if self._correct is None or not old or value == old:
             synk.broadcast(self.rate, value)
             return
+        self._is_correct = False
         synk.broadcast([self.rate, self._ratio], [value, value / old])
         self._correct()
+        self._is_correct = True

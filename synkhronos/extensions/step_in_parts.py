@@ -63,11 +63,11 @@ class StepInParts:
             results = self.gradient_fn(*args, timeout=timeout, **kwargs)
             if self.groups is None or any(len(group) > 1 for group in self.groups):
                 synk.all_reduce(self._averaged, weights=self.gradient_fn, groups=self.groups)
-        except Exception:
+            self.step_fn(timeout=timeout)
+        except BaseException:
             if self._rows is not None and synk.is_forked():
                 synk.broadcast(self._rows, 0)  # some ranks may have computed gradients, which no step may use
             raise
-        self.step_fn(timeout=timeout)
         return results
 
 

@@ -130,6 +130,11 @@ class Region:
 class Visits(ABC):
     """What a rank does between its steps: made on the master, picklable, the same for all ranks."""
 
+    @property
+    @abstractmethod
+    def writes(self) -> Sequence[int]:
+        """The numbers of the shared variables that it changes."""
+
     @abstractmethod
     def begin(self, region: Region) -> Visit:
         """Return what one rank does."""
@@ -207,13 +212,13 @@ class RunAsynchronously(Command):
         return f"steps of function {self.name}"
 
     def undeposited(self, failed: bool) -> Sequence[int]:
-        return self.steps.plans[0].writes
+        return sorted({*self.steps.plans[0].writes, *self.visits.writes})
 
     def details(self, context: RankContext) -> str:
         return f"{sum(self.steps.counts)} steps, asynchronous"
 
     def amounts(self, context: RankContext) -> Amounts:
-        return Amounts("steps", self.name)
+        return Amounts("other", f"asynchronous {self.title}")
 
     def run(self, context: RankContext) -> Made:
         barrier, rank = context.barrier, context.rank

@@ -118,7 +118,7 @@ class Function:
 
     @property
     def output_modes(self) -> List[Optional[str]]:
-        """The op of every output, a list of (str or None): as given, or ``avg``."""
+        """The op of every output, a list of (str or None): as given, or the one that makes the serial value."""
         return [_mode(op) for op in self._output_ops]
 
     @property
@@ -654,7 +654,7 @@ class Function:
             ``on_step(i, outputs)`` is called on the master after its i-th step, with its own outputs of that step, in
             the form in which a call returns them (None each if it has no rows in it). If it returns False, the steps
             end after the one that the furthest rank has begun, and it is not called again. It may not call anything
-            that runs on all ranks.
+            that runs on all ranks; what it gives to a shared variable stays the master's alone, as the log says.
         output_subset, num_slices
             As in a call.
         total : bool
@@ -719,12 +719,12 @@ class Function:
             session = self.program.current()  # which raises
         with session.lock:
             session.check()
-            self._plans_in(session)
+            plans = self._plans_in(session)
             if self.program.check and self._first_calls.left:
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None)
-            reports = None if on_step is None else self._reports(on_step, subset)
+            reports = None if on_step is None else self._reports(on_step, subset, plans)
 
             def run(some: Steps) -> Results:
                 command = RunSteps(some.plans[0].name, some, reports)
@@ -736,6 +736,8 @@ class Function:
             else:
                 outputs, rows, n_made, _ = run_in_chunks(steps, session.pools.attach(steps.table), run)
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
+            if not plans.are_known():  # `on_step` has changed something on the master alone
+                tell(self, session, plans.watched)
         return self._form.wrap(outputs, subset)
 
     def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
@@ -866,11 +868,12 @@ class Function:
         finally:
             plans.note()
 
-    def _reports(self, on_step: Any, subset: Any) -> OnStep:
+    def _reports(self, on_step: Any, subset: Any, plans: Plans) -> OnStep:
         """Return what calls ``on_step`` with outputs in the form of a call, and returns whether to go on."""
 
         def report(i: int, outputs: List[Any]) -> bool:
-            answer = on_step(i, self._form.wrap(list(outputs), subset))
+            with plans.look():
+                answer = on_step(i, self._form.wrap(list(outputs), subset))
             return not isinstance(answer, (bool, np.bool_)) or bool(answer)
 
         return report

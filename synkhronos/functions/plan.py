@@ -32,7 +32,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import cloudpickle
 import numpy as np
@@ -201,6 +202,7 @@ class Plans:
     ) -> None:
         self.session, self.watched, self.common, self.states = weakref.ref(session), watched, common, states
         self._all = [*watched, *(entry for entry in states if entry not in watched)]
+        self._parted: List[SharedEntry] = []
         self._kept: Dict[Any, Kept] = {}
         self._next = 0
 
@@ -247,6 +249,17 @@ class Plans:
         """Note what the variables hold after a command."""
         for entry in self._all:
             entry.known = entry.cell[0]
+        while self._parted:
+            self._parted.pop().known = None
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Look what the program does inside a command: a variable that it changes there is not known afterwards."""
+        before = [entry.cell[0] for entry in self._all]
+        try:
+            yield
+        finally:
+            self._parted += [entry for entry, value in zip(self._all, before) if entry.cell[0] is not value]
 
 
 class Prepared:

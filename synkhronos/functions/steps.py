@@ -177,12 +177,9 @@ class RunSteps(Command):
         return f"{sum(self.steps.counts)} steps"
 
     def amounts(self, context: RankContext) -> Amounts:
-        weights = [plan.division.weights for plan in self.steps.plans]
-        rows = -1
-        done = context.barrier.block.steps[context.rank] - self.steps.begin
-        if done == sum(self.steps.counts) and None not in weights:
-            rows = sum(n * of_ranks[context.rank] for n, of_ranks in zip(self.steps.counts, weights) if of_ranks)
-        return Amounts("steps", self.name, int(rows), arrays=sum(self.steps.counts))
+        n_steps = context.barrier.block.steps[context.rank] - self.steps.begin
+        rows = rows_taken(self.steps.plans, self.steps.divisions(context, n_steps))
+        return Amounts("steps", self.name, -1 if rows is None else rows[context.rank], arrays=n_steps)
 
     def run(self, context: RankContext) -> Made:
         steps = self.steps
@@ -285,7 +282,7 @@ class RunSteps(Command):
                     continue
                 found = combiner.combined(i)
                 if totals is not None:
-                    found = np.concatenate(found)
+                    found = np.concatenate([np.atleast_1d(each) for each in found])
                 if op.axis:
                     found = [moved(each, 0, op.axis) for each in found] if totals is None else moved(found, 0, op.axis)
                 outputs.append(found)

@@ -1,5 +1,8 @@
 """Learning rates that change: against formulas, and against SGD whose velocity does not contain the rate, in NumPy."""
 
+import contextlib
+import itertools
+
 import numpy as np
 import pytest
 from worlds import INSTALLED
@@ -119,3 +122,33 @@ def test_a_bad_rate_changes_nothing(make_world, value, error):
         learning_rate.set(value)
     assert learning_rate.value == 0.5
     np.testing.assert_array_equal(world.values(v), np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("next_value", [0.4, 0.2])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_ctrl_c_in_the_middle_of_a_change(make_world, monkeypatch, at, after, next_value):
+    """The same change again, or another one, corrects the velocities once, for what they are."""
+    world = make_world("threads", 2)
+    v, rate = world.shareds([np.zeros(2), np.asarray(0.1)])
+    world.set_values(v, [[1.0, 2.0], [3.0, 4.0]])
+    learning_rate = rates.LearningRate(rate, [v])
+    run, count = world.session.run, itertools.count(1)
+
+    def interrupted(*given):
+        number = next(count)
+        if number == at and not after:
+            raise KeyboardInterrupt
+        found = run(*given)
+        if number == at:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(world.session, "run", interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        learning_rate.set(0.4)
+    monkeypatch.undo()
+    learning_rate.set(next_value)
+    expected = np.array([[1.0, 2.0], [3.0, 4.0]]) * next_value / 0.1
+    np.testing.assert_allclose(world.values(v), expected, rtol=1e-12)
+    assert learning_rate.value == next_value and synk.in_sync(rate)

@@ -309,6 +309,32 @@ def test_local_sgd_has_no_steps_of_one_command(three_ranks):
         step.steps(X, Y, batches=BATCHES)
 
 
+@pytest.mark.parametrize("after", ["gradient_fn", "step_fn"])
+def test_a_rank_without_rows_makes_no_step_after_ctrl_c(three_ranks, monkeypatch, after):
+    """It has computed a gradient, but the program was interrupted before, or in, the step: with the next batch it has none."""
+    model = Model()
+    step = model.make("make_train_function", updates.sgd, 0.1, communicate_every=9)
+    step(X, Y, batch=BATCHES[0])
+
+    def interrupt(*args, **kwargs):
+        if after == "step_fn":
+            step._parts.gradient_fn(X, Y, batch=BATCHES[0])  # (as if some ranks had not come to the step)
+        raise KeyboardInterrupt
+
+    step_fn = step._parts.step_fn
+    monkeypatch.setattr(step._parts, "step_fn", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        step(X, Y, batch=BATCHES[0])
+    monkeypatch.setattr(step._parts, "step_fn", step_fn)
+    before = replicas(model.params, 3)
+    step(X, Y, batch=[0])
+    (rank,) = (rank for rank in range(3) if step.last_rows[rank])
+    for other in {0, 1, 2} - {rank}:
+        for value, was in zip(replicas(model.params, 3)[other], before[other]):
+            np.testing.assert_array_equal(value, was)
+    assert not np.array_equal(replicas(model.params, 3)[rank][0], before[rank][0])
+
+
 def test_steps_without_averages_are_one_command_too(three_ranks, commands):
     step = Model().make("make_train_function", updates.adam, 0.1, communicate_every=0)
     step(X, Y, batch=BATCHES[0])

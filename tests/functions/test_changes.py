@@ -197,6 +197,30 @@ def test_random_streams_are_the_masters_own(small, told):
     assert told() == []
 
 
+@all_small
+def test_a_value_that_is_set_in_the_middle_of_steps_is_told(small, told):
+    """By `on_step`, which is the master's: other ranks go on with the value before, and everybody with what it updates."""
+    world, words = small
+    w, rate, other = words.shared(0.0, "w"), words.shared(1.0, "rate"), words.shared(1.0, "other")
+    f = words.function([], (w + other, "gather"), updates=[(w, w + rate)], name="train")
+
+    def set_once(i, outputs):
+        if i == 0:
+            rate.set_value(np.array(0.0))
+
+    f.steps(n_steps=4, on_step=set_once)
+    (text,) = told()
+    assert text.startswith("function train: rate was changed on the master alone") and "broadcast(rate)" in text
+    at_the_end = [float(each) for each in world.values(w)]
+    assert [at_the_end[rank] for rank in range(world.n) if rank != world.root] == [4.0] * (world.n - 1)
+    assert at_the_end[world.root] == 1.0
+    f.steps(n_steps=2, on_step=lambda i, outputs: None)
+    f()
+    assert told() == []
+    f.steps(n_steps=2, on_step=lambda i, outputs: w.set_value(np.array(9.0)))  # of what the steps themselves update
+    assert len(told()) == 1
+
+
 def refusing_negatives(array):
     if (array < 0).any():
         raise ValueError("on purpose")

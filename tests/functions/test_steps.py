@@ -159,6 +159,17 @@ def test_steps_without_rows(ranks, numpy_words):
     assert f.steps(Y, batches=[[], []], total=True)[2] == 1.0
 
 
+def test_numbers_of_every_rank_in_all_steps(ranks, numpy_words):
+    """One of each rank in a step with rows, and the master's in a step without."""
+    x = numpy_words.variable("x")
+    f = synk.function([x], (numpy_words.sum(x), "gather"))
+    batches = [[0, 1, 2], [], [4, 5, 6]]
+    found = f.steps(Y, batches=batches, total=True)
+    expected = [np.atleast_1d(f(Y, batch=batch)) for batch in batches]
+    np.testing.assert_array_equal(found, np.concatenate(expected))
+    assert len(found) == 2 * ranks.n + 1
+
+
 def test_in_slices(ranks, numpy_words):
     x = numpy_words.variable("x", 2)
 

@@ -118,6 +118,10 @@ class Exchanges(Visits):
         #: On the master: whether ranks may have exchanged.
         self.has_begun = False
 
+    @property
+    def writes(self) -> Sequence[int]:
+        return self.numbers
+
     def begin(self, region: Region) -> Visit:
         self.has_begun = True
         visit: Visit = self.visitor(self, region)
@@ -271,8 +275,8 @@ class DownpourVisitor(ServerVisitor):
         return [array.copy() for array in new]
 
     def last(self) -> None:
-        if self._since:
-            self._count(self._since[-1])
+        if self._since or not all(map(np.array_equal, self.values(), self.origins)):  # maybe by steps before this run
+            self._count(-1)
 
     def settle(self, order: int) -> None:
         self.put([array.copy() for array in self.arrays[int(self.which[0])]])

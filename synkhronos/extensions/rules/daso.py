@@ -44,7 +44,7 @@ class Phases:
         plateaus    (2, 1, 1)  (1, 1, 1)  (8, 2, 2)  (4, 1, 1)  ...
         cool-down   (0, 0, 0)
 
-    A plateau is more than ``patience`` epochs without a loss that is lower by the factor 1 - ``threshold``.
+    A plateau is more than ``patience`` epochs without a loss that is lower by more than ``threshold`` of the best one.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Phases:
 
     def end(self, loss: float) -> None:
         """End an epoch, which had that loss."""
-        improved = loss < self.best * (1 - self.threshold) if self.best < float("inf") else True
+        improved = loss < self.best - self.threshold * abs(self.best) if self.best < float("inf") else True
         self.best = min(self.best, loss) if improved else self.best
         self.epoch += 1
         if self.epoch == self.warm_up:
@@ -174,7 +174,7 @@ class DASO(Rule):
 
     @property
     def state(self) -> List[Any]:
-        self.means.arrive()
+        self._arrive()
         return [*self.means.state, *self.means.values, *self._before]
 
     @property
@@ -203,22 +203,19 @@ class DASO(Rule):
         self._inside = self._with_rows_of_call(self._inside)
         self._in_epoch += n_steps
 
-    def _until_next(self) -> int:
-        return 1 if self._meet_inside and self.phases.skips.inside <= 1 else super()._until_next()
-
     def _is_time(self, n_steps: int) -> bool:
         skips, t = self.phases.skips, n_steps - self.n_steps + self._in_epoch
         if skips == BLOCKING:
             return True
-        return self._is_time_inside(t) or t % skips.between == 0 or n_steps == self._merged_at
+        return self._is_time_inside(t) or t % skips.between == 0 or self._is_merged(n_steps)
 
     def _is_time_inside(self, t: int) -> bool:
         skips = self.phases.skips
         return self._meet_inside and (t % skips.inside == 0 or t % skips.between == 0)
 
-    @property
-    def _merged_at(self) -> Optional[int]:
-        return None if self._begun is None else self._begun + self.phases.skips.wait
+    def _is_merged(self, n_steps: int) -> bool:
+        """Return whether a mean is to be merged after so many steps."""
+        return self._begun is not None and n_steps >= self._begun + self.phases.skips.wait
 
     def _due(self) -> bool:
         skips, t = self.phases.skips, self._in_epoch
@@ -228,13 +225,14 @@ class DASO(Rule):
         if self._is_time_inside(t):
             synk.all_reduce(self.params, weights=self._inside if any(self._inside) else None, groups=self.groups)
             self._inside = [0.0] * len(self._inside)
-        if self.n_steps == self._merged_at:
+        if self._is_merged(self.n_steps):
             self._merge_what_is_begun()
         if t % skips.between == 0:
             self._note()
             self.means.start(self._weights)
+            self._begun = self.n_steps
             self._exchange_state()
-            self._begun, self._rows = self.n_steps, [0.0] * len(self._rows)
+            self._rows = [0.0] * len(self._rows)
             self.n_exchanges += 1
             return True
         return False
@@ -253,9 +251,17 @@ class DASO(Rule):
     def _merge_what_is_begun(self) -> None:
         if self._begun is not None:
             merge = self._merge_function(self.phases.skips.wait)
-            self.means.arrive()
+            self._arrive()
             merge()
             self._begun = None
+
+    def _arrive(self) -> None:
+        """Have the mean that is under way, if one is; if that fails, there is none to merge."""
+        try:
+            self.means.arrive()
+        except BaseException:
+            self._begun = None
+            raise
 
     def _merge_function(self, wait: int) -> Any:
         """Return the function that merges a mean that was begun so many steps ago."""

@@ -128,9 +128,12 @@ class DiLoCo(CentredRule):
                 fragment.merge()
         return self._fragment(self.n_steps) is not None and super()._due()
 
-    def _exchange(self) -> None:
+    def _count(self, n_steps: int) -> None:
+        super()._count(n_steps)
         for each in self.fragments:
-            each.rows = [before + more for before, more in zip(each.rows, self._rows)]
+            each.rows = self._with_rows_of_call(each.rows)
+
+    def _exchange(self) -> None:
         fragment = self._fragment(self.n_steps)
         if fragment is not None:
             fragment.exchange(self.n_steps)

@@ -59,6 +59,9 @@ class Means:
 
     def take(self, weights: Any = None) -> None:
         """Take the means of the values that there are."""
+        if self._under_way is not None:  # of a program that went on after Ctrl-C
+            self._drops()
+            self._under_way = None
         if self.exchange is None:
             synk.all_reduce(self.variables, into=self.values, weights=weights)
         else:

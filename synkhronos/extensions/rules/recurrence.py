@@ -128,6 +128,10 @@ class Rule(ABC):
         -------
         array, or list of arrays
             The outputs of all steps, with a leading axis of steps, in the order of ``batches``.
+
+        Notes
+        -----
+        Steps before an error or Ctrl-C that ends a command are not counted in ``n_steps``.
         """
         if self.function is None:
             raise ArgumentValueError("function", "one that makes the steps", "none", "give it to the rule")
@@ -146,11 +150,11 @@ class Rule(ABC):
         parts: List[Any] = []
         begin = 0
         while begin < len(batches):
-            end = min(len(batches), begin + self._until_next())
+            end = begin + self._until_next(len(batches) - begin)
             parts.append(self.function.steps(*args, batches=batches[begin:end], **kwargs))
             self._advance(end - begin)
             begin = end
-        return _joined(self.function, parts, kwargs.get("output_subset")) if parts else []
+        return self._joined(parts, kwargs.get("output_subset")) if parts else []
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
@@ -173,6 +177,8 @@ class Rule(ABC):
             finally:
                 if not self.is_open:  # a rank has died, in restore() perhaps: the master has its own at least
                     restore.as_theano()
+                    if synk.is_forked():  # the program has begun another session meanwhile
+                        synk.broadcast(self.params)
 
     def finish(self) -> None:
         """Give all ranks the rule's answer for good, and the mean of their state if it is averaged."""
@@ -249,6 +255,12 @@ class Rule(ABC):
 
     # -- what rules are made of ----------------------------------------------------------------------------------
 
+    def _joined(self, parts: List[Any], output_subset: Any) -> Any:
+        """Return the outputs of some steps, and of the next ones, as those of all."""
+        function = self.function if isinstance(self.function, synk.Function) else self.function.function
+        form, subset = function._form, None if output_subset is None else function._positions(output_subset)
+        return form.wrap([_joined_output(each) for each in zip(*(form.flat(part, subset) for part in parts))], subset)
+
     def _advance(self, n_steps: int) -> bool:
         """Count steps, none of which but the last is one after which something is due."""
         self._check_moment("a step")
@@ -295,12 +307,9 @@ class Rule(ABC):
     def _is_time(self, n_steps: int) -> bool:
         return n_steps >= self.start and n_steps % self.every == 0
 
-    def _until_next(self) -> int:
-        """Return after how many steps something is due."""
-        later = self.n_steps + 1
-        while not self._is_time(later):
-            later += 1
-        return later - self.n_steps
+    def _until_next(self, most: int) -> int:
+        """Return after how many steps something is due, but no more than so many."""
+        return next((n for n in range(1, most) if self._is_time(self.n_steps + n)), most)
 
     @property
     def _weights(self) -> Optional[List[float]]:
@@ -377,12 +386,6 @@ def real(name: str, value: Any, expected: str, is_right: Callable[[float], bool]
     if not math.isfinite(found) or not is_right(found):
         raise ArgumentValueError(name, expected, str(value))
     return found
-
-
-def _joined(function: Any, parts: List[Any], subset: Any) -> Any:
-    """Return the outputs of some steps, and of the next ones, as those of all."""
-    form = (function if isinstance(function, synk.Function) else function.function)._form
-    return form.wrap([_joined_output(each) for each in zip(*(form.flat(part, subset) for part in parts))], subset)
 
 
 def _joined_output(parts: Sequence[Any]) -> Any:

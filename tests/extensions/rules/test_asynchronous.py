@@ -12,6 +12,8 @@ from test_rules import BEGIN, MOMENTUM, RATE, A, B
 import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules
 from synkhronos.extensions.rules import asynchronous
+from synkhronos.functions.asynchronous import RunAsynchronously
+from synkhronos.replication.replicator import replicator_of
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.testing.numpy_engine import apply, operations
 
@@ -306,6 +308,40 @@ def test_bytes_of_exchanges(make_world, name):
     assert count > 5 and rule.n_exchanges == count
     expected = (0, count * size) if name == "Gossip" else (count * size, count * size)
     assert (sum(moved.read), sum(moved.sent)) == expected
+
+
+def test_progress_from_before_a_run_in_which_a_rank_gets_no_batch(make_world):
+    """ASGD adds every rank's progress since its last exchange to the centre: here both have stepped, and one batch is left."""
+    world = make_world("threads", 2)
+    w, speed = world.shareds([np.zeros(1), np.zeros(1)], ["w", "speed"])
+    world.set_values(speed, [[1.0], [3.0]])
+    x = engine.variable("x", "float64", 1)
+    step = synk.function([x], engine.mean(x), updates=[(w, w + speed)], exact=False)
+    rule = rules.ASGD(step, [w], every=10)
+    for _ in range(5):
+        step(np.ones(2))
+        assert not rule()
+    rule.run(np.ones(2), batches=[[0, 1]], asynchronous=True, record=True)
+    (rank,) = (line.rank for line in rule.log if line.batches)
+    expected = (5 + 15 + [1, 3][rank]) / 2
+    np.testing.assert_allclose(world.values(w), [[expected]] * 2, rtol=1e-12)
+
+
+def test_what_a_run_changes_is_known_to_those_who_replace_a_rank(make_world):
+    """Parameters that another function trains."""
+    world = make_world("threads", 2)
+    w, v = world.shareds([np.zeros(1), np.zeros(1)], ["w", "v"])
+    x = engine.variable("x", "float64", 1)
+    steps = synk.function([x], engine.mean(x), updates=[(v, v + 1)], exact=False)
+    other = synk.function([], updates=[(w, w + 1)], exact=False)
+    commands, run = [], world.session.run
+    world.session.run = lambda command, *more: commands.append(command) or run(command, *more)
+    rule = rules.ASGD(steps, [w])
+    other()
+    rule.run(np.ones(2), batches=[[0], [1]], asynchronous=True)
+    world.session.run = run
+    (command,) = (each for each in commands if isinstance(each, RunAsynchronously))
+    assert replicator_of(world.session).find(engine.ENGINE, w) in command.undeposited(False)
 
 
 def test_gossip_sends_after_the_same_batches_in_every_run(make_world):

@@ -35,6 +35,18 @@ def test_phases_of_a_loss_that_improves():
     assert skips_of(phases, losses) == [(0, 0, 0)] * 2 + [(4, 1, 1)] * 11 + [(2, 1, 1)]
 
 
+def test_phases_of_negative_losses():
+    """Of likelihoods, say: the same as of positive ones that fall by the same parts."""
+    for best in (10.0, -10.0):
+        skips = skips_of(rules.Phases(0, 0, None, 8, 1, 0.05), [best] * 4)
+        assert skips[-1] != skips[0], "a loss that stays the same is a plateau"
+        skips = skips_of(rules.Phases(0, 0, None, 8, 1, 0.05), [best + 0.04 * i for i in range(4)])
+        assert skips[-1] != skips[0], "a loss that rises, too"
+        falling = [best - 0.06 * abs(best) * i for i in range(6)]
+        skips = skips_of(rules.Phases(0, 0, None, 8, 1, 0.05), falling)
+        assert len({*map(tuple, skips)}) == 1
+
+
 class Simulated:
     """The exchanges of DASO over a `serial.Serial`."""
 

@@ -446,3 +446,125 @@ def test_an_error_in_a_run_counts_the_steps_before(make_world):
         rule.run(A, B, batches=[[0, 1], [2, 3], [4, 99]])
     assert (rule.n_steps, rule.n_exchanges) == (2, 1)
     assert len(rule.run(A, B, batches=[])) == 0
+
+
+def of_one(world):
+    """Return a parameter of one element, 0 on all ranks, and a function that adds 1."""
+    w = world.shared(np.zeros(1), "w")
+    return w, synk.function([], updates=[(w, w + 1)], exact=False)
+
+
+@pytest.mark.parametrize("merge", ["delta", "daso"])
+def test_a_mean_whose_arrival_was_interrupted_is_not_merged(make_world, monkeypatch, merge):
+    """Nor is the one before it in its place: after 5 steps of 1 on each rank all have 5."""
+    world = make_world("threads", 2)
+    w, step = of_one(world)
+    rule = rules.DASO(step, [w], groups=[[0], [1]], warm_up=0, merge=merge)
+    for _ in range(4):
+        step()
+        rule()  # which begins a mean in the end
+    step()
+    interrupting = Interrupting(world.session, 1, False)
+    monkeypatch.setattr(world.session, "run", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        rule()
+    monkeypatch.setattr(world.session, "run", interrupting.run)
+    rule.finish()
+    np.testing.assert_array_equal(world.values(w), [[5.0], [5.0]])
+
+
+GOING_ON = {
+    "a step": lambda rule: rule(),
+    "an epoch": lambda rule: rule.epoch(1.0),
+    "the end": lambda rule: rule.finish(),
+}
+
+
+@pytest.mark.parametrize("then", GOING_ON)
+@pytest.mark.parametrize("where", ["start", "state"])
+@pytest.mark.parametrize("exchange", [None, "bfloat16"])
+def test_daso_after_an_interrupt_when_a_mean_was_begun(make_world, monkeypatch, exchange, where, then):
+    """It goes on, whatever it does next."""
+    world = make_world("threads", 2)
+    w, step = of_one(world)
+    rule = rules.DASO(step, [w], groups=[[0], [1]], warm_up=0, epochs=5, cool_down=4, exchange=exchange)
+    start = rule.means.start
+
+    def interrupted(*args):
+        if where == "start":
+            start(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*((rule.means, "start") if where == "start" else (rule, "_exchange_state")), interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(4):
+            step()
+            rule()
+    monkeypatch.undo()
+    step()
+    GOING_ON[then](rule)
+    for _ in range(3):
+        step()
+        rule()
+    rule.finish()
+    np.testing.assert_array_equal(world.values(w), [[8.0], [8.0]])
+
+
+class Rows:
+    """In the place of a function: the rows of its last call."""
+
+    last_rows = (1, 1)
+
+
+def test_rows_of_a_step_whose_exchange_has_failed_count_once(make_world):
+    """3 and 1, then 1 and 3: of 0 and 8 the mean is 4."""
+    world = make_world("threads", 2)
+    w, _ = of_one(world)
+    function = Rows()
+    rule = rules.DiLoCo(function, [w], every=1, outer_rate=1.0, outer_momentum=0.0)
+    world.set_values(w, [np.zeros(1), np.zeros(2)])
+    function.last_rows = (3, 1)
+    with pytest.raises((ValueError, synk.WorkerError)):
+        rule()
+    world.set_values(w, [[0.0], [8.0]])
+    function.last_rows = (1, 3)
+    assert rule()
+    np.testing.assert_array_equal(world.values(w), [[4.0], [4.0]])
+
+
+@pytest.mark.parametrize("options", [dict(start=10**15), dict(every=10**15), dict(every=10**15, start=10**15)], ids=str)
+@pytest.mark.parametrize("kind", [rules.LocalSGD, rules.DiLoCo])
+def test_a_run_without_an_exchange(make_world, kind, options):
+    """Steps until the next one are not counted one by one."""
+    w = make_world("threads", 2).shared(np.zeros(1), "w")
+    x = engine.variable("x", "float64", 1)
+    rule = kind(synk.function([x], engine.mean(x), updates=[(w, w + 1)], exact=False), [w], **options)
+    rule.run(np.ones(4), batches=[slice(None)] * 5)
+    assert (rule.n_steps, rule.n_exchanges) == (5, 0) and w.get_value() == 5
+
+
+@pytest.mark.parametrize("subset", [["b"], ["b", "a"], None])
+def test_some_outputs_of_a_run_by_their_names(make_world, subset):
+    w = make_world("threads", 2).shared(np.zeros(2), "w")
+    x = engine.variable("x", "float64", 1)
+    outputs = {"a": engine.mean(x), "b": (engine.sum(x), "sum")}
+    function = synk.function([x], outputs, updates=[(w, w + 1)], exact=False)
+    data, batches = np.arange(10.0), [[0, 1, 2], [3, 4], [5, 6, 7]]
+    found = rules.LocalSGD(function, [w], every=2).run(data, batches=batches, output_subset=subset)
+    expected = {"a": [np.mean(data[each]) for each in batches], "b": [np.sum(data[each]) for each in batches]}
+    assert sorted(found) == sorted(subset or expected)
+    for name in found:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
+
+
+def test_another_session_that_begins_inside_consensus_has_the_masters_own_values(make_world):
+    world = make_world("threads", 2)
+    w, step = of_one(world)
+    rule = rules.LocalSGD(step, [w])
+    world.set_values(w, [[1.0], [3.0]])
+    with rule.consensus():
+        assert w.get_value() == 2
+        again = make_world("threads", 2)
+        synk.distribute()
+        assert again.values(w)[1] == 2
+    np.testing.assert_array_equal(again.values(w), [[1.0], [1.0]])
