@@ -142,7 +142,7 @@ class Fetcher:
     def _ask(self, *request: Any) -> None:
         block, rank = self._block, self._rank
         asked = block.fetch_asked[rank] + 1
-        payload = pickle.dumps((request[0], self._barrier.current, *request[1:]), pickle.HIGHEST_PROTOCOL)
+        payload = pickle.dumps((asked, self._barrier.current, *request), pickle.HIGHEST_PROTOCOL)
         block.fetch_length[rank], self._keep = messages.put(payload, block.fetch_slots[rank], self._pool)
         block.fetch_asked[rank] = asked
         block.bridge.release()

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import deque
 from functools import partial
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from ...errors import ArgumentError, SynkhronosError
 from ...host.interfaces import interfaces
@@ -141,6 +141,8 @@ class _Bridge:
         self._together = False  # whether all take leave, the program included
         self._there: List[int] = []  # the processes of the hosts of which the program knows, in their order
         self._processes: List[int] = []  # of the session's other hosts
+        self._behind: Set[int] = set()  # those of them that may not have begun the session
+        self._cannot_meet = ""
 
     def loop(self) -> None:
         """Do what the program asks, until it ends."""
@@ -156,7 +158,7 @@ class _Bridge:
             pass  # the program was killed
         try:
             self._meet()  # if it was not needed before: the others wait for it, and are told to end
-        except (SynkhronosError, ArgumentError, OSError):
+        except SynkhronosError:
             self.world.abort()
         together = self._together and not self.lost
         if not together:
@@ -219,18 +221,27 @@ class _Bridge:
 
     def _meet(self) -> None:
         """Meet the others, if that was not done before."""
+        if self._cannot_meet:
+            raise SynkhronosError(self._cannot_meet)
         if self.lines or self.lost:
             return
+        lines: Dict[int, wire.Line] = {}
         told: Dict[int, Facts] = {}
-        addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
-        for line in wire.host(addresses, self.world.tell):
-            _, process, of_host = line.receive()
-            self.lines[process], told[process] = line, of_host
+        try:
+            addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
+            for line in wire.host(addresses, self.world.tell):
+                _, process, of_host = line.receive()
+                lines[process], told[process] = line, of_host
+            courier = self.world.courier()
+        except Exception as error:  # the others have been told where to come, and are not told again
+            self._cannot_meet = str(error)
+            if not isinstance(error, (SynkhronosError, ArgumentError)):
+                self._cannot_meet = f"the hosts could not meet: {type(error).__name__}: {error}"
+            raise SynkhronosError(self._cannot_meet) from error
+        self.lines = lines
         self.facts += [told[process] for process in sorted(told)]
-        courier = self.world.courier()
-        if courier is not None:
-            self.bulk = Bulk(courier)
-        self._there = sorted([0, *self.lines])
+        self.bulk = None if courier is None else Bulk(courier)
+        self._there = sorted([0, *lines])
         for process, line in self.lines.items():
             self._loop.watch(line, partial(self._listen, process, line))
 
@@ -261,6 +272,7 @@ class _Bridge:
         pool = Pool(POOL_OF_MESSAGES, fd=os.dup(pools.pop(POOL_OF_MESSAGES)))
         self.stand_in = StandIn(hosts, block, pools, pool, lines, outputs, self.bulk)
         reductions = 0 if self.bulk is None else self.bulk.reductions
+        self._behind = set(self._processes)
         pids: Dict[int, int] = {}
         for answer in self._ask(
             "open", lambda own: spec._replace(hosts=hosts._replace(own=own), reductions=reductions), OPEN_TIMEOUT_S
@@ -345,7 +357,9 @@ class _Bridge:
             for message in line.messages():
                 if message[0] == "answer":
                     self.answers.append((process, *message[1:]))
-                elif self.stand_in is not None:
+                    if message[1] == self._asked:  # not one that is late: so it has begun the session, or ended it
+                        self._behind.discard(process)
+                elif self.stand_in is not None and process not in self._behind:
                     self.stand_in.receive(message)
             return
         except EOFError:

@@ -69,7 +69,7 @@ class Copying(ABC):
         self.ended = False
         self._due = 0.0  # when to look even if the bell has not rung
         self._loop: Optional[Loop] = None
-        self._keep: List[Any] = [None, None]
+        self._keep: List[Dict[int, Any]] = [{}, {}]  # by turn and rank: long notices
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -155,14 +155,11 @@ class Copying(ABC):
     def write_notices(self, number: int, notices: Dict[int, Optional[bytes]]) -> None:
         """Write what ranks of other hosts tell at a barrier."""
         block, turn = self.block, turn_of(number)
-        keep = []
         for rank, notice in notices.items():
             if notice is not None:
                 slot = block.notice_slots[turn][rank]
-                block.notice_length[turn][rank], kept = messages.put(notice, slot, self.pool)
+                block.notice_length[turn][rank], self._keep[turn][rank] = messages.put(notice, slot, self.pool)
                 block.noticed[turn][rank] = number
-                keep.append(kept)
-        self._keep[turn] = keep
 
     def wake(self, ranks: Sequence[int]) -> None:
         """Have ranks of this host look at the words, wherever they wait."""

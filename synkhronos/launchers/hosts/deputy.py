@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any, Dict, Optional, Sequence, Set, Tuple
+from collections import deque
+from typing import Any, Deque, Dict, Optional, Sequence, Set, Tuple
 
 from ...memory import messages
 from ...memory.memfd import give_back
@@ -62,6 +63,7 @@ class Deputy(Copying):
         self._abort_sent = 0
         self._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
         self._command: Any = None
+        self._commands: Deque[Tuple[int, bytes]] = deque()  # those that the ranks have not been given
 
     def fail(self, reason: str) -> None:
         print(
@@ -71,6 +73,7 @@ class Deputy(Copying):
         self.line.close()  # and so it ends, and its ranks with it
 
     def look(self, overdue: bool) -> bool:
+        self._deliver()
         block, words, near = self.block, self.block.words, self.hosts.near
         if overdue and not self.launcher.is_alive():
             self._record_death_of_keeper()
@@ -89,8 +92,8 @@ class Deputy(Copying):
         for rank, number in list(finished.items()):
             if is_due(block, self._promised[rank], number):  # the first host has its answer
                 self._finished[rank] = finished.pop(rank)
-        incomplete = len(arrived) not in (0, len(living)) or len(finished) not in (0, len(living))
-        if incomplete and not overdue:
+        reached = (arrived, block.arrived), (finished, block.finished)
+        if not overdue and not all(is_whole(numbers, words, living) for numbers, words in reached):
             return True
         for number in sorted(set(arrived.values())):
             ranks = [rank for rank in arrived if arrived[rank] == number]
@@ -156,12 +159,18 @@ class Deputy(Copying):
     # -- what the first host says --------------------------------------------------------------------------------
 
     def on_command(self, number: int, payload: bytes) -> None:
-        """There is a command."""
+        """There is a command: for the ranks, once nothing of an earlier one is written into their memory any more."""
+        self._commands.append((number, payload))
+        self._deliver()
+
+    def _deliver(self) -> None:
         block = self.block
-        block.words[COMMAND_LENGTH], self._command = messages.put(payload, block.command_slot, self.pool)
-        block.words[COMMAND_NUMBER] = number
-        for rank in self.hosts.near:
-            block.commands[rank].release()
+        while self._commands and not self.requests.is_letting_go:
+            number, payload = self._commands.popleft()
+            block.words[COMMAND_LENGTH], self._command = messages.put(payload, block.command_slot, self.pool)
+            block.words[COMMAND_NUMBER] = number
+            for rank in self.hosts.near:
+                block.commands[rank].release()
 
     def on_decided(self, number: int, stop: int, of: int, notices: Dict[int, Any]) -> None:
         """A barrier is complete, and maybe the one before, for which the notices are then."""
@@ -186,3 +195,8 @@ def newer(words: Any, known: Sequence[int], ranks: Sequence[int]) -> Dict[int, i
     """Return the words of ranks that are larger than those that are known, each read once: ranks go on meanwhile."""
     now = {rank: words[rank] for rank in ranks}
     return {rank: number for rank, number in now.items() if number > known[rank]}
+
+
+def is_whole(newer: Dict[int, int], words: Any, ranks: Sequence[int]) -> bool:
+    """Return whether all ranks have reached the largest of the newer numbers, or there are none."""
+    return not newer or min([words[rank] for rank in ranks]) >= max(newer.values())

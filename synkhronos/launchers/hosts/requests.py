@@ -2,8 +2,8 @@
 
 A rank says in its slot what it wants (`sync.fetching`); the process that speaks for its host asks the one that has it,
 and tells the rank when it is here. If the hosts have a courier, it carries what is large, from memory to memory. When a
-command is given up, nothing new begins before the courier has let go of what was under way: it would still write into
-the same memory. Reductions that earlier commands have begun, and nobody waits for yet, go on.
+command is given up, nothing new begins before the courier has let go of what was under way, not even the next command:
+it would still write into the same memory. Reductions that earlier commands have begun, and nobody waits for yet, go on.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class Requests:
         """See what ranks of this host want to have, and whether they want it no more."""
         block = self.block
         self.look_at_aborted()
+        self._begin_postponed()
         for rank in self.hosts.near:
             asked = block.fetch_asked[rank]
             if asked == self._asked[rank]:
@@ -105,7 +106,9 @@ class Requests:
             self.look_at_aborted()  # or what was asked for since would be given up with it
             try:
                 payload = messages.get(block.fetch_length[rank], block.fetch_slots[rank], self.pools)
-                kind, epoch, *request = pickle.loads(payload)
+                number, epoch, kind, *request = pickle.loads(payload)
+                if number != asked:
+                    raise ValueError(f"request {asked} of rank {rank} is request {number}")
             except Exception:  # the rank has given up the command, and writes the next request; in an instant, that is
                 first, since = self._unreadable.setdefault(rank, (asked, time.monotonic()))
                 if first != asked:
@@ -146,27 +149,34 @@ class Requests:
         except (OSError, SharedMemoryError) as error:
             self._end_fetch(fetch.number, str(error))
             return fetch
-        if self.bulk is not None and ranges.nbytes >= CARRIED_BYTES:
-            self._when_free(partial(self._ask_courier, self.bulk, fetch))
-        else:
-            host = self.hosts.of(ranges.pool)
-            self.lines[host].send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *ranges[:3])
+        self._when_free(partial(self._ask_for, fetch))
         return fetch
 
-    def _ask_courier(self, bulk: Bulk, fetch: _Fetch) -> None:
-        host = self.hosts.of(fetch.ranges.pool)
-        memory = self.memory[fetch.ranges.pool].up_to(int(fetch.ranges.stops.max()))
-        buffers = [as_bytes(part) for part in fetch.ranges.of(memory)]
-        fetch.carried = bulk.new_fetch()
-        bulk.courier.receive(self._places[host], fetch.carried, buffers, partial(self._on_carried, fetch.number))
-        self.lines[host].send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *fetch.ranges[:3])
+    def _ask_for(self, fetch: _Fetch) -> None:
+        ranges, host, bulk = fetch.ranges, self.hosts.of(fetch.ranges.pool), self.bulk
+        if bulk is not None and ranges.nbytes >= CARRIED_BYTES:
+            memory = self.memory[ranges.pool].up_to(int(ranges.stops.max()))
+            buffers = [as_bytes(part) for part in ranges.of(memory)]
+            fetch.carried = bulk.new_fetch()
+            bulk.courier.receive(self._places[host], fetch.carried, buffers, partial(self._on_carried, fetch.number))
+        self.lines[host].send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *ranges[:3])
+
+    @property
+    def is_letting_go(self) -> bool:
+        """Whether the courier may still write into memory for a command that was given up; then the bell rings."""
+        return self._cancelling > 0
 
     def _when_free(self, begin: Callable[[], None]) -> None:
         """Do something once the courier has let go of what was given up."""
-        if self._cancelling:
+        if self.is_letting_go:
             self._postponed.append(begin)
         else:
             begin()
+
+    def _begin_postponed(self) -> None:
+        with self._lock:
+            while self._postponed and not self.is_letting_go:
+                self._postponed.pop(0)()
 
     def on_fetch(self, asker: int, number: int, carried: int, host: int, pool: int, starts: Any, stops: Any) -> None:
         """Send what another host wants to have."""
@@ -395,11 +405,8 @@ class Requests:
     def _on_cancelled(self, error: Optional[BaseException]) -> None:
         with self._lock:
             self._cancelling -= 1
-            if self._cancelling or self._ended:
-                return
-            postponed, self._postponed = self._postponed, []
-            for begin in postponed:
-                begin()
+            if not self._cancelling and not self._ended:
+                self.block.bridge.release()
 
 
 class _Waits:

@@ -33,7 +33,7 @@ ANSWER_TIMEOUT_S = 5
 SIGN_INTERVAL_S = 0.5
 
 #: Bytes that are read at a time, at most.
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 16
 
 #: Milliseconds in which what was sent, a sign of life at least, must have been received.
 UNRECEIVED_MS = 3500

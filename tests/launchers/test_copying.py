@@ -1,0 +1,203 @@
+"""What the processes that speak for hosts copy between control blocks and the wire, with nobody at the other end."""
+
+import pickle
+import select
+from collections import deque
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from synkhronos.errors import SynkhronosError
+from synkhronos.launchers.hosts import wire
+from synkhronos.launchers.hosts.bridge import _Bridge
+from synkhronos.launchers.hosts.deputy import Deputy
+from synkhronos.launchers.hosts.stand_in import StandIn
+from synkhronos.memory.memfd import nameless_file
+from synkhronos.memory.pool import Pool
+from synkhronos.memory.ranges import Ranges
+from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
+from synkhronos.sync.control_block import ABORTED, COMMAND_NUMBER, ControlBlock
+from synkhronos.sync.hosts import POOL_OF_MESSAGES, Hosts
+
+LONG = 40_000  # bytes, more than a slot has
+
+
+class Line:
+    """Keeps what is sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, *message):
+        self.sent.append(message)
+
+
+class Courier:
+    """Keeps what it is to call when it has let go of what it carried."""
+
+    def __init__(self):
+        self.let_go, self.received = [], []
+
+    def receive(self, host, number, buffers, done):
+        self.received.append(number)
+
+    def cancel(self, first, last, done=None):
+        self.let_go += [] if done is None else [done]
+
+
+def bulk():
+    """Return a `Bulk` with such a courier."""
+    courier = Courier()
+    return SimpleNamespace(
+        courier=courier,
+        reductions=0,
+        new_fetch=lambda: 7,
+        cancel_fetch=lambda number, done=None: courier.cancel(number, number, done),
+        skip_reductions=lambda kept, others=(): [],
+    )
+
+
+@pytest.fixture
+def make():
+    """Return a function that returns the process of a host, of which nothing stays."""
+    made = []
+
+    def make(counts, own=0, carrier=None):
+        names = tuple(f"host{i}" for i in range(len(counts)))
+        places = None if carrier is None else tuple(range(len(counts)))
+        hosts = Hosts.of_counts(names, counts, own, places)
+        block, pool = ControlBlock(hosts.size, hosts=hosts), Pool(POOL_OF_MESSAGES - own)
+        shadows = {rank: nameless_file("shadow", 1 << 20) for rank in hosts.far}
+        if own:
+            launcher = SimpleNamespace(outputs=lambda: {rank: () for rank in hosts.near}, is_alive=lambda: True)
+            process = Deputy(hosts, block, shadows, pool, Line(), launcher, carrier)
+            process._printed = {}
+        else:
+            process = StandIn(hosts, block, shadows, pool, [Line() for _ in counts[1:]], [], carrier)
+        made.append((block, pool))
+        return process
+
+    yield make
+    for block, pool in made:
+        block.close()
+        pool.close()
+
+
+def ask(process, rank, number, kind, *request, command=1, says=None):
+    """Ask as a rank does in a command, maybe while its slot has another request already."""
+    block = process.block
+    payload = pickle.dumps((number if says is None else says, command * BARRIERS_PER_COMMAND, kind, *request))
+    block.fetch_length[rank] = len(payload)
+    block.fetch_slots[rank][: len(payload)] = payload
+    block.fetch_asked[rank] = number
+
+
+def wanted(rank, nbytes):
+    """Return what lies at the beginning of a rank's memory, as it is asked for."""
+    return [tuple(Ranges(rank, np.array([0]), np.array([nbytes])))]
+
+
+def rings(process):
+    """Return whether the bell has rung, and have it quiet."""
+    rung = bool(select.select([process.block.bridge], [], [], 0)[0])
+    process.block.bridge.clear()
+    return rung
+
+
+def test_long_notices_of_several_hosts_at_a_barrier(make):
+    process = make((1, 1, 1, 1))
+    number = BARRIERS_PER_COMMAND + 1
+    for rank in (1, 2, 3):  # one message of each host
+        process.receive(("arrived", number, {rank: bytes([rank]) * LONG}, {}, {}))
+    assert [process.notice_of(rank, number) for rank in (1, 2, 3)] == [bytes([rank]) * LONG for rank in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("what", ["arrived", "finished"])
+def test_who_comes_after_the_others_of_its_host_is_not_kept_waiting(make, what):
+    process = make((1, 3), own=1)
+    words = getattr(process.block, what)
+    words[1] = words[2] = BARRIERS_PER_COMMAND + 1 if what == "arrived" else 1
+    for rank in (1, 2, 3):
+        process.block.answer_length[rank] = 0
+    assert process.look(False) and process.line.sent == []  # the third may come at once
+    assert not process.look(True) and len(process.line.sent) == 1
+    words[3] = words[1]
+    assert not process.look(False)
+    assert len(process.line.sent) == 2 and set(process.line.sent[1][2]) == {3}
+
+
+def test_ranks_get_no_command_while_an_earlier_one_may_still_write(make):
+    carrier = bulk()
+    process = make((1, 1), own=1, carrier=carrier)
+    ask(process, 1, 1, "fetch", wanted(0, 1 << 18))
+    process.look(False)
+    process.requests.look()
+    assert carrier.courier.received == [7]
+    process.receive(("aborted", 1, 0))
+    process.receive(("command", 2, b"words"))
+    process.receive(("aborted", 2, 0))  # a command that is given up is given to the ranks all the same
+    process.look(True)
+    assert process.block.words[COMMAND_NUMBER] == 0 and not rings(process)
+    carrier.courier.let_go.pop()(None)
+    assert rings(process)
+    process.look(False)
+    assert process.block.words[COMMAND_NUMBER] == 2
+
+
+def test_nothing_small_is_asked_for_while_the_courier_may_still_write(make):
+    carrier = bulk()
+    process = make((1, 1), carrier=carrier)
+    line = process.lines[0]
+    ask(process, 0, 1, "fetch", wanted(1, 1 << 18))
+    process.requests.look()
+    process.block.words[ABORTED] = 1
+    ask(process, 0, 2, "fetch", wanted(1, 1 << 10), command=2)
+    process.requests.look()
+    assert [message[0] for message in line.sent] == ["fetch", "forget"]
+    carrier.courier.let_go.pop()(None)
+    assert rings(process)
+    process.requests.look()
+    assert [message[0] for message in line.sent] == ["fetch", "forget", "fetch"]
+
+
+def test_a_request_is_not_taken_for_the_one_before(make):
+    process = make((1, 1))
+    line = process.lines[0]
+    ask(process, 0, 1, "fetch", wanted(1, 1 << 10), says=2)  # the slot has what the rank asks for next
+    process.requests.look()
+    assert line.sent == []
+    process.block.fetch_asked[0] = 2
+    process.requests.look()
+    process.requests.look()
+    assert [message[0] for message in line.sent] == ["fetch"]
+
+
+def test_what_a_host_says_of_an_earlier_session_is_not_of_this_one():
+    said = []
+    bridge = _Bridge.__new__(_Bridge)
+    bridge._asked, bridge._behind, bridge.answers = 4, {1, 2}, deque()
+    bridge.stand_in = SimpleNamespace(receive=said.append)
+    bridge._listen(1, SimpleNamespace(messages=lambda: [("answers", 1), ("answer", 3, "killed"), ("answers", 2)]))
+    assert said == []
+    bridge._listen(1, SimpleNamespace(messages=lambda: [("answer", 4, "begun"), ("answers", 3)]))
+    bridge._listen(2, SimpleNamespace(messages=lambda: [("answers", 4)]))
+    assert said == [("answers", 3)]
+
+
+def test_hosts_that_could_not_meet_are_not_told_again(monkeypatch):
+    told = []
+
+    def tell(meeting):
+        told.append(meeting)
+        return 1
+
+    def gone(*arguments):
+        raise EOFError("the connection was closed")
+
+    monkeypatch.setattr(wire, "host", lambda addresses, tell: [tell(addresses), SimpleNamespace(receive=gone)][1:])
+    bridge = _Bridge(None, 0, SimpleNamespace(tell=tell))
+    for _ in range(2):
+        with pytest.raises(SynkhronosError, match="^the hosts could not meet: EOFError: the connection was closed$"):
+            bridge.hosts(())
+    assert len(told) == 1
