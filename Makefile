@@ -51,11 +51,11 @@ test-hosts: install-hosts
 
 # What test-all runs besides test.
 test-rest: install-hosts
-	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (about 25 minutes on two cores)"
+	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (half an hour on two cores)"
 	$(PYTEST) -m thorough
 
 test-all: install-hosts
-	@echo "make test-all: everything but test-long (half an hour on two cores)"
+	@echo "make test-all: everything but test-long (40 minutes on two cores)"
 	$(PYTEST) -m "not long"
 
 test-long: install
@@ -72,7 +72,7 @@ check: install
 prove: install
 	$(BIN) tools/prove.py
 
-# Kills, crashes, delays, interrupts, odd arguments: most of an hour; goes on from where it was interrupted. Likewise.
+# Kills, crashes, delays, interrupts, odd arguments, lost hosts: two hours; goes on from where it was interrupted. Likewise.
 sabotage: install
 	$(BIN) tools/sabotage.py
 

@@ -18,7 +18,7 @@ def main(n_parallel=None, devices=None):
     f = synk.function(
         inputs=[x],
         outputs={
-            "avg": x.mean(),  # the default for floats: weighted by rows, so it is the mean of all of them
+            "avg": x.mean(),  # no op: the average of the ranks' means, weighted by rows, which is the mean of all rows
             "sum": (x.sum(), "sum"),
             "prod": (x.prod(), "prod"),
             "min": (x.min(), "min"),

@@ -126,7 +126,7 @@ def test_inspect():
     assert launcher.inspect([1], 5)[1].count("in rank_main") == 1  # each call asks again
     began = time.monotonic()
     launcher.inspect([1, 2], 0)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 4
     os.kill(launcher.pid(2), signal.SIGCONT)
     synk.close()
 
@@ -212,13 +212,13 @@ def test_enter_is_called_in_the_new_process(tmp_path):
 
 def test_keeper_is_small_and_idle(keeper):
     """Sessions leave no descriptor in it, and it sleeps while nothing happens."""
-    counts = set()
+    process = psutil.Process(keeper.pid)
+    start(keeper, 3)[0].kill()
+    time.sleep(0.2)  # it closes its answer
+    before = process.num_fds()
     for _ in range(10):
-        launcher, _ = start(keeper, 3)
-        launcher.kill()
-        time.sleep(0.005)  # it closes its answer
-        counts.add(psutil.Process(keeper.pid).num_fds())
-    assert max(counts) - min(counts) <= 1, counts
+        start(keeper, 3)[0].kill()
+    wait_for(lambda: process.num_fds() <= before)
     before = psutil.Process(keeper.pid).cpu_times()
     time.sleep(0.3)
     after = psutil.Process(keeper.pid).cpu_times()

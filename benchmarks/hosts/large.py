@@ -1,0 +1,50 @@
+"""What an `all_reduce` of a large array takes in a program with one rank on each host: a program for mpirun.
+
+::
+
+    mpirun -host a,b --map-by ppr:1:node --bind-to none python -m benchmarks.hosts.large
+
+`bulk` measures the part between the hosts alone. A line per size and format: the median of some calls.
+"""
+
+import argparse
+import sys
+import time
+
+import numpy as np
+
+import synkhronos as synk
+from synkhronos.testing import numpy_engine as engine
+
+from .link import report
+
+
+def main():
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[16, 100])
+    parser.add_argument("--exchange", nargs="+", default=["float32", "bfloat16"], help="float32, bfloat16, float16")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    synk.fork(1)
+    for megabytes in arguments.megabytes:
+        n = int(megabytes * 1e6 / 4)
+        given, v = (engine.shared(np.zeros(n, "float32"), name) for name in ("given", "v"))
+        give = synk.function([], [], updates=[(v, given)])
+        values = (np.arange(n * synk.size()) % 251).astype("float32")
+        synk.scatter(given, values)
+        mean = values.reshape(-1, n).mean(axis=0)
+        for way in arguments.exchange:
+            times = []
+            for _ in range(1 + (arguments.repeats if megabytes < 50 else 3)):
+                give()
+                begin = time.perf_counter()
+                synk.all_reduce(v, exchange=None if way == "float32" else way)
+                times.append(1e3 * (time.perf_counter() - begin))
+            np.testing.assert_allclose(v.get_value(), mean, rtol={"bfloat16": 2**-7, "float16": 2**-10}.get(way, 1e-6))
+            report(megabytes=megabytes, way=way, ms=float(np.median(times[1:])))
+    synk.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
