@@ -209,7 +209,8 @@ def all_reduce(
         coded = parse_exchange(exchange, feedback, variables, parsed, targets or ())
         command = AllReduce(variables.numbers, parsed, mixes, targets, not wait, coded)
         if not wait:
-            return start(variables, command)
+            lists = [each if isinstance(each, (list, tuple)) else [each] for each in (into, feedback)]
+            return start(variables, command, [each for some in lists for each in some])
         if coded is not None and coded.feedback is not None:
             check_not_started(variables)
         if key is not None:

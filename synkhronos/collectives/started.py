@@ -13,7 +13,7 @@ processes that compute nothing do the rest.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from ..errors import StateError
 from ..runtime.command import Command
@@ -45,9 +45,9 @@ class Started:
     (array([1., 3.]), array([1., 1.]))
     """
 
-    def __init__(self, variables: Variables, command: Command) -> None:
+    def __init__(self, variables: Variables, command: Command, others: Sequence[Any] = ()) -> None:
         self._session, self._command, self._names = variables.session, command, list(variables.names)
-        self._numbers, self._kept = variables.numbers, variables.variables  # which must live as long
+        self._numbers, self._kept = variables.numbers, [*variables.variables, *others]  # which must live as long
         self._is_over = False
 
     def __repr__(self) -> str:
@@ -65,10 +65,10 @@ class Started:
         TypeError, ValueError, SharedMemoryError, WorkerError, WorkerDied, WorkerTimeout
             As `all_reduce`.
         """
-        if self._is_over:
-            what = f"{self._command.title} of {', '.join(self._names)}"
-            raise StateError(f"{what} is over: it was waited for before, or dropped")
         with self._session.lock:
+            if self._is_over:
+                what = f"{self._command.title} of {', '.join(self._names)}"
+                raise StateError(f"{what} is over: it was waited for before, or dropped")
             try:
                 self._session.run(self._command)
             finally:
@@ -116,8 +116,16 @@ class Start(CollectiveCommand):
         return f"{super().details(context)}, started"
 
 
-def start(variables: Variables, command: Command) -> Started:
+def start(variables: Variables, command: Command, others: Sequence[Any]) -> Started:
     """Have all ranks copy the variables' values, or begin to reduce them, for a command that comes later.
+
+    Parameters
+    ----------
+    variables : Variables
+    command : Command
+        What ``wait()`` runs.
+    others : sequence of shared variable
+        That take results or errors then.
 
     Raises
     ------
@@ -128,7 +136,7 @@ def start(variables: Variables, command: Command) -> Started:
     with session.lock:
         check_not_started(variables)
         session.run(Start(command))
-        started = Started(variables, command)
+        started = Started(variables, command, others)
         _under_way(session).update(dict.fromkeys(variables.numbers, started))
     return started
 

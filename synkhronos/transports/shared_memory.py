@@ -345,7 +345,7 @@ class SharedMemoryTransport(Transport):
             self.barrier.wait()  # as in every collective: steps before it need not be undone any more
             return list(arrays)
         kinds = kinds_of(arrays)
-        buffers = self._values.get(key)
+        buffers = before = self._values.get(key)  # until all meet again, others may read what lay in those before
         if buffers is None or buffers.kinds != kinds:
             buffers = self._values[key] = ValueBuffers(self.pool, kinds, label())
         staged = buffers.stage(arrays)

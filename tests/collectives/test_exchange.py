@@ -202,6 +202,17 @@ def test_a_rank_that_does_not_count_sends_nothing_that_counts(make_world):
     table.assert_same_bits(world.values(variable), np.array([2.0, 4.0]))
 
 
+@pytest.mark.parametrize("options", [dict(groups=[[0, 1], [2]]), dict(weights=[1, 1, 0])], ids=["alone", "no weight"])
+def test_a_rank_that_sends_nothing_keeps_its_error(make_world, options):
+    """1.001 and 1.002 are rounded to 1 in bfloat16."""
+    world = make_world("threads", 3)
+    w, errors = world.shared(np.zeros(1), "w"), world.shared(np.zeros(1), "errors")
+    world.set_values(w, [[1.001]] * 3)
+    world.set_values(errors, [[0.0], [0.0], [0.0625]])
+    synk.all_reduce(w, exchange="bfloat16", feedback=errors, **options)
+    np.testing.assert_allclose(world.values(errors), [[0.001], [0.001], [0.0625]], rtol=1e-9)
+
+
 def test_with_groups_and_later(make_world):
     world = make_world("threads", 4)
     w, mean = world.shared(np.zeros(2), "w"), world.shared(np.zeros(2), "mean")

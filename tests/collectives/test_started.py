@@ -1,6 +1,9 @@
 """`synkhronos.all_reduce` with ``into`` and with ``wait=False``; truth is NumPy."""
 
 import functools
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -126,6 +129,33 @@ def test_what_is_given_up(make_world):
     table.assert_same_bits(world.values(mean), np.full(2, 6.0))
     synk.all_reduce(w, wait=False).drop()
     synk.close()
+
+
+@pytest.mark.parametrize("lost", ["into", "feedback"])
+def test_what_takes_results_lives_until_they_are_there(make_world, lost):
+    world = make_world("threads", 2)
+    w = world.shared(np.zeros(2), "w")
+    world.set_values(w, [[1.0, 1.0], [3.0, 3.0]])
+    others = {name: engine.shared(np.zeros(2), name) for name in ("into", "feedback")}  # which no function uses
+    started = synk.all_reduce(w, exchange="bfloat16", wait=False, **others)
+    del others[lost]
+    gc.collect()
+    started.wait()
+    for name, other in others.items():
+        table.assert_same_bits(world.values(other), np.full(2, 2.0 if name == "into" else 0.0))
+
+
+def test_waiting_in_two_threads(make_world):
+    world = make_world("threads", 2)
+    (w,) = world.shareds([np.zeros(2)])
+    started = synk.all_reduce(w, wait=False)
+    with ThreadPoolExecutor(1) as executor:
+        with world.session.lock:
+            other = executor.submit(started.wait)
+            time.sleep(0.2)  # until it waits for the lock
+            started.wait()
+        with pytest.raises(synk.StateError, match="waited for before"):
+            other.result(10)
 
 
 def test_error_at_the_end_leaves_values_and_the_session(make_world):

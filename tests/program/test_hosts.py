@@ -460,6 +460,18 @@ def test_small_values_after_a_collective_that_was_given_up(world):
             np.testing.assert_array_equal(value, (values + i).sum(axis=0))
 
 
+def test_all_ranks_count_the_same_after_a_call_without_rows(world):
+    (w,) = world.shareds([np.zeros(4000)])
+    world.set_values(w, [np.full(4000, 2.0**rank) for rank in range(4)])
+    x = engine.variable("x", "float64", 1)
+    f = synk.function([x], (engine.apply(np.sum, x), "sum"))
+    f(np.zeros(0))
+    assert f.last_rows == [0, 0, 0, 0]
+    synk.all_reduce(w, weights=f)
+    for value in world.values(w):
+        np.testing.assert_array_equal(value, np.full(4000, 15 / 4))
+
+
 def test_what_ranks_print_elsewhere_comes_once():
     """By the program alone: not also from the process that serves it there."""
     program = (
