@@ -389,5 +389,5 @@ class Checked(Axes):
         super().__init__([range(ndim), *[[]] * n_conditions], [range(ndim)], [[0]])
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        conditions = [one if exact and isinstance(one, Partial) else Replicate() for one in inputs[1:]]
+        conditions = [one if exact and isinstance(one, (Partial, Size)) else Replicate() for one in inputs[1:]]
         return super().place([inputs[0], *conditions], exact)

@@ -136,6 +136,42 @@ def test_small_integers_wrap_around_as_in_the_serial_program(threads, output):
         np.testing.assert_array_equal(f(value), g(value))
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda a, b: (a.sum() - b.sum()) / 2.0,
+        lambda a, b: (a.sum() - b.sum()) * 0.5,
+        lambda a, b: T.cast(a.sum() - b.sum(), "float64"),
+        lambda a, b: T.cast((T.cast(a, "int64") - b).sum(), "uint64") * 0.5,
+        lambda a, b: -(a + b).max(),
+        lambda a, b: T.sum(a * 20 + b, dtype="uint8") * 0.5,
+        lambda a, b: T.sum(a * 20 + b, dtype="uint8").dimshuffle("x").sum(),
+        lambda a, b: T.dot(a, b) * 0.5,
+        lambda a, b: T.cast(T.cast(a * 16_000_000 + b, "uint32").max(), "int32"),
+        lambda a, b: a.sum() - b.sum(),
+    ],
+    ids="halves factor cast unsigned negative narrow-factor narrow-sum dot maximum raw".split(),
+)
+@pytest.mark.skipif(not L.casts_wrap_around, reason="PyTensor 3.0 refuses such casts in Python code")
+def test_unsigned_and_narrow_integers(threads, output):
+    """Parts of the ranks are negative, or too large, where the whole is not."""
+    inputs = [T.bvector("a"), T.bvector("b")]
+    made = output(*[T.cast(one, "uint8") for one in inputs])
+    f, g = synk.function(inputs, made, exact=True, **FAST), L.function(inputs, made, **FAST)
+    some, none = [1, 1, 9, 9, 1, 1], [0] * 6
+    for rows in ([9, 1, 9, 1, 9, 1], some), ([90, 70, 1, 2, 3, 120], some), ([0, 0, 5, 0, 3, -56], none), ([7], [2]):
+        given = np.array(rows, "int8")
+        np.testing.assert_array_equal(f(*given), g(*given))
+
+
+def test_what_is_asserted_of_all_rows(threads):
+    x = T.dvector("x")
+    f = synk.function([x], T.opt.Assert("six")(x, T.eq(x.shape[0], 6)).sum(), exact=True, **FAST)
+    assert f(np.ones(6)) == 6
+    with pytest.raises(AssertionError, match="six"):
+        f(np.ones(4))
+
+
 def test_rows_are_counted_without_a_collective(threads):
     def updates(loss, params):
         x = rows_of

@@ -14,10 +14,13 @@ from typing import Any, Callable, Dict, Optional, Sequence, Set, Type
 import numpy as np
 
 from ...errors import ArgumentValueError
-from ...sharding import ZERO, Graph, Node, Opaque, Rule
+from ...sharding import ZERO, Axes, Graph, Node, Opaque, Rule
 from .descriptions import described
 from .lengths import Lengths, ndim
 from .rules import along, elementwise, indices, nested, shapes
+
+#: Whole numbers that wrap around early: sums of parts agree with the whole's until they are widened.
+WRAPPING = ("int8", "int16", "uint8", "uint16", "uint32")
 
 #: From a node to its rule; None if it has none.
 Make = Callable[[Any], Optional[Rule]]
@@ -60,9 +63,22 @@ class Placing:
         for cls in type(node.op).__mro__:
             if cls in self.rules:
                 rule = self.rules[cls](node)
+                if isinstance(rule, Axes):
+                    rule.linear = [group for group in rule.linear if not self._widens(node, group)]
                 if rule is not None:
                     return rule
         return Opaque(len(node.outputs))
+
+    def _widens(self, node: Any, group: Sequence[int]) -> bool:
+        """Return whether an operation makes more of whole numbers that may have wrapped around."""
+        after = [np.dtype(output.dtype) for output in node.outputs if hasattr(output, "dtype")]
+        for one in [node.inputs[i] for i in group]:
+            before = getattr(one, "dtype", None)
+            if before in WRAPPING and self.lengths.constant(one) is None:
+                size = np.dtype(before).itemsize
+                if any(dtype.kind not in "iu" or dtype.itemsize > size for dtype in after):
+                    return True
+        return False
 
     def add_rule(self, cls: Type[Any], make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
         """Give an operation of the program's own a rule; see `Engine.add_rule`."""

@@ -9,9 +9,6 @@ import numpy as np
 from ....sharding import Axes, Elementwise, Moved, Reduction, Rule
 from ..lengths import Lengths, broadcastable, ndim
 
-#: Whole numbers that wrap around early (of unsigned ones, negative parts do): their sums agree until they are widened.
-_WRAPPING = ("int8", "int16", "uint8", "uint16", "uint32")
-
 
 def elementwise(lengths: Lengths, node: Any) -> Rule:
     classes, scalar = lengths.classes, lengths.classes.scalar
@@ -19,7 +16,9 @@ def elementwise(lengths: Lengths, node: Any) -> Rule:
     linear: List[Sequence[int]] = []
     more: Dict[str, Any] = {}
     is_integer = node.outputs[0].dtype in classes.discrete_dtypes and node.outputs[0].dtype != "bool"
-    if isinstance(op, (scalar.Add, scalar.Sub, scalar.Neg, scalar.Identity)) or _is_linear_cast(lengths, node):
+    if is_integer and _is_unsigned(node.outputs[0]) and isinstance(op, (scalar.Sub, scalar.Neg)):
+        pass  # a part may be negative where the whole is not, and becomes a huge number
+    elif isinstance(op, (scalar.Add, scalar.Sub, scalar.Neg, scalar.Identity)) or _is_linear_cast(lengths, node):
         linear = [positions]
         if isinstance(op, (scalar.Add, scalar.Sub)) and is_integer:
             more["added"] = positions if isinstance(op, scalar.Add) else [0]
@@ -50,8 +49,8 @@ def _is_linear_cast(lengths: Lengths, node: Any) -> bool:
     if not isinstance(node.op.scalar_op, lengths.classes.scalar.Cast):
         return False
     before, after = node.inputs[0].dtype, node.outputs[0].dtype
-    if before in _WRAPPING and np.dtype(after).itemsize > np.dtype(before).itemsize:
-        return False
+    if _is_unsigned(node.outputs[0]) and not _is_unsigned(node.inputs[0]) and before != "bool":
+        return False  # likewise
     discrete = lengths.classes.discrete_dtypes
     return after not in discrete or before in discrete and after != "bool"
 
@@ -60,7 +59,11 @@ def _casts_in_order(lengths: Lengths, node: Any) -> bool:
     """Return whether an operation is a cast that leaves the largest the largest."""
     before, after = node.inputs[0].dtype, node.outputs[0].dtype
     is_cast = isinstance(node.op.scalar_op, lengths.classes.scalar.Cast)
-    return is_cast and (after in ("int32", "int64") or np.can_cast(before, after))
+    return is_cast and (before == "int64" and after == "int32" or np.can_cast(before, after))
+
+
+def _is_unsigned(variable: Any) -> bool:
+    return str(variable.dtype).startswith("uint")
 
 
 def reduction(lengths: Lengths, node: Any) -> Rule:
