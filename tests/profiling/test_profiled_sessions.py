@@ -104,6 +104,23 @@ def test_an_unbalanced_program(make_world, tmp_path, kind):
     assert "for rank 1 in function f, which computes longer" in str(synk.report())
 
 
+@pytest.mark.parametrize("kind", KINDS[:2], ids="{0[0]}-{0[1]}".format)
+def test_steps_that_were_made_are_counted(make_world, tmp_path, kind):
+    """Not those that the program did without."""
+    make_world(*kind, profile_to=str(tmp_path / "p"))
+    x = engine.variable("x", "float64", 1)
+    total = synk.ops.all_reduce(engine.apply(sleeping, x, dtype="float64", ndim=0), "sum")
+    f = synk.function([x], (total, "sum"), name="f")
+    synk.distribute()
+    made = []
+    f.steps(np.zeros(100), batches=[slice(4)] * 25, on_step=lambda i, outputs: made.append(i) or i < 3)
+    synk.close()
+    profile, _ = read(tmp_path / "p")
+    (steps,) = [command for command in profile["commands"] if command["name"] == "f"]
+    assert 4 <= len(made) <= steps["calls"][0]["steps"] < 25
+    assert steps["totals"]["rows"] == [2 * steps["calls"][0]["steps"]] * 2
+
+
 def test_collectives_inside_functions(make_world, tmp_path):
     make_world("threads", 2, profile_to=str(tmp_path / "p"))
     x = engine.variable("x", "float64", 1)
