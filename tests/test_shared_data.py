@@ -278,11 +278,23 @@ def test_python_numbers_have_no_precision_of_their_own(pool, value, dtype):
 
 @pytest.mark.parametrize(
     "value, dtype",
-    [([256], "u1"), ([-1], "u8"), ([1.0], "i8"), ([1j], "f8"), ([1], "?"), (["abc"], "U2"), (["1"], "f8")],
+    [([256], "u1"), ([-1], "u8"), ([1.0], "i8"), ([1j], "f8"), ([1], "?"), (["abc"], "U2"), (["1"], "f8")]
+    + [([0, 2**24 + 1], "f4"), (-(2**24) - 1, "c8"), ([2**53 + 1], "f4"), ([2**63 - 1], "f4"), ([2**64 - 1], "f4")]
+    + [([2049], "f2"), ([65519], "f2"), ([-(2**63) + 1], "c8")],
 )
 def test_python_values_that_would_lose_need_force(pool, value, dtype):
     with refuses(TypeError, "value", hint="force_cast=True"):
         Data(pool, value, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "value, dtype",
+    [([2**24, -(2**24), 2**24 + 2], "f4"), ([-(2**63), 2**62], "f4"), ([2**63], "c8"), (-(2**40), "c8")]
+    + [([2048, 65504, -2050], "f2"), (7, "f4"), ([[]], "f4")],
+)
+def test_integers_that_a_float_holds(pool, value, dtype):
+    data = Data(pool, value, dtype=dtype)
+    assert data.data.tolist() == value
 
 
 def test_numpy_scalar_is_an_array(pool):

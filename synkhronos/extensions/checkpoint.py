@@ -85,8 +85,8 @@ def save(path: str, variables: Sequence[Any], rule: Any = None, **progress: Any)
             raise ArgumentTypeError(name, "numbers, text or an array of them", repr(value), hint)
     arrays: Dict[str, Any] = {f"progress_{name}": value for name, value in progress.items()}
     for name, variable in _named(variables, rule):
-        of_ranks = [_as_array(_get(rank, variable)) for rank in range(_n_ranks())]
-        if all(_same(value, of_ranks[0]) for value in of_ranks):
+        of_ranks = _of_ranks(variable)
+        if _agree(of_ranks):
             arrays[name] = of_ranks[0]
         else:
             arrays.update({f"{name}_of_{rank}": value for rank, value in enumerate(of_ranks)})
@@ -102,7 +102,8 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
     With the number of ranks of then, each rank has its own values again, and the training goes on as if it had not been
     interrupted. With another number, all ranks begin with the mean of values that differed, and a line of the log says
     so; of states of random streams that differed, each rank goes on with that of rank 0, so far ahead on the same
-    sequence as after `fork`. Without ranks it gives the program's own variables the values.
+    sequence as after `fork`; so it does with the state that one rank has saved, unless all ranks have the same at
+    present. Without ranks it gives the program's own variables the values.
 
     Parameters
     ----------
@@ -134,16 +135,19 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
         raise ArgumentValueError("variables", f"the {len(found)} that are in {path}", got)
     values = [_values(arrays, name, variable) for name, variable in named]
     engine: Any = engines.find(variables)
-    remade = []
-    for (_, variable), of_ranks in zip(named, values):
-        if len(of_ranks) == 1:
-            of_ranks = of_ranks * n_ranks
+    remade, by_one = [], int(arrays["n_ranks"]) == 1
+    for i, (_, variable) in enumerate(named):
+        of_ranks = values[i]
+        draws_apart = by_one and engine.is_random(variable) and not _agree(_of_ranks(variable))
+        if len(of_ranks) == 1 and not draws_apart:
+            values[i] = of_ranks * n_ranks
         elif len(of_ranks) != n_ranks:
             remade.append(str(variable.name))
             if engine.is_random(variable):
-                of_ranks = [engine.jumped(variable, of_ranks[0], rank) for rank in range(n_ranks)]
+                values[i] = [engine.jumped(variable, of_ranks[0], rank) for rank in range(n_ranks)]
             else:
-                of_ranks = [np.mean(of_ranks, axis=0).astype(of_ranks[0].dtype)] * n_ranks
+                values[i] = [np.mean(of_ranks, axis=0).astype(of_ranks[0].dtype)] * n_ranks
+    for (_, variable), of_ranks in zip(named, values):
         for rank in range(n_ranks):
             _set(rank, variable, of_ranks[rank])
     if remade:
@@ -169,12 +173,22 @@ def _values(arrays: Mapping[str, np.ndarray[Any, Any]], name: str, variable: Any
     saved = one or [arrays[f"{name}_of_{rank}"] for rank in range(int(arrays["n_ranks"]))]
     value = _get(0, variable)
     if isinstance(value, np.ndarray):
+        n_ranks, ragged = _n_ranks(), len({each.shape for each in saved}) > 1
         for each in saved:
-            if each.shape != value.shape or each.dtype != value.dtype:
+            fits = each.ndim == value.ndim if ragged else each.shape == value.shape
+            if not fits or each.dtype != value.dtype:
                 got = f"{value.dtype} {value.shape}"
                 raise ArgumentValueError(str(variable.name or name), f"{each.dtype} {each.shape}, as it was saved", got)
+        if ragged and len(saved) != n_ranks:
+            expected = f"{len(saved)} ranks, as it was saved with another number of rows on each"
+            raise ArgumentValueError(str(variable.name or name), expected, str(n_ranks))
         return saved
     return [_restored(value, str(each), str(variable.name or name)) for each in saved]
+
+
+def _of_ranks(variable: Any) -> List[np.ndarray[Any, Any]]:
+    """Return what each rank has, as arrays."""
+    return [_as_array(_get(rank, variable)) for rank in range(_n_ranks())]
 
 
 def _n_ranks() -> int:
@@ -217,8 +231,10 @@ def _state(generator: Any) -> Any:
     return generator.bit_generator.state if is_new else generator.get_state(legacy=False)
 
 
-def _same(value: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    return value.shape == other.shape and value.tobytes() == other.tobytes()
+def _agree(of_ranks: Sequence[np.ndarray[Any, Any]]) -> bool:
+    """Return whether all ranks have the same."""
+    first = of_ranks[0]
+    return all(value.shape == first.shape and value.tobytes() == first.tobytes() for value in of_ranks)
 
 
 def _write(path: str, arrays: Mapping[str, Any]) -> None:

@@ -164,7 +164,8 @@ class Recorder:
         for name, value in values.items():
             each, n_rows = np.broadcast_arrays(np.asarray(value, float), weights)
             total = self._sums.setdefault(name, [0.0, 0.0])
-            total[0] += float(np.sum(each * n_rows))
+            counted = n_rows != 0  # what has no rows has no mean either: its loss may be NaN
+            total[0] += float(np.sum(each[counted] * n_rows[counted]))
             total[1] += float(np.sum(n_rows))
 
     def note(self, **values: Any) -> None:

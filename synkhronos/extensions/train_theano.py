@@ -8,6 +8,8 @@ import numpy as np
 import theano
 import theano.tensor as T
 
+from synkhronos import selection
+
 
 def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:
     """Return the mean of results, weighted by their numbers of rows.
@@ -76,8 +78,10 @@ class TheanoTrainFunction:
         arrays = [variable.type.filter(arg) for arg, variable in zip(args, self._inputs)]  # as Theano itself takes them
         divided = [i for i, variable in enumerate(self._inputs) if variable.ndim and not variable.broadcastable[0]]
         whole = list(args[len(self._inputs) :])
-        for i in divided if batch is not None else []:
-            arrays[i] = arrays[i][:batch] if isinstance(batch, int) else arrays[i][batch]
+        if batch is not None and divided:
+            rows = selection.parse(batch, min(len(arrays[i]) for i in divided))
+            for i in divided:
+                arrays[i] = rows.take(arrays[i])
         chosen = self._chosen(batch_s) if self._sliceable else None
         n_rows = len(arrays[divided[0]]) if divided else None if chosen is None else len(chosen)
         if num_slices < 1 or num_slices > 1 and (n_rows is None or num_slices > n_rows):

@@ -9,18 +9,21 @@
     NoBacking        none              none                      none
 
 A backing never changes what it shows. A Data that changes takes another backing, in one assignment, so that an
-interrupt finds either the old state or the new one.
+interrupt finds either the old state or the new one. If what it shows is written over for another shape, signal handlers
+wait until it shows the new one.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Tuple, Union
+from contextlib import nullcontext
+from typing import Any, ContextManager, Optional, Tuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentValueError
+from ..host.signals import DeferredSignals
 from . import mapped_file
 from .handles import FileHandle, Handle, NameHandle
 from .pool import Pool
@@ -240,8 +243,10 @@ class Storage:
         if memory is self.backing.memory and value.dtype != self.dtype:
             value = np.array(value, self.dtype)  # may fail: before anything is written
         array: NDArray[Any] = np.ndarray(value.shape, self.dtype, memory)
-        np.copyto(array, value, casting="unsafe")  # also right if the value is a part of what it replaces
-        self._show(array, memory)
+        backing = self._showing(array, memory)
+        with self._guarded(array, memory):
+            np.copyto(array, value, casting="unsafe")  # also right if the value is a part of what it replaces
+            self.backing = backing
 
     def reshape(self, shape: Tuple[int, ...], oversize: float) -> None:
         """Change the shape; keep what the old and the new one have in common, and set the rest to 0."""
@@ -249,7 +254,7 @@ class Storage:
         old, same_rows = backing.array, shape[1:] == backing.shape[1:]
         corner = tuple(slice(min(pair)) for pair in zip(shape, backing.shape))
         if old is not None and same_rows and shape <= backing.shape:
-            fewer = backing.first_rows(old[corner])
+            fewer = backing.first_rows(old[: shape[0]] if shape else old)
             if fewer is not None:
                 self.backing = fewer
                 return
@@ -263,9 +268,13 @@ class Storage:
             memory[min(old.nbytes, new.nbytes) : new.nbytes] = 0
         else:
             kept = old[corner].copy() if memory is backing.memory else old[corner]
-            memory[: new.nbytes] = 0
-            new[corner] = kept
-        self._show(new, memory)
+            changed = self._showing(new, memory)
+            with self._guarded(new, memory):
+                memory[: new.nbytes] = 0
+                new[corner] = kept
+                self.backing = changed
+            return
+        self.backing = self._showing(new, memory)
 
     def seal(self) -> None:
         """Keep the value as it is from now on."""
@@ -286,9 +295,14 @@ class Storage:
         memory = self.backing.memory_for(shape, self._nbytes(shape))
         return self.pool.allocate((self._nbytes(shape, oversize),), np.uint8) if memory is None else memory
 
-    def _show(self, array: NDArray[Any], memory: NDArray[Any]) -> None:
+    def _showing(self, array: NDArray[Any], memory: NDArray[Any]) -> Backing:
         same = memory is self.backing.memory
-        self.backing = self.backing.showing(array) if same else PoolBacking(self.pool, memory, array)
+        return self.backing.showing(array) if same else PoolBacking(self.pool, memory, array)
+
+    def _guarded(self, array: NDArray[Any], memory: NDArray[Any]) -> ContextManager[None]:
+        """Return a context in which the value can be written over, and the array shown: no handler comes in between."""
+        reshaped = memory is self.backing.memory and array.shape != self.backing.shape
+        return DeferredSignals() if reshaped else nullcontext()  # with the same shape, NumPy's one step is the change
 
     def _nbytes(self, shape: Tuple[int, ...], oversize: float = 1) -> int:
         size = math.prod(shape)

@@ -166,11 +166,11 @@ class Pool:
         try:
             # Every view has this array as its base, because NumPy keeps the last array before the mapping.
             block: NDArray[Any] = np.ndarray((size,), np.uint8, self._mapping, start)
-            finalizer = weakref.finalize(block, self._let_go, start, size)
         except BaseException:
             self._let_go(start, size)
             raise
-        finalizer.atexit = False
+        # Not inside: an interrupt may come once it is registered, and the range would be freed twice.
+        weakref.finalize(block, self._let_go, start, size).atexit = False
         return block
 
     def adopt(self, handle: Handle) -> NDArray[Any]:
@@ -254,8 +254,10 @@ class Pool:
 
     def _settle(self) -> None:
         """Take the freed ranges back, unless the lock is held: then its holder calls this after its release."""
-        while self._freed and self._lock.acquire(blocking=False):
-            try:
+        while self._freed and not self._lock.locked():
+            # If another thread takes it in between, this one waits; its own cannot. And no interrupt comes between
+            # taking the lock and the block, as it may after `acquire`.
+            with self._lock:
                 while self._freed:
                     start, size = self._freed.popleft()
                     self._used -= size
@@ -268,8 +270,6 @@ class Pool:
                     self._kept = 0
                     for low, high in self._free:
                         self._release(low, min(high, self._top), low, high)
-            finally:
-                self._lock.release()
 
     def _release(self, start: int, stop: int, low: int, high: int) -> None:
         """Give the pages of ``[start, stop)`` back to the machine, as far as they lie in the free ``[low, high)``."""

@@ -132,4 +132,11 @@ def converts(array: NDArray[Any], typed: bool, dtype: np.dtype[Any]) -> bool:
     if not (array.dtype.kind in "iufc" and dtype.kind in "fc" and np.can_cast(array.dtype, dtype, "same_kind")):
         return False
     with np.errstate(over="ignore"):
-        return bool(np.isfinite(array.astype(dtype))[np.isfinite(array)].all())  # 1e300 is not a float32
+        converted = array.astype(dtype)
+    if not np.isfinite(converted)[np.isfinite(array)].all():  # 1e300 is not a float32
+        return False
+    if array.dtype.kind in "fc":
+        return True
+    whole, limits = np.asarray(converted.real, np.float64), np.iinfo(array.dtype)
+    inside = (whole >= float(limits.min)) & (whole < float(limits.max + 1))  # or the way back would overflow
+    return bool(inside.all() and (whole.astype(array.dtype) == array).all())  # 2**24 + 1 is not a float32

@@ -98,6 +98,67 @@ def test_random_states_of_another_number_of_ranks(make_world, path, n):
     assert len(np.unique(drawn)) == drawn.size
 
 
+@pytest.mark.parametrize("saved_by", ["serial", "one rank"])
+@pytest.mark.parametrize("n", [2, 3])
+def test_random_states_of_one_rank(make_world, path, n, saved_by):
+    """Rank 0 goes on with it, and no other rank draws the same numbers."""
+    synk.close()
+    noise = engine.random_stream(4, "noise")
+    if saved_by == "one rank":
+        make_world("threads", 1)
+        keep = synk.function([], (engine.uniform(noise, (3,)), "gather"))
+        synk.distribute()
+        assert keep
+    checkpoint.save(path, [noise])
+    make_world("threads", n)
+    other = engine.random_stream(99, "noise")
+    draw = synk.function([], (engine.uniform(other, (3,)), "gather"))
+    draw()
+    checkpoint.load(path, [other])
+    drawn = np.reshape(draw(), (n, 3))
+    np.testing.assert_array_equal(drawn[0], np.random.RandomState(4).uniform(size=3))
+    assert len(np.unique(drawn)) == drawn.size
+
+
+def test_random_states_that_are_the_same_stay_so(make_world, path):
+    synk.close()
+    noise = engine.random_stream(4, "noise")
+    checkpoint.save(path, [noise])
+    make_world("threads", 2)
+    other = engine.random_stream(99, "noise")
+    draw = synk.function([], (engine.uniform(other, (3,)), "gather"))
+    draw()
+    for rank in range(2):
+        synk.set_value(rank, other, np.random.RandomState(7))
+    checkpoint.load(path, [other])
+    expected = np.random.RandomState(4).uniform(size=3)
+    np.testing.assert_array_equal(np.reshape(draw(), (2, 3)), [expected] * 2)
+
+
+def test_ranks_with_other_numbers_of_rows(make_world, path):
+    world = make_world("threads", 2)
+    v, w = engine.shared(np.zeros(2), "v"), engine.shared(np.zeros((1, 2)), "w")
+    keep = synk.function([], [(v, None), (w, None)])
+    synk.distribute()
+    rows = np.arange(14.0).reshape(7, 2)
+    synk.scatter(w, rows)
+    parts = world.values(w)
+    assert keep and sorted(map(len, parts)) == [3, 4]
+    checkpoint.save(path, [v, w])
+    world.set_values(w, [np.zeros((5, 2))] * 2)
+    checkpoint.load(path, [v, w])
+    for value, expected in zip(world.values(w), parts):
+        np.testing.assert_array_equal(value, expected)
+
+    world = make_world("threads", 3)
+    v, w = engine.shared(np.ones(2), "v"), engine.shared(np.ones((1, 2)), "w")
+    keep = synk.function([], [(v, None), (w, None)])
+    synk.distribute()
+    with refuses(ValueError, "w", "2 ranks", "3"):
+        checkpoint.load(path, [v, w])
+    assert keep and [value.tolist() for value in world.values(v)] == [[1.0, 1.0]] * 3
+
+
 @pytest.mark.parametrize("kind", ["MT19937", "PCG64", "Philox", "SFC64"])
 def test_states_of_generators(kind):
     """They are text: a file from elsewhere can run no code."""

@@ -167,6 +167,7 @@ def raising(error):
         (Unpicklable(threading.Lock()), "Unpicklable: unpicklable"),
         (SystemExit(3), "SystemExit: 3"),
         (MemoryError(), "MemoryError"),
+        (ConnectionResetError("by peer"), "ConnectionResetError: by peer"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -224,6 +225,23 @@ def test_a_process_that_ends_with_unread_buffers():
     assert next(begun).data[0] == 0
     time.sleep(0.5)
     assert [x.data[0] for x in begun] == [1]
+
+
+def test_more_buffers_than_a_socket_holds():
+    """Neither process waits until the other reads."""
+    batches = synk.loader(lambda: (np.full(10, i) for i in range(2000)), depth=1000)
+    assert [x.data[0] for x in batches] == list(range(2000))
+
+
+def test_a_pass_outlives_the_thread_that_began_it():
+    begun = []
+    thread = threading.Thread(target=lambda: begun.append(iter(synk.loader(batch, range(9), n_processes=2, depth=1))))
+    thread.start()
+    thread.join()
+    time.sleep(0.3)
+    for i, (x, _) in enumerate(begun[0]):
+        np.testing.assert_array_equal(x.data, batch(i)[0])
+    assert i == 8
 
 
 def test_a_death_behind_a_child_of_the_source(find_leftovers, tmp_path):
@@ -394,3 +412,33 @@ def test_nothing_survives_the_program(tmp_path, how):
     psutil.wait_procs([loaders], 5)
     assert not loaders.is_running()
     assert errors.count("Traceback") == (how == "ctrl-c") and ("KeyboardInterrupt" in errors) == (how == "ctrl-c")
+
+
+THREADED_TEXT = """
+import os, threading
+import numpy as np
+import synkhronos as synk
+
+def begin():
+    global begun
+    begun = iter(synk.loader(np.zeros, range(100), n_processes=2))
+
+thread = threading.Thread(target=begin)
+thread.start()
+thread.join()
+next(begun)
+print(*[process.pid for process in begun._processes], flush=True)
+input()
+"""
+
+
+def test_nothing_survives_the_program_whose_thread_began_the_pass(tmp_path):
+    (tmp_path / "program.py").write_text(THREADED_TEXT)
+    command = [sys.executable, str(tmp_path / "program.py")]
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as program:
+        loaders = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
+        os.kill(program.pid, signal.SIGKILL)
+    assert len(loaders) == 2 and psutil.wait_procs(loaders, 5)[1] == []

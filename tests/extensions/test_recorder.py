@@ -144,6 +144,15 @@ def filled():
     return recorder
 
 
+def test_what_has_no_rows_does_not_count():
+    recorder = Recorder()
+    with recorder.epoch():
+        recorder.batch(10, loss=1.0)
+        recorder.batch(0, loss=math.nan)
+        recorder.batch(np.array([0, 20]), loss=[math.inf, 2.5])
+    assert recorder.rows[0]["loss"] == np.average([1.0, 2.5], weights=[10, 20])
+
+
 def test_table():
     lines = str(filled()).split("\n")
     assert len(lines) == 4 and len(set(map(len, lines))) == 1

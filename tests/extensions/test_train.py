@@ -134,6 +134,25 @@ def test_without_batch_all_rows_are_taken(made_by):
 
 
 @pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
+def test_batch_is_read_in_the_same_way(made_by):
+    if made_by == "make_train_function":
+        synk.fork(2, use_gpu=False)
+    model = Model()
+    step = getattr(train, made_by)(
+        model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS
+    )
+    for wrong, error in ((100, ValueError), (-1, ValueError), ([40], ValueError), (np.arange(40) < 7, TypeError)):
+        with refuses(error, "batch"):
+            step(X, Y, batch=wrong)
+    with refuses(ValueError, "batch"):
+        step(X, Y[:30], batch=35)
+    losses = [float(step(X, Y, batch=np.int64(7))), float(step(X, Y[:30], batch=slice(-2, None)))]
+    expected_losses, expected = serial("sgd", [np.arange(7), np.array([28, 29])], learning_rate=0.1)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
+    np.testing.assert_allclose(model.values(), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_gradients_are_clipped_by_their_global_norm(made_by):
     """On ranks it is the norm of the mean gradient; the bound is between the norms that occur."""
     if made_by == "make_train_function":

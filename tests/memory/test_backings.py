@@ -1,5 +1,7 @@
 """What the value of a Data lies in: one object, replaced in one step."""
 
+import signal
+import sys
 import uuid
 
 import numpy as np
@@ -70,3 +72,66 @@ def test_an_interrupt_finds_the_old_state(storage, monkeypatch, change):
     assert attached(storage).tolist() == [[1, 1]] * 3
     change(storage)
     assert storage.backing is not before and attached(storage).shape == storage.backing.shape != (3, 2)
+
+
+def interrupting(names, nth):
+    """Return a trace function by which Ctrl-C comes before the nth line that runs in functions of these names."""
+    lines = iter(range(1000))
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_name not in names:
+            return None
+        if event == "line" and next(lines) == nth:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    return trace
+
+
+OLD = np.arange(12.0).reshape(3, 4)
+NEW = 100 + np.arange(10.0).reshape(2, 5)
+CORNER = np.hstack([OLD[:2], np.zeros((2, 1))])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        (lambda storage: storage.store(NEW, 1), NEW),
+        (lambda storage: storage.store(OLD + 7, 1), OLD + 7),
+        (lambda storage: storage.reshape((2, 5), 1), CORNER),
+        (lambda storage: storage.reshape((2, 4), 1), OLD[:2]),
+    ],
+    ids=["another shape", "same shape", "reshape", "fewer rows"],
+)
+def test_an_interrupt_anywhere_finds_the_old_value_or_the_new_one(change, expected, shared):
+    """In memory that both lie in."""
+    came = set()
+    for nth in range(30):
+        storage = Storage(Pool(0), np.dtype("float64"), 2)
+        if shared:
+            storage.name(f"/synk-test-{uuid.uuid4().hex}", OLD.shape, 1)
+        storage.store(OLD, 1)
+        memory, before = storage.backing.memory, sys.gettrace()
+        sys.settrace(interrupting(("store", "reshape"), nth))
+        try:
+            change(storage)
+        except KeyboardInterrupt:
+            came.add(nth)
+        finally:
+            sys.settrace(before)
+        shown = storage.backing.array
+        assert storage.backing.memory is memory
+        assert any(shown.shape == value.shape and (shown == value).all() for value in (OLD, expected)), (nth, shown)
+        assert nth in came or (shown.shape == expected.shape and (shown == expected).all())
+        storage.free()
+    assert 5 < len(came) < 30
+
+
+def test_a_file_of_0_dimensions_stays_an_array(tmp_path):
+    np.save(tmp_path / "x.npy", np.float64(3))
+    storage = Storage(Pool(0), np.dtype("float64"), 0)
+    storage.store(np.load(tmp_path / "x.npy", mmap_mode="r"), 1)
+    storage.reshape((), 1)
+    assert type(storage.backing) is FileBacking and isinstance(storage.backing.array, np.ndarray)
+    assert storage.backing.array.shape == () and attached(storage).tolist() == 3

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -363,6 +364,53 @@ def test_array_that_dies_while_its_own_thread_holds_the_lock():
     assert pool.used == 800_000
     del other
     assert list(pool._free) == [(0, WINDOW_BYTES)]
+
+
+def test_an_interrupt_when_the_array_is_registered_frees_its_range_once(pool, monkeypatch):
+    """Twice, and two arrays would share memory."""
+
+    class Interrupting(weakref.finalize):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(weakref, "finalize", Interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            pool.allocate(1000, "f8")
+    gc.collect()
+    arrays = [pool.allocate(1000, "f8") for _ in range(3)]
+    places = sorted(address(array) for array in arrays)
+    assert all(place + 8000 <= other for place, other in zip(places, places[1:]))
+    assert pool.used == 24_000
+
+
+def test_an_interrupt_in_freeing_leaves_the_lock_open():
+    came = 0
+    for nth in range(30):
+        pool, before, seen = Pool(0, window=1 << 28), sys.gettrace(), []
+        array = pool.allocate(1000, "f8")
+        with pool._lock:
+            del array
+
+        def trace(frame, event, argument, nth=nth, seen=seen):
+            if frame.f_code.co_name != "_settle":
+                return None
+            if event == "line" and frame.f_lineno not in seen:  # (again at the end of a `with`, where no signal comes)
+                seen.append(frame.f_lineno)
+                if len(seen) == nth + 1:
+                    signal.raise_signal(signal.SIGINT)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            pool._settle()
+        except KeyboardInterrupt:
+            came += 1
+        finally:
+            sys.settrace(before)
+        assert not pool._lock.locked(), nth
+    assert 5 < came < 30
 
 
 # --- limits ---

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -66,8 +67,9 @@ class LoaderProcess:
         self._nbytes = 1  # of a buffer: unknown until there is a batch
         self._given = 0
         self._received: Deque[Any] = deque()
+        is_main = threading.current_thread() is threading.main_thread()
         with DeferredSignals():
-            pid, self._socket = fork("a loader", partial(_become, work, pool))
+            pid, self._socket = fork("a loader", partial(_become, work, pool, is_main))
             self._child = _Child(pid)
             self._end = weakref.finalize(self, _end, self._child, self._socket, os.getpid())  # at exit, too
 
@@ -88,8 +90,8 @@ class LoaderProcess:
         self._end()
 
     def give(self) -> None:
-        """Give the process as many buffers as it may have."""
-        while len(self.buffers) < self._depth:
+        """Give the process as many buffers as it may have, or as the socket holds until it has read some."""
+        while len(self.buffers) < self._depth and self._polls(select.POLLOUT, 0):
             free = [each for each in self._lent if not each.is_lent and each.block.nbytes >= self._nbytes]
             if free:
                 self._lent.remove(free[0])
@@ -105,8 +107,9 @@ class LoaderProcess:
         return lender.lend()
 
     def attend(self) -> None:
-        """Answer what the process has asked for."""
-        while self._is_readable(0):
+        """Answer what the process has asked for, and give it what its socket had no room for."""
+        self.give()
+        while self._polls(select.POLLIN, 0):
             message = self._read()
             if message[0] == "larger":
                 self._enlarge(message[1])
@@ -134,7 +137,8 @@ class LoaderProcess:
                 )
             if time.monotonic() > until:
                 raise LoaderError(f"{self._who} has not made batch {number} in time", number, self.pid)
-            if not self._is_readable(_LOOK_INTERVAL_S) and self._child.ended() and not self._is_readable(0):
+            waited = not self._polls(select.POLLIN, _LOOK_INTERVAL_S)
+            if waited and self._child.ended() and not self._polls(select.POLLIN, 0):
                 self._received.append(("gone",))  # and something that it started has its end of the socket
 
     @property
@@ -156,9 +160,10 @@ class LoaderProcess:
         self._send("larger")
         self.give()
 
-    def _is_readable(self, seconds: float) -> bool:
+    def _polls(self, event: int, seconds: float) -> bool:
+        """Return whether the socket can be read from, or sent to: or can so within these seconds."""
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
+        poll.register(self._socket, event)
         return bool(poll.poll(seconds * 1000))
 
     def _send(self, *message: Any) -> None:
@@ -204,10 +209,11 @@ class _Child:
         return str(self.how)
 
 
-def _become(work: Work, pool: Pool, theirs: socket.socket, program: int) -> None:
-    """Be a loader process."""
+def _become(work: Work, pool: Pool, from_main: bool, theirs: socket.socket, program: int) -> None:
+    """Be a loader process, forked from the main thread of the program or from another."""
     gc.freeze()  # what the program holds, on devices too, is not for this process to free
-    die_with_parent(program)
+    if from_main:
+        die_with_parent(program)  # the kernel means the thread, and another one may end before the pass
     take_default_signals()
     # The program handles Ctrl-C. Not SIG_IGN, which the programs that a source starts would inherit.
     signal.signal(signal.SIGINT, lambda *_: None)
@@ -216,7 +222,7 @@ def _become(work: Work, pool: Pool, theirs: socket.socket, program: int) -> None
         limit_threads(1)
         pools = PoolMap()
         pools.add(pool.ident, pool)
-        serve(work, Delivery(theirs, pools))
+        serve(work, Delivery(theirs, pools, None if from_main else program))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except Ended:

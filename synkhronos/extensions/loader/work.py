@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
+import select
 import socket
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Deque, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -18,6 +20,8 @@ from ...runtime.failures import Failure
 
 #: Where arrays of a batch begin in a buffer: at multiples of a cache line.
 _ALIGNMENT_BYTES = 64
+#: Seconds between two looks at a program that is watched.
+_LOOK_INTERVAL_S = 0.5
 
 
 class Work(NamedTuple):
@@ -89,18 +93,33 @@ class Delivery:
         To the program, which sends ``("buffer", number, handle)``, and ``("larger",)`` when it has taken all back.
     pools : PoolMap
         In which the handles are attached.
+    watched : int, optional
+        The program's process id, if the kernel does not end this process with it.
     """
 
-    def __init__(self, sock: socket.socket, pools: PoolMap) -> None:
-        self._socket, self._pools = sock, pools
+    def __init__(self, sock: socket.socket, pools: PoolMap, watched: Optional[int] = None) -> None:
+        self._socket, self._pools, self._watched = sock, pools, watched
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
         self._free: Deque[Tuple[int, NDArray[Any]]] = deque()
 
     def send(self, *message: Any) -> None:
-        """Send a message."""
-        self._socket.send(pickle.dumps(message))
+        """Send a message.
+
+        Raises
+        ------
+        Ended
+            The program is gone, or has closed its end.
+        """
+        payload = pickle.dumps(message)
+        try:
+            self._socket.send(payload)
+        except ConnectionError:
+            raise Ended from None
 
     def deliver(self, number: int, batch: Any) -> None:
         """Copy a batch into a buffer, as soon as there is one, and say so."""
+        self._look()
         single = not isinstance(batch, (tuple, list))
         arrays = [_as_array(number, i, each) for i, each in enumerate([batch] if single else batch)]
         placed, nbytes = _place(arrays)
@@ -120,7 +139,12 @@ class Delivery:
         return self._free.popleft()
 
     def _receive(self) -> str:
-        payload = self._socket.recv(1 << 16)
+        while self._watched is not None and not self._poll.poll(_LOOK_INTERVAL_S * 1000):
+            self._look()
+        try:
+            payload = self._socket.recv(1 << 16)
+        except ConnectionError:
+            raise Ended from None
         if not payload:
             raise Ended
         kind, *rest = pickle.loads(payload)
@@ -130,6 +154,10 @@ class Delivery:
             number, handle = rest
             self._free.append((number, self._pools.attach(handle)))
         return str(kind)
+
+    def _look(self) -> None:
+        if self._watched is not None and os.getppid() != self._watched:
+            raise Ended
 
 
 class Ended(BaseException):
@@ -142,10 +170,11 @@ def serve(work: Work, delivery: Delivery) -> None:
         for number, batch in work.batches():
             delivery.deliver(number, batch)
         delivery.send("end")
-    except (Ended, ConnectionError):
+    except Ended:
         pass
     except BaseException as error:
-        delivery.send("error", Failure(error))
+        with suppress(Ended):
+            delivery.send("error", Failure(error))
 
 
 def _as_array(number: int, i: int, value: Any) -> NDArray[Any]:
