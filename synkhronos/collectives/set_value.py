@@ -37,7 +37,7 @@ class SetValue(CollectiveCommand):
         return self.handles
 
     def undeposited(self, failed: bool) -> Sequence[int]:
-        return () if failed else [self.numbers[i] for i in self.states]
+        return [self.numbers[i] for i in self.states]
 
     def run(self, context: RankContext) -> None:
         dense: List[int] = []

@@ -177,9 +177,11 @@ class RunSteps(Command):
         return f"{sum(self.steps.counts)} steps"
 
     def amounts(self, context: RankContext) -> Amounts:
-        n_steps = context.barrier.block.steps[context.rank] - self.steps.begin
-        rows = rows_taken(self.steps.plans, self.steps.divisions(context, n_steps))
-        return Amounts("steps", self.name, -1 if rows is None else rows[context.rank], arrays=n_steps)
+        weights = [plan.division.weights for plan in self.steps.plans]
+        n_steps, rows = max(0, context.barrier.block.steps[context.rank] - self.steps.begin), -1
+        if n_steps == sum(self.steps.counts) and None not in weights:  # else it takes the table, which may be far
+            rows = int(sum(n * some[context.rank] for n, some in zip(self.steps.counts, weights) if some))
+        return Amounts("steps", self.name, rows, arrays=n_steps)
 
     def run(self, context: RankContext) -> Made:
         steps = self.steps

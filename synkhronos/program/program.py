@@ -430,7 +430,8 @@ class Program:
         try:
             if session is not None:
                 session.close(wait_s=wait_s)
-                self.session = None
+                if self.session is session:  # another thread may have begun the next one
+                    self.session = None
         finally:
             if self._pool is not None:
                 self._pool.unshare()

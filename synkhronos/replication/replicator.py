@@ -236,10 +236,11 @@ class Replicator(Replicas):
         there = set(self.session.context.functions)
         shareds = []
         for number in self.session.context.shareds:  # those of the same storage after the first
-            sent = self._sent[number]
-            if sent.variable is not None:
-                blueprint = _pickled(sent.engine, sent.variable, sent.engine.blueprint(sent.variable))
-                base = self._base_of(sent.engine, sent.variable)
+            sent = self._sent.get(number)
+            variable = None if sent is None else sent.variable  # the garbage collector may take it at any time
+            if sent is not None and variable is not None:
+                blueprint = _pickled(sent.engine, variable, sent.engine.blueprint(variable))
+                base = self._base_of(sent.engine, variable)
                 storage_of = None if base is None or base is sent else base.number
                 on_device = self.session.context.shareds[number].on_device
                 shareds.append(SharedItem(number, sent.engine, blueprint, None, on_device, storage_of))

@@ -179,4 +179,4 @@ class DepositValues(Command):
         self.numbers = numbers
 
     def run(self, context: RankContext) -> None:
-        context.commit_changes(self.numbers, None)
+        context.commit_changes([number for number in self.numbers if number in context.shareds], None)

@@ -167,8 +167,8 @@ class Deposits:
         """Give the variables the values of before, if the command in progress was not decided."""
         if self._keeps and not even_kept:
             return
-        entries, self._entries, self._staged = self._entries, (), []
-        for entry in entries:
+        self._staged = []
+        for entry in self._entries:
             if entry.number in self._pickled:
                 entry.cell[0] = load(self._pickled[entry.number])
                 continue
@@ -186,6 +186,7 @@ class Deposits:
             elif current is not None:
                 entry.cell[0] = current.copy()
                 self._transport.pair(entry.key, entry.cell[0])
+        self._entries = ()  # at the end: after an interrupt all of this is made again
 
     def take(self, number: int, deposit: Deposit, on_device: bool) -> Any:
         """Return the value that the rank before this one has deposited; this one has deposited it from now on.

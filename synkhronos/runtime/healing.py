@@ -41,13 +41,15 @@ class Healing:
         What has been repaired: who died, of what, and in which command.
     held : list of dict of int to Deposit
         By rank: where the values of its variables lie.
+    undeposited : set of int
+        The variables whose values are nowhere for now.
     """
 
     def __init__(self, most: int, size: int) -> None:
         self.most = most
         self.deaths: List[str] = []
         self.held: List[Dict[int, Deposit]] = [{} for _ in range(size)]
-        self._undeposited: Set[int] = set()
+        self.undeposited: Set[int] = set()
         self._of_command: Dict[int, str] = {}  # by rank: deaths in the command in progress
 
     def __repr__(self) -> str:
@@ -65,13 +67,13 @@ class Healing:
 
     def set_deposited(self, numbers: Sequence[int], are_deposited: bool) -> None:
         """Note that the values of variables are deposited on all ranks, or that some are nowhere for now."""
-        (self._undeposited.difference_update if are_deposited else self._undeposited.update)(numbers)
+        (self.undeposited.difference_update if are_deposited else self.undeposited.update)(numbers)
 
     def forget(self, thing: Tuple[str, int]) -> None:
         """Forget a function or a variable that the program has dropped."""
         kind, number = thing
         if kind == "shared":
-            self._undeposited.discard(number)
+            self.undeposited.discard(number)
             for of_rank in self.held:
                 of_rank.pop(number, None)
 
@@ -96,8 +98,8 @@ class Healing:
             return "the result of an all_reduce(wait=False) is under way, of which the rank had its part"
         if context.errors:
             return "the rank had errors of an all_reduce(feedback=True), which nobody else has: keep them in variables"
-        if self._undeposited:
-            names = ", ".join(context.name_of([number])(0) for number in sorted(self._undeposited))
+        if self.undeposited:
+            names = ", ".join(context.name_of([number])(0) for number in sorted(self.undeposited))
             return f"its values of {names} were not in shared memory"
         return ""
 

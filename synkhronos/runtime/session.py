@@ -209,6 +209,8 @@ class Session:
                 if self.healing is None:
                     results = self._execute(command, timeout)
                 else:
+                    if self.healing.undeposited and type(command) is not Stop:  # an interrupt came before that
+                        self._deposit(sorted(self.healing.undeposited))
                     results = self._execute_and_heal(command, timeout)
                 try:
                     return command.finish(results, self.context)
@@ -303,6 +305,7 @@ class Session:
                         f"the message of rank {rank} was not an answer but {type(answers[rank]).__name__}"
                     )
                     answers[rank] = Answer(rank, error=Failure(wrong))
+            self._note(answers)
         except _Fatal as fatal:
             if self._joining:
                 raise
@@ -318,12 +321,15 @@ class Session:
         for answer in answers:
             failed = failed or answer.aborted or answer.error is not None
             results.append(answer.result)
-        if self.healing is not None:
-            self.healing.note(answers)
         if failed:
             self.context.barrier.clear()
             self._raise(command, own, answers)
         return results
+
+    def _note(self, answers: Sequence[Answer]) -> None:
+        """Note what ranks have deposited, however the command ends: what was decided is not undone."""
+        if self.healing is not None:
+            self.healing.note(answers)
 
     def _enclosed(self, command: Command) -> Sequence[Tuple[Handle, bytes]]:
         """Return what the command reads, as far as it is little."""
@@ -520,6 +526,7 @@ class Session:
                     self.block.commands[rank].release()  # the interrupt may have come before this rank was woken
                 for rank in self.others:
                     self.channel.wait(rank, number, self._watch_answers)
+                self._note([self._read(rank) for rank in self.others])
                 self.context.settle()
                 self.context.barrier.clear()
             done = True
@@ -629,7 +636,7 @@ class Session:
             self._execute(self.setup, limit)
         if self.context.replicas is not None:
             plans = {place: prepared.plan for place, prepared in self.context.plans.items()}
-            held = {rank: healing.held[rank] for rank in dead}
+            held = {rank: dict(healing.held[rank]) for rank in dead}  # a variable may be dropped meanwhile
             self._execute(self.context.replicas.rejoin(held, plans), limit)
 
     def _end(self, why: str) -> None:

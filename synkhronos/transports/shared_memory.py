@@ -94,6 +94,7 @@ class SharedMemoryTransport(Transport):
             self._over_hosts = OverHosts(hosts, barrier.rank, pool, fetcher)
         self._slots: Dict[Key, Slot] = {}
         self._values: Dict[Key, ValueBuffers] = {}
+        self._replaced: Optional[ValueBuffers] = None
         self._layouts = Layouts(pools, self.far)
         self.traffic = Traffic() if fetcher is None else Traffic(lambda: fetcher.received)
 
@@ -345,8 +346,9 @@ class SharedMemoryTransport(Transport):
             self.barrier.wait()  # as in every collective: steps before it need not be undone any more
             return list(arrays)
         kinds = kinds_of(arrays)
-        buffers = before = self._values.get(key)  # until all meet again, others may read what lay in those before
+        buffers = self._values.get(key)
         if buffers is None or buffers.kinds != kinds:
+            self._replaced = buffers  # until all meet again, others may read what lies in there
             buffers = self._values[key] = ValueBuffers(self.pool, kinds, label())
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()

@@ -109,5 +109,5 @@ def kinds_of(arrays: Sequence[Any]) -> List[Tuple[Tuple[int, ...], np.dtype[Any]
 
 
 def participants(weights: Optional[Sequence[float]]) -> Optional[Tuple[bool, ...]]:
-    """Return which ranks count in a reduction of any op: those whose weight is not 0; None if all do, as without any."""
+    """Return which ranks count in a reduction of any op: those whose weight is not 0; None if all do."""
     return None if weights is None or all(weights) or not any(weights) else tuple([weight > 0 for weight in weights])

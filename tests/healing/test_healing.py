@@ -15,10 +15,15 @@ import psutil
 import pytest
 
 import synkhronos as synk
+from synkhronos.kernels.copy import copy_into
+from synkhronos.launchers.processes.keeper import _Watch
 from synkhronos.program.program import PROGRAM
-from synkhronos.replication.replicator import replicator_of
+from synkhronos.replication.replicator import Replicator, replicator_of
+from synkhronos.runtime import deposits
 from synkhronos.runtime.command import Command, DepositValues
 from synkhronos.runtime.deposits import dump, load
+from synkhronos.runtime.healing import Healing
+from synkhronos.runtime.session import Session
 from synkhronos.testing import numpy_engine as engine
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -605,27 +610,111 @@ def test_a_profile_has_what_both_processes_did(tmp_path):
     assert names.count("step") >= 19 and names.count("loading of a new rank") == 1
 
 
-def test_what_could_not_be_deposited_stays_so(monkeypatch):
-    """Whatever else is deposited later: a successor would have older values of it."""
+@pytest.mark.parametrize("error", [synk.SharedMemoryError("no memory for the copy"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("dies", [False, True], ids=["error", "death"])
+def test_what_could_not_be_deposited_is_before_the_next_command(monkeypatch, error, dies):
+    """Or an error, or a death, would bring older values back."""
     synk.fork(2, heal=3)
-    w, v, x = engine.shared(np.zeros(2), "w"), engine.shared(np.zeros(2), "v"), engine.variable("x", "float64", 1)
-    y = engine.apply(refuse_sevens, x, dtype="float64", ndim=1)
-    f, g = (synk.function([x], (y, "gather"), updates=[(each, each + 1)], exact=False) for each in (w, v))
-    session, batches = PROGRAM.session, [[i, i + 1] for i in range(19)]
-    execute = type(session)._execute_and_heal
+    w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
+    y = engine.mean(engine.apply(refuse_sevens, x, dtype="float64", ndim=1))
+    f = synk.function([x], (synk.ops.all_reduce(y), None), updates=[(w, w + 1)], exact=False)
+    execute = Session._execute_and_heal
 
     def fail_once(self, command, timeout):
         if type(command) is DepositValues:
             monkeypatch.undo()
-            raise synk.SharedMemoryError("no memory for the copy")
+            raise error
         return execute(self, command, timeout)
 
-    monkeypatch.setattr(type(session), "_execute_and_heal", fail_once)
-    with pytest.raises(synk.SharedMemoryError, match="for the copy"):
-        f.steps(np.arange(20.0), batches=batches)
-    with pytest.raises(Exception, match="seven"):
-        g.steps(np.arange(20.0), batches=batches)
+    monkeypatch.setattr(Session, "_execute_and_heal", fail_once)
+    with pytest.raises(type(error)):
+        f.steps(np.arange(20.0), batches=[[i, i + 1] for i in range(19)])
+    if dies:
+        f(np.zeros(2))
+        kill(1)
+    else:
+        with pytest.raises(Exception, match="seven"):
+            f(np.array([0.0, 7.0]))
+    found = synk.gather(w, nd_up=1) - dies
+    np.testing.assert_array_equal(found, np.full((2, 2), found[0, 0]))
+    assert found[0, 0] in (5, 6)  # the last of the steps before the error is undone if not all came to the next one
+
+
+def test_ctrl_c_after_the_commit(monkeypatch):
+    """The master knows where the ranks have their new values, though it did not get to their answers."""
+    synk.fork(2, heal=1)
+    w, v = engine.shared(np.zeros(2), "w"), engine.shared(np.zeros(2), "v")
+    f, g = synk.function([], [], updates=[(w, w + 1)]), synk.function([], [], updates=[(v, v + w)])
+    f(), g()
+
+    def interrupted(self, answers):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Healing, "note", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        f()
     kill(1)
-    with pytest.raises(synk.WorkerDied) as caught:
-        synk.gather(v)
-    assert "its values of w were not in shared memory" in str(caught.value.__notes__)
+    g()
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), [[2.0] * 2] * 2)
+    np.testing.assert_array_equal(synk.gather(v, nd_up=1), [[3.0] * 2] * 2)
+
+
+def test_ctrl_c_while_the_master_undoes_a_call(monkeypatch):
+    synk.fork(2, heal=1)
+    w, v, x = engine.shared(np.zeros(2), "w"), engine.shared(np.zeros(2), "v"), engine.variable("x", "float64", 1)
+    y = engine.apply(refuse_sevens, x, dtype="float64", ndim=1)
+    f = synk.function([x], (y, "gather"), updates=[(w, w + 1), (v, v + 1)], exact=False)
+    f(np.zeros(2))
+    copies = []
+
+    def interrupted(target, source):
+        copies.append(copy_into(target, source))
+        if len(copies) == 3:  # two have been put aside, and one is brought back
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(deposits, "copy_into", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        f(np.array([0.0, 7.0]))
+    monkeypatch.undo()
+    assert len(copies) > 3
+    for each in (w, v):
+        np.testing.assert_array_equal(synk.gather(each, nd_up=1), [[1.0] * 2] * 2)
+
+
+def test_what_is_dropped_while_a_rank_is_replaced(monkeypatch):
+    synk.fork(2, heal=1)
+    w, v = engine.shared(np.zeros(2), "w"), engine.shared(np.zeros(2), "v")
+    f, g = synk.function([], [], updates=[(w, w + 1)]), synk.function([], [], updates=[(v, v + 1)])
+    f(), g()
+    cycle = [v, g]
+    cycle.append(cycle)
+    items = Replicator._functions_items
+
+    def collecting(*arguments):
+        gc.collect()
+        return items(*arguments)
+
+    monkeypatch.setattr(Replicator, "_functions_items", collecting)
+    gc.disable()
+    try:
+        del v, g, cycle
+        kill(1)
+        f()
+    finally:
+        gc.enable()
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), [[2.0] * 2] * 2)
+
+
+def test_no_process_can_stand_by(monkeypatch):
+    """Then the session does without."""
+    keeper = _Watch.__new__(_Watch)
+    keeper.block, keeper.standby = object(), None
+
+    def refused():
+        raise OSError("too many processes")
+
+    monkeypatch.setattr(os, "fork", refused)
+    before = len(os.listdir("/proc/self/fd"))
+    keeper.stand_by([], None)
+    assert keeper.standby is None and len(os.listdir("/proc/self/fd")) == before

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from typing import Any, Callable, Dict, Optional, Sequence, Set, Type
 
@@ -64,6 +65,7 @@ class Placing:
             if cls in self.rules:
                 rule = self.rules[cls](node)
                 if isinstance(rule, Axes):
+                    rule = copy(rule)  # the program may have one for several nodes
                     rule.linear = [group for group in rule.linear if not self._widens(node, group)]
                 if rule is not None:
                     return rule

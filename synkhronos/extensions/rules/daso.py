@@ -252,8 +252,8 @@ class DASO(Rule):
         if self._begun is not None:
             merge = self._merge_function(self.phases.skips.wait)
             self._arrive()
+            self._begun = None  # first: no mean is merged twice, wherever this is interrupted
             merge()
-            self._begun = None
 
     def _arrive(self) -> None:
         """Have the mean that is under way, if one is; if that fails, there is none to merge."""

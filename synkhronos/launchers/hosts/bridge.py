@@ -141,7 +141,7 @@ class _Bridge:
         self._together = False  # whether all take leave, the program included
         self._there: List[int] = []  # the processes of the hosts of which the program knows, in their order
         self._processes: List[int] = []  # of the session's other hosts
-        self._behind: Set[int] = set()  # those of them that may not have begun the session
+        self._behind: Set[int] = set()  # those that have not begun the session, or are not in it
         self._cannot_meet = ""
 
     def loop(self) -> None:
@@ -272,7 +272,7 @@ class _Bridge:
         pool = Pool(POOL_OF_MESSAGES, fd=os.dup(pools.pop(POOL_OF_MESSAGES)))
         self.stand_in = StandIn(hosts, block, pools, pool, lines, outputs, self.bulk)
         reductions = 0 if self.bulk is None else self.bulk.reductions
-        self._behind = set(self._processes)
+        self._behind = set(self.lines)
         pids: Dict[int, int] = {}
         for answer in self._ask(
             "open", lambda own: spec._replace(hosts=hosts._replace(own=own), reductions=reductions), OPEN_TIMEOUT_S

@@ -2,8 +2,9 @@
 
 A rank says in its slot what it wants (`sync.fetching`); the process that speaks for its host asks the one that has it,
 and tells the rank when it is here. If the hosts have a courier, it carries what is large, from memory to memory. When a
-command is given up, nothing new begins before the courier has let go of what was under way, not even the next command:
-it would still write into the same memory. Reductions that earlier commands have begun, and nobody waits for yet, go on.
+command is given up, nothing new begins before the courier has let go of what was under way, and on other hosts than the
+first not even the next command: it would still write into the same memory. Reductions that earlier commands have begun,
+and nobody waits for yet, go on.
 """
 
 from __future__ import annotations

@@ -276,14 +276,21 @@ class _Watch:
         return pid
 
     def stand_by(self, configs: List[RankConfig], descriptors: Descriptors) -> None:
-        """Fork a process that can be any of the ranks, and meanwhile loads what they will need."""
+        """Fork a process that can be any of the ranks, and meanwhile loads what they need; do without if need be."""
         assert self.block is not None
-        ours, theirs = fd_passing.pair()
-        pid = os.fork()
-        if pid == 0:
-            ours.close()
-            self._become(theirs, configs, self.block, descriptors)
-        theirs.close()
+        try:
+            ours, theirs = fd_passing.pair()
+        except OSError:
+            return
+        with theirs:
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                return
+            if pid == 0:
+                ours.close()
+                self._become(theirs, configs, self.block, descriptors)
         self.standby = pid, ours
 
     def _become(
@@ -294,7 +301,7 @@ class _Watch:
         descriptors: Descriptors,
     ) -> None:
         """Be a rank, now or when called, and never return."""
-        status, rank = EXIT_CODE_FAILED, configs[0].rank
+        status, rank = EXIT_CODE_FAILED, called.rank if isinstance(called, RankConfig) else -1
         try:
             die_with_parent(self.pid)
             signal.set_wakeup_fd(-1)
@@ -313,7 +320,8 @@ class _Watch:
             rank_main(config, block, descriptors.stacks, descriptors.pools, self.pid)
             status = 0
         except BaseException as error:
-            record_fatal_error(block, rank, error)
+            if rank >= 0:  # else it has no place where it could say that
+                record_fatal_error(block, rank, error)
         finally:
             os._exit(status)
 

@@ -510,6 +510,34 @@ def test_daso_after_an_interrupt_when_a_mean_was_begun(make_world, monkeypatch, 
     np.testing.assert_array_equal(world.values(w), [[8.0], [8.0]])
 
 
+def test_a_merge_that_was_interrupted_afterwards_is_not_made_again(make_world, monkeypatch):
+    """After 4 steps the mean is 8 of 4 and 12; after 5 the ranks have 5 + 8 - 4 and 15 + 8 - 12, and step on."""
+    world = make_world("threads", 2)
+    w, more = world.shared(np.zeros(1), "w"), world.shared(np.zeros(1), "more")
+    world.set_values(more, [[1.0], [3.0]])
+    step = synk.function([], updates=[(w, w + more)], exact=False)
+    rule = rules.DASO(step, [w], groups=[[0], [1]], warm_up=0)
+    make = rule._merge_function
+
+    def interrupted(wait):
+        def merge():
+            make(wait)()
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        return merge
+
+    monkeypatch.setattr(rule, "_merge_function", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(5):
+            step()
+            rule()
+    np.testing.assert_array_equal(world.values(w), [[9.0], [11.0]])
+    step()
+    rule()
+    np.testing.assert_array_equal(world.values(w), [[10.0], [14.0]])
+
+
 class Rows:
     """In the place of a function: the rows of its last call."""
 
