@@ -305,7 +305,8 @@ class Session:
                         f"the message of rank {rank} was not an answer but {type(answers[rank]).__name__}"
                     )
                     answers[rank] = Answer(rank, error=Failure(wrong))
-            self._note(answers)
+            if self.healing is not None:  # what was decided is not undone, however the command ends
+                self.healing.note(answers)
         except _Fatal as fatal:
             if self._joining:
                 raise
@@ -325,11 +326,6 @@ class Session:
             self.context.barrier.clear()
             self._raise(command, own, answers)
         return results
-
-    def _note(self, answers: Sequence[Answer]) -> None:
-        """Note what ranks have deposited, however the command ends: what was decided is not undone."""
-        if self.healing is not None:
-            self.healing.note(answers)
 
     def _enclosed(self, command: Command) -> Sequence[Tuple[Handle, bytes]]:
         """Return what the command reads, as far as it is little."""
@@ -362,11 +358,12 @@ class Session:
                     add_note(error, f"rank {rank} also raised {failure.summary}")
 
     def _read(self, rank: int) -> Answer:
-        try:
-            answer: Answer = self.channel.read(rank)
-        except Exception as error:
-            return Answer(rank, error=Failure(error))
-        return answer
+        with DeferredSignals():  # what is raised now comes out of unpickling, whatever it is
+            try:
+                answer: Answer = self.channel.read(rank)
+            except BaseException as error:
+                return Answer(rank, error=Failure(error))
+            return answer
 
     def _raise(self, command: Command, own: Answer, answers: Sequence[Answer]) -> None:
         """Raise what went wrong: the master's own exception, or the first other rank's as a `WorkerError`."""
@@ -526,7 +523,8 @@ class Session:
                     self.block.commands[rank].release()  # the interrupt may have come before this rank was woken
                 for rank in self.others:
                     self.channel.wait(rank, number, self._watch_answers)
-                self._note([self._read(rank) for rank in self.others])
+                if self.healing is not None:
+                    self.healing.note([self._read(rank) for rank in self.others])
                 self.context.settle()
                 self.context.barrier.clear()
             done = True

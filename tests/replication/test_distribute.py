@@ -314,7 +314,7 @@ def test_a_function_that_cannot_travel(make_world, numpy_words):
     with pytest.raises(TypeError, match="function 'bad' cannot be sent"):
         synk.distribute()
     (of_rank,) = set(tables(world))  # distribute() has sent the good one, and any that another test has left alive
-    assert of_rank[0] >= 1 and of_rank[1] == 1
+    assert of_rank[0] >= 1 and of_rank[1] >= 1
     assert good(ROWS) == 15000
     synk.all_reduce(w)
     assert bad.as_theano(ROWS) == 15.0 * 2000
