@@ -36,7 +36,7 @@ from ..runtime.command import Start
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.session import GRACE_S, Session
 from ..sync.control_block import ControlBlock
-from ..sync.hosts import POOL_OF_MESSAGES, Hosts
+from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import log_as_the_environment_says
 from .devices import OpenDevices
@@ -328,8 +328,6 @@ class Program:
                     pools[rank] = shadow(nameless_file("shadow", 0))
                 elif rank != root:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
-            if hosts is not None:
-                pools[POOL_OF_MESSAGES] = nameless_file("messages", 0)
             of_program = [*self._inherited, self.pool]
             for pool in of_program:
                 pools[pool.ident] = pool
@@ -347,7 +345,7 @@ class Program:
                     _profile_path(rank) if options.profile else None,
                     options.keep_heap,
                     hosts,
-                    options.heal > 0,
+                    heals=options.heal > 0,
                 )
                 for rank in near
                 if rank != root
@@ -454,6 +452,8 @@ class Program:
         if self.session is not None:
             self.session.affinity.release()
             self.session.prefetch.end()
+            if self.session.context.leading is not None:
+                self.session.context.leading.close()
         if self._pool is not None:
             self._inherited.append(self._pool)
         if self.profiled is not None:

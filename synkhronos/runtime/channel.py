@@ -8,7 +8,8 @@ so a slot is never written while it may be read. ::
 
 If there are several hosts, a rank *promises* its answer as it comes to the last barrier of a command, or to the
 one before, if it knows it by then. When the master has decided that the barrier is complete, it has the answer, and
-need not wait for the network again. ::
+need not wait for the network again. What crosses the network is the business of the root and of a leader on each other
+host (`sync.leading`), which they do while they wait here. ::
 
     master   ........ barrier k: wait, decide --- decided >= k ---> go on   .............   rank r
              MasterEnd.wait, .read <--- promised[r] = k, slot of r --- RankEnd.promise
@@ -19,13 +20,14 @@ The rank may still be busy with the end of that command when the next one comes;
 from __future__ import annotations
 
 import pickle
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Optional
 
 from ..memory import messages
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.barrier import is_due
 from ..sync.control_block import COMMAND_LENGTH, COMMAND_NUMBER, ControlBlock
+from ..sync.leading import Leader, Leading
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from .command import Envelope
@@ -35,13 +37,20 @@ class MasterEnd:
     """The master's end: sends every command to all other ranks, and receives their answers."""
 
     def __init__(
-        self, block: ControlBlock, ranks: Iterable[int], pool: Pool, pools: PoolMap, policy: WaitPolicy
+        self,
+        block: ControlBlock,
+        ranks: Iterable[int],
+        pool: Pool,
+        pools: PoolMap,
+        policy: WaitPolicy,
+        leading: Optional[Leading] = None,
     ) -> None:
-        self.block, self.ranks, self.pool, self.pools, self.policy = block, list(ranks), pool, pools, policy
+        self.block, self.pool, self.pools, self.policy, self.leading = block, pool, pools, policy, leading
+        self.ranks = list(ranks) if leading is None else leading.others
         self._keep: Any = None
 
     @point("channel")
-    def send(self, number: int, payload: bytes) -> None:
+    def send(self, number: int, payload: bytes, watch: Callable[[], object] = bool) -> None:
         """Publish the command of that number. If this raises SharedMemoryError, no rank has been woken."""
         block, words = self.block, self.block.words
         if len(payload) <= len(block.command_slot):
@@ -50,6 +59,8 @@ class MasterEnd:
         else:
             words[COMMAND_LENGTH], self._keep = messages.put(payload, block.command_slot, self.pool)
         words[COMMAND_NUMBER] = number
+        if self.leading is not None:
+            self.leading.tell(watch)
         for rank in self.ranks:
             block.commands[rank].release()
 
@@ -57,6 +68,9 @@ class MasterEnd:
     def wait(self, rank: int, number: int, watch: Callable[[], object]) -> None:
         """Wait until the rank has answered the command of that number."""
         block = self.block
+        if self.leading is not None:
+            self.leading.wait(lambda: self.has_answered(rank, number), watch, self.policy)
+            return
         while block.finished[rank] < number:  # the semaphore may also be a call for attention
             if block.promised[rank] and self.has_answered(rank, number):
                 return
@@ -81,8 +95,19 @@ class RankEnd:
     """Another rank's end: receives commands, and answers them."""
 
     @point("channel")
-    def __init__(self, block: ControlBlock, rank: int, pool: Pool, pools: PoolMap, policy: WaitPolicy) -> None:
+    def __init__(
+        self,
+        block: ControlBlock,
+        rank: int,
+        pool: Pool,
+        pools: PoolMap,
+        policy: WaitPolicy,
+        leading: Optional[Leading] = None,
+        printed: Optional[Callable[[], int]] = None,
+    ) -> None:
         self.block, self.rank, self.pool, self.pools, self.policy = block, rank, pool, pools, policy
+        self._printed = printed  # returns how many bytes this rank has printed, if they have to come from another host
+        self._leader = leading if isinstance(leading, Leader) else None
         self._keep: Any = None
 
     def is_called(self) -> bool:
@@ -93,9 +118,12 @@ class RankEnd:
     @point("channel")
     def wait(self, watch: Callable[[], object]) -> int:
         """Wait for the next command; return its number."""
-        block = self.block
+        block, leader = self.block, self._leader
         while not self.is_called():
-            block.commands[self.rank].wait(watch, self.policy)
+            if leader is None:
+                block.commands[self.rank].wait(watch, self.policy)
+            else:
+                leader.wait(self.is_called, watch, self.policy)
         self._keep = None
         number: int = block.command_number
         return number
@@ -110,9 +138,8 @@ class RankEnd:
     @point("channel")
     def promise(self, barrier: int, payload: bytes) -> None:
         """Answer the command in progress, provided that this barrier of it will be complete."""
-        block = self.block
-        block.answer_length[self.rank], self._keep = messages.put(payload, block.answer_slots[self.rank], self.pool)
-        block.promised[self.rank] = barrier
+        self._put(payload)
+        self.block.promised[self.rank] = barrier
 
     def has_answered(self, number: int) -> bool:
         """Return whether the answer to the command of that number has been promised, and is due."""
@@ -126,6 +153,21 @@ class RankEnd:
     def send(self, number: int, payload: bytes) -> None:
         """Answer the command of that number. If this raises SharedMemoryError, nothing was sent."""
         block = self.block
-        block.answer_length[self.rank], self._keep = messages.put(payload, block.answer_slots[self.rank], self.pool)
+        self._put(payload)
         block.finished[self.rank] = number
         block.answers[self.rank].release()
+
+    def _put(self, payload: bytes) -> None:
+        block, rank = self.block, self.rank
+        block.answer_length[rank], self._keep = messages.put(payload, block.answer_slots[rank], self.pool)
+        if self._printed is not None:
+            nbytes = self._printed()
+            if nbytes != block.printed[rank]:
+                block.printed[rank] = nbytes
+                block.bridge.release()
+
+    def end(self, watch: Callable[[], object]) -> None:
+        """Send no answers any more: a leader tells those of the other ranks of its host before."""
+        if self._leader is not None:
+            self._leader.wait(self._leader.have_answered, watch, self.policy)
+            self._leader.close()

@@ -12,9 +12,12 @@ from ..errors import Aborted, SynkhronosError
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.barrier import Barrier
+from ..sync.barrier_over_hosts import BarrierOverHosts
 from ..sync.control_block import ControlBlock
 from ..sync.fetching import Fetcher
 from ..sync.hosts import Hosts
+from ..sync.leading import Leader, Leading, Root
+from ..sync.link import Link
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from ..transports.base import Key, Pending, Transport
@@ -69,6 +72,8 @@ class RankContext:
         `RankEnd.promise`, on ranks but the root if there are several hosts, or if dead ranks are replaced.
     deposits : Deposits, optional
         If dead ranks are replaced.
+    leading : Leading, optional
+        If this rank speaks for its host.
     """
 
     def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport, registry: Registry) -> None:
@@ -89,6 +94,7 @@ class RankContext:
         self.stopped = False
         self.promises: Optional[Callable[[int, bytes], None]] = None
         self.deposits: Optional[Deposits] = None
+        self.leading: Optional[Leading] = None
         self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None
         self._promised = 0
@@ -106,6 +112,7 @@ class RankContext:
         policy: WaitPolicy,
         hosts: Optional[Hosts] = None,
         watch_fetch: Optional[Callable[[], object]] = None,
+        links: Sequence[Link] = (),
     ) -> RankContext:
         """Assemble a rank's state: the one place that does it, for the master, for processes and for threads.
 
@@ -124,18 +131,24 @@ class RankContext:
             If the ranks are on several; then the pools of other hosts' ranks are shadows.
         watch_fetch : callable, optional
             Called while the rank waits for what it fetches from another host; by default ``watch``.
+        links : sequence of Link
+            If this rank speaks for its host: of the root those to all other hosts, of another one that to the root.
         """
         known = PoolMap()
         for ident, each in pools.items():
             known.add(ident, each)
-        barrier, registry = Barrier(block, rank, root, watch, policy), Registry()
-        fetcher = None
+        leading, barrier, registry, fetcher = None, Barrier(block, rank, root, watch, policy), Registry(), None
+        if hosts is not None and links:
+            leading = (Root if rank == root else Leader)(rank, hosts, block, pool, known, links)
+            barrier = BarrierOverHosts(leading, root, watch, policy)
         if hosts is not None:
             fetcher = Fetcher(barrier, pool, watch_fetch or watch)
             known.reach(filter(hosts.is_far, pools), fetcher.fetch, fetcher.check_room, hosts.own > 0)
         borrowed = functools.partial(memory_in_cells, registry)
         transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, fetcher)
-        return cls(barrier, pool, known, transport, registry)
+        context = cls(barrier, pool, known, transport, registry)
+        context.leading = leading
+        return context
 
     def __repr__(self) -> str:
         return f"RankContext(rank={self.rank} of {self.size}, root={self.root}, {self.registry})"

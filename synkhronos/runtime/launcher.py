@@ -8,6 +8,8 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 from ..errors import SynkhronosError
 from ..memory.attach import PoolMap
 from ..sync.hosts import Hosts
+from ..sync.link import Link
+from ..sync.meeting import Meeting
 
 
 class RankConfig(NamedTuple):
@@ -25,6 +27,7 @@ class RankConfig(NamedTuple):
     profile: Optional[str]  # where to write a cProfile file at the end
     keep_heap: bool = True  # whether the C library's heap is to keep what is freed
     hosts: Optional[Hosts] = None  # if the ranks are on several
+    meeting: Optional[Meeting] = None  # where the root waits for this rank, if it is to speak for its host
     heals: bool = False  # whether a rank that has died is replaced
     taken: Sequence[Tuple[int, int]] = ()  # what is to be kept of the memory of the rank whose place this one takes
 
@@ -34,7 +37,14 @@ class Launcher(ABC):
 
     The ranks find the session's memory by what `start` hands them, serve commands until they are told to stop, and
     never outlive the master.
+
+    Attributes
+    ----------
+    links : sequence of Link
+        If there are several hosts, those of the root, in the order of the other hosts.
     """
+
+    links: Sequence[Link] = ()
 
     @abstractmethod
     def start(self, configs: List[RankConfig], block: Any, pools: Dict[int, Any]) -> None:

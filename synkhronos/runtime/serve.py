@@ -44,3 +44,4 @@ def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -
             except SharedMemoryError as error:
                 channel.send(number, encode(Answer(context.rank, error=error)))
         del answer  # and what it keeps alive, an error's frames included
+    channel.end(watch)

@@ -134,10 +134,10 @@ class Session:
         self.others = [rank for rank in range(size) if rank != root]
         self.pool = pool
         self.context = RankContext.create(
-            root, root, block, pool, pools, self._watch_barrier, policy, hosts, self._watch_fetch
+            root, root, block, pool, pools, self._watch_barrier, policy, hosts, self._watch_fetch, launcher.links
         )
         self.pools = self.context.pools
-        self.channel = MasterEnd(block, self.others, pool, self.pools, policy)
+        self.channel = MasterEnd(block, self.others, pool, self.pools, policy, self.context.leading)
         self.prefetch = Announcer(block)
         self.healing: Optional[Healing] = None
         if heal and self.others:
@@ -283,7 +283,7 @@ class Session:
             if self.block.words[DEATHS] or not self.launcher.is_alive():
                 self._raise_what_ended()
             self.context.barrier.begin(number)
-            self.channel.send(number, payload)
+            self.channel.send(number, payload, self._watch_answers)
             with self.affinity:  # takes a while, in which the others begin, and finish
                 if self._profile is None:
                     own = self.context.execute(envelope)
@@ -407,6 +407,8 @@ class Session:
             if self.closed:  # from a signal handler, or at the program's exit
                 self._fatal = self._was_closed()
                 return self._fatal
+            if self.context.leading is not None and self.block.words[DEATHS]:
+                self.context.leading.receive()  # what a rank has answered before it ended
             for rank in self.others:
                 if self.block.ended[rank] and not self.channel.has_answered(rank, self._number):
                     self._fatal = self._died(rank, "in " + self._title, self._updates)
@@ -683,6 +685,8 @@ class Session:
         at_end()
         for rank in self.others:
             self.pools.remove(rank)
+        if self.context.leading is not None:
+            self.context.leading.close()
         self.block.close()
         self.affinity.release()
         # Without these reference cycles the memory, and the descriptors of its mappings, go with the last reference.

@@ -23,9 +23,8 @@ A rank that fails requests that the command be given up; the root *aborts* it th
 words of the control block alone say what has happened; the semaphores wake waiting ranks so that they look at the words
 again, and may do so too often.
 
-**Two at once.** Between hosts every barrier costs a round trip. If all ranks, the root included, have ``promised``
-their answer for barrier k + 1 when they come to barrier k, then nothing can fail between the two, and the root does not
-decide k: it goes on to k + 1, and decides both. The others need not arrive there.
+If there are several hosts, the ranks that speak for one (`leading`) have a barrier of another class, in which the root
+may decide two at once: see `barrier_over_hosts`.
 """
 
 from __future__ import annotations
@@ -80,8 +79,6 @@ class Barrier:
         self.current = 0  # number of the barrier in progress, or of the last one
         self._end = BARRIERS_PER_COMMAND
         self._words, self._arrived, self._noticed = block.words, block.arrived, block.noticed
-        self._promised = block.promised
-        self._held = -1  # number of a barrier that the root decides together with the next one
         self._others = [r for r in range(block.size) if r != root]
         self._keep: List[Any] = [None, None]
 
@@ -116,20 +113,14 @@ class Barrier:
 
     def _decide(self) -> None:
         words, block, current = self._words, self.block, self.current
-        if self._held == current - 1:
-            self.check()
-        else:
-            for _ in self._others:
+        for _ in self._others:
+            block.arrivals.wait(self.look, self.policy)
+            if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
+                raise Aborted
+        for rank in self._others:
+            while self._arrived[rank] < current:  # a token was not about this barrier
                 block.arrivals.wait(self.look, self.policy)
-                if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
-                    raise Aborted
-            for rank in self._others:
-                while self._arrived[rank] < current:  # a token was not about this barrier
-                    block.arrivals.wait(self.look, self.policy)
-                    self.check()
-            if self._promised[self.rank] > current and all([self._promised[rank] > current for rank in self._others]):
-                self._held = current
-                return
+                self.check()
         words[DECIDED] = current  # from here on it is complete, for every rank, whatever happens
         for rank in self._others:
             block.releases[rank].release()
@@ -210,7 +201,7 @@ class Barrier:
                 block.releases[rank].release()
         elif words[ABORTED] < self.command:
             words[ABORT_REQUESTED] = self.command  # any other rank that writes it is in the same command
-            block.arrivals.release()
+            block.call_root()
 
     def clear(self) -> None:
         """Forget what is left of a command that was given up. On the root, while no rank is in a command."""

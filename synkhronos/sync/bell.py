@@ -38,8 +38,8 @@ class Bell:
         """Ring; named as of a `Semaphore`, whose place it takes."""
         os.write(self._fd, _ONE)
 
-    def clear(self) -> None:
-        """Have it not have rung."""
+    def drain(self) -> None:
+        """Have it not have rung; named likewise."""
         try:
             os.read(self._fd, 8)
         except BlockingIOError:

@@ -2,8 +2,8 @@
 
 A small file without a name that every rank, the master and the keeper map. It has no logic. ::
 
-    line 0        words of the session (`SESSION_WORDS`)
-    lines of r    words of rank r (`RANK_WORDS`): 1 + 3 r and the next two
+    first lines   words of the session (`SESSION_WORDS`)
+    lines of r    words of rank r (`RANK_WORDS`)
     semaphores    arrivals | releases, by rank | commands, by rank | answers, by rank | fetched, by rank
     command       the command in progress, or the handle of a longer one
     answers       by rank: its answer to the command
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..memory.memfd import nameless_file
 from . import semaphore
@@ -50,6 +50,7 @@ SESSION_WORDS = (
     ("deaths", "keeper", "whether the keeper has seen any rank end"),
     ("stop_requested", "root", "the last command whose further steps the program does not want"),
     ("announced", "root", "bytes of announcements"),
+    ("let_go", "bridge", "the last command given up of which nothing more is written into this host's memory"),
 )
 
 #: The words of every rank, likewise.
@@ -72,15 +73,17 @@ RANK_WORDS = (
     ("fetch_done", "bridge", "how often it was answered; negative if the slot says, up to a 0, what went wrong"),
     ("received", "bridge", "bytes that have come from other hosts because it has asked"),
     ("promised", "the rank", "the barrier which, once complete, makes what is in the slot its answer"),
+    ("printed", "the rank", "with several hosts: bytes that it had printed when it answered"),
+    ("shown", "bridge", "and bytes of these that the first host has"),
 )
 
 #: Places of the session's words in `ControlBlock.words`, for code on a hot path.
-DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS, STOP_REQUESTED, ANNOUNCED = range(
+DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS, STOP_REQUESTED, ANNOUNCED, LET_GO = range(
     len(SESSION_WORDS)
 )
 
 _LINE_WORDS = 8  # words in a cache line
-_RANK_LINES = -(-len(RANK_WORDS) // _LINE_WORDS)
+_SESSION_LINES, _RANK_LINES = (-(-len(words) // _LINE_WORDS) for words in (SESSION_WORDS, RANK_WORDS))
 _WORD_BYTES = 8
 
 
@@ -88,7 +91,7 @@ def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]
     """Return where everything lies, by name: first byte, number of items, bytes of each; and the bytes of all."""
     found, begin = {}, 0
     for name, count, nbytes in (
-        ("words", 1 + _RANK_LINES * size, _LINE_WORDS * _WORD_BYTES),
+        ("words", _SESSION_LINES + _RANK_LINES * size, _LINE_WORDS * _WORD_BYTES),
         ("semaphores", 1 + 4 * size, semaphore.SEMAPHORE_BYTES),
         ("command", 1, COMMAND_BYTES),
         ("answers", size, ANSWER_BYTES),
@@ -126,10 +129,11 @@ class ControlBlock:
     fd : int, optional
         Descriptor of a block that another process created; without it a new one is made.
     hosts : Hosts, optional
-        If the ranks are on several. Each has a block of its own for all of them, in which the *bridge* process writes
-        what happens elsewhere; whatever is meant for those who are elsewhere wakes the bridge.
-    bell : int, optional
-        Then the descriptor of the bell of such a block, which the caller may close afterwards.
+        If the ranks are on several. Each has a block of its own for all of them, in which the rank that speaks for it
+        (`leading`) and the process that does (the *bridge*, or on other hosts than the first a deputy) write what
+        happens elsewhere.
+    bells : sequence of int
+        Then the descriptors of the bells of such a block, which the caller may close afterwards.
     span_bytes : int
         Of a new block: what each rank has to record what it does; a multiple of 8, or 0.
 
@@ -141,8 +145,8 @@ class ControlBlock:
         Counts the ranks that have arrived at a barrier; the root waits.
     releases, commands, answers : list of (Semaphore or Bell)
         By rank: the root lets it pass a barrier; there is a command for it; there is its answer for the master.
-    bridge : Bell
-        There may be something to tell other hosts, if there are any.
+    bridge, lead : Bell
+        If there are several hosts: there may be something for the process, or for the rank, that speaks for this one.
     fetched : list of Semaphore
         By rank: what it has asked for is there.
     command_slot, announcements : memoryview
@@ -162,9 +166,15 @@ class ControlBlock:
     deaths = _session_word("deaths")
     stop_requested = _session_word("stop_requested")
     announced = _session_word("announced")
+    let_go = _session_word("let_go")
 
     def __init__(
-        self, size: int, fd: int = -1, hosts: Optional[Hosts] = None, bell: int = -1, span_bytes: int = 0
+        self,
+        size: int,
+        fd: int = -1,
+        hosts: Optional[Hosts] = None,
+        bells: Sequence[int] = (-1, -1),
+        span_bytes: int = 0,
     ) -> None:
         create = fd < 0
         if not create:
@@ -178,9 +188,9 @@ class ControlBlock:
             begin, count, nbytes = regions[name]
             return [memory[begin + i * nbytes : begin + (i + 1) * nbytes] for i in range(count)]
 
-        self.words = memory[: (1 + _RANK_LINES * size) * _LINE_WORDS * _WORD_BYTES].cast("q")
+        self.words = memory[: (_SESSION_LINES + _RANK_LINES * size) * _LINE_WORDS * _WORD_BYTES].cast("q")
         of_ranks = {
-            word[0]: self.words[_LINE_WORDS + index :: _RANK_LINES * _LINE_WORDS]
+            word[0]: self.words[_SESSION_LINES * _LINE_WORDS + index :: _RANK_LINES * _LINE_WORDS]
             for index, word in enumerate(RANK_WORDS)
         }
         self.ended, self.status, self.memory = of_ranks["ended"], of_ranks["status"], of_ranks["memory"]
@@ -193,15 +203,16 @@ class ControlBlock:
         self.fetch_asked, self.fetch_length, self.fetch_done, self.received = (
             of_ranks[name] for name in ("fetch_asked", "fetch_length", "fetch_done", "received")
         )
-        self.promised = of_ranks["promised"]
+        self.promised, self.printed, self.shown = (of_ranks[name] for name in ("promised", "printed", "shown"))
 
         self.arrivals, *semaphores = [Semaphore(each, create) for each in items("semaphores")]
         self.releases, self.commands, self.answers, self.fetched = (
             semaphores[i * size : (i + 1) * size] for i in range(4)
         )
         self.bridge: Any = None
+        self.lead: Any = None
         if hosts is not None:
-            self.bridge = Bell(bell)
+            self.bridge, self.lead = map(Bell, bells)
             self._bridge_over(hosts)
 
         (self.command_slot,), (self.announcements,) = items("command"), items("announcements")
@@ -211,12 +222,32 @@ class ControlBlock:
         self.notice_slots = notices[:size], notices[size:]
 
     def _bridge_over(self, hosts: Hosts) -> None:
-        """Have whatever would wake a rank of another host, the root for example, wake the bridge."""
-        if hosts.own == 0:
-            for rank in hosts.far:
-                self.releases[rank] = self.commands[rank] = self.bridge
-        else:
-            self.arrivals, self.answers = self.bridge, [self.bridge] * self.size
+        """Have whatever would wake the rank that speaks for this host ring its bell, which it can wait for with links.
+
+        And have the bridge look whenever ranks of other hosts are to be woken: at a command that is given up.
+        """
+        self.arrivals, self.answers = self.lead, [self.lead] * self.size
+        if hosts.own > 0:
+            self.releases[hosts.near[0]] = self.commands[hosts.near[0]] = self.lead
+        for rank in hosts.far:
+            self.releases[rank] = self.commands[rank] = self.bridge
+
+    def call_root(self) -> None:
+        """Have the root, wherever it is, look at the words while it waits at a barrier."""
+        self.arrivals.release()
+        if self.bridge is not None:
+            self.bridge.release()
+
+    def steps_of(self, rank: int) -> Tuple[int, int, int]:
+        """Return about which command the steps of a rank are, how many it has made, and how many of these undone."""
+        return self.steps_command[rank], self.steps[rank], self.undone[rank]
+
+    def note_steps(self, steps: Dict[int, Tuple[int, int, int]]) -> None:
+        """Write what ranks of other hosts have made, unless it is older: it comes by two ways."""
+        for rank, made in steps.items():
+            if made > self.steps_of(rank):
+                _, self.steps[rank], self.undone[rank] = made
+                self.steps_command[rank] = made[0]
 
     def reset(self, rank: int) -> None:
         """Prepare the words of a rank that has ended for another one, which waits for the next command."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional, Tuple
 
-#: Idents of pools up to this one are of the processes that speak to other hosts: for the ranks of their own host.
-POOL_OF_MESSAGES = -(1 << 20)
-
 
 class Hosts(NamedTuple):
     """The hosts of a session.
@@ -62,4 +59,4 @@ class Hosts(NamedTuple):
 
     def is_far(self, pool: int) -> bool:
         """Return whether the memory with this number, a rank's or the program's, is on another host."""
-        return pool > POOL_OF_MESSAGES and self.of(pool) != self.own
+        return self.of(pool) != self.own

@@ -48,8 +48,8 @@ class WaitPolicy(NamedTuple):
 
     @classmethod
     def of_hosts(cls) -> WaitPolicy:
-        """Return what suits processes that wait for the network: trying would keep the bridge from a core."""
-        return cls(1, False)
+        """Return what suits processes that wait for the network; the bridge may need the core."""
+        return cls(60, True)
 
     @classmethod
     def of_threads(cls) -> WaitPolicy:

@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from synkhronos.errors import SynkhronosError
-from synkhronos.launchers.hosts import wire
+from synkhronos.launchers.hosts import copying, wire
 from synkhronos.launchers.hosts.bridge import _Bridge
+from synkhronos.launchers.hosts.copying import LOOK_AGAIN_S, LOOK_EVERY_S
 from synkhronos.launchers.hosts.deputy import Deputy
 from synkhronos.launchers.hosts.stand_in import StandIn
 from synkhronos.memory.memfd import nameless_file
-from synkhronos.memory.pool import Pool
 from synkhronos.memory.ranges import Ranges
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
-from synkhronos.sync.control_block import ABORTED, COMMAND_NUMBER, ControlBlock
-from synkhronos.sync.hosts import POOL_OF_MESSAGES, Hosts
-
-LONG = 40_000  # bytes, more than a slot has
+from synkhronos.sync.control_block import ABORTED, DECIDED, LET_GO, ControlBlock
+from synkhronos.sync.hosts import Hosts
 
 
 class Line:
@@ -67,21 +65,21 @@ def make():
         names = tuple(f"host{i}" for i in range(len(counts)))
         places = None if carrier is None else tuple(range(len(counts)))
         hosts = Hosts.of_counts(names, counts, own, places)
-        block, pool = ControlBlock(hosts.size, hosts=hosts), Pool(POOL_OF_MESSAGES - own)
+        block = ControlBlock(hosts.size, hosts=hosts)
         shadows = {rank: nameless_file("shadow", 1 << 20) for rank in hosts.far}
         if own:
             launcher = SimpleNamespace(outputs=lambda: {rank: () for rank in hosts.near}, is_alive=lambda: True)
-            process = Deputy(hosts, block, shadows, pool, Line(), launcher, carrier)
-            process._printed = {}
+            process = Deputy(hosts, block, shadows, Line(), launcher, carrier)
+            process._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
+            process._forward = lambda: None
         else:
-            process = StandIn(hosts, block, shadows, pool, [Line() for _ in counts[1:]], [], carrier)
-        made.append((block, pool))
+            process = StandIn(hosts, block, shadows, [Line() for _ in counts[1:]], [], carrier)
+        made.append(block)
         return process
 
     yield make
-    for block, pool in made:
+    for block in made:
         block.close()
-        pool.close()
 
 
 def ask(process, rank, number, kind, *request, command=1, says=None):
@@ -101,48 +99,57 @@ def wanted(rank, nbytes):
 def rings(process):
     """Return whether the bell has rung, and have it quiet."""
     rung = bool(select.select([process.block.bridge], [], [], 0)[0])
-    process.block.bridge.clear()
+    process.block.bridge.drain()
     return rung
 
 
-def test_long_notices_of_several_hosts_at_a_barrier(make):
-    process = make((1, 1, 1, 1))
-    number = BARRIERS_PER_COMMAND + 1
-    for rank in (1, 2, 3):  # one message of each host
-        process.receive(("arrived", number, {rank: bytes([rank]) * LONG}, {}, {}))
-    assert [process.notice_of(rank, number) for rank in (1, 2, 3)] == [bytes([rank]) * LONG for rank in (1, 2, 3)]
-
-
-@pytest.mark.parametrize("what", ["arrived", "finished"])
-def test_who_comes_after_the_others_of_its_host_is_not_kept_waiting(make, what):
-    process = make((1, 3), own=1)
-    words = getattr(process.block, what)
-    words[1] = words[2] = BARRIERS_PER_COMMAND + 1 if what == "arrived" else 1
-    for rank in (1, 2, 3):
-        process.block.answer_length[rank] = 0
-    assert process.look(False) and process.line.sent == []  # the third may come at once
-    assert not process.look(True) and len(process.line.sent) == 1
-    words[3] = words[1]
-    assert not process.look(False)
-    assert len(process.line.sent) == 2 and set(process.line.sent[1][2]) == {3}
-
-
 def test_ranks_get_no_command_while_an_earlier_one_may_still_write(make):
+    """Which their leader sees by a word: see tests/sync/test_leading.py."""
     carrier = bulk()
     process = make((1, 1), own=1, carrier=carrier)
     ask(process, 1, 1, "fetch", wanted(0, 1 << 18))
     process.look(False)
     process.requests.look()
     assert carrier.courier.received == [7]
-    process.receive(("aborted", 1, 0))
-    process.receive(("command", 2, b"words"))
-    process.receive(("aborted", 2, 0))  # a command that is given up is given to the ranks all the same
+    process.receive(("aborted", 1, 0, 0))
+    process.receive(("aborted", 2, 0, 0))
     process.look(True)
-    assert process.block.words[COMMAND_NUMBER] == 0 and not rings(process)
+    words, lead = process.block.words, process.block.lead
+    assert (words[ABORTED], words[LET_GO]) == (2, 0) and not rings(process)
+    lead.drain()  # it was woken to give up
     carrier.courier.let_go.pop()(None)
     assert rings(process)
     process.look(False)
-    assert process.block.words[COMMAND_NUMBER] == 2
+    assert words[LET_GO] == 2 and select.select([lead], [], [], 0)[0]
+
+
+def test_ranks_give_up_when_they_know_what_was_decided_before(make):
+    process = make((1, 2), own=1)
+    words, decided = process.block.words, BARRIERS_PER_COMMAND + 3
+    process.receive(("aborted", 1, decided, 0))
+    assert words[ABORTED] == 0 and process.keep_time() <= LOOK_AGAIN_S
+    words[DECIDED] = decided  # which the leader has heard of by another way
+    assert process.look(False) is False
+    assert words[ABORTED] == 1 and process.block.releases[2].try_acquire()
+
+
+def test_other_hosts_are_told_of_a_command_given_up_and_of_what_was_decided_in_it(make):
+    process = make((1, 1, 1))
+    process.block.words[DECIDED], process.block.words[ABORTED] = BARRIERS_PER_COMMAND + 2, 1
+    process.look(False)
+    process.look(True)
+    assert [line.sent for line in process.lines] == [[("aborted", 1, BARRIERS_PER_COMMAND + 2, 0)]] * 2
+
+
+def test_bells_do_not_keep_a_process_from_looking_at_the_rest(make, monkeypatch):
+    process = make((1, 1), own=1)
+    looks, now = [], [100.0]
+    process.look = looks.append
+    monkeypatch.setattr(copying.time, "monotonic", lambda: now[0])
+    for _ in range(10):
+        process._on_bell()
+        now[0] += 0.34 * LOOK_EVERY_S
+    assert looks == [True, False, False] * 3 + [True]
 
 
 def test_nothing_small_is_asked_for_while_the_courier_may_still_write(make):

@@ -50,7 +50,7 @@ def test_descriptors_arrive_as_they_were_sent():
     assert received == sent
     assert [received.streams_of(position) for position in range(2)] == [[20, 21], [30, 31]]
     assert Descriptors.of_flat([1, 2], 0, []) == Descriptors(1, 2, [], {})
-    over_hosts = sent._replace(bell=50)
+    over_hosts = sent._replace(bells=(50, 51))
     assert Descriptors.of_flat(over_hosts.flat(), 2, [-1, 1, 2]) == over_hosts
 
 

@@ -13,7 +13,9 @@ from multiprocessing.connection import Client
 import pytest
 
 from synkhronos.launchers.hosts import wire
-from synkhronos.launchers.hosts.wire import Line, Meeting
+from synkhronos.launchers.hosts.wire import Line
+from synkhronos.sync import meeting as meetings
+from synkhronos.sync.meeting import Meeting
 
 
 @pytest.fixture
@@ -176,7 +178,7 @@ def test_somebody_else_listens_at_one_of_the_addresses():
 
             def accept():
                 sock, _ = right.accept()
-                lines.append(Line(wire._authenticated(sock, token)))
+                lines.append(Line(meetings.authenticated(sock, token)))
 
             threads = [threading.Thread(target=each) for each in (greet, accept)]
             for thread in threads:

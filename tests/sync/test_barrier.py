@@ -8,7 +8,10 @@ import pytest
 
 from synkhronos.errors import Aborted
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
+from synkhronos.sync.barrier_over_hosts import BarrierOverHosts
 from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.hosts import Hosts
+from synkhronos.sync.leading import Root
 from synkhronos.sync.semaphore import WaitPolicy
 
 
@@ -17,13 +20,21 @@ class Died(Exception):
 
 
 class Ranks:
-    """n ranks; what each does runs in a thread of its own."""
+    """n ranks; what each does runs in a thread of its own.
 
-    def __init__(self, n, root=0):
-        self.block = ControlBlock(n)
+    The root may speak for its host, though there is no other: then it can decide two barriers at once.
+    """
+
+    def __init__(self, n, root=0, speaks=False):
+        hosts = Hosts.of_counts(("here",), (n,)) if speaks else None
+        self.block = ControlBlock(n, hosts=hosts)
         self.block.close()
         self.deadline = time.monotonic() + 30
-        self.ranks = [Barrier(self.block, rank, root, self.watch, WaitPolicy.of_threads()) for rank in range(n)]
+        policy = WaitPolicy.of_threads()
+        self.ranks = [Barrier(self.block, rank, root, self.watch, policy) for rank in range(n)]
+        if speaks:
+            leading = Root(root, hosts, self.block, None, None, [])
+            self.ranks[root] = BarrierOverHosts(leading, root, self.watch, policy)
         self.root = root
 
     def watch(self):
@@ -241,7 +252,7 @@ def promise(barrier):
 @pytest.mark.parametrize("n, root", [(1, 0), (2, 0), (3, 1), (5, 4)])
 def test_two_barriers_that_are_decided_at_once(n, root):
     """Ranks go from command to command without waiting for each other, some with what they were told unread."""
-    ranks, rng = Ranks(n, root), random.Random(n)
+    ranks, rng = Ranks(n, root, True), random.Random(n)
     delays = [[rng.random() * 0.002 * (rng.random() < 0.5) for _ in range(n)] for _ in range(60)]
 
     def work(barrier):
@@ -265,7 +276,7 @@ def test_two_barriers_that_are_decided_at_once(n, root):
 
 @pytest.mark.parametrize("hesitant", [0, 1, 2])
 def test_two_barriers_are_decided_one_by_one_unless_all_have_agreed(hesitant):
-    ranks = Ranks(3)
+    ranks = Ranks(3, speaks=True)
 
     def work(barrier):
         if barrier.rank != hesitant:
@@ -288,7 +299,7 @@ def test_two_barriers_are_decided_one_by_one_unless_all_have_agreed(hesitant):
 
 @pytest.mark.parametrize("what", ["the root fails", "a rank dies"])
 def test_of_two_barriers_at_once_neither_is_decided_before_the_root_has_come_to_the_second(what):
-    ranks = Ranks(3)
+    ranks = Ranks(3, speaks=True)
 
     def work(barrier):
         promise(barrier)

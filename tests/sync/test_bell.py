@@ -3,6 +3,8 @@
 import os
 import select
 
+import pytest
+
 from synkhronos.sync.barrier import Barrier
 from synkhronos.sync.bell import Bell
 from synkhronos.sync.control_block import ControlBlock
@@ -19,11 +21,11 @@ def has_rung(bell, seconds=0.0):
 def test_it_rings_until_it_is_cleared():
     bell = Bell()
     assert not has_rung(bell)
-    bell.clear()  # does not wait
+    bell.drain()  # does not wait
     for _ in range(3):
         bell.release()
     assert has_rung(bell) and has_rung(bell)
-    bell.clear()
+    bell.drain()
     assert not has_rung(bell)
 
 
@@ -55,11 +57,28 @@ def test_it_holds_a_descriptor_of_its_own():
 def test_what_is_meant_for_another_host_rings():
     hosts = Hosts.of_counts(("a", "b"), (2, 1))
     block = ControlBlock(3, hosts=hosts)
-    seen_elsewhere = ControlBlock(3, os.dup(block.fd), hosts, block.bridge.fileno())
+    bells = block.bridge.fileno(), block.lead.fileno()
+    seen_elsewhere = ControlBlock(3, os.dup(block.fd), hosts, bells)
     block.releases[1].release()
     assert not has_rung(block.bridge)
     seen_elsewhere.commands[2].release()
-    assert has_rung(block.bridge)
+    assert has_rung(block.bridge) and not has_rung(block.lead)
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_what_is_meant_for_the_rank_that_speaks_for_its_host_rings_for_it(own):
+    block = ControlBlock(4, hosts=Hosts.of_counts(("a", "b"), (2, 2), own))
+    woken = [block.arrivals, *block.answers]
+    woken += [] if own == 0 else [block.releases[2], block.commands[2]]  # the root waits for nobody's release
+    for each in woken:
+        each.release()
+        assert has_rung(block.lead) and not has_rung(block.bridge)
+        block.lead.drain()
+    for each in (block.releases[1], block.commands[1], block.releases[3], block.commands[3]):
+        each.release()
+    assert not has_rung(block.lead)
+    block.call_root()
+    assert has_rung(block.lead) and has_rung(block.bridge)
 
 
 def test_clearing_a_barrier_leaves_what_has_rung_to_the_bridge():

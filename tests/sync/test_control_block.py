@@ -97,5 +97,5 @@ def test_every_rank_writes_to_cache_lines_of_its_own():
             for words in [getattr(block, name) for name in RANK_NAMES] + [*block.notice_length, *block.noticed]:
                 words[rank] = 1
         touched.append({place // 8 for place, word in enumerate(block.words) if word})
-    assert touched == [{0}, {1, 2, 3}, {4, 5, 6}, {7, 8, 9}]
+    assert touched == [{0, 1}, {2, 3, 4}, {5, 6, 7}, {8, 9, 10}]
     block.close()

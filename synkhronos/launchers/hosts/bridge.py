@@ -17,9 +17,8 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequenc
 
 from ...errors import ArgumentError, SynkhronosError
 from ...host.interfaces import interfaces
-from ...memory.pool import Pool
 from ...sync.control_block import ControlBlock
-from ...sync.hosts import POOL_OF_MESSAGES
+from ...sync.meeting import CONNECT_TIMEOUT_S
 from ..processes import fd_passing
 from ..processes.rank_main import take_default_signals
 from ..processes.servant import Servant
@@ -33,7 +32,7 @@ from .stand_in import StandIn
 from .world import World
 
 #: Seconds in which the hosts must have met; MPI may take a while to begin.
-MEET_TIMEOUT_S = wire.CONNECT_TIMEOUT_S + 60.0
+MEET_TIMEOUT_S = CONNECT_TIMEOUT_S + 60.0
 
 #: Seconds in which they must have forked the ranks of a session, or ended them.
 OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0
@@ -84,7 +83,7 @@ class Bridge(Servant):
 
     def open(self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]) -> Any:
         """Have the other hosts start the ranks of a session; return their process ids by rank."""
-        fds = [block.fd, block.bridge.fileno(), *outputs, *pools.values()]
+        fds = [block.fd, block.bridge.fileno(), block.lead.fileno(), *outputs, *pools.values()]
         seconds = OPEN_TIMEOUT_S + 2 * KILL_TIMEOUT_S + 2.0  # it ends another session before, and this one if it fails
         return self._checked(self.ask(("open", spec, len(outputs), list(pools)), fds, seconds))
 
@@ -264,13 +263,13 @@ class _Bridge:
         for process in self._processes:
             if process not in self.lines:
                 return self.lost[process]
-        of_block, bell, *fds = fds
-        block = ControlBlock(hosts.size, os.dup(of_block), hosts, bell)
+        of_block, *bells = fds[:3]
+        fds = fds[3:]
+        block = ControlBlock(hosts.size, os.dup(of_block), hosts, bells)
         outputs = [os.dup(fd) for fd in fds[:n_outputs]]
         lines = [self.lines[process] for process in self._processes]
         pools = dict(zip(idents, fds[n_outputs:]))
-        pool = Pool(POOL_OF_MESSAGES, fd=os.dup(pools.pop(POOL_OF_MESSAGES)))
-        self.stand_in = StandIn(hosts, block, pools, pool, lines, outputs, self.bulk)
+        self.stand_in = StandIn(hosts, block, pools, lines, outputs, self.bulk)
         reductions = 0 if self.bulk is None else self.bulk.reductions
         self._behind = set(self.lines)
         pids: Dict[int, int] = {}

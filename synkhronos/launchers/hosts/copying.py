@@ -1,8 +1,9 @@
 """What the bridge of a host and the deputies have in common: they copy between a control block and the wire.
 
-Both do it in one thread, the loop's. When the *bell* of the block rings, it sends what is new there (`look`); a message
-says what to write into the block: ``("decided", 7)`` calls ``on_decided(7)``. The words of the block say all; the
-bell only wakes, and the thread looks anyway once in a while.
+What may happen at any time, that is; commands and barriers are the business of ranks (`sync.leading`). Both do it in
+one thread, the loop's. When the *bell* of the block rings, it sends what is new there (`look`); a message says what to
+write into the block: ``("abort", 7)`` calls ``on_abort(7)``. The words of the block say all; the bell only wakes, and
+the thread looks anyway once in a while.
 """
 
 from __future__ import annotations
@@ -10,12 +11,9 @@ from __future__ import annotations
 import time
 import traceback
 from abc import ABC, abstractmethod
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
-from ...memory import messages
 from ...memory.attach import PoolMap
-from ...memory.pool import Pool
-from ...sync.barrier import turn_of
 from ...sync.control_block import ControlBlock
 from ...sync.hosts import Hosts
 from .bulk import Bulk
@@ -27,8 +25,8 @@ from .wire import Line
 #: Seconds after which the block is looked at even if the bell has not rung.
 LOOK_EVERY_S = 0.2
 
-#: Seconds that what some ranks of this host have reached is kept back until the others have reached it, too.
-TOGETHER_S = 0.005
+#: Seconds after which it is looked at again if something has to wait.
+LOOK_AGAIN_S = 0.005
 
 
 class Copying(ABC):
@@ -41,8 +39,6 @@ class Copying(ABC):
         This host's.
     pools : dict of int to descriptor
         The memory of this host's ranks, the shadows of others, and the program's or its shadow, by ident.
-    pool : Pool
-        For messages to ranks of this host.
     lines : sequence of (Line or None)
         By host: by which it is reached, though it may lead to another one first.
     bulk : Bulk, optional
@@ -54,22 +50,19 @@ class Copying(ABC):
         hosts: Hosts,
         block: ControlBlock,
         pools: Dict[int, int],
-        pool: Pool,
         lines: Sequence[Optional[Line]],
         bulk: Optional[Bulk] = None,
     ) -> None:
-        self.hosts, self.block, self.pool = hosts, block, pool
+        self.hosts, self.block = hosts, block
         self.pools = PoolMap()
         self.memory: Dict[int, HostMemory] = {}
         for ident, fd in pools.items():
             self.pools.add(ident, fd)
             self.memory[ident] = HostMemory(fd)
-        self.pools.add(pool.ident, pool)
         self.requests = Requests(hosts, block, self.pools, self.memory, lines, bulk)
         self.ended = False
         self._due = 0.0  # when to look even if the bell has not rung
         self._loop: Optional[Loop] = None
-        self._keep: List[Dict[int, Any]] = [{}, {}]  # by turn and rank: long notices
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -89,8 +82,8 @@ class Copying(ABC):
         self.memory.clear()
 
     def _on_bell(self) -> None:
-        self.block.bridge.clear()
-        self._look(False)
+        self.block.bridge.drain()
+        self._look(time.monotonic() >= self._due)
 
     def keep_time(self) -> float:
         """Look if that is due; return the seconds until it will be."""
@@ -110,7 +103,8 @@ class Copying(ABC):
                 pass
             except Exception:
                 self.fail(traceback.format_exc())
-        self._due = time.monotonic() + (TOGETHER_S if waits else LOOK_EVERY_S)
+        if waits or overdue:  # else the bell may ring again and again
+            self._due = time.monotonic() + (LOOK_AGAIN_S if waits else LOOK_EVERY_S)
 
     @abstractmethod
     def look(self, overdue: bool) -> bool:
@@ -119,12 +113,12 @@ class Copying(ABC):
         Parameters
         ----------
         overdue : bool
-            Whether what is incomplete is to be sent as well.
+            Whether to look, too, at what no bell rings for.
 
         Returns
         -------
         bool
-            Whether something incomplete waits for the rest.
+            Whether something has to wait for a moment.
         """
 
     def receive(self, message: Tuple[Any, ...]) -> None:
@@ -142,24 +136,6 @@ class Copying(ABC):
     @abstractmethod
     def fail(self, reason: str) -> None:
         """End the session after an internal error, so that no rank waits for ever."""
-
-    # -- what ranks say ------------------------------------------------------------------------------------------
-
-    def notice_of(self, rank: int, number: int) -> Optional[bytes]:
-        """Return what a rank of this host tells the others at a barrier; None if nothing."""
-        block, turn = self.block, turn_of(number)
-        if block.noticed[turn][rank] != number:
-            return None
-        return bytes(messages.get(block.notice_length[turn][rank], block.notice_slots[turn][rank], self.pools))
-
-    def write_notices(self, number: int, notices: Dict[int, Optional[bytes]]) -> None:
-        """Write what ranks of other hosts tell at a barrier."""
-        block, turn = self.block, turn_of(number)
-        for rank, notice in notices.items():
-            if notice is not None:
-                slot = block.notice_slots[turn][rank]
-                block.notice_length[turn][rank], self._keep[turn][rank] = messages.put(notice, slot, self.pool)
-                block.noticed[turn][rank] = number
 
     def wake(self, ranks: Sequence[int]) -> None:
         """Have ranks of this host look at the words, wherever they wait."""

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
 from ...errors import SynkhronosError
+from ...host.interfaces import interfaces
 from ...memory.pool import Pool
 from ...runtime.launcher import Launcher, RankConfig
 from ...sync.control_block import ControlBlock
+from ...sync.link import Link, introduced
+from ...sync.meeting import Listener
 from ..processes.launcher import ProcessLauncher
 from ..processes.output import Streams
 from ..processes.rank_main import fatal_error
 from .bridge import Bridge
+from .environment import chosen_interfaces
 from .spec import SessionSpec
+
+#: Seconds in which what ranks of other hosts have printed must have come.
+PRINTS_TIMEOUT_S = 2.0
 
 
 class HostsLauncher(Launcher):
@@ -39,7 +47,25 @@ class HostsLauncher(Launcher):
         self.local.start([config for config in configs if config.rank in hosts.near], block, pools)
         self._streams = Streams(hosts.far)
         files = {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()}
-        self._pids = self.bridge.open(self.spec, block, self._streams.fds(), files)
+        addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
+        with Listener(addresses) as listener:  # only until the first rank of each host has come
+            spec = self.spec._replace(meeting=listener.meeting)
+            self._pids = self.bridge.open(spec, block, self._streams.fds(), files)
+            links: Dict[int, Link] = {}
+            for sock in listener.accept(len(hosts.ranks) - 1, self._check_leaders):
+                links[hosts.of(introduced(sock))] = Link(sock)
+        self.links = [links[host] for host in sorted(links)]
+
+    def _check_leaders(self) -> None:
+        """Raise if a rank has ended that was to come."""
+        for rank, pid in self._pids.items():
+            if self._block.ended[rank]:
+                raise SynkhronosError(
+                    f"rank {rank} (pid {pid}) on host {self.host(rank)} ended before it could begin: "
+                    f"{self.fatal_error(rank).strip() or 'see what it has printed'}"
+                )
+        if not self.is_alive():
+            raise self.error()
 
     def is_alive(self) -> bool:
         return self.local.is_alive() and self.bridge.alive()
@@ -82,11 +108,23 @@ class HostsLauncher(Launcher):
 
     def kill(self) -> None:
         self.local.kill()
+        for link in self.links:
+            link.close()
         if self._pids:
             self.bridge.kill()
             self._pids = {}
         self._streams.close()
 
     def forward(self, idle: bool = False) -> None:
+        if idle:
+            self._await_prints()
         self.local.forward(idle)
         self._streams.forward(idle)
+
+    def _await_prints(self) -> None:
+        """Wait for what ranks of other hosts have printed before they answered, which comes by another way."""
+        printed, shown = self._block.printed, self._block.shown
+        until = time.monotonic() + PRINTS_TIMEOUT_S
+        for rank in self._pids:
+            while printed[rank] > shown[rank] and not self._block.ended[rank] and time.monotonic() < until:
+                time.sleep(0.0002)

@@ -13,11 +13,9 @@ from ...errors import SynkhronosError
 from ...host import machine
 from ...host.affinity import CoreClaims
 from ...memory.memfd import nameless_file
-from ...memory.pool import Pool
 from ...profiling import ring
 from ...runtime.launcher import RankConfig
 from ...sync.control_block import ControlBlock
-from ...sync.hosts import POOL_OF_MESSAGES
 from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher
 from . import wire
@@ -96,18 +94,15 @@ class Server:
                     files[rank] = nameless_file("pool") if rank in hosts.near else shadow(nameless_file("shadow"))
             for ident in spec.program_pools:
                 files[ident] = shadow(nameless_file("shadow"))
-            pool = Pool(POOL_OF_MESSAGES - hosts.own)
-            pools: Dict[int, Any] = {**files, pool.ident: pool}
             if not self.keeper.alive():
                 self.keeper.end()
                 self.keeper = Keeper(self._enter)
             self.keeper.load(spec.path, spec.modules)
             launcher = self.launcher = ProcessLauncher(self.keeper)
-            launcher.start(self._configs(spec), block, pools)
-            fds = {**files, pool.ident: pool.fileno()}
+            launcher.start(self._configs(spec), block, files)
             if self.bulk is not None:
                 self.bulk.reductions = spec.reductions
-            self.deputy = Deputy(hosts, block, fds, pool, self.line, launcher, self.bulk)
+            self.deputy = Deputy(hosts, block, files, self.line, launcher, self.bulk)
             self.deputy.begin(self.loop)
             return {rank: launcher.pid(rank) for rank in hosts.near}
         except (SynkhronosError, OSError) as error:
@@ -139,6 +134,7 @@ class Server:
                 os.path.abspath(f"synkhronos_rank_{rank}.prof") if spec.profile else None,
                 spec.keep_heap,
                 hosts,
+                meeting=spec.meeting if rank == near[0] else None,
             )
             for rank, group in zip(near, groups)
         ]

@@ -6,6 +6,7 @@ import sys
 from typing import List, NamedTuple, Optional
 
 from ...sync.hosts import Hosts
+from ...sync.meeting import Meeting
 
 #: Packages that take long to import.
 ENGINES = ("theano", "pytensor")
@@ -41,6 +42,8 @@ class SessionSpec(NamedTuple):
         What each rank has to record what it does; 0 if nothing is recorded.
     reductions : int
         With which number reductions over hosts begin.
+    meeting : Meeting
+        Where the program waits for the first rank of each host.
     """
 
     hosts: Hosts
@@ -55,3 +58,4 @@ class SessionSpec(NamedTuple):
     modules: List[str]
     span_bytes: int = 0
     reductions: int = 0
+    meeting: Optional[Meeting] = None

@@ -1,9 +1,7 @@
-"""Connections between hosts: a star around the first, authenticated before anything is unpickled.
+"""Connections between the processes that speak for hosts: a star around the first, opened as in `sync.meeting`.
 
-The first host listens, and tells the others where and by which token: by MPI, or in the environment. The peers of a
-connection prove to each other that they know the token, as those of `multiprocessing.connection` do. When all have come
-nobody listens any more. The kernel watches them (``TCP_USER_TIMEOUT``): it notices within seconds that a cable
-was cut, and at once that a process has ended.
+What is urgent goes by other connections (`sync.links`). Signs of life are sent over these, so that the kernel notices
+within seconds that a cable was cut.
 """
 
 from __future__ import annotations
@@ -11,23 +9,13 @@ from __future__ import annotations
 import os
 import pickle
 import queue
-import secrets
 import socket
 import struct
 import threading
-import time
 from collections import deque
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import Any, Callable, Deque, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Iterator, List, Optional, Sequence, Tuple
 
-from ...errors import SynkhronosError
-
-#: Seconds in which all hosts must have come.
-CONNECT_TIMEOUT_S = 60.0
-
-#: Seconds in which a peer must answer when it is asked for the token.
-ANSWER_TIMEOUT_S = 5
+from ...sync.meeting import Listener, Meeting, connect
 
 #: Seconds between two signs of life.
 SIGN_INTERVAL_S = 0.5
@@ -35,26 +23,7 @@ SIGN_INTERVAL_S = 0.5
 #: Bytes that are read at a time, at most.
 READ_BYTES = 1 << 16
 
-#: Milliseconds in which what was sent, a sign of life at least, must have been received.
-UNRECEIVED_MS = 3500
-
 _LENGTH = struct.Struct("!Q")
-
-
-class Meeting(NamedTuple):
-    """Where the hosts meet.
-
-    Attributes
-    ----------
-    addresses : sequence of str
-        Of the first host; it listens at each.
-    port : int
-    token : bytes
-    """
-
-    addresses: Sequence[str]
-    port: int
-    token: bytes
 
 
 class Line:
@@ -194,26 +163,8 @@ def host(addresses: Sequence[str], tell: Callable[[Meeting], int]) -> List[Line]
     SynkhronosError
         Not all have come in time.
     """
-    token = secrets.token_bytes(32)
-    with socket.create_server(("", 0), backlog=socket.SOMAXCONN) as listener:  # only until all have come
-        port = listener.getsockname()[1]
-        n = tell(Meeting(tuple(addresses), port, token))
-        lines: List[Line] = []
-        until = time.monotonic() + CONNECT_TIMEOUT_S
-        while len(lines) < n:
-            listener.settimeout(max(0.01, until - time.monotonic()))
-            try:
-                sock, _ = listener.accept()
-            except socket.timeout:
-                raise SynkhronosError(
-                    f"{n - len(lines)} of {n} other hosts did not connect to this one within {CONNECT_TIMEOUT_S:g} s: "
-                    f"can they reach port {port} of {', '.join(addresses)} (firewall, interfaces)?"
-                ) from None
-            try:
-                lines.append(Line(_authenticated(sock, token)))
-            except (OSError, EOFError, AuthenticationError):  # somebody else
-                pass
-    return lines
+    with Listener(addresses) as listener:  # only until all have come
+        return [Line(sock) for sock in listener.accept(tell(listener.meeting))]
 
 
 def join(meeting: Meeting) -> Line:
@@ -224,45 +175,4 @@ def join(meeting: Meeting) -> Line:
     SynkhronosError
         None of its addresses can be reached.
     """
-    reasons = []
-    for address in meeting.addresses:
-        try:
-            sock = _authenticated(
-                socket.create_connection((address, meeting.port), timeout=5.0), meeting.token, answers_first=True
-            )
-        except (OSError, EOFError, AuthenticationError, AssertionError) as error:  # (asserted of the first words)
-            reasons.append(f"{address}: {error}")
-        else:
-            return Line(sock)
-    raise SynkhronosError(f"the first host cannot be reached at port {meeting.port}: {'; '.join(reasons)}")
-
-
-def _authenticated(sock: socket.socket, token: bytes, answers_first: bool = False) -> socket.socket:
-    """Return a socket, whose peer has proved that it knows the token.
-
-    Raises
-    ------
-    AuthenticationError, OSError, EOFError
-    """
-    sock.settimeout(None)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", ANSWER_TIMEOUT_S, 0))
-    _watch(sock)
-    with Connection(os.dup(sock.fileno())) as connection:
-        try:
-            if answers_first:
-                answer_challenge(connection, token)
-                deliver_challenge(connection, token)
-            else:
-                deliver_challenge(connection, token)
-                answer_challenge(connection, token)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
-        except BaseException:
-            sock.close()
-            raise
-    return sock
-
-
-def _watch(sock: socket.socket) -> None:
-    """Have the kernel watch over the connection."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNRECEIVED_MS)
+    return Line(connect(meeting))

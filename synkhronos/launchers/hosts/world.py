@@ -15,10 +15,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ...errors import SynkhronosError
 from ...host.interfaces import interfaces
+from ...sync.meeting import Meeting
 from . import environment
 from .courier import Courier
 from .environment import Place
-from .wire import Meeting
 
 #: The environment variable that tells a process of tests where the hosts meet.
 MEETING = "SYNK_MEETING"

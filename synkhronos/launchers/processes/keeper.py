@@ -67,19 +67,18 @@ class Descriptors(NamedTuple):
     stacks: int  # into which ranks write their stacks
     streams: List[int]  # standard output and standard error of each rank, in the order of the configs
     pools: Dict[int, int]  # by ident
-    bell: int = -1  # of the block, with several hosts
+    bells: Sequence[int] = ()  # of the block, with several hosts
 
     def flat(self) -> List[int]:
         """Return all of them, in the order in which they travel."""
-        bell = [self.bell] if self.bell >= 0 else []
-        return [self.block, self.stacks, *self.streams, *self.pools.values(), *bell]
+        return [self.block, self.stacks, *self.streams, *self.pools.values(), *self.bells]
 
     @classmethod
     def of_flat(cls, fds: Sequence[int], n_ranks: int, idents: Sequence[int]) -> Descriptors:
         """Return what `flat` came from."""
         block, stacks, *rest = fds
         streams, pools = rest[: 2 * n_ranks], rest[2 * n_ranks :]
-        return cls(block, stacks, streams, dict(zip(idents, pools)), *pools[len(idents) :])
+        return cls(block, stacks, streams, dict(zip(idents, pools)), tuple(pools[len(idents) :]))
 
     def streams_of(self, position: int) -> List[int]:
         """Return the two streams of the rank of a config."""
@@ -221,7 +220,7 @@ class _Watch:
         self.kill([])
         self.write = None
         descriptors = Descriptors.of_flat(fds, len(configs), idents)
-        self.block = ControlBlock(size, descriptors.block, configs[0].hosts, descriptors.bell)
+        self.block = ControlBlock(size, descriptors.block, configs[0].hosts, descriptors.bells)
         self.block.fd = -1  # it is closed with the others that came
         try:
             pids = [self.fork(config, configs, descriptors) for config in configs]
@@ -416,5 +415,5 @@ def record_exit(block: ControlBlock, rank: int, status: int, memory: int = 0) ->
     block.status[rank], block.memory[rank] = status, memory
     block.ended[rank] = 1
     block.deaths = 1
-    block.arrivals.release()
+    block.call_root()
     block.answers[rank].release()

@@ -43,7 +43,7 @@ class ProcessLauncher(Launcher):
                         self._stacks,
                         self._streams.fds(),
                         {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()},
-                        -1 if block.bridge is None else block.bridge.fileno(),
+                        () if block.bridge is None else (block.bridge.fileno(), block.lead.fileno()),
                     ),
                     self._standby,
                 )

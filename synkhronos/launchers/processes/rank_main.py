@@ -7,7 +7,7 @@ import faulthandler
 import os
 import signal
 import sys
-from typing import Callable, Dict, Union
+from typing import Callable, Dict, Sequence, Union
 
 from ...host.affinity import confine
 from ...host.heap import keep_freed_memory
@@ -22,8 +22,11 @@ from ...runtime.launcher import RankConfig
 from ...runtime.prefetch import Preloader
 from ...runtime.serve import serve
 from ...sync.control_block import FATAL_ERROR_BYTES, ControlBlock
+from ...sync.link import Link, introduce
+from ...sync.meeting import connect
 from ...sync.semaphore import WaitPolicy
 from ...trace import log_as_the_environment_says
+from .output import n_printed
 
 _PR_SET_PDEATHSIG = 1
 
@@ -109,11 +112,17 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     )
     pool = Pool(config.rank, fd=fds[config.rank], taken=config.taken)
     pools: Dict[int, Union[int, Pool]] = {**fds, config.rank: pool}
-    context = RankContext.create(config.rank, config.root, block, pool, pools, watch, policy, config.hosts)
+    links: Sequence[Link] = ()
+    if config.meeting is not None:
+        sock = connect(config.meeting)
+        introduce(sock, config.rank)
+        links = [Link(sock)]
+    context = RankContext.create(config.rank, config.root, block, pool, pools, watch, policy, config.hosts, links=links)
     for ident, fd in fds.items():
         if ident != config.rank:
             os.close(fd)  # the context has its own
-    channel = RankEnd(block, config.rank, pool, context.pools, policy)
+    printed = None if config.hosts is None or not config.hosts.own else n_printed
+    channel = RankEnd(block, config.rank, pool, context.pools, policy, context.leading, printed)
     if config.hosts is not None:
         context.promises = channel.promise
     if config.heals:

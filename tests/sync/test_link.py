@@ -1,0 +1,159 @@
+"""Links between ranks of different hosts: messages arrive whole, whatever interrupts."""
+
+import select
+import socket
+import threading
+
+import pytest
+
+from synkhronos.sync.link import FRAME_BYTES, Link, introduce, introduced
+
+
+def connected():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        return ours, listener.accept()[0]
+
+
+@pytest.fixture
+def links():
+    """Both ends of a link."""
+    ends = [Link(each) for each in connected()]
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def nothing():
+    pass
+
+
+def receive(link, n, deal_with=None):
+    """Return so many messages."""
+    found = []
+
+    def note(*message):
+        found.append(message)
+        if deal_with is not None:
+            deal_with(len(found))
+
+    while len(found) < n and not link.is_lost:
+        assert select.select([link], [], [], 30)[0]
+        link.receive(note)
+    return found
+
+
+SIZES = [0, 10, FRAME_BYTES - 40, FRAME_BYTES, FRAME_BYTES + 1, 3 * FRAME_BYTES, 5_000_000, 1]
+
+
+def test_messages_of_all_sizes_arrive_in_their_order(links):
+    ours, theirs = links
+    sent = [("command", i, bytes([i]) * size) for i, size in enumerate(SIZES)]
+    sender = threading.Thread(target=lambda: [ours.send(message, nothing) for message in sent])
+    sender.start()
+    assert receive(theirs, len(sent)) == sent
+    sender.join()
+
+
+def test_who_sends_looks_whether_waiting_has_become_pointless(links):
+    ours, _ = links  # whose other end does not read
+
+    class Pointless(Exception):
+        pass
+
+    def watch():
+        raise Pointless
+
+    with pytest.raises(Pointless):
+        for _ in range(100):
+            ours.send(("command", b"x" * 1_000_000), watch)
+
+
+@pytest.mark.parametrize("size", [10, 3 * FRAME_BYTES])
+def test_an_interrupted_receiver_gets_it_again(links, size):
+    """Ctrl-C may come while a message is dealt with, or right after."""
+    ours, theirs = links
+    ours.send(("arrived", 1, b"a" * size), nothing)
+    ours.send(("arrived", 2, b"b" * size), nothing)
+
+    def interrupt(n):
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            receive(theirs, 1, interrupt)
+    assert receive(theirs, 2) == [("arrived", 1, b"a" * size), ("arrived", 2, b"b" * size)]
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_an_interrupted_sender_sends_it_again(links, after):
+    """From the beginning: what has come of it already does not count."""
+    ours, theirs = links
+    message = ("command", 7, b"x" * (4 * FRAME_BYTES))
+    sock = ours._socket
+
+    class Interrupted:
+        """Sends some frames; Ctrl-C comes right after the kernel has taken the last of them."""
+
+        left = after
+
+        def send(self, *arguments):
+            sent = sock.send(*arguments)
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            return sent
+
+    ours._socket = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        ours.send(message, nothing)
+    ours._socket = sock
+    theirs.receive(nothing)  # it may have been looked at
+    ours.send(message, nothing)
+    ours.send(("decided", 1), nothing)
+    assert receive(theirs, 2) == [message, ("decided", 1)]
+
+
+def test_a_frame_that_has_not_come_whole_waits(links):
+    ours, theirs = links
+    ours.send(("decided", b"x" * 5000), nothing)
+    assert select.select([theirs], [], [], 30)[0]
+    content = theirs._socket.recv(1 << 16)
+    for piece in (content[:3], content[3:20], content[20:4000]):
+        ours._socket.send(piece)
+        assert select.select([theirs], [], [], 30)[0]
+        theirs.receive(pytest.fail)
+    ours._socket.send(content[4000:])
+    assert receive(theirs, 1) == [("decided", b"x" * 5000)]
+
+
+def test_the_end_of_the_other(links):
+    ours, theirs = links
+    ours.send(("answers", 1), nothing)
+    ours.close()
+    found = []
+    theirs.receive(lambda *message: found.append(message), is_gone=True)
+    assert found == [("answers", 1)] and not theirs.is_lost
+    theirs.receive(pytest.fail, is_gone=True)
+    assert theirs.is_lost
+    for _ in range(3):
+        theirs.send(("decided", b"x" * 1_000_000), pytest.fail)  # nobody is told here
+
+
+def test_the_end_of_the_other_in_the_middle_of_a_frame(links):
+    ours, theirs = links
+    ours._socket.send(b"\0\0\0\x50")
+    ours.close()
+    theirs.receive(pytest.fail)
+    theirs.receive(pytest.fail, is_gone=True)
+    assert theirs.is_lost
+
+
+def test_who_comes_says_which_rank_it_is():
+    ours, theirs = connected()
+    introduce(ours, 70_000)
+    assert introduced(theirs) == 70_000
+    ours.close()
+    with pytest.raises(ConnectionError, match="gone before it said which one"):
+        introduced(theirs)
+    theirs.close()
