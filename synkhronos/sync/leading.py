@@ -239,6 +239,7 @@ class Leader(Leading):
     ) -> None:
         super().__init__(rank, hosts, block, pool, pools, links)
         (self._link,) = links
+        self._near: Sequence[int] = hosts.near
         n = hosts.size
         self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
         self._steps, self._printed = [(0, 0, 0)] * n, [0] * n
@@ -248,13 +249,12 @@ class Leader(Leading):
     def tell(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
         if self._command is not None:
             self._deliver()
-        block, words = self.block, self.block.words
-        near: Sequence[int] = self.hosts.near
+        block, words, near = self.block, self.block.words, self._near
+        if not self._is_anything_new():
+            return
         if words[DEATHS]:
             near = [rank for rank in near if not block.ended[rank]]
         arrived, finished = newer(block.arrived, self._arrived, near), newer(block.finished, self._finished, near)
-        if not arrived and not finished:
-            return
         for rank, number in list(finished.items()):
             if is_due(block, self._promised[rank], number):  # the root has its answer
                 self._finished[rank] = finished.pop(rank)
@@ -276,6 +276,13 @@ class Leader(Leading):
             self._link.send(("answers", number, answers, *self._news()), watch)
             for rank in ranks:
                 self._finished[rank] = number
+
+    def _is_anything_new(self) -> bool:
+        arrived, finished = self.block.arrived, self.block.finished
+        for rank in self._near:
+            if arrived[rank] != self._arrived[rank] or finished[rank] != self._finished[rank]:
+                return True
+        return False
 
     def _answer_of(self, rank: int) -> bytes:
         block = self.block

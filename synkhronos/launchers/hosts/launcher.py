@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence
 from ...errors import SynkhronosError
 from ...host.interfaces import interfaces
 from ...memory.pool import Pool
+from ...runtime.failures import worker_died
 from ...runtime.launcher import Launcher, RankConfig
 from ...sync.control_block import ControlBlock
 from ...sync.link import Link, introduced
@@ -57,13 +58,12 @@ class HostsLauncher(Launcher):
         self.links = [links[host] for host in sorted(links)]
 
     def _check_leaders(self) -> None:
-        """Raise if a rank has ended that was to come."""
+        """Raise if a rank has ended that may have been to come."""
+        block = self._block
         for rank, pid in self._pids.items():
-            if self._block.ended[rank]:
-                raise SynkhronosError(
-                    f"rank {rank} (pid {pid}) on host {self.host(rank)} ended before it could begin: "
-                    f"{self.fatal_error(rank).strip() or 'see what it has printed'}"
-                )
+            if block.ended[rank]:
+                how = block.status[rank], block.memory[rank], "in fork", self.fatal_error(rank)
+                raise worker_died(rank, pid, *how, (), f" on host {self.host(rank)}")
         if not self.is_alive():
             raise self.error()
 
