@@ -119,8 +119,7 @@ class TheanoEngine(GraphEngine):
     # -- functions -----------------------------------------------------------------------------------------------
 
     def default(self, compiled: Any, given: Input) -> Any:
-        position = next(i for i, one in enumerate(compiled.maker.inputs) if one is given.spec)
-        container = compiled.input_storage[position]  # (the finder of a copy has other variables)
+        container = compiled.container[given.variable]  # the variable is the same in all graphs of the function
         value = container.value
         container.value = given.default  # what f[input] = value has put there is for one call
         return value
