@@ -90,6 +90,9 @@ class Function:
         self._variants = variants
         #: The random states from which all ranks draw the same numbers.
         self.common_streams = engine.common_streams(variants.snapshot)
+        #: Those that a rank advances when it makes a call.
+        random = [one for one in engine.updated_in(variants.snapshot) if engine.is_random(one)]
+        self.own_streams = [one for one in random if one not in self.common_streams]
         self._planner = Planner(engine, compiled, output_ops, updates, self._arguments, variants)
         #: The function as ranks call it: the same, or one that leaves results on the device, or updates to us.
         self.on_ranks = engine.on_ranks(variants.first(compiled))
