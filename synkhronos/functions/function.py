@@ -27,7 +27,7 @@ from . import signature
 from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
-from .changes import entries_of, tell, watched
+from .changes import entries_of, note_changed, tell, watched
 from .checks import FirstCalls
 from .chunks import Results, run_in_chunks
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
@@ -219,7 +219,10 @@ class Function:
         """
         # An output that is the value of before an update comes in that value's own memory, which is used again here.
         held = [self.engine.get(shared) for shared in self._shareds]
-        results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
+        try:
+            results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
+        finally:
+            note_changed(self.program.session, self.engine, self.engine.updated_in(self._variants.snapshot))
         return _apart(results, [value for value in held if isinstance(value, np.ndarray)])
 
     def build_inputs(
@@ -833,7 +836,8 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             entries = watched(session, self.engine, self._shareds)
-            states = entries_of(session, self.engine, self.engine.states(self._compiled))
+            shareds = [*self.engine.states(self._compiled), *self.common_streams]
+            states = entries_of(session, self.engine, shareds)
             plans = self._plans = Plans(session, entries, self._common(entries), states)
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()

@@ -190,7 +190,8 @@ class Plans:
     common : sequence of SharedEntry
         Those that must be the same on all ranks, because the function is exact.
     states : sequence of SharedEntry
-        Those that keep values of inputs, in which the master's counts if the program has changed it.
+        Those that keep values of inputs, and streams that all ranks have in common, in which the master's value counts
+        if the program has changed it.
     """
 
     def __init__(

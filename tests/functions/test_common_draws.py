@@ -163,6 +163,31 @@ def test_one_stream_in_an_exact_function_and_in_another(make_world, random, with
     np.testing.assert_allclose(f(rows(2)), serial(rows(2)))
 
 
+@pytest.mark.parametrize("mode", [L.quick, L.full], ids=["another object", "in place"])
+def test_what_the_master_draws_alone_is_drawn(world, mode):
+    """As in the serial program, in which it is the same function."""
+    streams, x = [streams_of(7), streams_of(7)], T.dmatrix("x")
+    f, serial = (
+        make([x], x.sum(axis=0) + stream.uniform((3,)), mode=mode, **options)
+        for make, stream, options in zip((synk.function, L.function), streams, ({"exact": True}, {}))
+    )
+    (state,) = L.states(streams[0])
+    for call in (f, f.as_theano, f, f.as_theano, f.as_theano, f):
+        np.testing.assert_allclose(call(rows(7)), serial(rows(7)))
+        if call is f:
+            after = [synk.get_value(rank, state) for rank in range(world.n)]
+            assert all(state_of(one) == state_of(after[0]) for one in after)
+    serial(rows(7))
+    state.set_value(L.states(streams[1])[0].get_value())  # what the program puts there counts, too
+    np.testing.assert_allclose(f(rows(1)), serial(rows(1)))
+    np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
+
+
+def state_of(value):
+    """Return what can be compared of a random state."""
+    return str(value.bit_generator.state) if isinstance(value, np.random.Generator) else value.tolist()
+
+
 def test_exact_functions_that_draw_from_one_stream(world):
     def build(make, **options):
         x, draw = T.dmatrix("x"), streams_of(7).uniform((3,))
