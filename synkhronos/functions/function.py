@@ -836,9 +836,9 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             entries = watched(session, self.engine, self._shareds)
-            shareds = [*self.engine.states(self._compiled), *self.common_streams]
-            states = entries_of(session, self.engine, shareds)
-            plans = self._plans = Plans(session, entries, self._common(entries), states)
+            streams = entries_of(session, self.engine, self.common_streams)
+            states = [*entries_of(session, self.engine, self.engine.states(self._compiled)), *streams]
+            plans = self._plans = Plans(session, entries, [*self._common(entries), *streams], states)
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()
         return plans

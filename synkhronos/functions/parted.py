@@ -1,7 +1,8 @@
 """Shared variables of which ranks hold different values by a collective, which an exact function refuses.
 
 In its graph they count as the same on all ranks. After `scatter`, ``reduce(in_place=True)`` or `set_value` of one rank
-the master knows that they may not be, so the next call of an exact function that uses one looks. What else parts the
+the master knows that they may not be, so the next call of an exact function that uses one looks. Streams that all ranks
+have in common are not refused: the master's state is the serial program's, and is given to all. What else parts the
 ranks (a function that is not exact, ``w.set_value`` on the master) is found by `Function.compare`.
 """
 
@@ -27,6 +28,9 @@ def refuse_parted(function: Any, session: Session, entries: Sequence[SharedEntry
     places = {id(function.engine.storage(shared)): i for i, shared in enumerate(function.get_shared())}
     for entry in entries:
         if not entry.parted:
+            continue
+        if function.engine.is_random(entry.reference()):
+            entry.known, entry.parted = None, False  # all ranks are given the master's
             continue
         (parts,) = held(session, [entry.number])
         for rank, part in enumerate(parts):

@@ -181,6 +181,15 @@ def test_what_the_master_draws_alone_is_drawn(world, mode):
     state.set_value(L.states(streams[1])[0].get_value())  # what the program puts there counts, too
     np.testing.assert_allclose(f(rows(1)), serial(rows(1)))
     np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
+    before = synk.get_value(world.root, state)
+    f(rows(7)), serial(rows(7))
+    if world.n > 1:
+        synk.set_value((world.root + 1) % world.n, state, before)  # of one rank; then of all
+    np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
+    for rank in range(world.n):
+        synk.set_value(rank, state, before)
+    L.states(streams[1])[0].set_value(before)
+    np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
 
 
 def state_of(value):
