@@ -33,7 +33,7 @@ from .chunks import Results, run_in_chunks
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
 from .held import give, put_back
-from .parted import refuse_parted
+from .parted import note_parted, refuse_parted
 from .plan import Plans
 from .planning import Planner
 from .serial import Given
@@ -549,6 +549,8 @@ class Function:
             if kept.command is None and kept.place is not None:
                 kept.known, kept.command = True, CallFunction(kept.plan.name, kept.place, None, None)
                 kept.command.freeze()
+            if kept.skips:
+                note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             weights = command.division.weights
             self.last_rows = [1] * session.size if weights is None else list(weights)
             self._called_in = plans.session
@@ -741,6 +743,8 @@ class Function:
                 outputs, rows, n_made, _ = run(steps)
             else:
                 outputs, rows, n_made, _ = run_in_chunks(steps, session.pools.attach(steps.table), run)
+            if any(plan.division.skips for plan in steps.plans):
+                note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
             if not plans.are_known():  # `on_step` has changed something on the master alone
                 tell(self, session, plans.watched)
