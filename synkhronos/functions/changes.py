@@ -1,15 +1,15 @@
 """Shared variables that the program has changed on the master alone, which parts the ranks.
 
-``w.set_value(...)``, a function's `as_theano` and Theano's own functions put another object into the storage of the
-master's variable. After each command the master notes which object every storage holds, so that a call can look whether
-it is still there (`Plans.are_known`). Values that are written in place cannot be seen: those of
-``get_value(borrow=True)``.
+``w.set_value(...)`` puts another object into the storage of the master's variable. After each command the master notes
+which object every storage holds, so that a call can look whether it is still there (`Plans.are_known`). Values that are
+written in place cannot be seen: those of ``get_value(borrow=True)``, and what Theano's own functions update. A
+function's `as_theano` updates in place, too, but says so.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from ..replication.replicator import replicator_of
 from ..runtime.registry import SharedEntry
@@ -32,6 +32,14 @@ def entries_of(session: Session, engine: Any, shareds: Sequence[Any]) -> List[Sh
         return []
     numbers: Dict[Any, None] = dict.fromkeys(replicator_of(session).find(engine, each) for each in shareds)
     return [session.context.shareds[number] for number in numbers]
+
+
+def note_changed(session: Optional[Session], engine: Any, shareds: Sequence[Any]) -> None:
+    """Note that the program has changed variables on the master, be it in place."""
+    if session is not None and not session.closed:
+        for number in [replicator_of(session).find(engine, shared) for shared in shareds]:
+            if number is not None:
+                session.context.shareds[number].known = None
 
 
 def tell(function: Any, session: Session, entries: Sequence[SharedEntry]) -> None:

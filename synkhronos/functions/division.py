@@ -55,6 +55,11 @@ class Division(NamedTuple):
         """Whether there are no rows at all: then every rank makes the call, and the master's result counts."""
         return self.weights is not None and not any(self.weights)
 
+    @property
+    def skips(self) -> bool:
+        """Whether ranks without rows make no call, while others do."""
+        return not self.joint and self.weights is not None and 0 in self.weights and not self.is_empty
+
     def takes_part(self, rank: int) -> bool:
         """Return whether a rank's results count: those of one without rows do not, while others have some."""
         return self.weights is None or self.is_empty or self.weights[rank] > 0

@@ -27,13 +27,13 @@ from . import signature
 from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
-from .changes import entries_of, tell, watched
+from .changes import entries_of, note_changed, tell, watched
 from .checks import FirstCalls
 from .chunks import Results, run_in_chunks
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
 from .held import give, put_back
-from .parted import refuse_parted
+from .parted import note_parted, refuse_parted
 from .plan import Plans
 from .planning import Planner
 from .serial import Given
@@ -90,6 +90,9 @@ class Function:
         self._variants = variants
         #: The random states from which all ranks draw the same numbers.
         self.common_streams = engine.common_streams(variants.snapshot)
+        #: Those that a rank advances when it makes a call.
+        random = [one for one in engine.updated_in(variants.snapshot) if engine.is_random(one)]
+        self.own_streams = [one for one in random if one not in self.common_streams]
         self._planner = Planner(engine, compiled, output_ops, updates, self._arguments, variants)
         #: The function as ranks call it: the same, or one that leaves results on the device, or updates to us.
         self.on_ranks = engine.on_ranks(variants.first(compiled))
@@ -216,7 +219,10 @@ class Function:
         """
         # An output that is the value of before an update comes in that value's own memory, which is used again here.
         held = [self.engine.get(shared) for shared in self._shareds]
-        results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
+        try:
+            results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
+        finally:
+            note_changed(self.program.session, self.engine, self.engine.updated_in(self._variants.snapshot))
         return _apart(results, [value for value in held if isinstance(value, np.ndarray)])
 
     def build_inputs(
@@ -543,6 +549,8 @@ class Function:
             if kept.command is None and kept.place is not None:
                 kept.known, kept.command = True, CallFunction(kept.plan.name, kept.place, None, None)
                 kept.command.freeze()
+            if kept.skips:
+                note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             weights = command.division.weights
             self.last_rows = [1] * session.size if weights is None else list(weights)
             self._called_in = plans.session
@@ -735,6 +743,8 @@ class Function:
                 outputs, rows, n_made, _ = run(steps)
             else:
                 outputs, rows, n_made, _ = run_in_chunks(steps, session.pools.attach(steps.table), run)
+            if any(plan.division.skips for plan in steps.plans):
+                note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
             if not plans.are_known():  # `on_step` has changed something on the master alone
                 tell(self, session, plans.watched)
@@ -830,8 +840,9 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             entries = watched(session, self.engine, self._shareds)
-            states = entries_of(session, self.engine, self.engine.states(self._compiled))
-            plans = self._plans = Plans(session, entries, self._common(entries), states)
+            streams = entries_of(session, self.engine, self.common_streams)
+            states = [*entries_of(session, self.engine, self.engine.states(self._compiled)), *streams]
+            plans = self._plans = Plans(session, entries, [*self._common(entries), *streams], states)
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()
         return plans

@@ -1,8 +1,10 @@
-"""Shared variables of which ranks hold different values by a collective, which an exact function refuses.
+"""Shared variables of which ranks hold different values, which an exact function refuses.
 
-In its graph they count as the same on all ranks. After `scatter`, ``reduce(in_place=True)`` or `set_value` of one rank
-the master knows that they may not be, so the next call of an exact function that uses one looks. What else parts the
-ranks (a function that is not exact, ``w.set_value`` on the master) is found by `Function.compare`.
+In its graph they count as the same on all ranks. After `scatter`, ``reduce(in_place=True)`` or `set_value` of one rank,
+and after a call in which a rank without rows has updated nothing, the master knows that they may not be, so the next
+call of an exact function that uses one looks. Streams that all ranks have in common are not refused: the master's state
+is the serial program's, and is given to all. What else parts the ranks (updates from a rank's own rows, ``w.set_value``
+on the master) is found by `Function.compare`.
 """
 
 from __future__ import annotations
@@ -12,8 +14,15 @@ from typing import Any, Sequence
 from ..errors import ArgumentValueError
 from ..runtime.registry import SharedEntry
 from ..runtime.session import Session
+from .changes import entries_of
 from .held import held
 from .rounding import coarsest, deviation, pair
+
+
+def note_parted(session: Session, engine: Any, shareds: Sequence[Any]) -> None:
+    """Note that ranks may hold different values of variables that they have."""
+    for entry in entries_of(session, engine, shareds):
+        entry.parted = True
 
 
 def refuse_parted(function: Any, session: Session, entries: Sequence[SharedEntry]) -> None:
@@ -27,6 +36,9 @@ def refuse_parted(function: Any, session: Session, entries: Sequence[SharedEntry
     places = {id(function.engine.storage(shared)): i for i, shared in enumerate(function.get_shared())}
     for entry in entries:
         if not entry.parted:
+            continue
+        if function.engine.is_random(entry.reference()):
+            entry.known, entry.parted = None, False  # all ranks are given the master's
             continue
         (parts,) = held(session, [entry.number])
         for rank, part in enumerate(parts):

@@ -165,16 +165,18 @@ class Kept:
         The place at which they keep it; None if they do not.
     updates : list of str
         The variables that each rank updates by itself.
+    skips : bool
+        Whether ranks without rows make no call, while others do.
     command : Command, optional
         Sent from the second call on, if that is always the same.
     known : bool
         Whether all ranks have it: after a call in which nothing went wrong.
     """
 
-    __slots__ = ("plan", "place", "updates", "command", "known")
+    __slots__ = ("plan", "place", "updates", "skips", "command", "known")
 
     def __init__(self, plan: Plan, place: Optional[Tuple[int, int]], updates: Sequence[str]) -> None:
-        self.plan, self.place, self.updates = plan, place, updates
+        self.plan, self.place, self.updates, self.skips = plan, place, updates, plan.division.skips
         self.command: Optional[Command] = None
         self.known = False
 
@@ -190,7 +192,8 @@ class Plans:
     common : sequence of SharedEntry
         Those that must be the same on all ranks, because the function is exact.
     states : sequence of SharedEntry
-        Those that keep values of inputs, in which the master's counts if the program has changed it.
+        Those that keep values of inputs, and streams that all ranks have in common, in which the master's value counts
+        if the program has changed it.
     """
 
     def __init__(

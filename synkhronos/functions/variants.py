@@ -30,6 +30,7 @@ class Graph:
     """One compiled graph, as the ranks hold it."""
 
     common_streams: Sequence[Any] = ()  # its function was there first
+    own_streams: Sequence[Any] = ()
 
     def __init__(self, engine: Any, compiled: Any) -> None:
         self.engine, self.on_ranks = engine, engine.on_ranks(compiled)

@@ -60,10 +60,12 @@ class RandomStreams:
             return state, None
         return state, self.root if again else 0
 
-    def check(self, function: Any, find: Callable[[Any, Any], Any]) -> None:
-        """Refuse a function that draws the same numbers on all ranks from a stream that these hold, each its own.
+    def check(self, function: Any, functions: Iterable[Any], find: Callable[[Any, Any], Any]) -> None:
+        """Refuse a function if ranks draw the same numbers from a stream in some functions, and each its own in others.
 
-        ``find(engine, shared)`` returns the number of a variable that ranks hold, or None.
+        Those of the others are made by ranks that have rows, slice by slice: ranks draw from the stream unequally
+        often, and no longer have the same state. ``functions`` are all that the program has; ``find(engine, shared)``
+        returns the number of a variable that ranks hold, or None.
 
         Raises
         ------
@@ -71,14 +73,28 @@ class RandomStreams:
         """
         engine = function.engine
         common = [engine.identity(other) for other in self._common if engine.owns(other)]
-        for shared in function.common_streams if self.split else ():
+        for shared in function.common_streams:
             if find(engine, shared) is not None and engine.identity(shared) not in common:
                 raise ArgumentValueError(
                     f"function {function.name}",
                     "random streams of its own, for it is exact and draws what all rows have in common",
                     f"one from which another function draws, which the ranks were given before "
-                    f"({function.engine.label(shared)})",
+                    f"({engine.label(shared)})",
                     "build it before the first call of the other function, or give it another stream",
+                )
+        users = dict.fromkeys(common, "")  # functions that are gone have no name
+        for other in functions:
+            if other.engine is engine:
+                users.update({engine.identity(shared): f" {other.name}" for shared in other.common_streams})
+        for shared in function.own_streams:
+            user = users.get(engine.identity(shared))
+            if user is not None:
+                raise ArgumentValueError(
+                    f"function {function.name}",
+                    "random streams of its own, for its ranks draw from them as often as they have rows",
+                    f"one from which the exact function{user} draws what all rows have in common "
+                    f"({engine.label(shared)})",
+                    "build both with exact=True, or give it another stream",
                 )
 
     def undo(self, shared: Any) -> None:

@@ -121,7 +121,7 @@ class Replicator(Replicas):
             return
         self.session.check()  # before anything is moved: a command in progress may be using it
         for function in new:
-            self._streams.check(function, self.find)
+            self._streams.check(function, PROGRAM.functions, self.find)
         began = time.monotonic()
         errors = []
         for begin in range(0, len(new), FUNCTIONS_AT_A_TIME):

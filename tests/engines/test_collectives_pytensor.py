@@ -14,9 +14,13 @@ pytestmark = pytest.mark.pytensor
 pytensor = pytest.importorskip("pytensor")
 pt = pytest.importorskip("pytensor.tensor")
 
+from pytensor.compile.builders import OpFromGraph  # noqa: E402
 from pytensor.compile.debug.debugmode import DebugMode  # noqa: E402
 from pytensor.compile.mode import Mode  # noqa: E402
+from pytensor.graph.replace import vectorize_graph  # noqa: E402
 from pytensor.scan.utils import until  # noqa: E402
+from pytensor.tensor import optimize  # noqa: E402
+from pytensor.tensor.blockwise import Blockwise  # noqa: E402
 
 from synkhronos.engines.pytensor.engine import ENGINE  # noqa: E402
 
@@ -183,6 +187,29 @@ def test_debug_mode_is_refused():
     with refuses(ArgumentValueError, argument="mode", got="DebugMode"):
         ENGINE.collectives(snapshot([x], all_reduce(x), mode=mode), {x: 0})
     assert ENGINE.collectives(snapshot([x], x * 2, mode=mode), {x: 0}) is None
+
+
+def test_what_is_vectorized_or_minimized_is_refused():
+    """The functions inside were called outside of the call, in which they are the identity."""
+    x, rows, v = pt.dvector("x"), pt.dmatrix("rows"), pt.dscalar("v")
+    loss, shard = all_reduce(pt.sqr(x - v).mean()), ENGINE.shard(x * v, 0)
+    loop = scan(lambda row: all_reduce(row * v), sequences=[x])
+    inner = OpFromGraph([x, v], [loss])(x, v)
+    for hidden, op, argument in (
+        (vectorize_graph(loss, {x: rows}), "Blockwise{AllReduce{avg}", "all_reduce"),
+        (vectorize_graph(shard * 2, {x: rows}), "Blockwise{TakeShare", "shard"),
+        (Blockwise(inner.owner.op, signature="(n),()->()")(rows, v), "Blockwise", "all_reduce"),
+        (optimize.minimize_scalar(loss, v)[0], "MinimizeScalarOp", "all_reduce"),
+        (optimize.minimize_scalar(inner, v)[0], "MinimizeScalarOp", "all_reduce"),
+        (optimize.minimize_scalar(loop.sum(), v)[0], "MinimizeScalarOp", "all_reduce"),
+        (optimize.minimize_scalar(pt.sqr(shard).mean(), v)[0], "MinimizeScalarOp", "shard"),
+        (optimize.root_scalar(loss - 1, v)[0], "RootScalarOp", "all_reduce"),
+        (scan(lambda one: vectorize_graph(loss, {x: rows}).sum() + one, [x]), "Blockwise", "all_reduce"),
+    ):
+        with refuses(ArgumentValueError, argument, got=f"inside {op}"):
+            snapshot([x, v, rows], hidden)
+    best, _ = optimize.minimize_scalar(pt.sqr(all_reduce(x.mean()) - v), v)  # which PyTensor computes before
+    assert len(ENGINE.collectives(snapshot([x, v], [best, all_reduce(best)]), {x: 0}).ops) == 2
 
 
 def test_linkers_that_may_reorder_are_refused():

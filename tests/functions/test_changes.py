@@ -119,6 +119,22 @@ def test_what_as_theano_updates_is_told(small, told):
     assert len(told()) == 1
 
 
+@pytest.mark.parametrize("small", GRAPHS, indirect=True)
+def test_what_as_theano_updates_in_place_is_told(small, told):
+    from library import L, T
+
+    world, words = small
+    x, w, s = T.dvector("x"), L.shared(np.zeros(2), "w"), L.shared(np.zeros(2), "s")
+    f = synk.function([x], x.sum(), updates=[(w, w + 1), (s, s + x.sum())], exact=True, mode=L.full)
+    f(np.ones(world.n))
+    before = w.get_value(borrow=True)
+    f.as_theano(np.ones(1))
+    assert w.get_value(borrow=True) is before  # so nobody can see it
+    f(np.ones(world.n))
+    (text,) = told()
+    assert "w, s were changed on the master alone" in text, text
+
+
 @both_small
 def test_each_session_tells_it_anew(small, make_world, told):
     world, words = small

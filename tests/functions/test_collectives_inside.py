@@ -3,6 +3,7 @@
 Truth is the same function as the plain library, where a collective is the identity, called with all rows.
 """
 
+import pickle
 from collections import OrderedDict
 
 import numpy as np
@@ -196,6 +197,28 @@ def test_ranks_without_rows_make_common_updates_and_no_others(make_world):
     assert synk.gather(steps).tolist() == [2, 2, 2]
     assert synk.gather(mine).tolist() == [5, 2, 0]
     assert synk.gather(ours).tolist() == synk.gather(mixed).tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("again", [lambda f: f.copy().copy(), lambda f: pickle.loads(pickle.dumps(f.copy()))])
+def test_copies_of_copies_know_their_rows(make_world, again):
+    make_world("threads", 3, 0, engine=NAME)
+    x, mine, ours = T.dvector("x"), L.shared(0.0, "mine"), L.shared(0.0, "ours")
+    total = synk.ops.all_reduce(x.sum(), "sum")
+    f = again(synk.function([x], total, updates=[(mine, mine + x.sum()), (ours, ours + total)], **FAST))
+    of_f = {shared.name: shared for shared in f.get_shared()}
+    assert f([1.0, 2.0]) == 3.0  # rank 2 has none
+    assert synk.gather(of_f["mine"]).tolist() == [1, 2, 0]
+    assert synk.gather(of_f["ours"]).tolist() == [3, 3, 3]
+
+
+def test_a_copy_of_a_copy_swaps(threads):
+    x, w, v = T.dvector("x"), L.shared(2.0, "w"), L.shared(5.0, "v")
+    f = synk.function([x], synk.ops.all_reduce((x * w).mean()), updates=[(w, w + 1)], **FAST).copy()
+    (of_f,) = f.get_shared()
+    assert of_f is w
+    g = f.copy(swap={w: v})
+    assert g([1.0, 2.0, 6.0]) == 15.0 == g.copy(swap={v: w}).as_theano([1.0, 2.0, 6.0]) * 2.5
+    assert synk.gather(v).tolist() == [6, 6, 6] and w.get_value() == 3
 
 
 def state_of(value):

@@ -134,3 +134,86 @@ def test_beside_streams_of_another_engine(threads):
         function(*given)
     numbers = np.random.RandomState(1).random_sample(9)
     np.testing.assert_array_equal(f().reshape(3, 3)[0], numbers[3:6])  # rank 0 draws what the program alone would
+
+
+def common_and_own(streams, with_collective=False):
+    """Return an exact function, and one that is not, both of which draw from one stream, and the drawn variable."""
+    x, draw = T.dmatrix("x"), streams.uniform((3,))
+    more = [synk.ops.all_reduce(x.mean())] * with_collective
+    exact = synk.function([x], x.sum(axis=0) + draw, name="exact", exact=True, **FAST)
+    own = synk.function([x], [(draw.sum() + x.sum(), "avg"), *more], name="own", **FAST)
+    return exact, own, L.function([x], x.sum(axis=0) + draw, **FAST)
+
+
+@pytest.mark.parametrize("random", ["split", "same"])
+@pytest.mark.parametrize("with_collective", [False, True])
+def test_one_stream_in_an_exact_function_and_in_another(make_world, random, with_collective):
+    """In the other a rank without rows, or with fewer slices, draws less often; the exact one cannot see that."""
+    make_world("threads", 3, 1, engine=NAME, random=random)
+    f, own, _ = common_and_own(streams_of(7), with_collective)
+    serial = common_and_own(streams_of(7))[2]
+    np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
+    with refuses(ValueError, "function own", "streams of its own", "exact function exact draws", "exact=True"):
+        own(rows(1))
+    np.testing.assert_allclose(f(rows(2)), serial(rows(2)))
+    synk.close()
+    make_world("threads", 3, 1, engine=NAME, random=random)
+    with refuses(ValueError, "function own"):  # before the first call of the exact one, too
+        own(rows(1))
+    np.testing.assert_allclose(f(rows(2)), serial(rows(2)))
+
+
+@pytest.mark.parametrize("mode", [L.quick, L.full], ids=["another object", "in place"])
+def test_what_the_master_draws_alone_is_drawn(world, mode):
+    """As in the serial program, in which it is the same function."""
+    streams, x = [streams_of(7), streams_of(7)], T.dmatrix("x")
+    f, serial = (
+        make([x], x.sum(axis=0) + stream.uniform((3,)), mode=mode, **options)
+        for make, stream, options in zip((synk.function, L.function), streams, ({"exact": True}, {}))
+    )
+    (state,) = L.states(streams[0])
+    for call in (f, f.as_theano, f, f.as_theano, f.as_theano, f):
+        np.testing.assert_allclose(call(rows(7)), serial(rows(7)))
+        if call is f:
+            after = [synk.get_value(rank, state) for rank in range(world.n)]
+            assert all(state_of(one) == state_of(after[0]) for one in after)
+    serial(rows(7))
+    state.set_value(L.states(streams[1])[0].get_value())  # what the program puts there counts, too
+    np.testing.assert_allclose(f(rows(1)), serial(rows(1)))
+    np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
+    before = synk.get_value(world.root, state)
+    f(rows(7)), serial(rows(7))
+    if world.n > 1:
+        synk.set_value((world.root + 1) % world.n, state, before)  # of one rank; then of all
+    np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
+    for rank in range(world.n):
+        synk.set_value(rank, state, before)
+    L.states(streams[1])[0].set_value(before)
+    np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
+
+
+def state_of(value):
+    """Return what can be compared of a random state."""
+    return str(value.bit_generator.state) if isinstance(value, np.random.Generator) else value.tolist()
+
+
+def test_exact_functions_that_draw_from_one_stream(world):
+    def build(make, **options):
+        x, draw = T.dmatrix("x"), streams_of(7).uniform((3,))
+        return [make([x], output, **options, **FAST) for output in (x.sum(axis=0) + draw, x.sum() * draw.sum())]
+
+    for i, n in enumerate([7, 1, 2, 7, 4]):
+        if i == 0:
+            ours, plain = build(synk.function, exact=True), build(L.function)
+        np.testing.assert_allclose(ours[i % 2](rows(n)), plain[i % 2](rows(n)))
+
+
+@pytest.mark.parametrize("random", ["split", "same"])
+def test_a_stream_from_which_ranks_have_drawn_each_by_itself_is_refused(make_world, random):
+    make_world("threads", 3, 1, engine=NAME, random=random)
+    x, draw = T.dmatrix("x"), streams_of(7).uniform((3,))
+    own = synk.function([x], (draw.sum() + x.sum(), "avg"), name="own", **FAST)
+    own(rows(1))
+    late = synk.function([x], x.sum(axis=0) + draw, name="late", exact=True, **FAST)
+    with refuses(ValueError, "function late", "streams of its own"):
+        late(rows(7))

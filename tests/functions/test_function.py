@@ -462,3 +462,20 @@ def test_free_reaches_all_ranks(one, words):
     synk.close()
     f.free()
     assert f.as_theano(ROWS) == 105
+
+
+def test_free_keeps_the_values_of_the_program(one, words):
+    x, w, total = T.dvector("x"), L.shared(np.arange(3.0), "w"), L.shared(0.0, "total")
+    a, s = T.dscalar("a"), T.dscalar("s")
+    kept = [L.In(a, value=10.0), L.In(s, value=1.0, update=s + 1)] if IS_THEANO else []
+    mode = L.Mode(L.VMLinker(use_cloop=False, allow_gc=False), None)
+    output = (x * w.sum() + (a + s if IS_THEANO else 11.0), "gather")
+    f = words.function([x], output, bcast_inputs=kept, updates=[(total, total + w.max())], mode=mode)
+    for i in range(3):
+        np.testing.assert_allclose(f(ROWS), ROWS * 3 + 11 + i * IS_THEANO)
+        f.free()
+        np.testing.assert_array_equal(w.get_value(), [0, 1, 2])
+        assert one.values(total) == [2.0 * (i + 1)] * 2
+    synk.close()
+    f.free()
+    np.testing.assert_allclose(f.as_theano(ROWS), ROWS * 3 + 11 + 3 * IS_THEANO)

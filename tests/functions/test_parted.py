@@ -73,3 +73,21 @@ def test_collectives_that_leave_all_the_same(world, program):
     synk.reduce(w, in_place=True, op="sum")
     with refuses(ValueError, "shared variable w"):
         f(np.ones(5))
+
+
+@pytest.mark.parametrize("in_steps", [False, True])
+def test_updates_that_a_rank_without_rows_has_not_made(world, in_steps):
+    """By a function that is not exact: such a rank makes no call."""
+    x, count = T.dvector("x"), L.shared(0.0, "count")
+    own = synk.function([x], x.sum(), updates=[(count, count + 1)], exact=False, **FAST)
+    f = synk.function([x], x.sum() * count, exact=True, name="f", **FAST)
+    own(np.ones(world.n)), own.steps(np.ones(world.n), n_steps=2)
+    assert f(np.ones(5)) == 15
+    if in_steps:
+        own.steps(np.ones(world.n), batches=[slice(world.n), slice(0, 1)])
+    else:
+        own(np.ones(1))
+    with refuses(ValueError, "shared variable count", "because function f is exact", "on the master"):
+        f(np.ones(5))
+    synk.broadcast(count)
+    assert f(np.ones(5)) == 5 * (5.0 if in_steps else 4.0)

@@ -458,3 +458,21 @@ def test_one_rank_leaves_variables_where_they_are(make_world, words):
     synk.all_reduce(w, op="sum")
     f()
     assert w.get_value().tolist() == [2.0] * 5
+
+
+@pytest.mark.parametrize("before", ["as_theano", "replaced", "compare", "nothing"])
+def test_defaults_of_an_exact_function(ranks, words, before):
+    x, a, b = T.dvector("x"), T.dscalar("a"), T.dscalar()
+    f = words.function([x], a * x.sum() + b, bcast_inputs=[L.In(a, value=2.0), L.In(b, value=1.0)], exact=True)
+    first = 2 * X.sum() + 1
+    if before == "as_theano":
+        assert f.as_theano(X) == first
+    elif before == "replaced":
+        f[a] = 3.0
+        first = 3 * X.sum() + 1
+    elif before == "compare":
+        found = f.compare(X)
+        assert bool(found) and found.results == first
+    assert f(X) == first  # what is replaced is for one call
+    for again in (f, f.copy(), pickle.loads(pickle.dumps(f))):
+        assert again(X) == 2 * X.sum() + 1 and again(X, a=0.0) == 1 and again(X, 0.0, 5.0) == 5

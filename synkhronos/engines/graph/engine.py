@@ -293,6 +293,9 @@ class GraphEngine(Engine):
             copied = compiled.copy(**kwargs)
         finally:
             news, ins[:] = list(ins), kept
+        for old, new in zip(kept, copied.maker.inputs):
+            # As PyTensor does. Theano means to, but assigns to `vairable`, which leaves those of the graph's clone.
+            new.variable = swap.get(old.variable, old.variable)
         for old, new in zip(kept, news):
             if states.state_of(old) is not None and states.state_of(new) is not None:
                 swap.setdefault(old.state, new.state)

@@ -39,6 +39,7 @@ from ..graph.snapshot import Snapshot
 from . import jax_functions, jit, pickling_repairs, profiles, repairs, scans
 from .classes import CLASSES, is_sparse
 from .formulas import with_formulas
+from .hidden import refuse_hidden
 from .lengths import LENGTHS
 from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
@@ -172,6 +173,13 @@ class PyTensorEngine(GraphEngine):
         return profiles.merge(compiled, counts)
 
     # -- collectives inside functions ----------------------------------------------------------------------------
+
+    def snapshot(
+        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
+    ) -> Snapshot:
+        found = super().snapshot(inputs, outputs, updates, givens, **kwargs)
+        refuse_hidden(found.expressions())
+        return found
 
     def collectives(self, snapshot: Snapshot, scattered: Mapping[Any, int]) -> Optional[Collectives]:
         if jax_functions.is_jax(snapshot.settings["mode"].linker) and snapshot.is_joint(self.library):

@@ -119,11 +119,21 @@ class TheanoEngine(GraphEngine):
     # -- functions -----------------------------------------------------------------------------------------------
 
     def default(self, compiled: Any, given: Input) -> Any:
-        position = next(i for i, one in enumerate(compiled.maker.inputs) if one is given.spec)
-        container = compiled.input_storage[position]  # (the finder of a copy has other variables)
+        container = compiled.container[given.variable]  # the variable is the same in all graphs of the function
         value = container.value
         container.value = given.default  # what f[input] = value has put there is for one call
         return value
+
+    def free(self, compiled: Any) -> None:
+        # Theano empties all storages, also those of shared variables, of states and of defaults.
+        held = [
+            (container.storage, container.storage[0])
+            for given, container in zip(compiled.maker.inputs, compiled.input_storage)
+            if given.implicit or given.value is not None
+        ]
+        super().free(compiled)
+        for storage, value in held:
+            storage[0] = value
 
     def some_results(self, compiled: Any, args: Sequence[Any], subset: List[int]) -> List[Any]:
         if not isinstance(compiled.fn, self.lazy_linkers):
