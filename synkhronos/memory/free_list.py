@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from math import inf
 from typing import Iterator, List, Optional, Tuple
 
 
@@ -26,12 +27,11 @@ class FreeList:
     """
 
     def __init__(self, size: int) -> None:
-        self._starts: List[int] = [0]
-        self._stops: List[int] = [size]
+        self._ranges: List[Tuple[int, int]] = [(0, size)]
 
     def __iter__(self) -> Iterator[Tuple[int, int]]:
         """Iterate over the free ranges as ``(start, stop)``, lowest first."""
-        return iter(list(zip(self._starts, self._stops)))
+        return iter(list(self._ranges))
 
     def take(self, size: int) -> Optional[int]:
         """Take `size` out of the lowest range that is long enough (first fit, so that the window stays compact).
@@ -46,12 +46,9 @@ class FreeList:
         int or None
             Where it starts; None if no range is long enough.
         """
-        for index, (start, stop) in enumerate(zip(self._starts, self._stops)):
+        for index, (start, stop) in enumerate(self._ranges):
             if stop - start >= size:
-                if stop - start == size:
-                    del self._starts[index], self._stops[index]
-                else:
-                    self._starts[index] = start + size
+                self._replace(index, index + 1, (start + size, stop))
                 return start
         return None
 
@@ -67,13 +64,11 @@ class FreeList:
         ValueError
             Some of it is taken, or it is not in the window.
         """
-        index = bisect_right(self._starts, start) - 1
-        if index < 0 or self._stops[index] < start + size:
+        index = bisect_right(self._ranges, (start, inf)) - 1
+        if index < 0 or self._ranges[index][1] < start + size:
             raise ValueError(f"the range of {size} from {start} on is not free")
-        low, high = self._starts[index], self._stops[index]
-        pieces = [(low, start), (start + size, high)]
-        self._starts[index : index + 1] = [begin for begin, end in pieces if begin < end]
-        self._stops[index : index + 1] = [end for begin, end in pieces if begin < end]
+        low, high = self._ranges[index]
+        self._replace(index, index + 1, (low, start), (start + size, high))
 
     def give(self, start: int, size: int) -> Tuple[int, int]:
         """Give a taken range back and join it with the free ranges that it touches.
@@ -89,14 +84,16 @@ class FreeList:
             Start and stop of the free range that it is now part of.
         """
         low, high = start, start + size
-        index = bisect_right(self._starts, start)
-        if index < len(self._starts) and self._starts[index] == high:
-            high = self._stops[index]
-            del self._starts[index], self._stops[index]
-        if index > 0 and self._stops[index - 1] == low:
-            low = self._starts[index - 1]
-            self._stops[index - 1] = high
-        else:
-            self._starts.insert(index, low)
-            self._stops.insert(index, high)
+        first = last = bisect_right(self._ranges, (start, inf))
+        if last < len(self._ranges) and self._ranges[last][0] == high:
+            high = self._ranges[last][1]
+            last += 1
+        if first > 0 and self._ranges[first - 1][1] == low:
+            first -= 1
+            low = self._ranges[first][0]
+        self._replace(first, last, (low, high))
         return low, high
+
+    def _replace(self, first: int, last: int, *ranges: Tuple[int, int]) -> None:
+        """Put other ranges, those that are not empty, in the place of some: in one step, as Ctrl-C may come at any."""
+        self._ranges[first:last] = [each for each in ranges if each[0] < each[1]]

@@ -148,6 +148,8 @@ class Fetcher:
         block.bridge.release()
         while abs(block.fetch_done[rank]) < asked:
             block.fetched[rank].wait(self._look, self._barrier.policy)
+            if abs(block.fetch_done[rank]) < asked:  # it was woken because the command is given up
+                self._look()
         if block.fetch_done[rank] < 0:
             raise SynkhronosError(bytes(block.fetch_slots[rank]).split(b"\0")[0].decode(errors="replace"))
 

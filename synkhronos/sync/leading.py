@@ -258,8 +258,11 @@ class Leader(Leading):
         for rank, number in list(finished.items()):
             if is_due(block, self._promised[rank], number):  # the root has its answer
                 self._finished[rank] = finished.pop(rank)
-        if not is_overdue and not (is_whole(arrived, block.arrived, near) and is_whole(finished, block.finished, near)):
-            return
+        if not is_overdue:
+            if not is_whole(finished, block.finished, near):
+                finished = {}
+            if not finished and not is_whole(arrived, block.arrived, near):
+                return  # (those that have answered do not come to a barrier any more)
         for number in sorted(set(arrived.values())):
             ranks = [rank for rank in arrived if arrived[rank] == number]
             notices = {rank: self.notice_of(rank, number) for rank in ranks}

@@ -1,6 +1,7 @@
 """The free list against a model: one flag per byte."""
 
 import random
+import sys
 
 import pytest
 
@@ -64,3 +65,50 @@ def test_takes_ranges_that_are_named(seed):
             free.take_at(start, length)
             flags[start : start + length] = [True] * length
         assert list(free) == runs(flags)
+
+
+@pytest.mark.parametrize("what", ["take", "take all of a range", "take at", "give", "give between", "give alone"])
+def test_an_interrupt_between_any_two_steps_takes_or_gives_or_does_neither(what):
+    """No range that is used may become free: it would be used twice."""
+    made = {
+        "take": ([], lambda free: free.take(10)),
+        "take all of a range": ([(0, 10), (20, 80)], lambda free: free.take(10)),
+        "take at": ([], lambda free: free.take_at(30, 10)),
+        "give": ([(0, 50)], lambda free: free.give(0, 50)),
+        "give between": ([(20, 10)], lambda free: free.give(20, 10)),
+        "give alone": ([(0, 100)], lambda free: free.give(30, 10)),
+    }
+    taken, change = made[what]
+    if what == "take all of a range":
+        taken = [(10, 90)]
+    for step in range(1, 500):
+        free, left = FreeList(100), step
+        for start, size in taken:
+            free.take_at(start, size)
+        before = list(free)
+
+        def trace(frame, event, argument):
+            nonlocal left
+            if frame.f_code.co_filename.endswith("free_list.py"):
+                frame.f_trace_opcodes = True
+                if event == "opcode":
+                    left -= 1
+                    if not left:
+                        raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            change(free)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        after = FreeList(100)
+        for start, size in taken:
+            after.take_at(start, size)
+        change(after)
+        assert list(free) in (before, list(after))
+        if left > 0:
+            break
+    assert 5 < step < 499

@@ -1,6 +1,7 @@
 """Sessions over several hosts, which are processes of this machine: what fails there is told here, and nothing hangs."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -501,6 +502,32 @@ def test_ctrl_c(session):
     finally:
         signal.signal(signal.SIGALRM, before)
     assert len(everywhere(session)) == 4
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of finalizers that it comes in
+def test_ctrl_c_at_any_moment_of_a_collective(world):
+    """The session goes on, and all ranks have the old values or all the new ones."""
+    variables, choices = world.shareds([np.zeros(100), np.zeros(3000)]), random.Random(7)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for i in range(100):
+            variable = variables[i % 2]
+            old = [np.full(variable.get_value().shape, choices.uniform(-9, 9)) for _ in range(4)]
+            world.set_values(variable, old)
+            with pytest.raises(KeyboardInterrupt):
+                # (again, if it comes in a finalizer, where Python forgets it)
+                signal.setitimer(signal.ITIMER_REAL, choices.uniform(1e-5, 2e-3), 1.0)
+                synk.all_reduce(variable)
+                synk.all_reduce(variable, "max")
+                while True:
+                    time.sleep(0.01)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            values = world.values(variable)
+            if not all(np.array_equal(value, each) for value, each in zip(values, old)):
+                np.testing.assert_allclose(values, [np.mean(old, axis=0)] * 4, rtol=1e-12)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_fork_counts_ranks_per_host():

@@ -91,7 +91,7 @@ def test_failed_start_leaves_nothing(monkeypatch):
     before = len(os.listdir("/proc/self/fd"))
     for name in ("Session", "MasterAffinity", "RankConfig", "nameless_file"):
         with monkeypatch.context() as patch:
-            patch.setattr(program, name, lambda *_: 1 / 0)
+            patch.setattr(program, name, lambda *_, **__: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 PROGRAM.open(3, 0)
         assert PROGRAM.session is None

@@ -188,6 +188,21 @@ def test_what_is_incomplete_is_told_when_it_is_overdue(make):
     assert (block.arrived[1], block.finished[2]) == (FIRST, 1) and world.answer_of(2) == b"an error"
 
 
+def test_answers_of_a_host_are_told_though_not_all_have_come_as_far(make):
+    """As after a command that was given up."""
+    world = make(1, 2)
+    world.command(1)
+    world.arrive(1, FIRST)
+    world.answer(1, 1, b"given up")
+    world.leaders_hear()
+    until(world.root.receive)
+    assert world.blocks[0].finished[1] == 0
+    world.answer(2, 1, b"given up")
+    world.leaders_hear()
+    until(world.root.receive)
+    assert [world.blocks[0].finished[rank] for rank in (1, 2)] == [1, 1]
+
+
 def test_what_ranks_of_a_host_that_live_have_reached_is_told(make):
     world = make(1, 2)
     world.command(1)

@@ -50,6 +50,7 @@ class StandIn(Copying):
             self.requests.look_at_aborted()
             for line in self.lines:
                 line.send("aborted", aborted, decided, self.requests.next_reduction)
+            self.wake(self.hosts.near)  # who waits for what it has asked for
         return False
 
     # -- what other hosts say ------------------------------------------------------------------------------------
