@@ -7,9 +7,9 @@
     master, local ranks <-- control block --> bridge           deputy <-- control block --> ranks of host 1
                                               `StandIn` <=wire=> `Deputy`
 
-The *bridge* plays all ranks of other hosts in the master's control block; a *deputy*, the process that was started on
-another host, plays the root in that host's. Both copy what others write there, and know nothing of what commands do:
-`sync.barrier` and `runtime.channel` are the same as on one host.
+The *bridge* is a process of the first host; a *deputy* is in the process that was started on another host. They copy
+between the control blocks of their hosts whatever may happen at any time, and know nothing of what commands do:
+`sync.leading`, by which ranks tell each other of commands and barriers, is faster and knows as little.
 
 ===============  ====================================================================================================
 ``environment``  who this process is among those that an MPI launcher started, before MPI is imported
@@ -20,7 +20,7 @@ another host, plays the root in that host's. Both copy what others write there, 
 ``loop``         how the processes that speak for hosts wait: in one thread, for all at once
 ``copying``      what both ends do: copy between a control block and the wire
 ``requests``     what ranks ask of other hosts: memory, and reductions
-``stand_in``     the bridge's end: of the master's control block
+``stand_in``     the bridge's end, at the master's control block
 ``deputy``       the other hosts' end: starts their ranks
 ``bridge``       the bridge as a process, and the master's side of it
 ``launcher``     starts the ranks of a session: those of this host by the keeper, others through the bridge
