@@ -20,7 +20,7 @@ The rank may still be busy with the end of that command when the next one comes;
 from __future__ import annotations
 
 import pickle
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Dict, Iterable, Optional
 
 from ..memory import messages
 from ..memory.attach import PoolMap
@@ -31,6 +31,9 @@ from ..sync.leading import Leader, Leading
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from .command import Envelope
+
+#: Frozen commands that a rank keeps, and the bytes of each, at most.
+MAX_FROZEN, FROZEN_BYTES = 16, 4096
 
 
 class MasterEnd:
@@ -108,6 +111,7 @@ class RankEnd:
         self.block, self.rank, self.pool, self.pools, self.policy = block, rank, pool, pools, policy
         self._printed = printed  # returns how many bytes this rank has printed, if they have to come from another host
         self._leader = leading if isinstance(leading, Leader) else None
+        self._frozen: Dict[bytes, Envelope] = {}
         self._keep: Any = None
 
     def is_called(self) -> bool:
@@ -130,9 +134,24 @@ class RankEnd:
 
     @point("channel")
     def read(self) -> Envelope:
-        """Return the command; whatever unpickling it raises comes out."""
+        """Return the command; whatever unpickling it raises comes out.
+
+        Hot commands come again and again. Key: the bytes of a frozen command. Reused: its envelope. Nothing makes it
+        invalid (see `Command.freeze`); beyond `MAX_FROZEN` the oldest is dropped.
+        """
         length, slot = self.block.command_length, self.block.command_slot
-        envelope: Envelope = pickle.loads(messages.get(length, slot, self.pools))
+        if not 0 <= length <= FROZEN_BYTES:
+            envelope: Envelope = pickle.loads(messages.get(length, slot, self.pools))
+            return envelope
+        payload = bytes(slot[:length])
+        known = self._frozen.get(payload)
+        if known is not None:
+            return known
+        envelope = pickle.loads(payload)
+        if envelope.is_frozen:
+            self._frozen[payload] = envelope
+            if len(self._frozen) > MAX_FROZEN:
+                del self._frozen[next(iter(self._frozen))]
         return envelope
 
     @point("channel")

@@ -107,8 +107,8 @@ class Command(ABC):
         return ()
 
     def freeze(self) -> None:
-        """Pickle the command now, because it will be run again and again."""
-        self.frozen = pickle.dumps(Envelope((), self), pickle.HIGHEST_PROTOCOL)
+        """Pickle the command now, because it will be run again and again: on every rank, as here, the same object."""
+        self.frozen = pickle.dumps(Envelope((), self, is_frozen=True), pickle.HIGHEST_PROTOCOL)
 
     def __getstate__(self) -> Dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "frozen"}
@@ -124,11 +124,14 @@ class Envelope(NamedTuple):
     command : Command
     enclosed : sequence of (Handle, bytes)
         What the command reads of the program's memory, if that is little and there are other hosts.
+    is_frozen : bool
+        Whether the same envelope may come again and again.
     """
 
     forget: Sequence[Tuple[str, int]]
     command: Command
     enclosed: Sequence[Tuple[Handle, bytes]] = ()
+    is_frozen: bool = False
 
 
 class Answer(NamedTuple):

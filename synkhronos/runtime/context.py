@@ -98,6 +98,7 @@ class RankContext:
         self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None
         self._promised = 0
+        self._nothing = encode(Answer(self.rank))
         self._tried: List[Tuple[int, Callable[[], object]]] = []
 
     @classmethod
@@ -317,7 +318,7 @@ class RankContext:
         """
         number = self.barrier.current + 2
         if self.promises is not None:
-            self.promises(number, encode(Answer(self.rank, result)))
+            self.promises(number, self._nothing if result is None else encode(Answer(self.rank, result)))
         else:  # the root
             self.barrier.block.promised[self.rank] = number
 

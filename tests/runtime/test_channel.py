@@ -10,7 +10,8 @@ from synkhronos.errors import SharedMemoryError
 from synkhronos.launchers.processes.rank_main import fatal_error, record_fatal_error
 from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.pool import Pool
-from synkhronos.runtime.channel import MasterEnd, RankEnd
+from synkhronos.runtime.channel import FROZEN_BYTES, MAX_FROZEN, MasterEnd, RankEnd
+from synkhronos.runtime.command import Command, Envelope
 from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, ControlBlock
 from synkhronos.sync.semaphore import WaitPolicy
 
@@ -43,15 +44,59 @@ def never():
 @pytest.mark.parametrize("length", [0, 10, ANSWER_BYTES, COMMAND_BYTES - 50, COMMAND_BYTES, 1 << 20])
 def test_there_and_back(channel, length):
     for number in (1, 2, 9):
-        channel.master.send(number, pickle.dumps(("command", b"c" * length)))
+        channel.master.send(number, pickle.dumps(Envelope((), ("command", b"c" * length))))
         for rank, end in channel.ends.items():
             assert end.wait(never) == number
-            assert end.read() == ("command", b"c" * length)
+            assert end.read().command == ("command", b"c" * length)
             end.send(number, pickle.dumps((rank, b"a" * length)))
         for rank in channel.ends:
             channel.master.wait(rank, number, never)
             assert channel.master.read(rank) == (rank, b"a" * length)
     assert channel.pools[1].used <= length + 1000  # long messages go with the next one
+
+
+class Hot(Command):
+    """A command that may be run again and again."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def run(self, context):
+        raise NotImplementedError
+
+
+def read(channel, payload):
+    """Return what a rank makes of a command."""
+    number = channel.block.command_number + 1
+    channel.master.send(number, payload)
+    assert channel.ends[0].wait(never) == number
+    envelope = channel.ends[0].read()
+    channel.ends[0].send(number, pickle.dumps(None))
+    return envelope
+
+
+def test_a_frozen_command_is_unpickled_once(channel):
+    hot, other = Hot("a"), Hot("b")
+    for command in (hot, other):
+        command.freeze()
+    first, second = read(channel, hot.frozen), read(channel, other.frozen)
+    assert (first.command.words, second.command.words) == ("a", "b")
+    read(channel, pickle.dumps(Envelope((), Hot("a"))))
+    assert read(channel, hot.frozen) is first and read(channel, other.frozen) is second
+
+
+def test_another_command_is_unpickled(channel):
+    plain = pickle.dumps(Envelope((), Hot("a")))
+    assert read(channel, plain) is not read(channel, plain)  # it is not frozen
+    long = Hot("x" * FROZEN_BYTES)
+    long.freeze()
+    assert read(channel, long.frozen) is not read(channel, long.frozen)
+    many = [Hot(i) for i in range(MAX_FROZEN + 1)]
+    for command in many:
+        command.freeze()
+    found = [read(channel, command.frozen) for command in many]
+    assert read(channel, many[1].frozen) is found[1] and read(channel, many[0].frozen) is not found[0]
+    assert read(channel, many[0].frozen).command.words == 0
 
 
 def test_waits_for_the_command(channel):

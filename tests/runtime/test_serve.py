@@ -47,7 +47,7 @@ class Channel:
             command if isinstance(command, bytes) else pickle.dumps(Envelope(["thing"], command))
             for command in commands
         ]
-        self.answers, self.number, self.full = [], 0, set(full)
+        self.answers, self.number, self.full, self.has_ended = [], 0, set(full), False
         self.answered, self.finished = answered, []
 
     def wait(self, watch):
@@ -56,6 +56,9 @@ class Channel:
 
     def read(self):
         return pickle.loads(self.payloads[self.number - 1])
+
+    def end(self, watch):
+        self.has_ended = True
 
     def has_answered(self, number):
         return number in self.answered
@@ -77,7 +80,7 @@ UNPICKLABLE = pickle.dumps(Envelope(["thing"], Say(1))).replace(b"Say", b"Gon")
 def test_serves_until_stop():
     channel, context = Channel(Say(5), Start(), Say(np.arange(3)), Stop(), Say(6)), Context()
     serve(context, channel, None)
-    assert [answer.rank for answer in channel.answers] == [1] * 4
+    assert [answer.rank for answer in channel.answers] == [1] * 4 and channel.has_ended
     assert channel.answers[0].result == 5 and channel.answers[1].result is None
     assert np.array_equal(channel.answers[2].result, np.arange(3))
     assert context.log == [1, "thing", 2, "thing", 3, "thing", 4, "thing"]
