@@ -43,8 +43,9 @@ from .transfer import Receiving, Sending, Transfer
 
 logger = logging.getLogger("synkhronos")
 
-#: The size of messages of a transfer, and about that of chunks of a reduction.
-CHUNK_BYTES = 1 << 20
+#: The size of messages of a transfer, and about that of chunks of a reduction; chunks of many hosts are larger, so that
+#: the pieces of each do not get smaller than those of four.
+CHUNK_BYTES, LEAST_PIECE_BYTES = 1 << 18, 1 << 16
 
 #: The largest tag that every MPI has.
 LEAST_LAST_TAG = 32767
@@ -63,6 +64,17 @@ MAX_LEFT_OVER_PAUSE_S = 0.05
 LOSS_TIMEOUT_S = 6.0
 
 
+def chunk_bytes_of(hosts: int) -> int:
+    """Return about how many bytes a chunk of a reduction has over so many hosts.
+
+    Examples
+    --------
+    >>> [chunk_bytes_of(hosts) >> 10 for hosts in (2, 4, 8, 64)]
+    [256, 256, 512, 4096]
+    """
+    return max(CHUNK_BYTES, hosts * LEAST_PIECE_BYTES)
+
+
 class Courier:
     """Carries bulk data between hosts; its methods may be called from any thread, and return at once.
 
@@ -73,8 +85,8 @@ class Courier:
         ``Isend``, ``Irecv``, ``Improbe`` and ``Ibarrier``; requests with ``Cancel`` and the class method ``Testsome``.
     last_tag : int
         The largest tag: ``comm.Get_attr(MPI.TAG_UB)``. The same on all hosts, as is the next.
-    chunk_bytes : int
-        The size of messages.
+    chunk_bytes : int, optional
+        The size of messages; that of `chunk_bytes_of` by default.
 
     Attributes
     ----------
@@ -83,11 +95,11 @@ class Courier:
     last_tag : int
     """
 
-    def __init__(self, comm: Any, last_tag: int = LEAST_LAST_TAG, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, comm: Any, last_tag: int = LEAST_LAST_TAG, chunk_bytes: Optional[int] = None) -> None:
         self.host: int = comm.Get_rank()
         self.hosts: int = comm.Get_size()
-        self.last_tag, self._chunk_bytes = last_tag, chunk_bytes
-        self._progress = Progress(comm, last_tag, largest_message(chunk_bytes, self.hosts))
+        self.last_tag, self._chunk_bytes = last_tag, chunk_bytes or chunk_bytes_of(self.hosts)
+        self._progress = Progress(comm, last_tag, largest_message(self._chunk_bytes, self.hosts))
         self._orders: queue.SimpleQueue[Tuple[Callable[[], None], Ticket]] = queue.SimpleQueue()
         self._lock = threading.Lock()  # no order is given after the thread has taken the last one
         self._ended: Optional[BaseException] = None
