@@ -9,7 +9,8 @@
     MPI           non-blocking requests straight out of, and into, shared memory
 
 While nothing is under way the thread sleeps on its queue. Else it tests its requests: a few times at once after
-something has happened, then after pauses of a fraction of the time for which nothing has. In MPI, in what reduces and
+something has happened, then after pauses of a fraction of the time that it usually takes until something does, or for
+which nothing has. In MPI, in what reduces and
 in its pauses it does without the GIL, so that other threads of the process get their turn.
 
 If MPI fails, nothing is known of any request. As a rule another host was lost, of which others learn by their
@@ -38,6 +39,7 @@ from numpy.typing import NDArray
 from ...errors import ArgumentValueError, StateError
 from .all_reduce import AllReduce, Reduction, largest_message
 from .operation import Cancelled, Done, Farewell, Operation, Ticket
+from .pauses import Pauses
 from .progress import Progress
 from .transfer import Receiving, Sending, Transfer
 
@@ -50,12 +52,8 @@ CHUNK_BYTES, LEAST_PIECE_BYTES = 1 << 18, 1 << 16
 #: The largest tag that every MPI has.
 LEAST_LAST_TAG = 32767
 
-#: Tests without a pause after something has happened.
-QUICK_TESTS = 5
-
-#: Pauses between tests last this part of the time for which nothing has happened, within these limits.
-PAUSE_PART = 1 / 16
-MIN_PAUSE_S, MAX_PAUSE_S = 50e-6, 5e-3
+#: The longest pause between tests.
+MAX_PAUSE_S = 5e-3
 
 #: The longest pause if only messages are left that the other side has cancelled.
 MAX_LEFT_OVER_PAUSE_S = 0.05
@@ -237,19 +235,18 @@ class Courier:
         progress = self._progress
         end: BaseException = Cancelled("the courier was closed")
         try:
-            quiet, since = 0, 0.0  # tests that have found nothing, and since when
+            pauses = Pauses()
             while not self._closing or progress.operations:
                 if self._farewell is not None and not self._farewell.ticket.is_over():
                     progress.take_leave(self._farewell)
                 if not progress.requests:
                     self._take_order(None)
-                    quiet = 0
+                    pauses.begin_again()
                     continue
-                quiet = 0 if progress.test() else quiet + 1
-                if quiet <= 1:
-                    since = time.perf_counter()
-                if self._take_order(0.0 if quiet <= QUICK_TESTS else self._pause(time.perf_counter() - since)):
-                    quiet = 0
+                has_found = progress.test()
+                most = MAX_PAUSE_S if progress.operations else MAX_LEFT_OVER_PAUSE_S
+                if self._take_order(pauses.after_test(has_found, time.perf_counter(), most)):
+                    pauses.begin_again()
         except BaseException as error:
             end = error
             progress.use_no_more()
@@ -263,10 +260,6 @@ class Courier:
         progress.abandon(end)
         while not self._orders.empty():
             self._orders.get()[1].finish(end)
-
-    def _pause(self, idle: float) -> float:
-        most = MAX_PAUSE_S if self._progress.operations else MAX_LEFT_OVER_PAUSE_S
-        return max(MIN_PAUSE_S, min(idle * PAUSE_PART, most))
 
     def _take_order(self, pause: Optional[float]) -> bool:
         """Do what a caller wants, waiting for it for so long (None: for ever); return whether there was anything."""
