@@ -8,8 +8,8 @@
 
 The first two are *Theano-MPI's case*: the convolutional network of demos/lasagne_mnist, an epoch in one command, all
 steps averaging the gradients. The others are *DASO's case*: a network of one hidden layer, trained by a rule for some
-epochs from the same values, with the part of the test digits that it gets right. The digits are constant: they lie on
-both hosts, as those of plain Theano do, and no rows travel with the steps.
+epochs from the same values, with the part of the test digits that it gets right. In the first the digits are constant:
+they lie on both hosts, as those of plain Theano do, and no rows travel with the steps.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def by_rule(way, repeats, epochs):
         of_all, of_each, _, accuracy_fn = demo.build(UNITS, RATE_OF_LEARNING, 0)
         groups = [list(host.ranks) for host in synk.hosts()]
         make = functools.partial(rules.DASO, of_each, groups=groups, epochs=epochs, warm_up=0, cool_down=0)
-        X, Y = (synk.data(array, constant=True) for array in (digits.X_train, digits.y_train))
+        X, Y = synk.data(digits.X_train), synk.data(digits.y_train)
         X_test = np.concatenate([digits.X_valid, digits.X_test])
         Y_test = np.concatenate([digits.y_valid, digits.y_test])
         step = of_all if way == "synchronous" else of_each
