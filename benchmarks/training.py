@@ -156,9 +156,9 @@ class InSteps:
         self._initial = [shared.get_value() for shared in rule]
         self.losses = []
 
-    def share(self):
+    def share(self, **options):
         """Bring the data to the ranks; after `fork`."""
-        self._data = [synk.data(array) for array in self.task.data]
+        self._data = [synk.data(array, **options) for array in self.task.data]
 
     def begin(self):
         """Go back to the initial values, after a step that warms up."""

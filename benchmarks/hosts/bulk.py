@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 from synkhronos.launchers.hosts.all_reduce import Reduction
-from synkhronos.launchers.hosts.courier import CHUNK_BYTES, Courier
+from synkhronos.launchers.hosts.courier import Courier
 from synkhronos.launchers.hosts.environment import settings
 from synkhronos.reductions import ReduceOp
 
@@ -53,7 +53,7 @@ def main():
     parser.add_argument("--megabytes", type=float, nargs="+", default=[1, 16, 100])
     parser.add_argument("--ways", nargs="+", default=["mpi", "float32", "bfloat16"])
     parser.add_argument("--rate", type=float, default=0, help="bits per second of the link, for the bound")
-    parser.add_argument("--chunk", type=int, default=CHUNK_BYTES)
+    parser.add_argument("--chunk", type=int, help="bytes of a chunk, if not as by default")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     if not MPI.Is_initialized():  # (importing the library has mpi4py leave that to it)

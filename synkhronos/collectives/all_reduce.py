@@ -78,10 +78,10 @@ class AllReduce(CollectiveCommand):
         """Have what the variables are now reduced while ranks do other things; return whether that is possible."""
         keys, arrays = context.bind(self.numbers)
         if self.exchange is not None:
-            begun = self.exchange.begin(context, self.numbers, keys, arrays, self.op, self.mixes, True)
+            begun = self.exchange.begin(context, self.numbers, keys, arrays, self.op, self.mixes)
         else:
             name_of = context.name_of(self.numbers)
-            begun = context.transport.begin(keys, arrays, self.op, self.mixes, name_of, meanwhile=True)
+            begun = context.transport.begin(keys, arrays, self.op, self.mixes, name_of)
         if begun is not None:
             context.begun[self.numbers[0]] = begun
         return begun is not None

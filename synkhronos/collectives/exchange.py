@@ -70,7 +70,7 @@ class Exchange(NamedTuple):
         """
         transport = context.transport
         if transport.carries(arrays, op, mixes, self.feedback is not None):
-            begun = self.begin(context, numbers, keys, arrays, op, mixes, False)
+            begun = self.begin(context, numbers, keys, arrays, op, mixes, into)
             self.finish(context, numbers, into, begun, same)
             return
         values = self._values(context, numbers, arrays)
@@ -98,18 +98,19 @@ class Exchange(NamedTuple):
         arrays: Sequence[Any],
         op: ReduceOp,
         mixes: Sequence[Mix],
-        meanwhile: bool,
+        into: Optional[Sequence[int]] = None,
     ) -> Any:
         """Have a transport that encodes values itself begin; return what `finish` takes, None if there is no such way.
 
-        Parameters are as of `all_reduce`, and of `Transport.begin`.
+        Parameters are as of `all_reduce`; without ``into``, `finish` comes later, and the variables change before it.
         """
         keeps_errors = self.feedback is not None
         if keeps_errors:
             values, keys = self._values(context, numbers, arrays), self._keys(context, numbers)
             arrays = context.transport.copies(keys, values)
         name_of = context.name_of(numbers)
-        return context.transport.begin(keys, arrays, op, mixes, name_of, self.form, keeps_errors, meanwhile)
+        targets = None if into is None else [context.shareds[number].key for number in into]
+        return context.transport.begin(keys, arrays, op, mixes, name_of, self.form, keeps_errors, targets)
 
     def finish(self, context: RankContext, numbers: Sequence[int], into: Sequence[int], begun: Any, same: bool) -> None:
         """Make what has been begun, and the errors, values of variables: a command's last call."""

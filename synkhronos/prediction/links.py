@@ -21,7 +21,7 @@ from typing import List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from ..launchers.hosts.courier import CHUNK_BYTES
+from ..launchers.hosts.courier import chunk_bytes_of
 from .least_squares import nonnegative
 
 
@@ -70,7 +70,7 @@ class OverHosts(NamedTuple):
 
 def terms(hosts: int, nbytes: float) -> List[float]:
     """Return by what the constants of `OverHosts` are multiplied."""
-    return [1.0, 2.0 * (hosts - 1) * math.ceil(nbytes / CHUNK_BYTES), 2 * (hosts - 1) / hosts * nbytes]
+    return [1.0, 2.0 * (hosts - 1) * math.ceil(nbytes / chunk_bytes_of(hosts)), 2 * (hosts - 1) / hosts * nbytes]
 
 
 def fit(measured: Sequence[Tuple[int, float, float]]) -> OverHosts:

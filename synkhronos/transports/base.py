@@ -194,7 +194,7 @@ class Transport(ABC):
         name_of: NameOf,
         wire: Optional[str] = None,
         keeps_errors: bool = False,
-        meanwhile: bool = False,
+        into: Optional[Sequence[Key]] = None,
     ) -> Any:
         """Begin a reduction in a way of this transport's own; return what `finish` takes, None if it has none.
 
@@ -208,8 +208,9 @@ class Transport(ABC):
             One of `reductions.sixteen_bits.FORMATS`, if values travel in it: `carries` must have said so.
         keeps_errors : bool
             Whether what encoding leaves out is kept.
-        meanwhile : bool
-            Whether other collectives come before `finish`, and the arrays change.
+        into : list of keys, optional
+            Those that `finish` will be given, if it follows at once. By default other collectives may come before it,
+            and the arrays change.
 
         Raises
         ------

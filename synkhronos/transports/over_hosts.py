@@ -15,6 +15,12 @@ the collective follow one another, and that again for each mix of the ranks' val
 weight of a host is the sum of its ranks' weights; so an average is the average of averages, which lies between the
 least and the greatest value, too. Partials of float16 are of float32.
 
+A rank that is alone on its host needs neither, if its arrays of a dtype lie in one piece: one array does, and so do the
+values of a collective inside a function. Then MPI sends what is in the current arrays, and writes into the spare ones.
+(If the value may change meanwhile, or the partial be overwritten, copies are made all the same.) A spare array into
+which MPI may still write, because the command was given up, takes nothing else: it is kept aside until hosts have
+begun another reduction, which none does before its courier has let go of the last one.
+
 A mix of ranks of one host is its result at once, and nothing of it travels. If ranks would fetch fewer bytes of each
 other's arrays than hosts would exchange of partials and results, they do that instead.
 """
@@ -83,13 +89,29 @@ class Together(NamedTuple):
     begins: Dict[int, int]
 
 
+class Room(NamedTuple):
+    """Memory for one collective.
+
+    Attributes
+    ----------
+    placed : list of Placed
+        By mix the partials, by dtype, and the results; none on ranks that are not the first of their host.
+    gives, takes : bool
+        Whether the partials are this rank's arrays themselves, and the results what takes them.
+    """
+
+    placed: List[Placed]
+    gives: bool = False
+    takes: bool = False
+
+
 class Plan(NamedTuple):
     """What a rank does for a layout: by mix its share, and where the arrays lie in partials and results.
 
     Attributes
     ----------
     portions : list of (Portion or None)
-        None for a mix to which this host gives nothing.
+        None for a mix to which this host gives nothing, or its only rank's arrays as they are.
     pairs : list of list of (Handle, Handle)
         Of partials and results, by dtype.
     partials, results : list of list of ndarray
@@ -108,7 +130,8 @@ class Begun(NamedTuple):
     Attributes
     ----------
     keys : tuple of keys
-        Of its `OverHosts.room`.
+        Of its room.
+    room : Room
     kinds : list of (shape, dtype)
         Of the arrays.
     op : ReduceOp
@@ -122,6 +145,7 @@ class Begun(NamedTuple):
     """
 
     keys: Tuple[Any, ...]
+    room: Room
     kinds: Kinds
     op: ReduceOp
     plan: Plan
@@ -144,8 +168,9 @@ class OverHosts:
 
     def __init__(self, hosts: Hosts, rank: int, pool: Pool, fetcher: Fetcher) -> None:
         self._hosts, self._rank, self._pool, self._fetcher = hosts, rank, pool, fetcher
-        self._room: Dict[Tuple[Any, ...], Tuple[Tuple[Kinds, int], List[Placed]]] = {}
+        self._room: Dict[Tuple[Any, ...], Tuple[Tuple[Kinds, int], Dict[str, List[List[Placed]]]]] = {}
         self._under_way: Dict[Tuple[Any, ...], int] = {}  # numbers of reductions, by the keys of their room
+        self._lent: List[Any] = []  # what MPI may write into
 
     def ways(
         self,
@@ -224,22 +249,52 @@ class OverHosts:
             most = max(most, len(needed.difference(ranks)))
         return most * nbytes
 
-    def room(self, keys: Tuple[Any, ...], arrays: Sequence[NDArray[Any]], n_mixes: int = 1) -> List[Placed]:
-        """Return memory for partial results, and for results, on the first rank of a host; nothing on others.
+    def room(
+        self,
+        keys: Tuple[Any, ...],
+        given: Sequence[Placed],
+        targets: Sequence[Placed] = (),
+        n_mixes: int = 1,
+        gives: bool = False,
+    ) -> Room:
+        """Return memory for partial results, and for results.
 
-        If a reduction into it is under way, though nobody waits for it, it is over then.
+        It is kept for the keys until shapes, dtypes or mixes are others, or they are forgotten. If a reduction into
+        it is under way, though nobody waits for it, it is over then.
+
+        Parameters
+        ----------
+        keys : tuple of keys
+        given : list of Placed
+            This rank's arrays.
+        targets : list of Placed, optional
+            What takes the results of the one mix that this rank takes, if that is known already.
+        n_mixes : int
+        gives : bool
+            Whether hosts may send the arrays themselves: they neither change nor are overwritten.
         """
         self._let_go(keys)
         if self._rank != self._hosts.near[0]:
-            return []
-        kinds = kinds_of(arrays), n_mixes
+            return Room([])
+        kinds = kinds_of([each.array for each in given])
         kept = self._room.get(keys)
-        if kept is None or kept[0] != kinds:
-            flat = [((each.size,), each.dtype) for each in together(kinds[0])]
-            wide = [(shape, np.dtype(np.float32) if dtype == np.float16 else dtype) for shape, dtype in flat]
-            placed = [each for _ in range(n_mixes) for some in (wide, flat) for each in Region(self._pool, some).placed]
-            kept = self._room[keys] = kinds, placed
-        return kept[1]
+        if kept is None or kept[0] != (kinds, n_mixes):
+            kept = self._room[keys] = (kinds, n_mixes), {}
+        flat, placed = together(kinds), []
+        is_alone, has_halves = len(self._hosts.near) == 1, any(dtype == np.float16 for _, dtype in kinds)
+        found = [joined(given, flat) if is_alone and gives and not has_halves else None]
+        found.append(joined(targets, flat) if is_alone and targets else None)
+        for name, own in zip(("partials", "results"), found):
+            if own is None and name not in kept[1]:
+                wide = np.dtype(np.float32)
+                of_each = [
+                    ((each.size,), wide if name == "partials" and each.dtype == np.float16 else each.dtype)
+                    for each in flat
+                ]
+                kept[1][name] = [Region(self._pool, of_each).placed for _ in range(n_mixes)]
+            placed.append(kept[1][name] if own is None else [own] * n_mixes)
+        gave, took = (own is not None for own in found)
+        return Room([each for pair in zip(*placed) for some in pair for each in some], gave, took)
 
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         """Give back the memory for keys that begin so."""
@@ -261,6 +316,7 @@ class OverHosts:
         self,
         layout: Layout,
         keys: Tuple[Any, ...],
+        room: Room,
         arrays: Sequence[NDArray[Any]],
         op: ReduceOp,
         mixes: Sequence[Mix],
@@ -268,15 +324,17 @@ class OverHosts:
         wire: Optional[str] = None,
         leaves_errors: bool = False,
         meanwhile: bool = False,
+        lent: Sequence[NDArray[Any]] = (),
     ) -> Begun:
         """Make this rank's share of its host's partials, and have hosts reduce these.
 
         Parameters
         ----------
         layout : Layout
-            Of the arrays, followed by what `room` has returned.
+            Of the arrays, followed by those of the room.
         keys : tuple of keys
             Of the room.
+        room : Room
         arrays, op, mixes
             As of `Transport.all_reduce`.
         ways : sequence of Way
@@ -287,11 +345,13 @@ class OverHosts:
             Likewise.
         meanwhile : bool
             Whether to return as soon as the reduction is under way; the arrays may change then.
+        lent : sequence of ndarray
+            Memory of the results, if the room takes them: nobody else may write there, and nothing else refers to it.
         """
-        kinds, key = kinds_of(arrays), ("over hosts", *ways)
+        kinds, key = kinds_of(arrays), ("over hosts", room.gives, *ways)
         plan = layout.plans.get(key)
         if plan is None:
-            plan = layout.plans[key] = self._plan(layout, kinds, ways)
+            plan = layout.plans[key] = self._plan(layout, kinds, ways, room.gives)
         near, parts, place = self._hosts.near, [], -1
         for i, (mix, way, portion, pairs) in enumerate(zip(mixes, ways, plan.portions, plan.pairs)):
             if mix.takers is None or self._rank in mix.takers:
@@ -304,11 +364,13 @@ class OverHosts:
                     Part(partial, result, op, weights, way.givers, way.takers, wire, leaves_errors)
                     for partial, result in pairs
                 ]
+        self._lent += lent
         number = self._fetcher.all_reduce(parts, meanwhile)
+        self._lent = []
         if meanwhile:
             self._under_way[keys] = number
         own = ways[place] if place >= 0 else None
-        return Begun(keys, kinds, op, plan, own, place, number if meanwhile else None)
+        return Begun(keys, room, kinds, op, plan, own, place, number if meanwhile else None)
 
     def finish(
         self, begun: Begun, targets: Sequence[NDArray[Any]], errors: Optional[Sequence[NDArray[Any]]] = None
@@ -335,8 +397,9 @@ class OverHosts:
         shares = sum(portion.nbytes for portion in begun.plan.portions if portion is not None)
         if own is None:
             return shares * (len(near) - 1), shares
-        for target, result in zip(targets, begun.plan.results[begun.place]):
-            copy_into(target, result)
+        if not begun.room.takes:
+            for target, result in zip(targets, begun.plan.results[begun.place]):
+                copy_into(target, result)
         if errors is not None and self._hosts.own in own.givers:
             for error, left_out in zip(errors, begun.plan.partials[begun.place]):
                 if own.is_local:
@@ -345,7 +408,7 @@ class OverHosts:
                 np.divide(left_out.reshape(error.shape), len(near) if begun.op.name == "sum" else 1, out=error)
         return shares * (len(near) - 1) + sum(target.nbytes for target in targets), shares
 
-    def _plan(self, layout: Layout, kinds: Kinds, ways: Sequence[Way]) -> Plan:
+    def _plan(self, layout: Layout, kinds: Kinds, ways: Sequence[Way], gives: bool) -> Plan:
         near, parts_in_one = self._hosts.near, together(kinds)
         plan = Plan([], [], [], [])
         handles = layout.handles[near[0]]
@@ -366,7 +429,7 @@ class OverHosts:
                     results[i] = layout.array(near[0], of_result)[low:high].reshape(kinds[i][0])
             position += 2 * len(parts_in_one)
             portion = None
-            if self._hosts.own in way.givers:
+            if self._hosts.own in way.givers and (way.is_local or not gives):
                 targets = [result.reshape(-1) for result in results] if way.is_local else partials
                 portion = Portion(parts, [[target] for target in targets], near.index(self._rank), len(near))
             plan.portions.append(portion)
@@ -390,12 +453,30 @@ def together(kinds: Kinds) -> List[Together]:
     Examples
     --------
     >>> [(each.size, each.begins) for each in together([((3,), np.dtype("f4")), ((2, 2), np.dtype("f4"))])]
-    [(32, {0: 0, 1: 16})]
+    [(20, {0: 0, 1: 16})]
     """
     found: Dict[np.dtype[Any], Together] = {}
     for i, (shape, dtype) in enumerate(kinds):
         size, begins = found.get(dtype, Together(dtype, 0, {}))[1:]
         unit = max(1, ALIGNMENT_BYTES // dtype.itemsize)
-        end = size + -(-math.prod(shape) // unit) * unit
-        found[dtype] = Together(dtype, end, {**begins, i: size})
+        begin = -(-size // unit) * unit
+        found[dtype] = Together(dtype, begin + math.prod(shape), {**begins, i: begin})
     return list(found.values())
+
+
+def joined(placed: Sequence[Placed], of_dtypes: Sequence[Together]) -> Optional[List[Placed]]:
+    """Return a rank's arrays by dtype, if they lie in memory as `together` has them; else None.
+
+    They have the stamps of their first ones. So the same stamps never stand for other places: what the others are and
+    where they lie is known by the kinds of all.
+    """
+    found = []
+    for each in of_dtypes:
+        there = [i for i in each.begins if placed[i].array.size] or list(each.begins)
+        first = placed[there[0]]
+        for i in there:
+            handle, begin = placed[i].handle, each.begins[i]
+            if handle.strides is not None or handle.offset != first.handle.offset + begin * each.dtype.itemsize:
+                return None
+        found.append(first._replace(handle=first.handle._replace(shape=(each.size,))))
+    return found

@@ -222,12 +222,12 @@ class SharedMemoryTransport(Transport):
         into: Optional[Sequence[Key]] = None,
     ) -> Pending:
         if self._over_hosts is not None and not self.meets_once(arrays):
-            begun = self._begin(keys, arrays, op, mixes, name_of)
+            begun = self._begin(keys, arrays, op, mixes, name_of, into=into or keys)
             if begun is not None:
                 return self.finish(begun, into or keys)
         placed: List[Optional[Placed]] = self._current(keys, arrays)
         results: List[Any] = [None] * len(keys)
-        if mixes and mixes[0].takers is None or any([self.rank in mix.takers for mix in mixes if mix.takers]):
+        if self._takes(mixes):
             spares = self._spares(into or keys, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
         layout = self._layout(placed, n_given=len(keys))
@@ -265,9 +265,9 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         wire: Optional[str] = None,
         keeps_errors: bool = False,
-        meanwhile: bool = False,
+        into: Optional[Sequence[Key]] = None,
     ) -> Optional[Begun]:
-        begun = self._begin(keys, arrays, op, mixes, name_of, wire, keeps_errors, meanwhile)
+        begun = self._begin(keys, arrays, op, mixes, name_of, wire, keeps_errors, into)
         if begun is None and self._over_hosts is not None:  # other ranks, with other arrays, may see it differently
             layout = self._layout(self._current(keys, arrays))
             for i in range(len(keys)):
@@ -283,17 +283,32 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         wire: Optional[str] = None,
         keeps_errors: bool = False,
-        meanwhile: bool = False,
+        into: Optional[Sequence[Key]] = None,
     ) -> Optional[Begun]:
         over_hosts = self._over_hosts
         ways = None if over_hosts is None else over_hosts.ways(arrays, op, mixes, wire is not None, keeps_errors)
         if over_hosts is None or ways is None:
             return None
-        room = tuple([(*key, "started") for key in keys] if meanwhile else keys)
-        layout = self._layout([*self._current(keys, arrays), *over_hosts.room(room, arrays, len(mixes))])
+        meanwhile = into is None
+        given: List[Any] = list(self._current(keys, arrays))
+        targets: List[Placed] = []
+        if into is not None and self._takes(mixes):
+            targets = self._spares(into, kinds_of(arrays))
+        names = tuple([(*key, "started") for key in keys] if meanwhile else keys)
+        room = over_hosts.room(names, given, targets, len(mixes), not (meanwhile or keeps_errors))
+        lent = []
+        if into is not None and room.takes:  # they are spare arrays again when it is over, and not if it is given up
+            lent = [spare.array for spare in targets]
+            for key in into:
+                self._slots[key].spare = None
+        layout = self._layout([*given, *room.placed])
         for i in range(len(keys)):
             check_same(layout.of_ranks(i), name_of, i)
-        return over_hosts.begin(layout, room, arrays, op, mixes, ways, wire, keeps_errors, meanwhile)
+        begun = over_hosts.begin(layout, names, room, arrays, op, mixes, ways, wire, keeps_errors, meanwhile, lent)
+        if into is not None:
+            for key, spare in zip(into, targets):
+                self._slots[key].spare = spare
+        return begun
 
     def finish(
         self, begun: Begun, into: Sequence[Key], errors: Optional[Sequence[np.ndarray[Any, Any]]] = None
@@ -304,6 +319,10 @@ class SharedMemoryTransport(Transport):
             results = [spare.array for spare in self._spares(into, begun.kinds)]
         self.traffic.add(*self._over_hosts.finish(begun, results, errors))
         return Pending(results)
+
+    def _takes(self, mixes: Sequence[Mix]) -> bool:
+        """Return whether this rank takes the result of a mix."""
+        return any([mix.takers is None or self.rank in mix.takers for mix in mixes])
 
     def _moved(
         self, portion: Portion, weights: Optional[Sequence[float]], takers: Sequence[int]
@@ -355,11 +374,12 @@ class SharedMemoryTransport(Transport):
         over_hosts, mixes = self._over_hosts, (Mix(None if weights is None else tuple(weights)),)
         ways = None if over_hosts is None or result is None else over_hosts.ways(arrays, op, mixes)
         if over_hosts is not None and result is not None and ways is not None:
-            layout = self._layout([*staged, *over_hosts.room((key,), arrays)], buffers.label)
+            lent = result.lend()
+            room = over_hosts.room((key,), staged, result.placed, gives=True)
+            layout = self._layout([*staged, *room.placed], buffers.label)
             for i in range(len(kinds)):
                 check_same(layout.of_ranks(i), lambda i: f"array {i} of {buffers.label}", i)
-            begun = over_hosts.begin(layout, (key,), arrays, op, mixes, ways)
-            lent = result.lend()
+            begun = over_hosts.begin(layout, (key,), room, arrays, op, mixes, ways, lent=lent)
             self.traffic.add(*over_hosts.finish(begun, lent))
             return lent
         placed = staged if result is None else [*staged, *result.placed]

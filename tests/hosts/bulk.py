@@ -60,7 +60,7 @@ class Failing(Command):
                 mixes = [Mix((1.0,) * n, (0,)), Mix((1.0,) * (n - 1) + (2.0,), tuple(range(1, n)))]
                 transport.all_reduce(keys, [array], ReduceOp("avg"), mixes, str)
             elif self.where in ("begun", "finish"):
-                begun = transport.begin(keys, [array], ReduceOp("sum"), [Mix()], str, "bfloat16", meanwhile=True)
+                begun = transport.begin(keys, [array], ReduceOp("sum"), [Mix()], str, "bfloat16")
                 transport.finish(begun, keys)
             else:
                 transport.all_reduce(keys, [array], ReduceOp("sum"), [Mix()], str)
@@ -397,6 +397,39 @@ def interrupt_constants():
     assert interrupted == ROUNDS
 
 
+def interrupt_reductions(n):
+    """Press Ctrl-C while hosts reduce: all have the old values or the new ones, and nothing else is written into."""
+    size, hosts = NBYTES, len(synk.hosts())
+    variable, result = made([("float32", size)] * 2)
+    ranks, largest = [np.full(size, rank + 1, "float32") for rank in range(n)], np.full(size, n, "float32")
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    interrupted = 0
+    for i in range(2 * ROUNDS):
+        put(variable, ranks)
+        synk.all_reduce(variable, into=result, op="min")  # all memory is there
+        put(variable, ranks)
+        others = made([("complex64", size // 2)] * 2)  # these will take memory that is free, and no courier
+        given = [values(n, "complex64", i, (size // 2,)) for _ in others]
+        for other, of_ranks in zip(others, given):
+            put(other, of_ranks)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001 * (i + 1) * hosts)
+            synk.all_reduce(variable, op="max")
+            time.sleep(0.1)
+        except KeyboardInterrupt:
+            interrupted += 1
+        synk.all_reduce(others, op="sum")
+        there = synk.gather(variable).reshape(n, -1)
+        assert any((there == right).all() for right in (ranks, largest)), f"interrupted, {i}: {there}"
+        for other, of_ranks in zip(others, given):
+            check(other, expected("sum", of_ranks), f"interrupted, {i}")
+        put(variable, ranks)
+        synk.all_reduce(variable, op="sum", into=result)
+        check(result, expected("sum", ranks), f"after an interrupt, {i}")
+    signal.signal(signal.SIGALRM, before)
+    assert interrupted == 2 * ROUNDS, interrupted
+
+
 def engine_session():
     """Return the session of this program."""
     from synkhronos.program.program import PROGRAM
@@ -417,6 +450,7 @@ def main(hosts, ranks):
     start_some(n)
     fail_somewhere(n)
     interrupt_constants()
+    interrupt_reductions(n)
     try:
         engine_session().run(Failing(n - 1, "death"))
     except WorkerDied as error:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from synkhronos.launchers.hosts.courier import CHUNK_BYTES
+from synkhronos.launchers.hosts.courier import CHUNK_BYTES, LEAST_PIECE_BYTES
 from synkhronos.prediction.links import OverHosts, Ring, SharedMemory, fit
 
 
@@ -26,6 +26,8 @@ def test_over_hosts():
     nbytes = 2.5 * CHUNK_BYTES  # three chunks
     assert link.seconds(3, nbytes) == pytest.approx(1e-3 + 4 * 3 * 1e-4 + 4 / 3 * nbytes * 8e-9)
     assert link.seconds(1, nbytes) == 0
+    nbytes = 20 * LEAST_PIECE_BYTES  # two chunks for ten hosts
+    assert link.seconds(10, nbytes) == pytest.approx(1e-3 + 18 * 2 * 1e-4 + 1.8 * nbytes * 8e-9)
 
 
 def test_fit():

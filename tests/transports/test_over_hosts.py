@@ -1,18 +1,21 @@
 """Reductions over hosts: what the ranks of each host do, around what the bridges do."""
 
 import threading
+from operator import itemgetter
 
 import numpy as np
 import pytest
 
 from synkhronos.kernels.reduce import Portion
 from synkhronos.memory.attach import PoolMap
+from synkhronos.memory.lending import Lender
 from synkhronos.memory.pool import Pool
 from synkhronos.reductions import ReduceOp
 from synkhronos.sync.hosts import Hosts
 from synkhronos.transports.base import Mix
 from synkhronos.transports.layouts import Layout, Placed
-from synkhronos.transports.over_hosts import MAX_PARTS, OverHosts, together
+from synkhronos.transports.over_hosts import MAX_PARTS, OverHosts, Plan, Way, joined, together
+from synkhronos.transports.value_buffers import Region, kinds_of
 
 TIMEOUT_S = 30.0
 
@@ -57,8 +60,27 @@ class Fetcher:
         assert number == 7
 
 
-def reduced(counts, op, arrays, weights=None, times=1, mixes=None, errors=None, **options):
-    """Reduce arrays (by rank, and by position) over hosts with so many ranks; return what each rank has then."""
+def placed_in(pool, arrays, together=False):
+    """Return copies of arrays in a pool: each by itself, or one after another."""
+    there = Region(pool, kinds_of(arrays)).placed if together else []
+    for array in arrays[len(there) :]:
+        there.append(placed_at(pool, pool.allocate(array.shape, array.dtype)))
+    for each, array in zip(there, arrays):
+        each.array[...] = array
+    return there
+
+
+def placed_at(pool, array):
+    return Placed.at(array, pool.handle(array))
+
+
+def reduced(
+    counts, op, arrays, weights=None, times=1, mixes=None, errors=None, gives=False, takes=False, found=None, **options
+):
+    """Reduce arrays (by rank, and by position) over hosts with so many ranks; return what each rank has then.
+
+    With ``gives`` and ``takes`` hosts may send the arrays themselves, and write into those that take the results.
+    """
     size = sum(counts)
     mixes = mixes or [Mix(None if weights is None else tuple(weights))]
     own = [Pool(rank) for rank in range(size)]
@@ -66,19 +88,20 @@ def reduced(counts, op, arrays, weights=None, times=1, mixes=None, errors=None, 
     for pool in own:
         pools.add(pool.ident, pool)
     bridges = Bridges(counts, pools)
-    parts, placed, targets = [], [], []
+    parts, placed, targets, rooms = [], [], [], []
     keys = (("shared", 0),)
     for rank in range(size):
         hosts = Hosts.of_counts(tuple(map(str, range(len(counts)))), counts)
         hosts = hosts._replace(own=hosts.of(rank))
         parts.append(OverHosts(hosts, rank, own[rank], bridges.of(rank, hosts.own)))
-        current = []
-        for array in arrays[rank]:
-            there = own[rank].allocate(array.shape, array.dtype)
-            there[...] = array
-            current.append(Placed.at(there, own[rank].handle(there)))
-        placed.append([*current, *parts[-1].room(keys, arrays[rank], len(mixes))])
-        targets.append([np.empty_like(array) for array in arrays[rank]])
+        current = placed_in(own[rank], arrays[rank], gives)
+        results = placed_in(own[rank], [np.zeros_like(array) for array in arrays[rank]], takes)
+        taken = takes and any(mix.takers is None or rank in mix.takers for mix in mixes)
+        rooms.append(parts[-1].room(keys, current, results if taken else (), len(mixes), gives))
+        placed.append([*current, *rooms[-1].placed])
+        targets.append([each.array for each in results])
+    if found is not None:
+        found += [(room.gives, room.takes) for room in rooms]
     layout = Layout([[each.handle for each in of_rank] for of_rank in placed], pools)
     layouts = [layout] + [Layout(layout.handles, pools) for _ in range(size - 1)]
 
@@ -86,7 +109,7 @@ def reduced(counts, op, arrays, weights=None, times=1, mixes=None, errors=None, 
         part = parts[rank]
         ways = [part._way(mix, part._counting(mix)) for mix in mixes]
         for _ in range(times):
-            begun = part.begin(layouts[rank], keys, arrays[rank], ReduceOp(op), mixes, ways, **options)
+            begun = part.begin(layouts[rank], keys, rooms[rank], arrays[rank], ReduceOp(op), mixes, ways, **options)
             part.finish(begun, targets[rank], None if errors is None else errors[rank])
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
@@ -108,12 +131,16 @@ KINDS = [((100, 7), "float32"), ((), "float64"), ((33,), "float32"), ((0, 2), "f
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (3, 1), (1, 2, 1)])
 @pytest.mark.parametrize("weights", [None, "all", "of the last", "none"])
-def test_average(counts, weights):
-    size = sum(counts)
+@pytest.mark.parametrize("gives, takes", [(False, False), (True, False), (False, True), (True, True)])
+def test_average(counts, weights, gives, takes):
+    size, found = sum(counts), []
+    kinds = sorted(KINDS, key=itemgetter(1)) if gives or takes else KINDS
     given = {"all": list(range(1, size + 1)), "of the last": [0] * (size - 1) + [3], "none": [0] * size}.get(weights)
-    arrays = values(size, KINDS)
-    results = reduced(counts, "avg", arrays, given, times=2)
-    for i in range(len(KINDS)):
+    arrays = values(size, kinds)
+    results = reduced(counts, "avg", arrays, given, times=2, gives=gives, takes=takes, found=found)
+    alone = [count == 1 for count in counts for _ in range(count)]
+    assert found == [(gives and each, takes and each) for each in alone]
+    for i in range(len(kinds)):
         counted = given if given and any(given) else [1] * size
         right = sum(weight * of_rank[i].astype(float) for weight, of_rank in zip(counted, arrays)) / sum(counted)
         np.testing.assert_allclose(results[0][i], right, 1e-5, 1e-5)
@@ -166,14 +193,15 @@ def test_what_is_taken(dtype, shape, op, weights, is_taken):
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 2, 1)])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_mixes(counts, dtype):
+@pytest.mark.parametrize("directly", [False, True])
+def test_mixes(counts, dtype, directly):
     size = sum(counts)
     random = np.random.RandomState(3)
     matrix = random.randint(0, 4, (size, size)) + np.roll(np.eye(size, dtype=int), 1, axis=0)
     matrix[0] = np.arange(size) < counts[0]  # of its host alone
     arrays = [[random.normal(size=shape).astype(dtype) for shape in ((100, 3), (7,))] for _ in range(size)]
     mixes = [Mix(tuple(map(float, row)), (rank,), (rank,)) for rank, row in enumerate(matrix)]
-    results = reduced(counts, "avg", arrays, mixes=mixes)
+    results = reduced(counts, "avg", arrays, mixes=mixes, gives=directly, takes=directly)
     for row, result in zip(matrix, results):
         for i in range(2):
             right = np.average(np.stack([of_rank[i] for of_rank in arrays]).astype("float64"), axis=0, weights=row)
@@ -184,7 +212,9 @@ def test_mixes(counts, dtype):
 def test_halves_are_rounded_once():
     arrays = [[np.full(9, value, "float16")] for value in (2048, 1, 1, 2048)]
     for counts in ((2, 2), (1, 2, 1)):
-        assert {each for (result,) in reduced(counts, "sum", arrays) for each in result.tolist()} == {4098 - 2}
+        for directly in (False, True):
+            results = reduced(counts, "sum", arrays, gives=directly, takes=directly)
+            assert {each for (result,) in results for each in result.tolist()} == {4098 - 2}
     tiny = [[np.full(3, value, "float16")] for value in (2048, 1, 1, 0)]
     assert {each for (result,) in reduced((2, 2), "sum", tiny) for each in result.tolist()} == {2050}
 
@@ -253,30 +283,92 @@ def test_more_mixes_than_can_be_told_apart():
 
 
 def test_room_is_kept_until_the_key_is_forgotten():
-    part = OverHosts(Hosts.of_counts(("a", "b"), (1, 1)), 0, Pool(0), None)
-    arrays = [np.zeros(5), np.zeros(3, "int32")]
+    pool = Pool(0)
+    part = OverHosts(Hosts.of_counts(("a", "b"), (1, 1)), 0, pool, None)
+    arrays = placed_in(pool, [np.zeros(5), np.zeros(3, "int32")])
     keys = (("shared", 1), ("shared", 2))
-    room = part.room(keys, arrays)
-    assert [(each.array.shape, each.array.dtype) for each in room] == [((8,), "f8"), ((16,), "i4")] * 2
-    assert part.room(keys, arrays) is room
-    assert part.room(keys, [np.zeros(9), arrays[1]]) is not room
-    room = part.room(keys, arrays)
+
+    def room(given=arrays, targets=(), n_mixes=1):
+        return [each.stamp for each in part.room(keys, given, targets, n_mixes).placed]
+
+    there = part.room(keys, arrays).placed
+    assert [(each.array.shape, each.array.dtype) for each in there] == [((5,), "f8"), ((3,), "i4")] * 2
+    first = room()
+    assert room() == first and len({*first}) == 4
+    assert room(targets=arrays) == [*first[:2], *[each.stamp for each in arrays]]
+    assert room() == first
+    assert {*room(n_mixes=2)}.isdisjoint(first)
+    assert {*room(placed_in(pool, [np.zeros(9), np.zeros(3, "int32")]))}.isdisjoint(first)
+    first = room()
     part.forget(("shared", 3))
-    assert part.room(keys, arrays) is room
+    assert room() == first
     part.forget(("shared", 2))
-    assert part.room(keys, arrays) is not room
+    assert {*room()}.isdisjoint(first)
 
 
 def test_only_the_first_rank_of_a_host_has_room():
     for rank, there in ((0, 2), (1, 0), (2, 2), (3, 0)):
-        hosts = Hosts.of_counts(("a", "b"), (2, 2), own=rank // 2)
-        assert len(OverHosts(hosts, rank, Pool(rank), None).room((("shared", 0),), [np.zeros(9)])) == there
+        pool, hosts = Pool(rank), Hosts.of_counts(("a", "b"), (2, 2), own=rank // 2)
+        room = OverHosts(hosts, rank, pool, None).room((("shared", 0),), placed_in(pool, [np.zeros(9)]))
+        assert len(room.placed) == there
+
+
+@pytest.mark.parametrize(
+    "kinds, is_one_piece",
+    [
+        ([((9,), "f4")], True),
+        ([((9,), "f4"), ((2, 3), "f8")], True),  # one of each dtype
+        ([((9,), "f4"), ((2, 3), "f4")], False),
+    ],
+)
+def test_arrays_that_lie_in_one_piece(kinds, is_one_piece):
+    pool = Pool(0)
+    kinds = [(shape, np.dtype(dtype)) for shape, dtype in kinds]
+    arrays = [np.zeros(shape, dtype) for shape, dtype in kinds]
+    apart = [placed_in(pool, [np.zeros(1000), array]) for array in arrays]
+    assert (joined([array for _, array in apart], together(kinds)) is not None) == is_one_piece
+    found = joined(placed_in(pool, arrays, True), together(kinds))
+    assert [each.handle.shape for each in found] == [(each.size,) for each in together(kinds)]
+
+
+def test_what_mpi_may_still_write_into_is_kept():
+    """After a reduction that was given up, until another one has begun."""
+    pool = Pool(0)
+
+    class Failing:
+        error = KeyboardInterrupt
+
+        def all_reduce(self, parts, meanwhile):
+            if self.error is not None:
+                raise self.error()
+            return 1
+
+    fetcher, keys = Failing(), (("shared", 0),)
+    part = OverHosts(Hosts.of_counts(("a", "b"), (1, 1)), 0, pool, fetcher)
+    arrays = placed_in(pool, [np.zeros(9)])
+
+    def reduce(lender):
+        targets = [placed_at(pool, lender.block.view("f8"))]
+        room = part.room(keys, arrays, targets, gives=True)
+        assert room.gives and room.takes
+        layout = Layout([[each.handle for each in (*arrays, *room.placed)]] * 2, None)
+        part._plan = lambda *_: Plan([None], [[]], [[]], [[]])
+        given, ways = [arrays[0].array], [Way((0, 1), (0, 1))]
+        part.begin(layout, keys, room, given, ReduceOp("sum"), [Mix()], ways, lent=[lender.lend()])
+
+    first, second = Lender(pool, 72), Lender(pool, 72)
+    with pytest.raises(KeyboardInterrupt):
+        reduce(first)
+    assert first.is_lent
+    fetcher.error = None
+    reduce(second)
+    assert not first.is_lent and not second.is_lent
 
 
 def test_arrays_of_one_dtype_are_together():
     f4, i2 = np.dtype("f4"), np.dtype("i2")
     found = together([((3,), f4), ((40,), i2), ((), f4), ((0,), f4), ((17,), f4)])
     assert [(each.dtype, each.size, each.begins) for each in found] == [
-        (f4, 16 + 16 + 32, {0: 0, 2: 16, 3: 32, 4: 32}),
-        (i2, 64, {1: 0}),
+        (f4, 32 + 17, {0: 0, 2: 16, 3: 32, 4: 32}),
+        (i2, 40, {1: 0}),
     ]

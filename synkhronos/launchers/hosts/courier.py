@@ -9,7 +9,8 @@
     MPI           non-blocking requests straight out of, and into, shared memory
 
 While nothing is under way the thread sleeps on its queue. Else it tests its requests: a few times at once after
-something has happened, then after pauses of a fraction of the time for which nothing has. In MPI, in what reduces and
+something has happened, then after pauses of a fraction of the time that it usually takes until something does, or for
+which nothing has. In MPI, in what reduces and
 in its pauses it does without the GIL, so that other threads of the process get their turn.
 
 If MPI fails, nothing is known of any request. As a rule another host was lost, of which others learn by their
@@ -38,29 +39,38 @@ from numpy.typing import NDArray
 from ...errors import ArgumentValueError, StateError
 from .all_reduce import AllReduce, Reduction, largest_message
 from .operation import Cancelled, Done, Farewell, Operation, Ticket
+from .pauses import Pauses
 from .progress import Progress
 from .transfer import Receiving, Sending, Transfer
 
 logger = logging.getLogger("synkhronos")
 
-#: The size of messages of a transfer, and about that of chunks of a reduction.
-CHUNK_BYTES = 1 << 20
+#: The size of messages of a transfer, and about that of chunks of a reduction; chunks of many hosts are larger, so that
+#: the pieces of each do not get smaller than those of four.
+CHUNK_BYTES, LEAST_PIECE_BYTES = 1 << 18, 1 << 16
 
 #: The largest tag that every MPI has.
 LEAST_LAST_TAG = 32767
 
-#: Tests without a pause after something has happened.
-QUICK_TESTS = 5
-
-#: Pauses between tests last this part of the time for which nothing has happened, within these limits.
-PAUSE_PART = 1 / 16
-MIN_PAUSE_S, MAX_PAUSE_S = 50e-6, 5e-3
+#: The longest pause between tests.
+MAX_PAUSE_S = 5e-3
 
 #: The longest pause if only messages are left that the other side has cancelled.
 MAX_LEFT_OVER_PAUSE_S = 0.05
 
 #: Seconds after an error of MPI in which somebody must have learned that a host was lost: `wire` needs up to five.
 LOSS_TIMEOUT_S = 6.0
+
+
+def chunk_bytes_of(hosts: int) -> int:
+    """Return about how many bytes a chunk of a reduction has over so many hosts.
+
+    Examples
+    --------
+    >>> [chunk_bytes_of(hosts) >> 10 for hosts in (2, 4, 8, 64)]
+    [256, 256, 512, 4096]
+    """
+    return max(CHUNK_BYTES, hosts * LEAST_PIECE_BYTES)
 
 
 class Courier:
@@ -73,8 +83,8 @@ class Courier:
         ``Isend``, ``Irecv``, ``Improbe`` and ``Ibarrier``; requests with ``Cancel`` and the class method ``Testsome``.
     last_tag : int
         The largest tag: ``comm.Get_attr(MPI.TAG_UB)``. The same on all hosts, as is the next.
-    chunk_bytes : int
-        The size of messages.
+    chunk_bytes : int, optional
+        The size of messages; that of `chunk_bytes_of` by default.
 
     Attributes
     ----------
@@ -83,11 +93,11 @@ class Courier:
     last_tag : int
     """
 
-    def __init__(self, comm: Any, last_tag: int = LEAST_LAST_TAG, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, comm: Any, last_tag: int = LEAST_LAST_TAG, chunk_bytes: Optional[int] = None) -> None:
         self.host: int = comm.Get_rank()
         self.hosts: int = comm.Get_size()
-        self.last_tag, self._chunk_bytes = last_tag, chunk_bytes
-        self._progress = Progress(comm, last_tag, largest_message(chunk_bytes, self.hosts))
+        self.last_tag, self._chunk_bytes = last_tag, chunk_bytes or chunk_bytes_of(self.hosts)
+        self._progress = Progress(comm, last_tag, largest_message(self._chunk_bytes, self.hosts))
         self._orders: queue.SimpleQueue[Tuple[Callable[[], None], Ticket]] = queue.SimpleQueue()
         self._lock = threading.Lock()  # no order is given after the thread has taken the last one
         self._ended: Optional[BaseException] = None
@@ -225,19 +235,18 @@ class Courier:
         progress = self._progress
         end: BaseException = Cancelled("the courier was closed")
         try:
-            quiet, since = 0, 0.0  # tests that have found nothing, and since when
+            pauses = Pauses()
             while not self._closing or progress.operations:
                 if self._farewell is not None and not self._farewell.ticket.is_over():
                     progress.take_leave(self._farewell)
                 if not progress.requests:
                     self._take_order(None)
-                    quiet = 0
+                    pauses.begin_again()
                     continue
-                quiet = 0 if progress.test() else quiet + 1
-                if quiet <= 1:
-                    since = time.perf_counter()
-                if self._take_order(0.0 if quiet <= QUICK_TESTS else self._pause(time.perf_counter() - since)):
-                    quiet = 0
+                has_found = progress.test()
+                most = MAX_PAUSE_S if progress.operations else MAX_LEFT_OVER_PAUSE_S
+                if self._take_order(pauses.after_test(has_found, time.perf_counter(), most)):
+                    pauses.begin_again()
         except BaseException as error:
             end = error
             progress.use_no_more()
@@ -251,10 +260,6 @@ class Courier:
         progress.abandon(end)
         while not self._orders.empty():
             self._orders.get()[1].finish(end)
-
-    def _pause(self, idle: float) -> float:
-        most = MAX_PAUSE_S if self._progress.operations else MAX_LEFT_OVER_PAUSE_S
-        return max(MIN_PAUSE_S, min(idle * PAUSE_PART, most))
 
     def _take_order(self, pause: Optional[float]) -> bool:
         """Do what a caller wants, waiting for it for so long (None: for ever); return whether there was anything."""
