@@ -124,7 +124,7 @@ def meanwhile(kind, quick):
 
 def training(kind, quick):
     """Yield Theano-MPI's case, and DASO's; and words on the accuracy in the second."""
-    rounds, repeats, epochs = (1, 2, 2) if quick else (3, 3, 10)
+    rounds, repeats, epochs = (1, 2, 5) if quick else (3, 3, 10)
     ours, apart = [], []
     with pretend_hosts(kind, 2, RATE) as run:
         for _ in range(rounds):
@@ -136,7 +136,7 @@ def training(kind, quick):
     what = "two programs at once, and the link's bound"
     yield Row("epoch of MNIST, CNN, 2 hosts, 1 Gbit/s", what, 1e3 * float(np.median(ours)), 1e3 * best, 0.93, True)
     with pretend_hosts(kind, 2) as run:
-        (alone,) = run("training", "alone", repeats, "--epochs", 2)
+        (alone,) = run("training", "alone", repeats, "--epochs", 5)
     step = float(np.median(alone["seconds"])) / alone["steps"]
     rate = alone["nbytes"] * 8 / step
     with pretend_hosts(kind, 2, rate) as run:

@@ -9,9 +9,8 @@
     MPI           non-blocking requests straight out of, and into, shared memory
 
 While nothing is under way the thread sleeps on its queue. Else it tests its requests: a few times at once after
-something has happened, then after pauses of a fraction of the time that it usually takes until something does, or for
-which nothing has. In MPI, in what reduces and
-in its pauses it does without the GIL, so that other threads of the process get their turn.
+something has happened, then after pauses (`pauses`). In MPI, in what reduces and in its pauses it does without the GIL,
+so that other threads of the process get their turn.
 
 If MPI fails, nothing is known of any request. As a rule another host was lost, of which others learn by their
 connection to it, and give up what was under way. Operations that failed before would hide that. So the thread uses MPI
