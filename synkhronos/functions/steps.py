@@ -18,7 +18,7 @@ how many it has made, and before each it looks whether the command was given up:
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,8 +183,12 @@ class RunSteps(Command):
             rows = int(sum(n * some[context.rank] for n, some in zip(self.steps.counts, weights) if some))
         return Amounts("steps", self.name, rows, arrays=n_steps)
 
+    def reads(self, context: RankContext) -> Iterable[Any]:
+        return self.steps.table, self.steps.shared_table, self.steps.indices
+
     def run(self, context: RankContext) -> Made:
         steps = self.steps
+        context.pools.hold(self.reads(context))
         block, rank = context.barrier.block, context.rank
         block.steps[rank], block.undone[rank] = steps.begin, 0
         block.steps_command[rank] = context.barrier.command

@@ -164,15 +164,13 @@ class RankContext:
         this rank are freed.
         """
         self.results = None
-        enclosed: Sequence[Any] = ()
         if self.deposits is not None:
             self.deposits.told = {}
         try:
             if envelope.forget:
                 self.forget(envelope.forget)
-            enclosed = envelope.enclosed
-            if enclosed:
-                self.pools.take(enclosed)
+            if envelope.enclosed:
+                self.pools.take(envelope.enclosed)
             if not envelope.command.is_counted:
                 return Answer(self.rank, envelope.command.run(self))
             begun = self.transport.traffic.begin()
@@ -188,7 +186,7 @@ class RankContext:
         finally:
             if self._commitment is not None or self._tried or self.deposits is not None and self.deposits.has_begun:
                 self.settle()
-            if enclosed:
+            if self.is_over_hosts:
                 self.pools.drop_taken()
 
     def abort(self) -> None:

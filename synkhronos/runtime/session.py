@@ -41,7 +41,6 @@ from ..sync.control_block import DEATHS, ControlBlock
 from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
-from ..transports.layouts import EAGER_BYTES
 from .channel import MasterEnd
 from .command import Answer, Command, DepositValues, Envelope, Stop
 from .context import RankContext
@@ -53,6 +52,9 @@ from .launcher import Launcher
 from .prefetch import Announcer
 
 logger = logging.getLogger("synkhronos")
+
+#: Bytes of what a command reads that travel with it to other hosts, at most; it has a slot of twice as many.
+ENCLOSED_BYTES = 1 << 15
 
 #: Seconds that the ranks are given to answer after an interrupt, and to end after `close`, before they are killed.
 GRACE_S = 2.5
@@ -329,7 +331,7 @@ class Session:
 
     def _enclosed(self, command: Command) -> Sequence[Tuple[Handle, bytes]]:
         """Return what the command reads, as far as it is little."""
-        found, left = [], EAGER_BYTES
+        found, left = [], ENCLOSED_BYTES
         for handle in command.reads(self.context):
             if isinstance(handle, Handle) and handle.strides is None:
                 nbytes = handle.dtype.itemsize * math.prod(handle.shape)

@@ -445,6 +445,25 @@ def positive_product(x, y):
     return x * y
 
 
+@pytest.mark.parametrize("n_steps, fetched", [(5, 0), (40, 1)])
+def test_the_rows_of_many_steps_travel_with_the_command_or_together(world, n_steps, fetched):
+    """And data that is constant once in a session; whether there is room for arguments is asked for in any case."""
+    (total,) = world.shareds([np.zeros(())])
+    values = np.arange(2000.0)
+    x, data = engine.variable("x", "float64", 1), synk.data(values, constant=True)
+    step = synk.function([x], [], updates=[(total, total + engine.apply(np.sum, x))])
+    for seed in range(3):
+        order = np.random.RandomState(seed)
+        batches = [order.permutation(2000)[:200] for _ in range(n_steps)]
+        world.set_values(total, [np.zeros(())] * 4)
+        before = np.array(world.session.run(Asked()))
+        step.steps(data, batches=batches)
+        asked = np.array(world.session.run(Asked())) - before
+        assert sum(value.item() for value in world.values(total)) == sum(values[batch].sum() for batch in batches)
+        if seed:
+            assert asked.tolist() == [0, 0, 1 + fetched, 1 + fetched]
+
+
 def test_small_values_after_a_collective_that_was_given_up(world):
     """What came with the notices of a collective that failed is not taken for what there is now."""
     (v,) = world.shareds([np.zeros(100, "float32")])
