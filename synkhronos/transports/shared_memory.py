@@ -227,7 +227,7 @@ class SharedMemoryTransport(Transport):
                 return self.finish(begun, into or keys)
         placed: List[Optional[Placed]] = self._current(keys, arrays)
         results: List[Any] = [None] * len(keys)
-        if self._takes(mixes):
+        if mixes and mixes[0].takers is None or self._takes(mixes):
             spares = self._spares(into or keys, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
         layout = self._layout(placed, n_given=len(keys))

@@ -82,13 +82,13 @@ def test_rows(profiles, capsys):
 
 
 def test_hosts(profiles, capsys):
-    """Two hosts of 4 cores: 4e6 bytes over 1 Gbit/s take 32 ms, and of 4 chunks 2 messages each take 0.1 ms more."""
+    """Two hosts of 4 cores: 4e6 bytes over 1 Gbit/s take 32 ms, and of 16 chunks 2 messages each take 0.1 ms more."""
     arguments = [*profiles, "--ranks", "1,8", "--hosts", "2", "--link", "mpi:0.1ms,1Gbit"]
     assert predict.main(arguments) == 0
     printed = capsys.readouterr().out
     # 4 ranks of a host move 4 times 4e6 bytes at 1e-10 s each.
     assert lines_of(printed, 8)[1] == "2"
-    assert float(lines_of(printed, 8)[-4]) == pytest.approx(32 + 0.8 + 1.6)
+    assert float(lines_of(printed, 8)[-4]) == pytest.approx(32 + 3.2 + 1.6)
     assert "16 bits" in printed
     assert (
         "(profiles of one host do not have the rows that travel to others, nor what commands take there: left out)"

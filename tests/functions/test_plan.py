@@ -70,9 +70,9 @@ def test_a_known_plan_is_a_pair_of_numbers(two, monkeypatch, numpy_words):
     """What is sent does not grow with the number of inputs and outputs."""
     sizes, send = [], two.session.channel.send
 
-    def watched(number, payload):
+    def watched(number, payload, watch):
         sizes.append(len(payload))
-        return send(number, payload)
+        return send(number, payload, watch)
 
     monkeypatch.setattr(two.session.channel, "send", watched)
     data, known = synk.data(np.arange(100.0)), []

@@ -13,7 +13,7 @@ from synkhronos.runtime.context import RankContext
 class Context:
     """Notes what is done to it."""
 
-    rank, _commitment, deposits = 3, 1, None
+    rank, _commitment, deposits, is_over_hosts = 3, 1, None, False
 
     def __init__(self):
         self.calls = []

@@ -23,7 +23,7 @@ class Say(Command):
 
 
 class Context:
-    rank, stopped, _commitment, _tried, deposits = 1, False, None, (), None
+    rank, stopped, _commitment, _tried, deposits, is_over_hosts = 1, False, None, (), None, False
     execute = RankContext.execute
 
     def __init__(self):
