@@ -29,6 +29,7 @@ import select
 from abc import ABC, abstractmethod
 from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
+from ..errors import SynkhronosError
 from ..memory import messages
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
@@ -245,6 +246,18 @@ class Leader(Leading):
         self._steps, self._printed = [(0, 0, 0)] * n, [0] * n
         self._command: Optional[Tuple[int, int, bytes]] = None  # that ranks have not been given
         self._long_command: Any = None
+
+    def receive(self) -> None:
+        """Deal with what has come, without waiting.
+
+        Raises
+        ------
+        SynkhronosError
+            Nothing can come any more, nor be told. This rank is to end: that is told by other ways.
+        """
+        super().receive()
+        if self._link.is_lost:
+            raise SynkhronosError("the connection to the master, by which this rank speaks for its host, is lost")
 
     def tell(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
         if self._command is not None:

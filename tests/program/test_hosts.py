@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -81,6 +82,21 @@ class Lies(Command):
     def finish(self, results, context):
         self.meanwhile()
         return [context.pools.attach(handle)[0] for handle in results]
+
+
+class ActsOnLink(Command):
+    """Have a leader's link lost, and meet."""
+
+    title = "acts on link"
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def run(self, context):
+        if context.rank == self.rank:
+            (link,) = context.leading._links.values()
+            link._socket.shutdown(socket.SHUT_RDWR)
+        context.barrier.wait()
 
 
 class Asked(Command):
@@ -291,6 +307,24 @@ def test_a_rank_that_stands_still_elsewhere(whole):
     with pytest.raises(WorkerTimeout, match=r"(?s)rank 3 \(pid \d+\).*in stand_still"):
         session.run(Act(3, stand_still))
     del session
+
+
+@pytest.mark.parametrize("end", ["the master's", "the leader's"])
+def test_a_link_that_is_lost_while_its_host_is_not(session, end):
+    """As by a firewall that lies in between."""
+    everywhere(session)
+    began = time.monotonic()
+    with pytest.raises(WorkerDied, match="rank 2 .* on host there") as caught:
+        if end == "the master's":
+            (link,) = session.context.leading._links.values()
+            link._socket.shutdown(socket.SHUT_RDWR)
+            everywhere(session)
+        else:
+            session.run(ActsOnLink(2))
+    assert "by which this rank speaks for its host, is lost" in str(caught.value.__cause__)
+    assert time.monotonic() - began < TOLD_S
+    del caught
+    assert len(everywhere(opened())) == 4
 
 
 def test_long_messages_of_all_kinds(session):

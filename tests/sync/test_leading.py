@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from synkhronos.errors import Aborted
+from synkhronos.errors import Aborted, SynkhronosError
 from synkhronos.memory import messages
 from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.pool import Pool
@@ -321,7 +321,7 @@ def test_a_barrier_that_was_decided_is_complete_though_its_command_was_given_up(
 def test_a_host_that_is_gone_does_not_keep_the_root_from_waiting(make):
     """It is told of its end by another way."""
     world = make(1, 1, 1)
-    world.leaders[0].close()
+    world.leaders.pop(0).close()
     watched = []
 
     def watch():
@@ -331,6 +331,15 @@ def test_a_host_that_is_gone_does_not_keep_the_root_from_waiting(make):
     world.root.wait(lambda: False, watch, WaitPolicy(1, False))
     world.command(1)
     assert len(watched) == 3 and world.blocks[2].words[COMMAND_NUMBER] == 1
+
+
+def test_a_leader_that_has_lost_its_link_does_not_wait(make):
+    """Nobody would tell it anything; that it ends is told by another way."""
+    world = make(1, 1)
+    world.root.close()
+    for _ in range(2):
+        with pytest.raises(SynkhronosError, match="connection to the master.* is lost"):
+            world.leaders[0].wait(lambda: False, nothing, WaitPolicy(1, False))
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 3, 1)])
