@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -97,6 +98,19 @@ class ActsOnLink(Command):
             (link,) = context.leading._links.values()
             link._socket.shutdown(socket.SHUT_RDWR)
         context.barrier.wait()
+
+
+class Exchanges(Command):
+    """Exchange long notices at the last barrier, for which all but the root have promised their answers."""
+
+    title = "exchanges"
+
+    def __init__(self, payload=b""):
+        self.payload = payload
+
+    def run(self, context):
+        context.promise(None)
+        context.transport.exchange(b"x" * 1_000_000)
 
 
 class Asked(Command):
@@ -325,6 +339,36 @@ def test_a_link_that_is_lost_while_its_host_is_not(session, end):
     assert time.monotonic() - began < TOLD_S
     del caught
     assert len(everywhere(opened())) == 4
+
+
+@pytest.mark.parametrize("what", ["command", "decided"])
+def test_a_host_that_takes_long_to_take_what_it_is_told(session, what):
+    """Meanwhile others are done with the command, or far in it."""
+    leader = everywhere(session)[2][1]
+    began = []
+
+    def stop():
+        began.append(time.monotonic())
+        os.kill(leader, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (leader, signal.SIGCONT)).start()
+
+    (link,) = session.context.leading._links.values()
+    send = link.send
+
+    def stops(message, watch):
+        if message[0] == what:
+            stop()
+            if what == "command":  # as those of a rank that was late at the end of the command before
+                session.block.commands[1].release()
+        send(message, watch)
+
+    link.send = stops
+    try:
+        session.run(Exchanges(b"x" * 3_000_000 * (what == "command")))
+    finally:
+        del link.send
+    assert time.monotonic() - began[0] > 0.3
+    assert len(everywhere(session)) == 4
 
 
 def test_long_messages_of_all_kinds(session):
