@@ -127,7 +127,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         context.promises = channel.promise
     if config.heals:
         context.promises, context.deposits = channel.promise, Deposits.of(context)
-    _profiled(config, lambda: serve(context, channel, Preloader(block, watch, channel.is_called)))
+    _profiled(config, lambda: serve(context, channel, Preloader(block, watch, channel.may_be_called)))
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
