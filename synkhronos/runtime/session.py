@@ -409,8 +409,11 @@ class Session:
                 return self._fatal
             if self.context.leading is not None and self.block.words[DEATHS]:
                 self.context.leading.receive()  # what a rank has answered before it ended
+            stops = type(self._command) is Stop  # whose answers may come after the ends, by another way
             for rank in self.others:
-                if self.block.ended[rank] and not self.channel.has_answered(rank, self._number):
+                if not self.block.ended[rank] or stops and not self.block.status[rank]:
+                    continue
+                if not self.channel.has_answered(rank, self._number):
                     self._fatal = self._died(rank, "in " + self._title, self._updates)
                     return self._fatal
             if not self.launcher.is_alive():

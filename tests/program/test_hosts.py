@@ -100,6 +100,22 @@ class ActsOnLink(Command):
         context.barrier.wait()
 
 
+class TellsLate(Command):
+    """From now on, have a leader take its time before it tells anything."""
+
+    title = "tells late"
+
+    def run(self, context):
+        if context.rank == 2:
+            tell = context.leading.tell
+
+            def late(*arguments):
+                time.sleep(0.2)
+                tell(*arguments)
+
+            context.leading.tell = late
+
+
 class Exchanges(Command):
     """Exchange long notices at the last barrier, for which all but the root have promised their answers."""
 
@@ -339,6 +355,12 @@ def test_a_link_that_is_lost_while_its_host_is_not(session, end):
     assert time.monotonic() - began < TOLD_S
     del caught
     assert len(everywhere(opened())) == 4
+
+
+def test_ranks_whose_ends_are_told_before_their_answers_have_stopped(session):
+    session.run(TellsLate())
+    synk.close()
+    assert list(session.block.ended[1:]) == [1, 1, 1] and list(session.block.status[1:]) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("what", ["command", "decided"])
