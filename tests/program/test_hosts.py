@@ -186,6 +186,11 @@ def kill(pid):
     time.sleep(0.5)
 
 
+def print_to(what):
+    fd = os.pipe()[1] if what == "pipe" else os.open(__file__, os.O_RDONLY)
+    os.dup2(fd, 1)
+
+
 def stand_still():
     time.sleep(30)
 
@@ -418,6 +423,14 @@ SMALL = {
     "reduce": synk.reduce,
     "gather": synk.gather,
 }
+
+
+@pytest.mark.parametrize("what", ["pipe", "file"])
+def test_a_rank_elsewhere_whose_output_goes_somewhere_else(session, what):
+    """Of that nothing has to come; and what has no length is no error."""
+    began = time.monotonic()
+    session.run(Act(3, print_to, what))
+    assert len(everywhere(session)) == 4 and time.monotonic() - began < 1
 
 
 @pytest.mark.parametrize("name", SMALL)
