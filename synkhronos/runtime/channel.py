@@ -119,6 +119,10 @@ class RankEnd:
         block = self.block
         return bool(block.command_number > block.finished[self.rank])
 
+    def may_be_called(self) -> bool:
+        """Return whether this rank is to go on with `wait`: a command may have come, or be on its way."""
+        return self.is_called() or self._leader is not None and self._leader.has_news()
+
     @point("channel")
     def wait(self, watch: Callable[[], object]) -> int:
         """Wait for the next command; return its number."""
@@ -189,4 +193,5 @@ class RankEnd:
         """Send no answers any more: a leader tells those of the other ranks of its host before."""
         if self._leader is not None:
             self._leader.wait(self._leader.have_answered, watch, self.policy)
+            self._leader.tell(watch)  # the last may have answered since
             self._leader.close()

@@ -112,7 +112,7 @@ class RankContext:
         watch: Callable[[], object],
         policy: WaitPolicy,
         hosts: Optional[Hosts] = None,
-        watch_fetch: Optional[Callable[[], object]] = None,
+        watch_hosts: Optional[Callable[[], object]] = None,
         links: Sequence[Link] = (),
     ) -> RankContext:
         """Assemble a rank's state: the one place that does it, for the master, for processes and for threads.
@@ -130,8 +130,9 @@ class RankContext:
         policy : WaitPolicy
         hosts : Hosts, optional
             If the ranks are on several; then the pools of other hosts' ranks are shadows.
-        watch_fetch : callable, optional
-            Called while the rank waits for what it fetches from another host; by default ``watch``.
+        watch_hosts : callable, optional
+            Called instead while it waits for what it fetches from another host, or until another host takes what it
+            is told: then others may be done with the command. By default ``watch``.
         links : sequence of Link
             If this rank speaks for its host: of the root those to all other hosts, of another one that to the root.
         """
@@ -141,9 +142,9 @@ class RankContext:
         leading, barrier, registry, fetcher = None, Barrier(block, rank, root, watch, policy), Registry(), None
         if hosts is not None and links:
             leading = (Root if rank == root else Leader)(rank, hosts, block, pool, known, links)
-            barrier = BarrierOverHosts(leading, root, watch, policy)
+            barrier = BarrierOverHosts(leading, root, watch, policy, watch_hosts or watch)
         if hosts is not None:
-            fetcher = Fetcher(barrier, pool, watch_fetch or watch)
+            fetcher = Fetcher(barrier, pool, watch_hosts or watch)
             known.reach(filter(hosts.is_far, pools), fetcher.fetch, fetcher.check_room, hosts.own > 0)
         borrowed = functools.partial(memory_in_cells, registry)
         transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, fetcher)

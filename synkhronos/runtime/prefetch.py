@@ -67,7 +67,7 @@ class Preloader:
     watch : callable
         What else is to be done while it waits.
     is_called : callable
-        Returns whether it need not wait any more.
+        Returns whether there may be something else to do: a command.
     """
 
     def __init__(self, block: ControlBlock, watch: Callable[[], object], is_called: Callable[[], bool]) -> None:

@@ -136,7 +136,7 @@ class Session:
         self.others = [rank for rank in range(size) if rank != root]
         self.pool = pool
         self.context = RankContext.create(
-            root, root, block, pool, pools, self._watch_barrier, policy, hosts, self._watch_fetch, launcher.links
+            root, root, block, pool, pools, self._watch_barrier, policy, hosts, self._watch_hosts, launcher.links
         )
         self.pools = self.context.pools
         self.channel = MasterEnd(block, self.others, pool, self.pools, policy, self.context.leading)
@@ -285,7 +285,7 @@ class Session:
             if self.block.words[DEATHS] or not self.launcher.is_alive():
                 self._raise_what_ended()
             self.context.barrier.begin(number)
-            self.channel.send(number, payload, self._watch_answers)
+            self.channel.send(number, payload, self._watch)
             with self.affinity:  # takes a while, in which the others begin, and finish
                 if self._profile is None:
                     own = self.context.execute(envelope)
@@ -411,8 +411,11 @@ class Session:
                 return self._fatal
             if self.context.leading is not None and self.block.words[DEATHS]:
                 self.context.leading.receive()  # what a rank has answered before it ended
+            stops = type(self._command) is Stop  # whose answers may come after the ends, by another way
             for rank in self.others:
-                if self.block.ended[rank] and not self.channel.has_answered(rank, self._number):
+                if not self.block.ended[rank] or stops and not self.block.status[rank]:
+                    continue
+                if not self.channel.has_answered(rank, self._number):
                     self._fatal = self._died(rank, "in " + self._title, self._updates)
                     return self._fatal
             if not self.launcher.is_alive():
@@ -464,7 +467,7 @@ class Session:
         if self._look() is not None or any(self.channel.has_answered(rank, self._number) for rank in self.others):
             raise Aborted  # the answers say why
 
-    def _watch_fetch(self) -> None:
+    def _watch_hosts(self) -> None:
         if self._look() is None:  # unlike at a barrier, others may be done
             lost = [rank for rank in self.others if self.block.ended[rank] and self.block.status[rank] == LOST]
             if not lost:
@@ -472,10 +475,13 @@ class Session:
             self._fatal = self._died(lost[0], "in " + self._title, self._updates)
         raise Aborted
 
-    def _watch_answers(self) -> None:
+    def _watch(self) -> None:
         error = self._look()
         if error is not None:
             raise _Fatal(error)
+
+    def _watch_answers(self) -> None:
+        self._watch()
         if any(self.block.arrived[rank] > self.context.barrier.current for rank in self.others):
             self.context.abort()  # it waits for the master, which is done
         if self.block.abort_requested >= self._number:

@@ -7,7 +7,7 @@ decide k: it goes on to k + 1, and decides both. The others need not arrive ther
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Optional
 
 from ..errors import Aborted
 from .barrier import Barrier
@@ -26,10 +26,21 @@ class BarrierOverHosts(Barrier):
     root : int
     watch, policy
         As of `Barrier`.
+    watch_telling : callable, optional
+        Called instead while other hosts do not take what they are told of a decision: then others may be done with
+        the command. By default ``watch``.
     """
 
-    def __init__(self, leading: Leading, root: int, watch: Callable[[], object], policy: WaitPolicy) -> None:
+    def __init__(
+        self,
+        leading: Leading,
+        root: int,
+        watch: Callable[[], object],
+        policy: WaitPolicy,
+        watch_telling: Optional[Callable[[], object]] = None,
+    ) -> None:
         super().__init__(leading.block, leading.rank, root, watch, policy)
+        self._watch_telling = watch_telling or watch
         self._leading, self._promised = leading, leading.block.promised
         self._held = -1  # number of a barrier that the root decides together with the next one
 
@@ -42,7 +53,7 @@ class BarrierOverHosts(Barrier):
             self._held = current
             return
         self._words[DECIDED] = current  # from here on it is complete, for every rank, whatever happens
-        leading.tell(self.watch)
+        leading.tell(self._watch_telling)
         for rank in leading.others:
             self.block.releases[rank].release()
 

@@ -29,6 +29,7 @@ import select
 from abc import ABC, abstractmethod
 from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
+from ..errors import SynkhronosError
 from ..memory import messages
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
@@ -97,8 +98,8 @@ class Leading(ABC):
         policy : WaitPolicy
         """
         for _ in range(policy.tries):
-            self.tell(watch)
             self.receive()
+            self.tell(watch)  # after it, as below: or what the bell has rung for would wait till it rings again
             if done():
                 return
             if policy.yields:
@@ -120,6 +121,10 @@ class Leading(ABC):
             link.receive(self._deal_with, bool(event & _GONE))
             if link.is_lost:
                 self._poll.unregister(fd)
+
+    def has_news(self) -> bool:
+        """Return whether something may have come from other hosts, or from ranks of this one."""
+        return bool(self._poll.poll(0))
 
     def _deal_with(self, kind: str, *what: Any) -> None:
         getattr(self, "on_" + kind)(*what)
@@ -246,22 +251,33 @@ class Leader(Leading):
         self._command: Optional[Tuple[int, int, bytes]] = None  # that ranks have not been given
         self._long_command: Any = None
 
+    def receive(self) -> None:
+        """Deal with what has come, without waiting.
+
+        Raises
+        ------
+        SynkhronosError
+            Nothing can come any more, nor be told. This rank is to end: that is told by other ways.
+        """
+        super().receive()
+        if self._link.is_lost:
+            raise SynkhronosError("the connection to the master, by which this rank speaks for its host, is lost")
+
     def tell(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
         if self._command is not None:
             self._deliver()
-        block, words, near = self.block, self.block.words, self._near
+        block, near = self.block, self._near
         if not self._is_anything_new():
             return
-        if words[DEATHS]:
-            near = [rank for rank in near if not block.ended[rank]]
         arrived, finished = newer(block.arrived, self._arrived, near), newer(block.finished, self._finished, near)
         for rank, number in list(finished.items()):
             if is_due(block, self._promised[rank], number):  # the root has its answer
                 self._finished[rank] = finished.pop(rank)
         if not is_overdue:
-            if not is_whole(finished, block.finished, near):
+            living = [rank for rank in near if not block.ended[rank]] if block.words[DEATHS] else near
+            if not is_whole(finished, block.finished, living):
                 finished = {}
-            if not finished and not is_whole(arrived, block.arrived, near):
+            if not finished and not is_whole(arrived, block.arrived, living):
                 return  # (those that have answered do not come to a barrier any more)
         for number in sorted(set(arrived.values())):
             ranks = [rank for rank in arrived if arrived[rank] == number]
@@ -343,4 +359,4 @@ def newer(words: Any, known: Sequence[int], ranks: Sequence[int]) -> Dict[int, i
 
 def is_whole(newer: Dict[int, int], words: Any, ranks: Sequence[int]) -> bool:
     """Return whether all ranks have reached the largest of the newer numbers, or there are none."""
-    return not newer or min([words[rank] for rank in ranks]) >= max(newer.values())
+    return not newer or min([words[rank] for rank in ranks], default=0) >= max(newer.values())

@@ -27,6 +27,19 @@ FRAME_BYTES = 1 << 14
 #: what can be read: with its default of 128 KiB it may have no room for the rest of a frame.
 BUFFER_BYTES = 1 << 18
 
+#: What the kernel is asked to do besides. A rank that computes does not read: so unlike elsewhere (`meeting`), it must
+#: not take an end for gone that has had no room for a while. Whether a host is gone is watched by others. And it asks
+#: an end that has said nothing for half a minute whether it is there: firewalls forget connections that are quiet.
+_OPTIONS = (
+    (socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES),
+    (socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+)
+
 _HEADER = struct.Struct("!IIB")
 _RANK = struct.Struct("!I")
 
@@ -62,13 +75,13 @@ class Link:
     Attributes
     ----------
     is_lost : bool
-        Whether the other end is gone; what is sent is thrown away then. Why it is gone is told elsewhere.
+        Whether nothing can be sent any more: it is thrown away then. The other end finds its own lost, too.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        for option in _OPTIONS:
+            sock.setsockopt(*option)
         self._socket = sock
         self.is_lost = False
         self._poll = select.poll()
@@ -104,9 +117,16 @@ class Link:
             try:
                 frame = _HEADER.pack(len(part), i, is_last) + part
                 if not self.is_lost and self._socket.send(frame, socket.MSG_NOSIGNAL) < len(frame):
-                    self.is_lost = True  # the kernel is out of memory: the other end cannot make anything of a part
+                    self._lose()  # the kernel is out of memory: the other end cannot make anything of a part
             except OSError:
-                self.is_lost = True
+                self._lose()
+
+    def _lose(self) -> None:
+        self.is_lost = True
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # so that the other end need not find that out by itself
+        except OSError:
+            pass
 
     def receive(self, deal_with: Callable[..., object], is_gone: bool = False) -> None:
         """Deal with the messages that have come.

@@ -25,6 +25,9 @@ CONNECT_TIMEOUT_S = 60.0
 #: Seconds in which a peer must answer when it is asked for the token.
 ANSWER_TIMEOUT_S = 5
 
+#: Seconds in which who listens must have turned to a peer: it may wait until other hosts have loaded modules before.
+TURN_TIMEOUT_S = 180.0
+
 #: Seconds between two looks whether those who are awaited can still come.
 LOOK_EVERY_S = 0.1
 
@@ -107,20 +110,23 @@ class Listener:
 
 
 def connect(meeting: Meeting) -> socket.socket:
-    """Connect to who listens.
+    """Connect to who listens, again and again if that is there but does not turn to this process.
 
     Raises
     ------
     SynkhronosError
         None of the addresses can be reached.
     """
-    reasons = []
-    for address in meeting.addresses:
-        try:
-            sock = socket.create_connection((address, meeting.port), timeout=5.0)
-            return authenticated(sock, meeting.token, answers_first=True)
-        except (OSError, EOFError, AuthenticationError, AssertionError) as error:  # (asserted of the first words)
-            reasons.append(f"{address}: {error}")
+    until, is_there = time.monotonic() + TURN_TIMEOUT_S, True
+    while is_there and time.monotonic() < until:
+        reasons, is_there = [], False
+        for address in meeting.addresses:
+            try:
+                sock = socket.create_connection((address, meeting.port), timeout=5.0)
+                return authenticated(sock, meeting.token, answers_first=True)
+            except (OSError, EOFError, AuthenticationError, AssertionError) as error:  # (asserted of the first words)
+                is_there = is_there or isinstance(error, BlockingIOError)  # it has not asked for the token in time
+                reasons.append(f"{address}: {error}")
     raise SynkhronosError(f"the first host cannot be reached at port {meeting.port}: {'; '.join(reasons)}")
 
 

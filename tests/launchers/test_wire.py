@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
 
@@ -190,3 +191,14 @@ def test_somebody_else_listens_at_one_of_the_addresses():
     assert lines[0].receive() == ("hello",)
     for each in (line, *lines):
         each.close()
+
+
+def test_who_listens_may_have_to_wait_for_others_first(monkeypatch):
+    """As the master does until all hosts have started their ranks, of which the first ones come long before."""
+    monkeypatch.setattr(meetings, "ANSWER_TIMEOUT_S", 1)
+    with meetings.Listener(["127.0.0.1"]) as listener, ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(meetings.connect, listener.meeting)
+        time.sleep(2.5)
+        with next(listener.accept(1)) as ours, coming.result() as theirs:
+            theirs.sendall(b"words")
+            assert ours.recv(10) == b"words"

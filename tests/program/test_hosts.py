@@ -3,8 +3,10 @@
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -83,6 +85,50 @@ class Lies(Command):
         return [context.pools.attach(handle)[0] for handle in results]
 
 
+class ActsOnLink(Command):
+    """Have a leader's link lost, and meet."""
+
+    title = "acts on link"
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def run(self, context):
+        if context.rank == self.rank:
+            (link,) = context.leading._links.values()
+            link._socket.shutdown(socket.SHUT_RDWR)
+        context.barrier.wait()
+
+
+class TellsLate(Command):
+    """From now on, have a leader take its time before it tells anything."""
+
+    title = "tells late"
+
+    def run(self, context):
+        if context.rank == 2:
+            tell = context.leading.tell
+
+            def late(*arguments):
+                time.sleep(0.2)
+                tell(*arguments)
+
+            context.leading.tell = late
+
+
+class Exchanges(Command):
+    """Exchange long notices at the last barrier, for which all but the root have promised their answers."""
+
+    title = "exchanges"
+
+    def __init__(self, payload=b""):
+        self.payload = payload
+
+    def run(self, context):
+        context.promise(None)
+        context.transport.exchange(b"x" * 1_000_000)
+
+
 class Asked(Command):
     """Return how often a rank has asked for memory of other hosts."""
 
@@ -138,6 +184,11 @@ def die():
 def kill(pid):
     os.kill(pid, signal.SIGKILL)
     time.sleep(0.5)
+
+
+def print_to(what):
+    fd = os.pipe()[1] if what == "pipe" else os.open(__file__, os.O_RDONLY)
+    os.dup2(fd, 1)
 
 
 def stand_still():
@@ -293,6 +344,60 @@ def test_a_rank_that_stands_still_elsewhere(whole):
     del session
 
 
+@pytest.mark.parametrize("end", ["the master's", "the leader's"])
+def test_a_link_that_is_lost_while_its_host_is_not(session, end):
+    """As by a firewall that lies in between."""
+    everywhere(session)
+    began = time.monotonic()
+    with pytest.raises(WorkerDied, match="rank 2 .* on host there") as caught:
+        if end == "the master's":
+            (link,) = session.context.leading._links.values()
+            link._socket.shutdown(socket.SHUT_RDWR)
+            everywhere(session)
+        else:
+            session.run(ActsOnLink(2))
+    assert "by which this rank speaks for its host, is lost" in str(caught.value.__cause__)
+    assert time.monotonic() - began < TOLD_S
+    del caught
+    assert len(everywhere(opened())) == 4
+
+
+def test_ranks_whose_ends_are_told_before_their_answers_have_stopped(session):
+    session.run(TellsLate())
+    synk.close()
+    assert list(session.block.ended[1:]) == [1, 1, 1] and list(session.block.status[1:]) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("what", ["command", "decided"])
+def test_a_host_that_takes_long_to_take_what_it_is_told(session, what):
+    """Meanwhile others are done with the command, or far in it."""
+    leader = everywhere(session)[2][1]
+    began = []
+
+    def stop():
+        began.append(time.monotonic())
+        os.kill(leader, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (leader, signal.SIGCONT)).start()
+
+    (link,) = session.context.leading._links.values()
+    send = link.send
+
+    def stops(message, watch):
+        if message[0] == what:
+            stop()
+            if what == "command":  # as those of a rank that was late at the end of the command before
+                session.block.commands[1].release()
+        send(message, watch)
+
+    link.send = stops
+    try:
+        session.run(Exchanges(b"x" * 3_000_000 * (what == "command")))
+    finally:
+        del link.send
+    assert time.monotonic() - began[0] > 0.3
+    assert len(everywhere(session)) == 4
+
+
 def test_long_messages_of_all_kinds(session):
     """They do not fit into their slots: the command, the notice of each rank at a barrier, and the answers."""
     sizes = session.run(Long(np.arange(50_000)))
@@ -318,6 +423,14 @@ SMALL = {
     "reduce": synk.reduce,
     "gather": synk.gather,
 }
+
+
+@pytest.mark.parametrize("what", ["pipe", "file"])
+def test_a_rank_elsewhere_whose_output_goes_somewhere_else(session, what):
+    """Of that nothing has to come; and what has no length is no error."""
+    began = time.monotonic()
+    session.run(Act(3, print_to, what))
+    assert len(everywhere(session)) == 4 and time.monotonic() - began < 1
 
 
 @pytest.mark.parametrize("name", SMALL)

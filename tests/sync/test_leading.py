@@ -6,10 +6,12 @@ import time
 
 import pytest
 
-from synkhronos.errors import Aborted
+from synkhronos.errors import Aborted, SynkhronosError
 from synkhronos.memory import messages
 from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.pool import Pool
+from synkhronos.runtime import prefetch
+from synkhronos.runtime.channel import RankEnd
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
 from synkhronos.sync.barrier_over_hosts import BarrierOverHosts
 from synkhronos.sync.control_block import (
@@ -213,6 +215,81 @@ def test_what_ranks_of_a_host_that_live_have_reached_is_told(make):
     assert world.blocks[0].arrived[1] == FIRST
 
 
+def test_what_a_rank_has_answered_before_it_ended_is_told(make):
+    world = make(1, 2)
+    world.command(1)
+    world.answer(2, 1, b"goodbye")
+    world.blocks[1].ended[2] = world.blocks[1].words[DEATHS] = 1
+    world.answer(1, 1, b"goodbye")
+    world.leaders_hear()
+    until(world.root.receive)
+    assert [world.blocks[0].finished[rank] for rank in (1, 2)] == [1, 1]
+
+
+def test_a_leader_ends_after_it_has_told_all_answers(make):
+    """The last one may come when it has just looked for what to tell."""
+    world = make(1, 2)
+    world.command(1)
+    leader = world.leaders[0]
+    end = RankEnd(world.blocks[1], 1, world.pools[1], world.known[1], WaitPolicy(1, False), leader)
+    end.send(1, b"goodbye")
+    have_answered = leader.have_answered
+
+    def answers():
+        world.answer(2, 1, b"goodbye")
+        return have_answered()
+
+    leader.have_answered = answers
+    end.end(nothing)
+    until(world.root.receive)
+    assert [world.blocks[0].finished[rank] for rank in (1, 2)] == [1, 1]
+
+
+def test_what_comes_while_a_leader_looks_is_told_at_once(make):
+    """Not only when it is overdue: the bell that it has heard does not ring again."""
+    world = make(1, 2)
+    world.command(1)
+    leader, told = world.leaders[0], []
+    leader.receive()
+    receive, tell = leader.receive, leader.tell
+
+    def arrives():
+        if not told or told == [False]:
+            for rank in (1, 2):
+                world.arrive(rank, FIRST)
+            world.blocks[1].lead.release()
+        receive()
+
+    def note(watch, is_overdue=False):
+        told.append(is_overdue)
+        tell(watch, is_overdue)
+
+    leader.receive, leader.tell = arrives, note
+    leader.wait(lambda: leader._arrived[2] == FIRST, nothing, WaitPolicy(1, False))
+    assert True not in told
+
+
+def test_a_leader_that_loads_modules_meanwhile_sees_that_a_command_comes(make, monkeypatch):
+    """After one module at most; nobody else writes it into the block."""
+    world = make(1, 1)
+    (leader,), block = world.leaders, world.blocks[1]
+    end = RankEnd(block, 1, world.pools[1], world.known[1], WaitPolicy(1, False), leader)
+    words = b"numpy a\nnumpy b\nnumpy c\n"
+    block.announcements[: len(words)] = words
+    block.announced = len(words)
+    loaded = []
+
+    def preload(line):
+        loaded.append(line)
+        world.blocks[0].words[COMMAND_NUMBER] = 1
+        world.root.tell(nothing)
+        time.sleep(0.01)
+
+    monkeypatch.setattr(prefetch, "_preload", preload)
+    assert end.wait(prefetch.Preloader(block, nothing, end.may_be_called)) == 1
+    assert loaded == ["numpy a"]
+
+
 def test_a_decision_reaches_all_hosts_with_what_others_have_told(make):
     world = make(2, 2, 1)
     world.command(1)
@@ -321,7 +398,7 @@ def test_a_barrier_that_was_decided_is_complete_though_its_command_was_given_up(
 def test_a_host_that_is_gone_does_not_keep_the_root_from_waiting(make):
     """It is told of its end by another way."""
     world = make(1, 1, 1)
-    world.leaders[0].close()
+    world.leaders.pop(0).close()
     watched = []
 
     def watch():
@@ -331,6 +408,15 @@ def test_a_host_that_is_gone_does_not_keep_the_root_from_waiting(make):
     world.root.wait(lambda: False, watch, WaitPolicy(1, False))
     world.command(1)
     assert len(watched) == 3 and world.blocks[2].words[COMMAND_NUMBER] == 1
+
+
+def test_a_leader_that_has_lost_its_link_does_not_wait(make):
+    """Nobody would tell it anything; that it ends is told by another way."""
+    world = make(1, 1)
+    world.root.close()
+    for _ in range(2):
+        with pytest.raises(SynkhronosError, match="connection to the master.* is lost"):
+            world.leaders[0].wait(lambda: False, nothing, WaitPolicy(1, False))
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 3, 1)])

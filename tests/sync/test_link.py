@@ -3,9 +3,12 @@
 import select
 import socket
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from synkhronos.sync import meeting
 from synkhronos.sync.link import FRAME_BYTES, Link, introduce, introduced
 
 
@@ -67,6 +70,43 @@ def test_who_sends_looks_whether_waiting_has_become_pointless(links):
     with pytest.raises(Pointless):
         for _ in range(100):
             ours.send(("command", b"x" * 1_000_000), watch)
+
+
+def test_who_does_not_read_for_long_is_not_gone(monkeypatch):
+    """It computes, and has no room for what is sent: connections to other processes count as lost then."""
+    monkeypatch.setattr(meeting, "UNRECEIVED_MS", 300)
+    with meeting.Listener(["127.0.0.1"]) as listener, ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(meeting.connect, listener.meeting)
+        ours = Link(next(listener.accept(1)))
+        theirs = Link(coming.result())
+        sent = ("answers", b"x" * 3_000_000)
+        began, waited = time.monotonic(), thread.submit(ours.send, sent, nothing)
+        time.sleep(2)
+        assert receive(theirs, 1) == [sent]
+        waited.result()
+        assert time.monotonic() - began >= 2
+    ours.close()
+    theirs.close()
+
+
+def test_who_has_lost_an_end_lets_the_other_know(links):
+    """Even if the connection still is: of a message a part was sent."""
+    ours, theirs = links
+    sock = ours._socket
+
+    class OutOfMemory:
+        def send(self, frame, flags):
+            return sock.send(frame[:100], flags)
+
+        def shutdown(self, how):
+            sock.shutdown(how)
+
+    ours._socket = OutOfMemory()
+    ours.send(("decided", b"x" * 1000), nothing)
+    ours._socket = sock
+    assert ours.is_lost
+    theirs._socket.settimeout(5)
+    assert len(theirs._socket.recv(1000)) == 100 and theirs._socket.recv(1000) == b""
 
 
 @pytest.mark.parametrize("size", [10, 3 * FRAME_BYTES])

@@ -26,7 +26,7 @@ from ...sync.link import Link, introduce
 from ...sync.meeting import connect
 from ...sync.semaphore import WaitPolicy
 from ...trace import log_as_the_environment_says
-from .output import n_printed
+from .output import counter
 
 _PR_SET_PDEATHSIG = 1
 
@@ -121,13 +121,13 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     for ident, fd in fds.items():
         if ident != config.rank:
             os.close(fd)  # the context has its own
-    printed = None if config.hosts is None or not config.hosts.own else n_printed
+    printed = None if config.hosts is None or not config.hosts.own else counter()
     channel = RankEnd(block, config.rank, pool, context.pools, policy, context.leading, printed)
     if config.hosts is not None:
         context.promises = channel.promise
     if config.heals:
         context.promises, context.deposits = channel.promise, Deposits.of(context)
-    _profiled(config, lambda: serve(context, channel, Preloader(block, watch, channel.is_called)))
+    _profiled(config, lambda: serve(context, channel, Preloader(block, watch, channel.may_be_called)))
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
