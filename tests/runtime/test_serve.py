@@ -48,7 +48,7 @@ class Channel:
             for command in commands
         ]
         self.answers, self.number, self.full = [], 0, set(full)
-        self.answered, self.finished = answered, []
+        self.answered, self.finished, self.has_ended = answered, [], False
 
     def wait(self, watch):
         self.number += 1
@@ -56,6 +56,9 @@ class Channel:
 
     def read(self):
         return pickle.loads(self.payloads[self.number - 1])
+
+    def end(self, watch):
+        self.has_ended = True
 
     def has_answered(self, number):
         return number in self.answered
@@ -81,6 +84,7 @@ def test_serves_until_stop():
     assert channel.answers[0].result == 5 and channel.answers[1].result is None
     assert np.array_equal(channel.answers[2].result, np.arange(3))
     assert context.log == [1, "thing", 2, "thing", 3, "thing", 4, "thing"]
+    assert channel.has_ended
 
 
 @pytest.mark.parametrize(
