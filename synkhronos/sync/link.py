@@ -27,9 +27,9 @@ FRAME_BYTES = 1 << 14
 #: what can be read: with its default of 128 KiB it may have no room for the rest of a frame.
 BUFFER_BYTES = 1 << 18
 
-#: What the kernel is asked to do besides. A rank that computes does not read: so unlike elsewhere (`meeting`), it must
-#: not take an end for gone that has had no room for a while. Whether a host is gone is watched by others. And it asks
-#: an end that has said nothing for half a minute whether it is there: firewalls forget connections that are quiet.
+#: What the kernel is asked for. A rank that computes does not read: so, unlike elsewhere (`meeting`), an end that has
+#: had no room for a while is not gone. (The bridge and the deputies notice that a host is.) When nothing has come for
+#: half a minute, the kernel asks whether the other end is there: firewalls forget connections that are quiet.
 _OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES),
     (socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES),

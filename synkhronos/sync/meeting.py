@@ -3,7 +3,8 @@
 Who listens tells the others where and by which token, on a way that is safe already: by MPI, or in the environment.
 Nothing that a peer has sent is unpickled before it has proved that it knows the token, as the peers of
 `multiprocessing.connection` do. When all have come nobody listens any more. The kernel watches the connections
-(``TCP_USER_TIMEOUT``): it notices within seconds that a cable was cut, and at once that a process has ended.
+(``TCP_USER_TIMEOUT``): it notices within seconds that a cable was cut, and at once that a process has ended. Links undo
+the former: see `link`.
 """
 
 from __future__ import annotations

@@ -47,8 +47,13 @@ class Channel:
             command if isinstance(command, bytes) else pickle.dumps(Envelope(["thing"], command))
             for command in commands
         ]
+<<<<<<< HEAD
         self.answers, self.number, self.full, self.has_ended = [], 0, set(full), False
         self.answered, self.finished = answered, []
+=======
+        self.answers, self.number, self.full = [], 0, set(full)
+        self.answered, self.finished, self.has_ended = answered, [], False
+>>>>>>> attack
 
     def wait(self, watch):
         self.number += 1
@@ -84,6 +89,7 @@ def test_serves_until_stop():
     assert channel.answers[0].result == 5 and channel.answers[1].result is None
     assert np.array_equal(channel.answers[2].result, np.arange(3))
     assert context.log == [1, "thing", 2, "thing", 3, "thing", 4, "thing"]
+    assert channel.has_ended
 
 
 @pytest.mark.parametrize(
