@@ -47,13 +47,8 @@ class Channel:
             command if isinstance(command, bytes) else pickle.dumps(Envelope(["thing"], command))
             for command in commands
         ]
-<<<<<<< HEAD
-        self.answers, self.number, self.full, self.has_ended = [], 0, set(full), False
-        self.answered, self.finished = answered, []
-=======
         self.answers, self.number, self.full = [], 0, set(full)
         self.answered, self.finished, self.has_ended = answered, [], False
->>>>>>> attack
 
     def wait(self, watch):
         self.number += 1
