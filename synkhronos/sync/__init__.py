@@ -12,6 +12,6 @@ A word says what has happened, a `Semaphore` wakes waiting ranks to look at the 
 both that survives the death of a rank.
 
 If there are several hosts, each has a block of its own. The rank that speaks for a host (`leading`) waits at once
-for its `Bell` and for its `Link` to another host; another bell wakes the process that speaks for it of what may come at any
-time.
+for its `Bell` and for its `Link` to another host; another bell wakes the process that speaks for it of what may
+come at any time.
 """
