@@ -92,8 +92,8 @@ class Breaker:
         self.command: Optional[random.Random] = None
         send, answer = MasterEnd.send, RankEnd.send
 
-        def send_broken(end: MasterEnd, number: int, payload: bytes) -> None:
-            send(end, number, payload if self.command is None else broken(self.command, payload))
+        def send_broken(end: MasterEnd, number: int, payload: bytes, watch: Any) -> None:
+            send(end, number, payload if self.command is None else broken(self.command, payload), watch)
 
         def answer_broken(end: RankEnd, number: int, payload: bytes) -> None:
             if self.words[0] == end.rank:
