@@ -72,7 +72,8 @@ class MasterEnd:
         """Wait until the rank has answered the command of that number."""
         block = self.block
         if self.leading is not None:
-            self.leading.wait(lambda: self.has_answered(rank, number), watch, self.policy)
+            if not self.has_answered(rank, number):
+                self.leading.wait(lambda: self.has_answered(rank, number), watch, self.policy)
             return
         while block.finished[rank] < number:  # the semaphore may also be a call for attention
             if block.promised[rank] and self.has_answered(rank, number):

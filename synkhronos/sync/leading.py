@@ -27,7 +27,7 @@ from __future__ import annotations
 import os
 import select
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory import messages
@@ -168,23 +168,24 @@ class Root(Leading):
         self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
     ) -> None:
         super().__init__(rank, hosts, block, pool, pools, links)
-        self._told = [(link, set(hosts.ranks[host]), [0, 0]) for host, link in enumerate(links, 1)]
+        # By link: the ranks that are not there, and the last command and decision that were told.
+        elsewhere = [[rank for rank in range(hosts.size) if rank not in ranks] for ranks in hosts.ranks[1:]]
+        self._told = [(link, others, [0, 0]) for link, others in zip(links, elsewhere)]
 
     def tell(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
         words = self.block.words
         number, decided = words[COMMAND_NUMBER], words[DECIDED]
-        for link, ranks, told in self._told:
+        for link, others, told in self._told:
             if told[0] < number:
                 payload = bytes(messages.get(words[COMMAND_LENGTH], self.block.command_slot, self.pools))
                 link.send(("command", number, words[ABORTED], payload), watch)
                 told[0] = number
             if told[1] < decided:
-                link.send(self._decided(decided, ranks, told[1]), watch)
+                link.send(self._decided(decided, others, told[1]), watch)
                 told[1] = decided
 
-    def _decided(self, number: int, ranks: Collection[int], told: int) -> Tuple[Any, ...]:
-        """Return what a host with these ranks is told of a barrier; the last one that it was told of is given."""
-        others = [rank for rank in range(self.hosts.size) if rank not in ranks]
+    def _decided(self, number: int, others: Sequence[int], told: int) -> Tuple[Any, ...]:
+        """Return what a host is told of a barrier, given the ranks of others, and the last one that it was told of."""
         of = number
         notices = {rank: self.notice_of(rank, of) for rank in others}
         if None in notices.values() and told < number - 1:  # maybe that one was decided with the one before

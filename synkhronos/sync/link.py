@@ -109,13 +109,14 @@ class Link:
             Called now and then while the other end does not read; raises if waiting has become pointless.
         """
         payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        for i, begin in enumerate(range(0, len(payload), FRAME_BYTES)):
-            part = payload[begin : begin + FRAME_BYTES]
-            is_last = begin + FRAME_BYTES >= len(payload)
+        parts = [payload]
+        if len(payload) > FRAME_BYTES:
+            parts = [payload[begin : begin + FRAME_BYTES] for begin in range(0, len(payload), FRAME_BYTES)]
+        for i, part in enumerate(parts):
             while not self.is_lost and not self._poll.poll(POLL_INTERVAL_S * 1000):
                 watch()
             try:
-                frame = _HEADER.pack(len(part), i, is_last) + part
+                frame = _HEADER.pack(len(part), i, i == len(parts) - 1) + part
                 if not self.is_lost and self._socket.send(frame, socket.MSG_NOSIGNAL) < len(frame):
                     self._lose()  # the kernel is out of memory: the other end cannot make anything of a part
             except OSError:

@@ -99,6 +99,10 @@ class Layout:
             rank: [None if each is None else np.empty(each.shape, each.dtype) for each in handles[rank][:n]]
             for rank, n in (eager or {}).items()
         }
+        self._eager_bytes: Dict[int, List[Any]] = {
+            rank: [each.reshape(-1).view(np.uint8).data for each in arrays if each is not None]
+            for rank, arrays in self._eager.items()
+        }
         self._arrays: Dict[int, List[Optional[np.ndarray[Any, Any]]]] = {}
         self.plans: Dict[Tuple[Any, ...], Any] = {}
 
@@ -129,13 +133,12 @@ class Layout:
 
     def take(self, values: Sequence[memoryview]) -> None:
         """Take the values that have come behind the notices of all ranks."""
-        for rank, arrays in self._eager.items():
+        for rank, arrays in self._eager_bytes.items():
             begin = 0
             for array in arrays:
-                if array is not None:
-                    end = begin + array.nbytes
-                    array.reshape(-1).view(np.uint8)[:] = values[rank][begin:end]
-                    begin = end
+                end = begin + len(array)
+                array[:] = values[rank][begin:end]
+                begin = end
 
 
 class Layouts:

@@ -36,7 +36,7 @@ from ..sync.hosts import Hosts
 from ..trace import point
 from .base import Key, Mix, NameOf, Pending, Traffic, Transport
 from .layouts import Layout, Layouts, Placed, are_few
-from .over_hosts import Begun, OverHosts
+from .over_hosts import TAKEN_BYTES, Begun, OverHosts
 from .value_buffers import ValueBuffers, kinds_of, participants
 
 #: The largest array, in bytes, that the root reduces alone: sharing the work would take another barrier.
@@ -221,7 +221,7 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
     ) -> Pending:
-        if self._over_hosts is not None and not self.meets_once(arrays):
+        if self._over_hosts is not None and sum([array.nbytes for array in arrays]) >= TAKEN_BYTES:
             begun = self._begin(keys, arrays, op, mixes, name_of, into=into or keys)
             if begun is not None:
                 return self.finish(begun, into or keys)

@@ -41,6 +41,7 @@ class HostsLauncher(Launcher):
         self._block: Any = None
         self._pids: Dict[int, int] = {}
         self._streams = Streams([])
+        self._shown = 0  # bytes of what ranks have printed, when none was in a command
 
     def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Any]) -> None:
         hosts = self.spec.hosts
@@ -119,7 +120,11 @@ class HostsLauncher(Launcher):
         if idle:
             self._await_prints()
         self.local.forward(idle)
-        self._streams.forward(idle)
+        shown = sum([self._block.shown[rank] for rank in self._pids])
+        if not idle or shown != self._shown:
+            self._streams.forward(idle)
+        if idle:
+            self._shown = shown
 
     def _await_prints(self) -> None:
         """Wait for what ranks of other hosts have printed before they answered, which comes by another way."""
