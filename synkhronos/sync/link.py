@@ -17,7 +17,7 @@ import socket
 import struct
 from typing import Any, Callable, List, Tuple
 
-from .meeting import ANSWER_TIMEOUT_S
+from .meeting import PATIENCE_S
 from .semaphore import POLL_INTERVAL_S
 
 #: Bytes of a frame, at most: fewer than the kernel has room for if it says that it has any.
@@ -57,7 +57,7 @@ def introduced(sock: socket.socket) -> int:
     OSError
         It does not say that in time.
     """
-    sock.settimeout(ANSWER_TIMEOUT_S)
+    sock.settimeout(PATIENCE_S)
     said = sock.recv(_RANK.size, socket.MSG_WAITALL)
     if len(said) < _RANK.size:
         raise ConnectionError("a rank of another host has come, and was gone before it said which one")

@@ -23,8 +23,12 @@ from ..errors import SynkhronosError
 #: Seconds in which all must have come.
 CONNECT_TIMEOUT_S = 60.0
 
-#: Seconds in which a peer must answer when it is asked for the token.
+#: Seconds in which who listens must answer when it is asked for the token.
 ANSWER_TIMEOUT_S = 5
+
+#: Seconds for which who listens waits for a peer that has come, before it looks whether others have gone: one that
+#: did not answer so soon comes again.
+PATIENCE_S = 1
 
 #: Seconds in which who listens must have turned to a peer: it may wait until other hosts have loaded modules before.
 TURN_TIMEOUT_S = 180.0
@@ -118,17 +122,25 @@ def connect(meeting: Meeting) -> socket.socket:
     SynkhronosError
         None of the addresses can be reached.
     """
-    until, is_there = time.monotonic() + TURN_TIMEOUT_S, True
-    while is_there and time.monotonic() < until:
+    began, is_there = time.monotonic(), True
+    while is_there:
         reasons, is_there = [], False
         for address in meeting.addresses:
             try:
                 sock = socket.create_connection((address, meeting.port), timeout=5.0)
                 return authenticated(sock, meeting.token, answers_first=True)
             except (OSError, EOFError, AuthenticationError, AssertionError) as error:  # (asserted of the first words)
-                is_there = is_there or isinstance(error, BlockingIOError)  # it has not asked for the token in time
+                is_there = is_there or is_worth_another_try(error, time.monotonic() - began)
                 reasons.append(f"{address}: {error}")
+        time.sleep(LOOK_EVERY_S if is_there else 0)
     raise SynkhronosError(f"the first host cannot be reached at port {meeting.port}: {'; '.join(reasons)}")
+
+
+def is_worth_another_try(error: BaseException, waited: float) -> bool:
+    """Return whether who listens may only be busy, for which so many seconds were waited."""
+    if isinstance(error, BlockingIOError):  # it has not asked for the token in time
+        return waited < TURN_TIMEOUT_S
+    return isinstance(error, (EOFError, ConnectionResetError)) and waited < ANSWER_TIMEOUT_S  # it had no patience
 
 
 def authenticated(sock: socket.socket, token: bytes, answers_first: bool = False) -> socket.socket:
@@ -139,7 +151,8 @@ def authenticated(sock: socket.socket, token: bytes, answers_first: bool = False
     AuthenticationError, OSError, EOFError
     """
     sock.settimeout(None)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", ANSWER_TIMEOUT_S, 0))
+    seconds = ANSWER_TIMEOUT_S if answers_first else PATIENCE_S
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNRECEIVED_MS)
     with Connection(os.dup(sock.fileno())) as connection:

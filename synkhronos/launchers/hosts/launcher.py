@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
@@ -13,11 +14,12 @@ from ...runtime.failures import worker_died
 from ...runtime.launcher import Launcher, RankConfig
 from ...sync.control_block import ControlBlock
 from ...sync.link import Link, introduced
-from ...sync.meeting import Listener
+from ...sync.meeting import LOOK_EVERY_S, Listener
 from ..processes.launcher import ProcessLauncher
 from ..processes.output import Streams
 from ..processes.rank_main import fatal_error
 from .bridge import Bridge
+from .courier import LOSS_TIMEOUT_S
 from .environment import chosen_interfaces
 from .spec import SessionSpec
 
@@ -55,8 +57,18 @@ class HostsLauncher(Launcher):
             self._pids = self.bridge.open(spec, block, self._streams.fds(), files)
             links: Dict[int, Link] = {}
             for sock in listener.accept(len(hosts.ranks) - 1, self._check_leaders):
-                links[hosts.of(introduced(sock))] = Link(sock)
+                links[hosts.of(self._introduced(sock))] = Link(sock)
         self.links = [links[host] for host in sorted(links)]
+
+    def _introduced(self, sock: socket.socket) -> int:
+        try:
+            return introduced(sock)
+        except OSError:  # its host may be lost, of which others hear a little later
+            until = time.monotonic() + LOSS_TIMEOUT_S
+            while time.monotonic() < until:
+                self._check_leaders()
+                time.sleep(LOOK_EVERY_S)
+            raise
 
     def _check_leaders(self) -> None:
         """Raise if a rank has ended that may have been to come."""
