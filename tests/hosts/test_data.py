@@ -37,7 +37,8 @@ def test_what_travels_of_data(mpi, make_hosts, variables, tmp_path, way):
         sent.append(hosts.bytes(0).sent - before)
     once, more = sent[0], sent[1] - sent[0]
     assert once > NBYTES if way == "constant" else once > NBYTES / 2
-    assert more < 200_000 if way == "constant" else more > 3 * NBYTES / 2
+    # (Of headers, and of what TCP sends again, there is more or less in each run.)
+    assert more < NBYTES / 8 if way == "constant" else more > 3 * NBYTES / 2
 
 
 def test_several_processes_on_a_host(mpi, variables, tmp_path):
