@@ -1,6 +1,6 @@
 """What the bridge of a host and the deputies have in common: they copy between a control block and the wire.
 
-What may happen at any time, that is; commands and barriers are the business of ranks (`sync.leading`). Both do it in
+They copy what may happen at any time; commands and barriers are the business of ranks (`sync.leading`). Both do it in
 one thread, the loop's. When the *bell* of the block rings, it sends what is new there (`look`); a message says what to
 write into the block: ``("abort", 7)`` calls ``on_abort(7)``. The words of the block say all; the bell only wakes, and
 the thread looks anyway once in a while.

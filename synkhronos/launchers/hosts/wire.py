@@ -1,6 +1,6 @@
 """Connections between the processes that speak for hosts: a star around the first, opened as in `sync.meeting`.
 
-What is urgent goes by other connections (`sync.links`). Signs of life are sent over these, so that the kernel notices
+What is urgent goes by other connections (`sync.leading`). Signs of life are sent over these, so that the kernel notices
 within seconds that a cable was cut.
 """
 
