@@ -69,8 +69,8 @@ class Exact(NamedTuple):
     news : list of variables
         The new values of the updates.
     halves : Halves
-    placements : list of Placement
-        Of the outputs.
+    placements, of_news : list of Placement
+        Of the outputs, and of the new values.
     streams : list of variables
         The states of the streams from which all ranks draw the same numbers.
     """
@@ -79,6 +79,7 @@ class Exact(NamedTuple):
     news: List[Any]
     halves: Halves
     placements: List[Placement]
+    of_news: List[Placement]
     streams: List[Any]
 
 
@@ -165,6 +166,7 @@ def completed(
         [(whole if new in wanted else after.own).get(new, new) for _, new in updates],
         Halves(own_parts, ops, late, common, why_not),
         placements,
+        [REPLICATE if new in wanted else found.of(new) for _, new in updates],
         common_streams,
     )
 

@@ -20,7 +20,7 @@
 Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.
 """
 
-from .axes import MIXED, ONE, Axes, Checked, Elementwise, Moved, Reduction, along
+from .axes import MIXED, ONE, Axes, Checked, Elementwise, Moved, Reduction, Specified, along
 from .chosen import Coordinate, Coordinates, Masked, Where
 from .completion import Builder, Collective, complete, parts_of_rows
 from .layout import Layout, Product, product
@@ -79,6 +79,7 @@ __all__ = [
     "Shard",
     "ShapeOf",
     "Size",
+    "Specified",
     "Slice",
     "State",
     "Stream",

@@ -280,9 +280,11 @@ class Elementwise(Axes):
     n_outputs : int
     linear, powers, **kwargs
         As for `Axes`.
-    negates : bool
-        Whether it is the negative: that of a largest element is the smallest of negatives.
+    negates : int, optional
+        The input whose negative it is: that of a largest element is the smallest of negatives.
     """
+
+    keeps_shapes = True
 
     def __init__(
         self,
@@ -290,7 +292,7 @@ class Elementwise(Axes):
         n_outputs: int = 1,
         linear: Sequence[Sequence[int]] = (),
         powers: Mapping[int, Power] = NO_POWERS,
-        negates: bool = False,
+        negates: Optional[int] = None,
         **kwargs: Any,
     ) -> None:
         self.negates = negates
@@ -310,8 +312,9 @@ class Elementwise(Axes):
                 # Also by 1 / rows; but not on a rank without rows.
                 return Placed([Replicate(-1, zero=True)] * len(self.outputs))
             return Placed([self._size(inputs)] * len(self.outputs))
-        if self.negates and isinstance(inputs[0], Partial) and inputs[0].op in _OPPOSITE:
-            return Placed([inputs[0]._replace(op=_OPPOSITE[inputs[0].op])])
+        negated = None if self.negates is None else inputs[self.negates]
+        if isinstance(negated, Partial) and negated.op in _OPPOSITE:
+            return Placed([negated._replace(op=_OPPOSITE[negated.op])])
         return super().place(inputs, exact)
 
     def _size(self, inputs: Sequence[Any]) -> Size:
@@ -340,6 +343,8 @@ class Reduction(Axes):
     is_linear : bool
         If the op is ``sum``, whether elements are summed as they are.
     """
+
+    keeps_shapes = True
 
     def __init__(self, ndim: int, axes: Sequence[int], op: Optional[str], is_linear: bool = True) -> None:
         left = [axis for axis in range(ndim) if axis not in axes]
@@ -373,6 +378,8 @@ def along(inputs: Sequence[int], outputs: Sequence[int], axes: Sequence[int], **
 class Moved(Axes):
     """A transposition: ``order`` has, for each axis of the output, that of the input, or ``"x"`` for a new one."""
 
+    keeps_shapes = True
+
     def __init__(self, ndim: int, order: Sequence[Any]) -> None:
         super().__init__([range(ndim)], [[ONE if axis == "x" else axis for axis in order]], [[0]], moves=True)
 
@@ -380,6 +387,28 @@ class Moved(Axes):
         if isinstance(inputs[0], Size) and len(self.outputs[0]) <= 1:
             return Placed([inputs[0]])
         return super().place(inputs, exact)
+
+
+class Specified(Axes):
+    """The first input as it is, if it has the lengths that the others say: of rows, that of the rank's.
+
+    Parameters
+    ----------
+    ndims : sequence of int
+        Of the inputs.
+    fixed : sequence of int
+        Axes of the first whose length is given as a number.
+    """
+
+    def __init__(self, ndims: Sequence[int], fixed: Sequence[int]) -> None:
+        names = [MIXED if axis in fixed else axis for axis in range(ndims[0])]
+        super().__init__([names, *[[MIXED] * ndim for ndim in ndims[1:]]], [names], [[0]])
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        one, *lengths = inputs
+        if isinstance(one, Shard):
+            lengths = [Replicate() if isinstance(length, Size) else length for length in lengths]
+        return super().place([one, *lengths], exact)
 
 
 class Checked(Axes):

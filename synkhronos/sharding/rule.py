@@ -36,6 +36,8 @@ class Rule(ABC):
 
     #: Inputs of which only the shape matters, not the values.
     shapes_only: Sequence[int] = ()
+    #: Whether the shapes of the outputs follow from those of the inputs, and no values of these are refused.
+    keeps_shapes = False
 
     @abstractmethod
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:

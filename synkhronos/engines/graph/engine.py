@@ -363,6 +363,8 @@ class GraphEngine(Engine):
         return survey(self.library, snapshot, scattered, self.is_random)
 
     def placed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:
+        if snapshot.placements is not None:
+            return list(snapshot.placements)
         return placed(self.library.graph_of(snapshot.expressions()), shards)
 
     def common_streams(self, snapshot: Snapshot) -> List[Any]:

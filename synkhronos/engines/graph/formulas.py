@@ -4,6 +4,7 @@ An operation that computes with all rows at once is one node, into which no coll
 one between any two of its nodes::
 
     inc_subtensor(w[i], x)     w + inc_subtensor(zeros_like(w)[i], x)     w of all ranks + a part
+    addbroadcast(x, 0)         assert(sum(x, axis=0), x.shape[0] == 1)    the one row that there may be in all
 
 A function with ``exact`` is given the formulas of those operations without which nothing would be known.
 """
@@ -14,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Type
 
 from ...sharding import Placement, Shard, Unknown
 from .classes import Classes, Kinds
+from .lengths import broadcastable
 
 #: From a node to equal expressions, one for each output; None if it has no formula.
 Formula = Callable[[Any], Optional[Sequence[Any]]]
@@ -37,9 +39,14 @@ class Formulas:
     """
 
     def __init__(self, classes: Classes, own: Dict[Type[Any], Formula], of_rows: Kinds = ()) -> None:
-        self.classes, self.of_rows = classes, of_rows
+        self.classes, self.of_rows = classes, (*of_rows, *classes.rebroadcasts, classes.SpecifyShape)
         writes = (classes.IncSubtensor, *classes.inc_rows_at, classes.AdvancedIncSubtensor)
-        self.formulas: Dict[Type[Any], Formula] = {**dict.fromkeys(writes, self._added), **own}
+        self.formulas: Dict[Type[Any], Formula] = {
+            **dict.fromkeys(writes, self._added),
+            **dict.fromkeys(classes.rebroadcasts, self._of_one_row),
+            classes.SpecifyShape: self._of_one_row,
+            **own,
+        }
 
     def __call__(self, outputs: Sequence[Any], placement: Callable[[Any], Placement]) -> List[Any]:
         """Return equal expressions with formulas in place of the operations of whose results nothing is known.
@@ -76,3 +83,19 @@ class Formulas:
         array, *others = node.inputs
         added = node.clone_with_new_inputs([self.classes.tensor.zeros_like(array), *others]).outputs[0]
         return [self.classes.as_type(array + added, node.outputs[0].type)]
+
+    def _of_one_row(self, node: Any) -> Optional[List[Any]]:
+        """Add up the rows of all ranks, of which there is one, if the axis is said to be of length 1."""
+        array, after = node.inputs[0], node.outputs[0].type
+        axes = [
+            axis for axis, one in enumerate(broadcastable(array)) if broadcastable(node.outputs[0])[axis] and not one
+        ]
+        tensor, dtype = self.classes.tensor, "int8" if array.dtype == "bool" else array.dtype
+        if not axes:
+            return None
+        total = tensor.cast(array, dtype).sum(axis=axes, keepdims=True, dtype=dtype, acc_dtype=dtype)
+        conditions = [tensor.eq(array.shape[axis], 1) for axis in axes]
+        message = f"an axis that is said to be of length 1 (by {type(node.op).__name__}) has another length"
+        checked = self.classes.Assert(message)(tensor.cast(total, array.dtype), *conditions)
+        others = node.clone_with_new_inputs([self.classes.as_type(checked, after), *node.inputs[1:]]).outputs
+        return [self.classes.as_type(others[0], after)]

@@ -80,7 +80,7 @@ class Lengths:
                 terms = [self.length(one) for one in node.inputs]
                 numbers, others = ([one for one in terms if not one.factors], [one for one in terms if one.factors])
                 more = sum(one.number for one in numbers)
-                return _less(others[0], -more) if len(others) == 1 and more >= 0 else Product.of(variable)
+                return _less(others[0], -more) if len(others) == 1 else Product.of(variable)
             elif (
                 isinstance(op, classes.CAReduce) and isinstance(op.scalar_op, scalar.Mul) and ndim(node.inputs[0]) == 1
             ):
@@ -94,6 +94,9 @@ class Lengths:
                 if isinstance(index, (int, np.integer)) and vector is not None and -len(vector) <= index < len(vector):
                     return vector[index]
                 break
+            elif isinstance(op, classes.DimShuffle) and ndim(node.inputs[0]) == 1:  # the only element
+                vector = self.elements(node.inputs[0])
+                return vector[0] if vector is not None and len(vector) == 1 else Product.of(variable)
             elif not (isinstance(op, self._numbers) and ndim(node.inputs[0]) == 0):
                 break
             variable = node.inputs[0]
@@ -210,6 +213,8 @@ class Lengths:
                 and self._is_integer(first)
             ):
                 variable = first
+            elif isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, classes.scalar.Mul):
+                return product(self.value(one) for one in variable.owner.inputs)
             else:
                 return None
         found = self.constant(variable)

@@ -50,6 +50,9 @@ class Library(NamedTuple):
     checked: Callable[..., Any]
     #: From expressions to the `sharding.Graph` that computes them.
     graph_of: Callable[..., Any]
+    #: From expressions, a mode and names of rewrites to equal expressions, to which all others of the mode's rewrites
+    #: that may change values were applied, and a mode for what is left to do.
+    rewritten: Callable[..., Any]
     #: From expressions, and what gives placements, to equal expressions of which more is known.
     with_formulas: Callable[..., Any]
     #: From a node to groups of positions: it is affine in the inputs of each group, if the others are fixed.

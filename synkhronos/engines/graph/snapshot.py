@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from ...sharding import Placement
 from ..exact import Halves
 from . import collectives, states
 from .library import Library
@@ -19,10 +20,17 @@ class Snapshot(NamedTuple):
     settings: Dict[str, Any]  # the other keywords of the library's ``function``
     halves: Optional[Halves] = None  # of an exact function
     streams: Sequence[Any] = ()  # of an exact function: the random states from which all ranks draw the same numbers
+    placements: Optional[List[Placement]] = None  # of an exact function: those of its expressions
 
     def expressions(self) -> List[Any]:
         """Return the outputs and then the new values: the order in which collectives are numbered."""
         return [output.variable for output in self.outputs] + [new for _, new in self.updates]
+
+    def with_expressions(self, library: Library, new: Sequence[Any]) -> Snapshot:
+        """Return the same function with other expressions, equal ones, in the same order."""
+        outputs = [library.Out(one, output.borrow) for one, output in zip(new, self.outputs)]
+        updates = [(target, one) for (target, _), one in zip(self.updates, new[len(outputs) :])]
+        return self._replace(outputs=outputs, updates=updates)
 
     def is_joint(self, library: Library) -> bool:
         """Return whether all ranks make every call, and its updates: also those without rows, which count for nothing.
@@ -194,4 +202,5 @@ def of_copy(
         dict(snapshot.settings, name=copied.name, profile=copied.profile),
         halves,
         [swap.get(state, state) for state in snapshot.streams],
+        snapshot.placements and snapshot.placements[: n_outputs + len(updates)],
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping, Optional
 
-from ...sharding import Shard, propagate
+from ...sharding import REPLICATE, Shard
 from ..base import ArrayType, Inside, Sharding
+from ..exact import placed
 from .library import Library
 from .snapshot import Snapshot
 
@@ -18,9 +19,9 @@ def sharding(
     array_type: Callable[[Any], Optional[ArrayType]],
 ) -> Sharding:
     """Return the placements and the collectives of a function; see `Engine.sharding`."""
-    roots = snapshot.expressions()
-    graph = library.graph_of(roots)
-    found = propagate(graph.nodes, {**graph.known, **shards}, False)
+    roots, placements = snapshot.expressions(), snapshot.placements
+    if placements is None:
+        placements = placed(library.graph_of(roots), shards)
     collectives = []
     for node in library.io_toposort([], roots):
         if isinstance(node.op, library.AllReduce):
@@ -30,9 +31,9 @@ def sharding(
             updates = [label(target) for target, new in snapshot.updates if _depends(library, new, node)]
             collectives.append(Inside(str(node.op.op), names, updates))
     return Sharding(
-        [found.of(given.variable) for given in snapshot.inputs],
-        [found.of(output.variable) for output in snapshot.outputs],
-        [found.of(new) for _, new in snapshot.updates],
+        [shards.get(given.variable, REPLICATE) for given in snapshot.inputs],
+        placements[: len(snapshot.outputs)],
+        placements[len(snapshot.outputs) :],
         collectives,
     )
 

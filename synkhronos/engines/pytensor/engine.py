@@ -43,6 +43,7 @@ from .hidden import refuse_hidden
 from .lengths import LENGTHS
 from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
+from .rewrites import rewritten
 from .shapes import by_shapes_of_inputs, shapes_of
 from .traversal import io_toposort
 
@@ -85,6 +86,7 @@ class PyTensorEngine(GraphEngine):
         counted=LENGTHS.counted,
         checked=LENGTHS.checked,
         graph_of=lambda outputs: PLACING.graph_of([], outputs),
+        rewritten=rewritten,
         with_formulas=with_formulas,
         affine_inputs=Affine(CLASSES),
         by_shapes_of_inputs=by_shapes_of_inputs,

@@ -37,6 +37,7 @@ from .formulas import with_formulas
 from .lengths import LENGTHS
 from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
+from .rewrites import rewritten
 from .shapes import by_shapes_of_inputs, shapes_of
 
 
@@ -80,6 +81,7 @@ class TheanoEngine(GraphEngine):
         counted=LENGTHS.counted,
         checked=LENGTHS.checked,
         graph_of=lambda outputs: PLACING.graph_of([], outputs),
+        rewritten=rewritten,
         with_formulas=with_formulas,
         affine_inputs=Affine(CLASSES),
         by_shapes_of_inputs=by_shapes_of_inputs,

@@ -22,11 +22,13 @@ def elementwise(lengths: Lengths, node: Any) -> Rule:
         linear = [positions]
         if isinstance(op, (scalar.Add, scalar.Sub)) and is_integer:
             more["added"] = positions if isinstance(op, scalar.Add) else [0]
-        more["negates"] = isinstance(op, scalar.Neg)
+        more["negates"] = 0 if isinstance(op, scalar.Neg) else None
         more["moves"] = isinstance(op, scalar.Identity) or is_integer and _casts_in_order(lengths, node)
     elif isinstance(op, scalar.Mul):
         linear = [[i] for i in positions]
         more["factors"] = [lengths.value(one) for one in node.inputs] if is_integer else None
+        if len(node.inputs) == 2:  # as libraries write negatives, in between
+            more["negates"] = next((1 - i for i in positions if _is_minus_one(lengths, node.inputs[i])), None)
     elif isinstance(op, scalar.TrueDiv):
         linear, more["powers"] = [[0]], {1: -1}
     elif isinstance(op, scalar.Second):
@@ -43,6 +45,11 @@ def elementwise(lengths: Lengths, node: Any) -> Rule:
     elif type(op) in classes.powers:
         more["powers"] = {0: classes.powers[type(op)]}
     return Elementwise([broadcastable(one) for one in node.inputs], len(node.outputs), linear, **more)
+
+
+def _is_minus_one(lengths: Lengths, variable: Any) -> bool:
+    value = lengths.constant(variable)
+    return value is not None and value.size > 0 and bool((value == -1).all())
 
 
 def _is_linear_cast(lengths: Lengths, node: Any) -> bool:
