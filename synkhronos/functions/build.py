@@ -75,10 +75,10 @@ def function(
     Raises
     ------
     TypeError, ValueError
-        If an op does not exist or does not suit the output's dtype, a variable is not one or is listed twice, or a
-        name is reserved; if an array has no op and it cannot be found out how its parts make the serial function's
-        (it works along the axis of the rows, or an operation is not known), names it and the operation; with ``exact``
-        if an update cannot be computed exactly; whatever the engine's own ``function`` raises.
+        If an op does not exist or does not suit the output's dtype, or a variable is not one or is listed twice; if an
+        array has no op and it cannot be found out how its parts make the serial function's (it works along the axis of
+        the rows, or an operation is not known), names it and the operation; with ``exact`` if an update cannot be
+        computed exactly; whatever the engine's own ``function`` raises.
 
     Examples
     --------
@@ -139,14 +139,6 @@ def function(
         raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
     # Ranks call another graph of an exact function: this one is what `as_theano` calls alone, compiled if it is.
     compiled = (engine.draft if exact else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
-    for given in engine.inputs(compiled):
-        if given.name in signature.RESERVED:
-            raise ArgumentValueError(
-                "inputs",
-                f"names other than the keywords of a call ({', '.join(signature.RESERVED)})",
-                f"an input called {given.name!r}",
-                "give it another name",
-            )
     given_updates = [
         (shared, _update_op(op, _update(i, shared, engine), engine.shared_type(shared)))
         for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))

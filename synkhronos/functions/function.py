@@ -259,7 +259,8 @@ class Function:
         >>> f.build_inputs([[1, 2], [3, 4]], [0, 1])
         (<Data 'x': float32 (2, 2)>, <Data 'y': int32 (2,)>)
         """
-        inputs, values = self._arguments.inputs, self._bind(args, kwargs)
+        own = dict(force_cast=force_cast, oversize=None if oversize == 1 else oversize, minibatch=minibatch)
+        inputs, values = self._arguments.inputs, self._bind(args, kwargs, own)
         while values and values[-1] is signature.KEPT:
             values.pop()
         for given, label, value in zip(inputs, self._arguments.labels, values):
@@ -450,7 +451,7 @@ class Function:
         output_subset: Any = None,
         batch: Any = None,
         batch_s: Any = None,
-        num_slices: int = 1,
+        num_slices: int = signature.ONE_CALL,
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Any:
@@ -512,16 +513,16 @@ class Function:
         >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 calls twice: it has two rows
         [array(3.), array([1., 1., 2.])]
         """
-        if self.program.check and self._first_calls.left:
-            options = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
-            return self._checked(self._bind(args, kwargs), dict(options, timeout=timeout))
+        inputs, checks = self._arguments.inputs, self.program.check and self._first_calls.left
+        values: Sequence[Any] = args
+        if kwargs or len(args) != len(inputs) or checks:
+            own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
+            values = self._bind(args, kwargs, dict(own, timeout=timeout))
+            if checks:
+                return self._checked(values, dict(own, timeout=timeout))
         if timeout is not None:
             check_timeout(timeout)
         subset = None if output_subset is None else self._positions(output_subset)
-        inputs = self._arguments.inputs
-        values: Sequence[Any] = args
-        if kwargs or len(args) != len(inputs):
-            values = self._bind(args, kwargs)
         session = self.program.session
         if session is None or session.closed:
             session = self.program.current()  # which raises
@@ -530,8 +531,9 @@ class Function:
             plans = self._plans_in(session)
             arguments, chosen, indices, n_rows = self._arguments.prepare(session.pool, values, batch)
             rows = chosen if isinstance(chosen, Rows) else None
+            at_once = num_slices is signature.ONE_CALL or type(num_slices) is int and num_slices == 1
             division = None
-            if self._variants.sliceable or batch_s is not None or type(num_slices) is not int or num_slices != 1:
+            if self._variants.sliceable or batch_s is not None or not at_once:
                 division = self._planner.division(session, n_rows, batch_s, num_slices)
             key = (arguments, n_rows, indices, division and division.key, subset)
             kept = plans.find(key)
@@ -564,7 +566,7 @@ class Function:
         output_subset: Any = None,
         batch: Any = None,
         batch_s: Any = None,
-        num_slices: int = 1,
+        num_slices: int = signature.ONE_CALL,
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Comparison:
@@ -618,11 +620,9 @@ class Function:
         >>> print(found.differences[0].reason)
         it has op 'avg', but pow of x needs the whole of a value of which every rank has a part
         """
+        own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout)
         try:
-            return self._compared(
-                self._bind(args, kwargs),
-                dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout),
-            )
+            return self._compared(self._bind(args, kwargs, own), own)
         except SerialError as error:
             raise explained(error.__cause__ or error) from None
 
@@ -635,7 +635,7 @@ class Function:
         n_steps: Optional[int] = None,
         on_step: Any = None,
         output_subset: Any = None,
-        num_slices: int = 1,
+        num_slices: int = signature.ONE_CALL,
         total: bool = False,
         timeout: Optional[float] = None,
         **kwargs: Any,
@@ -707,21 +707,17 @@ class Function:
         >>> f.steps([1., 2.], n_steps=3, output_subset=[0])
         [array([1.5, 1.5, 1.5])]
         """
+        own: Dict[str, Any] = dict(batches=batches, batches_s=batches_s, n_steps=n_steps, on_step=on_step, total=total)
+        own.update(output_subset=output_subset, num_slices=num_slices, timeout=timeout)
+        values = self._bind(args, kwargs, own)
         if timeout is not None:
             check_timeout(timeout)
-        inputs = self._arguments.inputs
-        own = dict(batches=batches, batches_s=batches_s, n_steps=n_steps, on_step=on_step)
-        own["total"] = None if total is False else total
-        for name in [given.name for given in inputs[len(args) :] if own.get(given.name) is not None]:
-            expected = f"the input {name!r} by position, because steps has a keyword of that name"
-            raise ArgumentTypeError(f"steps of function {self.name}", expected, f"{name}={own[name]!r}")
         if on_step is not None and not callable(on_step):
             raise ArgumentTypeError("on_step", "a function", f"{on_step!r} of type {type(on_step).__name__}")
         if not isinstance(total, (bool, np.bool_)):
             raise ArgumentTypeError("total", "True or False", f"{total!r} of type {type(total).__name__}")
         subset = None if output_subset is None else self._positions(output_subset)
         batches, batches_s = read_all(batches, batches_s, n_steps)
-        values = self._bind(args, kwargs)
         session = self.program.session
         if session is None or session.closed:
             session = self.program.current()  # which raises
@@ -818,7 +814,7 @@ class Function:
         numbers: Dict[Any, None] = dict.fromkeys(replicator.find(self.engine, shared) for shared in updated)
         with put_back(session, list(numbers)):
             for i in range(min(n_steps, self._first_calls.left)):
-                options: Dict[str, Any] = dict.fromkeys(signature.RESERVED)
+                options: Dict[str, Any] = dict.fromkeys(signature.KEYWORDS)
                 options.update(
                     output_subset=output_subset,
                     num_slices=num_slices,
@@ -889,10 +885,11 @@ class Function:
 
         return report
 
-    def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
-        """Return one value per input, as a call is given them."""
+    def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any], own: Dict[str, Any]) -> List[Any]:
+        """Return one value per input, as a call is given them; ``own`` are the keywords that are no inputs."""
         inputs, labels = self._arguments.inputs, self._arguments.labels
-        return signature.bind(inputs, labels, self.name, args, kwargs, partial(self.engine.default, self._compiled))
+        default = partial(self.engine.default, self._compiled)
+        return signature.bind(inputs, labels, self.name, args, kwargs, default, own)
 
     def _positions(self, output_subset: Any) -> Tuple[int, ...]:
         """Return the positions of the outputs that a call asks for."""

@@ -605,7 +605,7 @@ def test_names_that_are_not_reserved(two, numpy_words, name):
     np.testing.assert_allclose(f(Y, **{name: 2.0}), Y.mean() * 2)
     np.testing.assert_allclose(f.steps(Y, 2.0, n_steps=3), [Y.mean() * 2] * 3)
     own = {"batches": [[0]], "batches_s": [[0]], "n_steps": 1, "on_step": print, "total": True}[name]
-    with refuses(TypeError, "steps", "by position", name):
+    with refuses(TypeError, "function", "by position", name):
         f.steps(Y, **{"n_steps": 1, name: own})
     with refuses(TypeError, "function", f"'{name}'"):
         f.steps(Y, **({"batches": [[0]]} if name == "n_steps" else {"n_steps": 1}))
