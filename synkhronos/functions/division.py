@@ -145,7 +145,7 @@ def divide(
     lengths : sequence of sequence of int, optional
         For every rank, the length of each of its sliceable shared variables; None if the function has none.
     batch_s, num_slices
-        As the user gave them.
+        As the user gave them. No more slices are made than the rank with most rows has of them.
     joint : bool
         Whether all ranks make all calls.
 
@@ -186,13 +186,12 @@ def divide(
                         "select rows with batch_s",
                     )
     weights = counts if rows is None else rows
+    selected = batch_s is not None or num_slices > 1
     if num_slices > 1:
         if weights is None:
             expected = "1, because there is nothing to slice: no input is scattered, and there are no sliceable_shareds"
             raise ArgumentValueError("num_slices", expected, str(num_slices))
-        if num_slices > sum(weights):
-            raise ArgumentValueError("num_slices", f"at most {sum(weights)}, the number of rows", str(num_slices))
-    selected = batch_s is not None or num_slices > 1
+        num_slices = max(1, min(num_slices, max(weights)))
     return Division(
         bounds,
         selections if selected else None,

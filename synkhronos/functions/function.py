@@ -470,7 +470,8 @@ class Function:
         batch_s : slice, list of int or array, or list with one of these per rank, optional
             The rows of the ``sliceable_shareds`` that the call is about, on each rank: of what the rank has.
         num_slices : int
-            Every rank makes that many calls (at most as many as it has rows) on pieces of its rows, to save memory.
+            Every rank makes that many calls on pieces of its rows, to save memory; as many as it has rows, if these
+            are fewer.
             Outputs and updates are accumulated by their ops; updates are computed from the original values and
             applied once, at the end, except random states, which advance. The first call in slices, and the first
             with ``batch_s``, compiles another graph.

@@ -146,7 +146,7 @@ class Planner:
             table is not None,
             ops,
             types,
-            None if whole else self._shapes_for(plans[0], ops, types, total, replicator),
+            None if whole else self._shapes_for(plans, ops, types, total, replicator),
             self._changing_lengths(replicator, lengths or []),
             total,
         )
@@ -171,13 +171,14 @@ class Planner:
         return ops, types
 
     def _shapes_for(
-        self, plan: Plan, ops: Sequence[ReduceOp], types: Sequence[Any], total: bool, replicator: Replicator
+        self, plans: Sequence[Plan], ops: Sequence[ReduceOp], types: Sequence[Any], total: bool, replicator: Replicator
     ) -> Optional[int]:
         """Return the number of the function of the outputs' shapes; None if all are known."""
         stored = [(op, type_) for op, type_ in zip(ops, types) if type_ and (op.name == "gather" or not total)]
-        if all(type_.ndim == 0 and (op.name != "gather" or plan.division.num_slices == 1) for op, type_ in stored):
+        at_once = all(plan.division.num_slices == 1 for plan in plans)
+        if all(type_.ndim == 0 and (op.name != "gather" or at_once) for op, type_ in stored):
             return None
-        graph = self.variants.shapes(plan.division.shared_rows is not None)
+        graph = self.variants.shapes(plans[0].division.shared_rows is not None)
         replicator.ensure([graph])
         return replicator.number(graph)
 

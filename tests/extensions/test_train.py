@@ -112,9 +112,8 @@ def test_slices_are_the_same_step(made_by, num_slices):
     step = getattr(train, made_by)(
         model.loss, model.params, model.x, model.y, updates.adam, 0.1, function_options=OPTIONS
     )
-    batches = [batch for batch in BATCHES if len(batch) >= 7]
-    losses = [float(step(X, Y, batch=batch, num_slices=num_slices)) for batch in batches]
-    expected_losses, expected = serial("adam", batches, learning_rate=0.1)
+    losses = [float(step(X, Y, batch=batch, num_slices=num_slices)) for batch in BATCHES]
+    expected_losses, expected = serial("adam", BATCHES, learning_rate=0.1)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
     np.testing.assert_allclose(model.values(), expected, rtol=1e-9)
 
@@ -764,7 +763,7 @@ def test_a_bad_call_changes_nothing():
         ((X, Y[:3]), {}, ValueError),
         ((X,), {}, TypeError),
         ((X, Y), {"batch": [50]}, ValueError),
-        ((X, Y), {"num_slices": 50}, ValueError),
+        ((X, Y), {"num_slices": 0}, ValueError),
         ((X, Y), {"batch_s": [1]}, ValueError),
     ):
         with pytest.raises(error):
@@ -779,7 +778,6 @@ def test_a_bad_call_changes_nothing():
     "args, options, error, message",
     [
         ((X,), {}, TypeError, "expected 2 arguments, got 1"),
-        ((X, Y), {"num_slices": 41}, ValueError, "num_slices is 41, but there are 40 rows"),
         ((X, Y), {"num_slices": 0}, ValueError, "num_slices is 0"),
     ],
 )

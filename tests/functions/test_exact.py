@@ -385,7 +385,7 @@ def test_slices_of_every_rank_are_added_up_before_the_rule(world, rule):
         return getattr(rules, rule)(grads, params, learning_rate=0.1)
 
     twins = Twins(regression(updates), exact=True, **FAST)
-    for i, (n, num_slices) in enumerate([(7, 2), (6, 3), (7, 7), (2, 2), (9, 4), (5, 1)]):
+    for i, (n, num_slices) in enumerate([(7, 2), (6, 3), (7, 7), (2, 2), (9, 4), (5, 1), (7, 99), (2, 3), (1, 2)]):
         twins.call(*rows(n, i), num_slices=num_slices)
 
 
@@ -422,10 +422,11 @@ def test_outputs_in_slices(world):
 
 def test_steps_in_slices(world):
     twins = Twins(regression(by_signs), exact=True, **FAST)
-    args, batches = rows(9), [[0, 1, 2, 3, 4], [5, 6, 7], [8, 0, 4, 2]]
-    got = twins.f.steps(*args, batches=batches, num_slices=2)
-    np.testing.assert_allclose(got, [twins.g(*(arg[batch] for arg in args)) for batch in batches], rtol=1e-10)
-    twins.compare()
+    args, batches = rows(9), [[8], [0, 1, 2, 3, 4], [5, 6, 7], [8, 0, 4, 2], [7]]
+    for num_slices in (2, 4):
+        got = twins.f.steps(*args, batches=batches, num_slices=num_slices)
+        np.testing.assert_allclose(got, [twins.g(*(arg[batch] for arg in args)) for batch in batches], rtol=1e-10)
+        twins.compare()
 
 
 def test_slices_of_sliceable_shared_variables(threads):

@@ -195,8 +195,8 @@ def test_wrong_arguments_of_a_call(one, words):
     freed.free_memory()
     with pytest.raises(synk.StateError, match="holds nothing since free_memory"):
         f(freed, [])
-    with refuses(ValueError, "num_slices", "at most 6", "7"):
-        f(ROWS, ROWS, num_slices=7)
+    with refuses(ValueError, "num_slices", "at least 1", "0"):
+        f(ROWS, ROWS, num_slices=0)
     np.testing.assert_array_equal(f(ROWS, ROWS, batch_s=None, num_slices=1), 2 * ROWS)
 
 

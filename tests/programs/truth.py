@@ -167,8 +167,9 @@ class Model:
                 raise Refused("data of different lengths in slices")
         counts = [None if rows is None else [len(of_rank) for of_rank in rows] for rows in (parts, shared_rows)]
         weights = counts[0] or counts[1]
-        if num_slices > 1 and num_slices > sum(weights or [0]):
-            raise Refused("more slices than rows")
+        if num_slices > 1 and weights is None:
+            raise Refused("nothing to slice")
+        num_slices = max(1, min([num_slices, *([max(weights)] if weights else [])]))
         positions = range(len(recipe.outputs)) if output_subset is None else map(recipe.keys.index, output_subset)
         outputs = [recipe.outputs[i] for i in positions]
         others = [output for output in recipe.outputs if output not in outputs] if self.computes_all else []
