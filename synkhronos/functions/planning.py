@@ -15,6 +15,7 @@ from ..replication.replicator import Replicator, replicator_of
 from ..runtime.session import Session
 from .arguments import Arguments
 from .batches import table_per_rank
+from .default_ops import op_of
 from .division import Division, divide
 from .own_updates import own_updates, tell_of_slices
 from .plan import Plan, SecondHalf
@@ -281,7 +282,7 @@ class Planner:
         ops = [self.output_ops[i] for i in positions]
         collectives, outputs = self.variants.collectives, self.engine.outputs(self.compiled)
         for i, op in zip(positions, ops):
-            if op.name is None and division.num_slices > 1:
+            if op.name is None and division.num_slices > 1 and not self._is_same_in_slices(i):
                 raise ArgumentValueError(
                     "num_slices",
                     f"1, because {outputs[i].label} has op None, which takes one result",
@@ -302,6 +303,16 @@ class Planner:
         if division.is_empty:
             return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
         return ops
+
+    def _is_same_in_slices(self, i: int) -> bool:
+        """Return whether an output is the same in all slices, or is computed once, after them."""
+        variants, collectives = self.variants, self.variants.collectives
+        if collectives is not None and collectives.cut is None and collectives.outputs[i] != Degree.NONE:
+            return False
+        if collectives is not None and collectives.cut is not None and i in collectives.cut.late:
+            return True
+        placements = self.engine.placed(variants.snapshot, variants.placements)
+        return placements is not None and op_of(placements[i], is_float=False) == ReduceOp(None)
 
     def _graph_for(self, function: Any, division: Division, replicator: Replicator) -> Tuple[int, List[Any], List[Any]]:
         """Return the number of the graph that the call needs, and of the variables whose updates it leaves to us."""

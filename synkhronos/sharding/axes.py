@@ -280,8 +280,9 @@ class Elementwise(Axes):
     n_outputs : int
     linear, powers, **kwargs
         As for `Axes`.
-    negates : bool
-        Whether it is the negative: that of a largest element is the smallest of negatives.
+    reverses : int, optional
+        The input whose order it reverses, if the others are constants: the negative of a largest element is the
+        smallest of negatives.
     """
 
     def __init__(
@@ -290,10 +291,10 @@ class Elementwise(Axes):
         n_outputs: int = 1,
         linear: Sequence[Sequence[int]] = (),
         powers: Mapping[int, Power] = NO_POWERS,
-        negates: bool = False,
+        reverses: Optional[int] = None,
         **kwargs: Any,
     ) -> None:
-        self.negates = negates
+        self.reverses = reverses
         inputs = [[ONE if one else axis for axis, one in enumerate(pattern)] for pattern in broadcastable]
         self.ndim = len(inputs[0]) if inputs else 0
         output = [axis if any(labels[axis] == axis for labels in inputs) else ONE for axis in range(self.ndim)]
@@ -310,8 +311,9 @@ class Elementwise(Axes):
                 # Also by 1 / rows; but not on a rank without rows.
                 return Placed([Replicate(-1, zero=True)] * len(self.outputs))
             return Placed([self._size(inputs)] * len(self.outputs))
-        if self.negates and isinstance(inputs[0], Partial) and inputs[0].op in _OPPOSITE:
-            return Placed([inputs[0]._replace(op=_OPPOSITE[inputs[0].op])])
+        part = None if self.reverses is None else inputs[self.reverses]
+        if isinstance(part, Partial) and part.op in _OPPOSITE and (part.power == 0 or len(inputs) == 1):
+            return Placed([part._replace(op=_OPPOSITE[part.op])])
         return super().place(inputs, exact)
 
     def _size(self, inputs: Sequence[Any]) -> Size:

@@ -244,6 +244,12 @@ class Recipe:
         """Return whether a collective is behind a formula."""
         return any(map(collectives, self.behind(formula)))
 
+    def has_rows(self, formula):
+        """Return whether a formula follows from rows or draws, so that it may be another in each slice."""
+        scattered = [name for name in self.scattered.split() if name in INPUTS]  # others have no rows to divide
+        of_rows = set(scattered + self.sliceable.split()) | set(RANDOM)
+        return self.meets(formula) or self._differs(formula, of_rows)
+
     def is_common(self, update):
         """Return whether ranks without rows make an update, too: it has a collective, or nothing of one rank alone."""
         updates = self.updates + self.default_updates

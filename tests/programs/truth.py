@@ -174,7 +174,7 @@ class Model:
         outputs = [recipe.outputs[i] for i in positions]
         others = [output for output in recipe.outputs if output not in outputs] if self.computes_all else []
         ops = ["avg" if output.op == DEFAULT else output.op and output.op.replace("c_", "") for output in outputs]
-        if num_slices > 1 and None in ops:
+        if num_slices > 1 and any(op is None and recipe.has_rows(one.formula) for one, op in zip(outputs, ops)):
             raise Refused("op None in slices")
         if weights and any(weights) and not weights[self.root] and None in ops:
             raise Refused("op None, and the master makes no call")

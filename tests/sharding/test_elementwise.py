@@ -15,6 +15,21 @@ BINARY = [
     lambda a, b: T.pow(abs(a), b), lambda a, b: T.switch(a > b, a, b), lambda a, b: T.clip(a, b, b + 1), T.second,
 ]  # fmt: skip
 
+TYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 
 CASES = [
@@ -57,6 +72,10 @@ CASES = [
     Case("prods", "Partial(prod) Shard(0) Partial(prod) Shard(0) Shard(1) Partial(prod)", lambda p: _reduced(T.prod, p)),
     Case("maxima", "Partial(max) Shard(0) Partial(max) Shard(0) Shard(1) Partial(max)", lambda p: _reduced(T.max, p), empty=False),
     Case("minima", "Partial(min) Shard(0) Partial(min) Shard(0) Shard(1) Partial(min)", lambda p: _reduced(T.min, p), empty=False),
+    Case("minima of all types", " ".join(["Partial(min) Shard(0) Partial(min) Partial(min)"] * len(TYPES)), lambda p: [one for dtype in TYPES for one in _minima(p, dtype)], empty=False),
+    Case("maxima of all types", " ".join(["Partial(max) Shard(0)"] * len(TYPES)), lambda p: [x.max(axis=axis) for dtype in TYPES for x in [p.rows(p.f, dtype=dtype, high=_high(dtype))] for axis in (0, 1)], empty=False),
+    Case("complements of extremes", "Partial(min) Partial(max) Partial(min) Unknown Unknown Unknown", lambda p: _complements(p), "Partial(min) Partial(max) Partial(min) Replicate Replicate Replicate", empty=False),
+    Case("positions of the smallest, of all types", " ".join(["Shard(0)"] * len(TYPES)), lambda p: [T.argmin(p.rows(p.f, dtype=dtype, high=_high(dtype)), axis=1) for dtype in TYPES]),
     Case("any", "Partial(max) Shard(0)", lambda p: [T.any(x > 0.5, axis=axis) for x in [p.rows(p.f)] for axis in (0, 1)]),
     Case("all", "Partial(min) Shard(0)", lambda p: [T.all(x > 0.5, axis=axis) for x in [p.rows(p.f)] for axis in (0, 1)]),
     Case("bits that are set", "Unknown Shard(0)", lambda p: [_bits(x, axis) for x in [p.rows(p.f, dtype="int64", high=9)] for axis in (0, 1)]),
@@ -95,6 +114,22 @@ CASES = [
     Case("gradient of a prod in rows", A, lambda p: _grads(lambda x, b: T.prod(x * b, axis=1).mean(), p), P),
     Case("a Hessian's diagonal", A, lambda p: [T.grad(T.grad(((x * b) ** 3).mean(), b).sum(), b) for x in [p.rows(p.f)] for b in [p.all(p.f)]], P),
 ]  # fmt: skip
+
+
+def _high(dtype):
+    return 2 if dtype == "bool" else 100
+
+
+def _minima(p, dtype):
+    """The smallest, as a library writes it: by a negative, a complement, or bits that are not set."""
+    x = p.rows(p.f, dtype=dtype, high=_high(dtype))
+    return [x.min(axis=0), x.min(axis=1), x.min(), T.min(x, axis=0, keepdims=True)]
+
+
+def _complements(p):
+    x, n, m = p.rows(p.f), p.rows(p.f, dtype="uint8", high=256), p.rows(p.f, dtype="int8", high=100, low=-100)
+    extremes = [1 - T.max(1 - x, axis=0), 1 - T.min(x, axis=0), -1 - m.max(axis=0)]
+    return extremes + [p.all(p.f) - x.max(axis=0), T.constant(200, dtype="uint8") - n.max(axis=0), 1 - m.max(axis=0)]
 
 
 def _n(p):

@@ -228,7 +228,7 @@ def _subscript(node: Apply) -> Optional[Description]:
 RULES: Mapping[Any, Maker] = {
     np.add: _elementwise([[0, 1]]),
     np.subtract: _elementwise([[0, 1]]),
-    np.negative: _elementwise([[0]], negates=True),
+    np.negative: _elementwise([[0]], reverses=0),
     np.multiply: _elementwise([[0], [1]]),
     np.true_divide: _elementwise([[0]], powers={1: -1}),
     np.where: _elementwise([[1, 2]]),

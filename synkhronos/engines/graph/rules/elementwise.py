@@ -22,7 +22,6 @@ def elementwise(lengths: Lengths, node: Any) -> Rule:
         linear = [positions]
         if isinstance(op, (scalar.Add, scalar.Sub)) and is_integer:
             more["added"] = positions if isinstance(op, scalar.Add) else [0]
-        more["negates"] = isinstance(op, scalar.Neg)
         more["moves"] = isinstance(op, scalar.Identity) or is_integer and _casts_in_order(lengths, node)
     elif isinstance(op, scalar.Mul):
         linear = [[i] for i in positions]
@@ -42,7 +41,25 @@ def elementwise(lengths: Lengths, node: Any) -> Rule:
         more["degree"] = 1
     elif type(op) in classes.powers:
         more["powers"] = {0: classes.powers[type(op)]}
+    more["reverses"] = _reversed(lengths, node)
     return Elementwise([broadcastable(one) for one in node.inputs], len(node.outputs), linear, **more)
+
+
+def _reversed(lengths: Lengths, node: Any) -> Optional[int]:
+    """Return the input whose order an operation reverses: of ``-x``, ``~x``, and complements such as ``255 - x``.
+
+    By these a library writes the smallest as a largest: ``255 - max(255 - x)``.
+    """
+    scalar, op = lengths.classes.scalar, node.op.scalar_op
+    after = np.dtype(node.outputs[0].dtype)
+    if isinstance(op, scalar.Invert) or isinstance(op, scalar.Neg) and after.kind != "u":
+        return 0
+    value = lengths.constant(node.inputs[0]) if isinstance(op, scalar.Sub) else None
+    if value is None or node.inputs[1].dtype != after:
+        return None
+    if after.kind in "iu":  # of any other number the difference may wrap around
+        return 1 if (value == ~np.zeros((), after)).all() else None
+    return 1 if after.kind == "f" and np.isfinite(value).all() else None
 
 
 def _is_linear_cast(lengths: Lengths, node: Any) -> bool:
