@@ -170,11 +170,11 @@ class RankContext:
         try:
             if envelope.forget:
                 self.forget(envelope.forget)
+            begun = self.transport.traffic.begin() if envelope.command.is_counted else None
             if envelope.enclosed:
-                self.pools.take(envelope.enclosed)
-            if not envelope.command.is_counted:
+                self.transport.traffic.arrive(self.pools.take(envelope.enclosed))
+            if begun is None:
                 return Answer(self.rank, envelope.command.run(self))
-            begun = self.transport.traffic.begin()
             result = envelope.command.run(self)
             self.transport.traffic.end(envelope.command.title, begun)
             return Answer(self.rank, result)

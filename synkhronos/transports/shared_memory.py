@@ -95,8 +95,9 @@ class SharedMemoryTransport(Transport):
         self._slots: Dict[Key, Slot] = {}
         self._values: Dict[Key, ValueBuffers] = {}
         self._replaced: Optional[ValueBuffers] = None
-        self._layouts = Layouts(pools, self.far)
-        self.traffic = Traffic() if fetcher is None else Traffic(lambda: fetcher.received)
+        is_first = barrier.rank == self.near[0]
+        self.traffic = Traffic() if fetcher is None else Traffic(lambda: fetcher.received, is_first)
+        self._layouts = Layouts(pools, self.far, self.traffic.arrive)
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
 

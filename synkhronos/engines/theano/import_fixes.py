@@ -19,7 +19,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Optional, Sequence, Set
+from typing import Any, Optional, Sequence, Set
 
 from .. import is_installed
 from ..before_import import before_import
@@ -30,7 +30,7 @@ DEFAULT_FLAGS = {"blas.ldflags": ""}
 #: What Theano warns of at every start because of it, though nothing is wrong.
 BLAS_MESSAGE = "Using NumPy C-API based implementation for BLAS functions."
 DOWNSAMPLE = "theano.tensor.signal.downsample"
-#: The parameters of ``gemm`` as ``BatchedDot`` declares them, and as the one is defined that calls the BLAS inside NumPy.
+#: The parameters of ``gemm`` as ``BatchedDot`` declares them, and as that one has them which calls NumPy's BLAS.
 DECLARED_GEMM = "const dtype*, const dtype*, const int*, const dtype*, const int*, const dtype*, dtype*, const int*)"
 DEFINED_GEMM = "const dtype*, dtype*, const int*, dtype*, const int*, const dtype*, dtype*, const int*)"
 STRIDES = "/* encode the stride structure"
@@ -149,11 +149,11 @@ def is_worth_saying(record: logging.LogRecord) -> bool:
 def repair_batched_dot() -> None:
     """Have the C code of ``batched_dot`` call the BLAS inside NumPy, if Theano links none.
 
-    It asks for a ``gemm`` with other parameters than that has: one that was to be linked, so that the module did not load
-    (undefined symbol: dgemm_). And it takes no empty matrices, which have no strides in newer versions of NumPy.
+    It asks for a ``gemm`` with other parameters than that has: one that was to be linked, so that the module does not
+    load (undefined symbol: dgemm_). And it takes no empty matrices, which have no strides in newer versions of NumPy.
     """
     blas = sys.modules.get("theano.tensor.blas")
-    original = None if blas is None else blas.BatchedDot.c_support_code
+    original: Any = None if blas is None else blas.BatchedDot.c_support_code
     if blas is None or original.__module__ == __name__:
         return
 
