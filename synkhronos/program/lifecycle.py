@@ -55,7 +55,8 @@ def fork(
 ) -> int:
     """Start the other ranks: one process per GPU, or per CPU core.
 
-    The calling process is one of the ranks, and stays usable for plain single-device Theano.
+    The calling process is one of the ranks, and stays usable for plain single-device Theano. The other ranks have the
+    modules that the program had imported at its first `fork`, and ``os.environ`` as it is now: import first.
 
     Parameters
     ----------
