@@ -9,13 +9,14 @@ from typing import Any, Dict, ItemsView, List, Optional, Sequence
 import numpy as np
 
 from .. import engines
-from ..errors import ArgumentTypeError, ArgumentValueError
+from ..errors import ArgumentError, ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM
 from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
-from ..sharding import Shard
+from ..sharding import TAKE_SHARE, Shard
 from . import signature
+from .advice import advice
 from .arguments import Arguments
-from .default_ops import output_op
+from .default_ops import op_of, output_op
 from .function import Function
 from .own_updates import own_updates, tell_of_ranks
 from .sharded import Sharded, unwrapped
@@ -149,14 +150,24 @@ def function(
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable}.items()}
+    outputs_of = engine.outputs(compiled)
+    advise = functools.lru_cache(None)(
+        functools.partial(_advice, engine, snapshot, shards, arguments, ops, outputs_of, bool(exact))
+    )
     if exact:
-        snapshot, placements = engine.completed(snapshot, shards)
+        try:
+            snapshot, placements = engine.completed(snapshot, shards)
+        except ArgumentError as error:
+            found = advise()
+            if found is None:
+                raise
+            hint = found if error.hint is None else f"{found}; or {error.hint}"
+            raise type(error)(error.argument, error.expected, error.got.replace(TAKE_SHARE, ""), hint) from None
     else:
         placements = engine.placed(snapshot, shards)
-    outputs_of = engine.outputs(compiled)
     name = engine.function_name(compiled) or "without a name"
     output_ops = [
-        output_op(op, output, None if placements is None else placements[i], name, exact)
+        output_op(op, output, None if placements is None else placements[i], name, exact, advise)
         for i, (op, output) in enumerate(zip(ops, outputs_of))
     ]
     if placements is not None and chosen is None and not exact:
@@ -177,6 +188,36 @@ def function(
     return Function(
         PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, axes, variants, chosen, compile_own
     )
+
+
+def _advice(
+    engine: Any, snapshot: Any, shards: Dict[Any, Shard], arguments: Arguments, ops: Any, outputs: Any, exact: bool
+) -> Optional[str]:
+    """Return which inputs are to be listed elsewhere, if a function that is refused could be built then."""
+
+    def builds(shards: Dict[Any, Shard]) -> bool:
+        try:
+            found = engine.completed(snapshot, shards)[1] if exact else engine.placed(snapshot, shards)
+        except ArgumentError:
+            return False
+        return found is not None and all(
+            op is not MISSING
+            or output.type is None
+            or isinstance(op_of(placement, output.type.dtype.kind in "fc"), ReduceOp)
+            for op, output, placement in zip(ops, outputs, found)
+        )
+
+    names = {given.variable: given.name or f"inputs[{i}]" for i, given in enumerate(arguments.inputs)}
+    could = [
+        given.variable
+        for given in arguments.inputs
+        if given.variable not in shards
+        and given.type is not None
+        and given.type.ndim
+        and not given.type.broadcastable[0]
+        and given.state is None
+    ]
+    return advice(names, shards, could, builds)
 
 
 def _check_states(arguments: Arguments) -> None:

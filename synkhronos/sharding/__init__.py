@@ -20,7 +20,7 @@
 Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.
 """
 
-from .axes import MIXED, ONE, Axes, Checked, Elementwise, Moved, Reduction, along
+from .axes import MIXED, ONE, TAKE_SHARE, Axes, Checked, Elementwise, Moved, Reduction, along
 from .chosen import Coordinate, Coordinates, Masked, Where
 from .completion import Builder, Collective, complete, parts_of_rows
 from .layout import Layout, Product, product
@@ -37,6 +37,7 @@ __all__ = [
     "MIXED",
     "Masked",
     "ONE",
+    "TAKE_SHARE",
     "REPLICATE",
     "ZERO",
     "Axes",

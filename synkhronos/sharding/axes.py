@@ -25,6 +25,9 @@ MIXED = "-"
 Labels = Sequence[Any]
 NO_POWERS: Mapping[int, Power] = {}
 
+#: What to do with a value that has all rows on every rank, unless it is an input that could be divided.
+TAKE_SHARE = ": take the rank's share of it with synkhronos.ops.shard"
+
 
 class Axes(Rule):
     """An operation on axes.
@@ -174,8 +177,8 @@ class Axes(Rule):
         for i, of_input in enumerate(self.inputs):
             if not isinstance(inputs[i], Shard) and labels & set(of_input):
                 return (
-                    f"combines a rank's own rows with a value that has all rows on every rank (its input {i}): "
-                    "take the rank's share of it with synkhronos.ops.shard"
+                    f"combines a rank's own rows with a value that has all rows on every rank (its input {i})"
+                    f"{TAKE_SHARE}"
                 )
         if not any(labels <= set(of_output) for of_output in self.outputs):
             for i in (i for group in self.linear if len(group) > 1 for i in group):
