@@ -13,12 +13,14 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from .. import engines
+from ..engines.observer import note_written
 from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import replicator_of
 from ..runtime.command import Command
-from ..runtime.registry import SharedEntry
+from ..runtime.news import News
+from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
 from ..shared_data import Data
@@ -27,12 +29,13 @@ from . import signature
 from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
-from .changes import entries_of, note_changed, tell, watched
+from .changes import changed, entries_of, give, tell, watched
 from .checks import FirstCalls
 from .chunks import Results, run_in_chunks
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
-from .held import give, put_back
+from .held import put_back
+from .own_updates import own_updates
 from .parted import note_parted, refuse_parted
 from .plan import Plans
 from .planning import Planner
@@ -219,10 +222,7 @@ class Function:
         """
         # An output that is the value of before an update comes in that value's own memory, which is used again here.
         held = [self.engine.get(shared) for shared in self._shareds]
-        try:
-            results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
-        finally:
-            note_changed(self.program.session, self.engine, self.engine.updated_in(self._variants.snapshot))
+        results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
         return _apart(results, [value for value in held if isinstance(value, np.ndarray)])
 
     def build_inputs(
@@ -298,9 +298,8 @@ class Function:
         return self.compiled[item]
 
     def __setitem__(self, item: Any, value: Any) -> None:
-        self.compiled[item] = value  # other ranks are given it with the next call: `_run`
-        if self._plans is not None:
-            self._plans.changed(self.compiled[item])  # it may be the same array: f[item] += 1
+        self.compiled[item] = value
+        note_written(self.compiled.container[item].storage)  # other ranks are given it with the next call
 
     def __contains__(self, item: Any) -> bool:
         return bool(item in self.compiled)
@@ -543,8 +542,9 @@ class Function:
                 alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
                 kept = plans.add(key, plan, alone)
             command: Any = kept.command
-            if command is None or rows is not None:
-                command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
+            news = () if plans.are_known() and plans.are_common() else self._look(session, plans)
+            if command is None or rows is not None or news:
+                command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows, news)
             outputs = self._run(session, command, timeout, kept.updates)
             if kept.command is None and kept.place is not None:
                 kept.known, kept.command = True, CallFunction(kept.plan.name, kept.place, None, None)
@@ -732,10 +732,11 @@ class Function:
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None)
-            reports = None if on_step is None else self._reports(on_step, subset, plans)
+            reports = None if on_step is None else self._reports(on_step, subset)
+            news = self._look(session, plans)
 
             def run(some: Steps) -> Results:
-                command = RunSteps(some.plans[0].name, some, reports)
+                command = RunSteps(some.plans[0].name, some, reports, news if some.begin == 0 else ())
                 results = self._run(session, command, timeout, self._variants.updated_in_graph(False))
                 return Results(results[0], results[1], results[2], command.has_ended)
 
@@ -746,8 +747,8 @@ class Function:
             if any(plan.division.skips for plan in steps.plans):
                 note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
-            if not plans.are_known():  # `on_step` has changed something on the master alone
-                tell(self, session, plans.watched)
+            if on_step is not None and not self.exact:  # it may have changed something on the master alone
+                self._look(session, plans)
         return self._form.wrap(outputs, subset)
 
     def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
@@ -758,7 +759,9 @@ class Function:
         session = self.program.current()
         with session.lock:
             session.check()
-            give(self._plans_in(session).states, session)
+            plans = self._plans_in(session)
+            if not plans.are_known() or not plans.are_common():
+                give(session, self._to_be_given(session, plans), in_command=False)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             self._planner.division(session, n_rows, options["batch_s"], options["num_slices"])  # which may refuse it
             subject = Subject(
@@ -839,13 +842,34 @@ class Function:
         plans = self._plans
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
-            entries = watched(session, self.engine, self._shareds)
-            streams = entries_of(session, self.engine, self.common_streams)
-            states = [*entries_of(session, self.engine, self.engine.states(self._compiled)), *streams]
-            plans = self._plans = Plans(session, entries, [*self._common(entries), *streams], states)
+            plans = self._plans = self._new_plans(session)
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()
         return plans
+
+    def _new_plans(self, session: Session) -> Plans:
+        engine, snapshot, sliceable = self.engine, self._variants.snapshot, self._variants.sliceable
+        streams = self.common_streams
+        given = [*engine.states(self._compiled), *streams]
+        common: List[Any] = list(streams)
+        if self.exact:
+            rows = [engine.identity(shared) for shared in sliceable]
+            common += [each for each in self._shareds if not engine.is_random(each)]
+            common = [each for each in common if engine.identity(each) not in rows]
+            given = [*common, *given, *self.own_streams]
+        entries: Any = partial(entries_of, session, engine)
+        own = [] if self.exact or session.size == 1 else self._updated_by_rows()
+        dense = watched(session, engine, self._shareds)
+        return Plans(session, dense, *map(entries, (common, given, engine.updated_in(snapshot), own)))
+
+    def _updated_by_rows(self) -> List[Any]:
+        """Return the shared variables whose new values may differ between ranks that have the same old ones."""
+        variants, updated = self._variants, self.engine.updated_in(self._variants.snapshot)
+        placements = self.engine.placed(variants.snapshot, variants.placements) if updated else []
+        if placements is None:
+            return [each for each in updated if not self.engine.is_random(each)]
+        own = own_updates(self.engine, variants.snapshot, placements, self._updates, variants.sliceable)
+        return [one.shared for one in own]
 
     def _tell_if_nothing_is_divided(self) -> None:
         """Say, once, that every rank does the same work, if it does although there are inputs to divide."""
@@ -859,32 +883,50 @@ class Function:
                 self.name or "without a name",
             )
 
-    def _common(self, entries: Sequence[SharedEntry]) -> List[SharedEntry]:
-        """Return the variables of an exact function that must be the same on all ranks: not those with rows."""
-        cells = [self.engine.storage(shared) for shared in self._variants.sliceable]
-        return [entry for entry in entries if self.exact and not any(entry.cell is cell for cell in cells)]
+    def _look(self, session: Session, plans: Plans) -> List[News]:
+        """Have all ranks know what the program has changed on the master, or say that they do not.
+
+        Returns
+        -------
+        list of News
+            What is to travel with the next command.
+
+        Raises
+        ------
+        ArgumentValueError
+            If the function is exact, and ranks have different values of a variable.
+        """
+        given = self._to_be_given(session, plans)
+        return give(session, given) if given else []
+
+    def _to_be_given(self, session: Session, plans: Plans) -> List[SharedEntry]:
+        """Return the variables of which all ranks are to be given the master's value."""
+        found = changed(session, plans.all)
+        refuse_parted(self, session, plans.common)
+        if found:
+            tell(self, session, [entry for entry in found if entry in plans.watched and entry not in plans.given])
+        return [entry for entry in plans.given if entry.origin is Origin.PROGRAM]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
-        """Have every rank run a command that calls the function; tell first what the master alone has changed."""
+        """Have every rank run a command that calls the function."""
         plans: Any = self._plans
-        if plans.may_be_parted():
-            refuse_parted(self, session, plans.common)
-        if not plans.are_known():
-            give(plans.states, session)
-            tell(self, session, plans.watched)
         if command.has_steps:
             plans.release()
         try:
-            return session.run(command, timeout, updates)
+            result = session.run(command, timeout, updates)
         finally:
             plans.note()
+        for number, *_ in command.news:
+            entry = session.context.shareds[number]
+            if not entry.is_marked:
+                entry.origin = Origin.COMMON
+        return result
 
-    def _reports(self, on_step: Any, subset: Any, plans: Plans) -> OnStep:
+    def _reports(self, on_step: Any, subset: Any) -> OnStep:
         """Return what calls ``on_step`` with outputs in the form of a call, and returns whether to go on."""
 
         def report(i: int, outputs: List[Any]) -> bool:
-            with plans.look():
-                answer = on_step(i, self._form.wrap(list(outputs), subset))
+            answer = on_step(i, self._form.wrap(list(outputs), subset))
             return not isinstance(answer, (bool, np.bool_)) or bool(answer)
 
         return report

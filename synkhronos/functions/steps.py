@@ -28,6 +28,7 @@ from ..errors import ArgumentValueError
 from ..reductions import ReduceOp
 from ..runtime.command import Amounts, Command
 from ..runtime.context import RankContext
+from ..runtime.news import News
 from ..selection import Selection, moved
 from ..sync.control_block import STOP_REQUESTED
 from .batches import selection
@@ -152,6 +153,8 @@ class RunSteps(Command):
     steps : Steps
     on_step : callable, optional
         See `OnStep`. It does not travel.
+    news : sequence of News
+        New values of shared variables.
     """
 
     has_steps = True
@@ -159,12 +162,12 @@ class RunSteps(Command):
     _told = 0  # steps of which `on_step` was told: not twice, if the command is repeated
     has_ended = False  # because the program wants no more of them
 
-    def __init__(self, name: str, steps: Steps, on_step: Optional[OnStep] = None) -> None:
-        self.name, self.steps = name, steps
+    def __init__(self, name: str, steps: Steps, on_step: Optional[OnStep] = None, news: Sequence[News] = ()) -> None:
+        self.name, self.steps, self.news = name, steps, news
         self._on_step = on_step
 
     def __getstate__(self) -> Any:
-        return {"name": self.name, "steps": self.steps}
+        return {"name": self.name, "steps": self.steps, "news": self.news}
 
     @property
     def title(self) -> str:

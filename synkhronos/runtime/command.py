@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optiona
 if TYPE_CHECKING:
     from ..memory.handles import Handle
     from .context import RankContext
+    from .news import News
 
 
 class Amounts(NamedTuple):
@@ -60,6 +61,8 @@ class Command(ABC):
     is_counted = False
     #: Whether the command can be repeated if a rank dies in it.
     repeats = True
+    #: New values of shared variables that travel with it; see `news`.
+    news: Sequence[News] = ()
     #: The step about which `finish` has raised; by default an error is about the one that its rank was making.
     failed_step: Optional[int] = None
 
