@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional, Set
+from typing import Any, Callable, List, Optional, Set
 
 
 class Observer:
@@ -27,6 +26,9 @@ class Observer:
     """
 
     __slots__ = ("__weakref__",)
+
+    #: Whether `get` and `put` do anything else than the library's own methods.
+    stands_in = False
 
     def get(self, get: Callable[[], Any], borrow: bool) -> Any:
         """Return what the variable's ``get_value`` returns; ``get`` is the library's own."""
@@ -68,13 +70,12 @@ def is_any_observed() -> bool:
     return bool(_OBSERVERS)
 
 
-@contextmanager
-def copying() -> Iterator[None]:
-    """Have reads of storages in this thread count as copies, which lend nothing."""
+def copied(get: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function returns; what it reads of storages it copies, and so lends nothing."""
     thread = threading.get_ident()
     _COPYING.add(thread)
     try:
-        yield
+        return get(*args)
     finally:
         _COPYING.discard(thread)
 

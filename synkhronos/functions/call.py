@@ -25,7 +25,6 @@ import numpy as np
 from ..reductions import reduce_outputs
 from ..runtime.command import Amounts, Command
 from ..runtime.context import RankContext
-from ..runtime.news import News
 from ..selection import Rows, moved
 from .calling import call
 from .division import Division
@@ -45,22 +44,13 @@ class CallFunction(Command):
         For ranks that do not have it at that place; it replaces the one there.
     rows : Rows, optional
         The rows of the whole data set that the call is about, before they are divided.
-    news : sequence of News
-        New values of shared variables.
     """
 
     #: After the call, on this rank: how rows were divided.
     division: Optional[Division] = None
 
-    def __init__(
-        self,
-        name: str,
-        place: Optional[Tuple[int, int]],
-        plan: Optional[Plan],
-        rows: Optional[Rows],
-        news: Sequence[News] = (),
-    ) -> None:
-        self.name, self.plan, self.rows, self.news = name, plan, rows, news
+    def __init__(self, name: str, place: Optional[Tuple[int, int]], plan: Optional[Plan], rows: Optional[Rows]) -> None:
+        self.name, self.plan, self.rows = name, plan, rows
         self.place: Any = place
 
     @property

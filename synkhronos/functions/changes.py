@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Container, Dict, List, NamedTuple, Optional, Sequence
 
 from ..replication.command import jumped_from, keep_borrowed
 from ..replication.replicator import replicator_of
@@ -108,7 +108,9 @@ class GiveValues(Command):
         context.commit_values(self.numbers, results, change, same=True)
 
 
-def give(session: Session, entries: Sequence[SharedEntry], in_command: bool = True) -> List[News]:
+def give(
+    session: Session, entries: Sequence[SharedEntry], dense: Container[int], in_command: bool = True
+) -> Sequence[News]:
     """Give all ranks the values that the program has put into the master's variables.
 
     Random streams go on far apart on each rank, as after `fork`.
@@ -116,29 +118,33 @@ def give(session: Session, entries: Sequence[SharedEntry], in_command: bool = Tr
     Parameters
     ----------
     entries : sequence of SharedEntry
-        Those with `Origin.PROGRAM` are given.
+    dense : container of int
+        The numbers of those that are dense arrays, and no random states.
     in_command : bool
         Whether few bytes may travel with the next command, which must follow.
 
     Returns
     -------
-    list of News
-        What is to travel with it.
+    sequence of News
+        What is to travel with it, to be given to `were_given` then.
     """
-    dense: List[SharedEntry] = []
-    others: List[Pickled] = []
-    for entry in entries:
-        if entry.origin is Origin.PROGRAM:
-            engine, shared = entry
-            if engine.is_random(shared) or engine.shared_type(shared) is None:
-                others.append(Pickled(entry.number, *replicator_of(session).pickled(engine, shared)))
-            else:
-                dense.append(entry)
-    n_bytes = sum([entry.cell[0].size * entry.cell[0].dtype.itemsize for entry in dense])
-    if in_command and not others and n_bytes <= MAX_NEWS_BYTES and session.healing is None:
-        return [News.of(entry) for entry in dense]
-    session.run(GiveValues([entry.number for entry in dense], others))
-    return []
+    arrays = [entry for entry in entries if entry.number in dense]
+    if in_command and len(arrays) == len(entries) and session.healing is None:
+        if sum([entry.cell[0].size * entry.cell[0].dtype.itemsize for entry in arrays]) <= MAX_NEWS_BYTES:
+            return [News.of(entry) for entry in arrays]
+    if entries:
+        others = [entry for entry in entries if entry.number not in dense]
+        pickled = [Pickled(entry.number, *replicator_of(session).pickled(*entry)) for entry in others]
+        session.run(GiveValues([entry.number for entry in arrays], pickled))
+    return ()
+
+
+def were_given(session: Session, news: Sequence[News]) -> None:
+    """Note that a command has taken news along, and has succeeded; what did not is given again."""
+    for number, *_ in news:
+        entry = session.context.shareds[number]
+        if not entry.may_have_changed():
+            entry.origin = Origin.COMMON
 
 
 def tell(function: Any, session: Session, news: Sequence[SharedEntry]) -> None:

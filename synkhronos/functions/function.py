@@ -29,7 +29,7 @@ from . import signature
 from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
-from .changes import changed, entries_of, give, tell, watched
+from .changes import changed, entries_of, give, tell, watched, were_given
 from .checks import FirstCalls
 from .chunks import Results, run_in_chunks
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
@@ -40,7 +40,7 @@ from .parted import note_parted, refuse_parted
 from .plan import Plans
 from .planning import Planner
 from .serial import Given
-from .steps import OnStep, RunSteps, Steps
+from .steps import RunSteps, Steps
 from .table import Table, table_of
 from .upkeep import FreeFunction, Profile
 from .variants import Variants
@@ -542,9 +542,8 @@ class Function:
                 alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
                 kept = plans.add(key, plan, alone)
             command: Any = kept.command
-            news = () if plans.are_known() and plans.are_common() else self._look(session, plans)
-            if command is None or rows is not None or news:
-                command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows, news)
+            if command is None or rows is not None:
+                command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
             outputs = self._run(session, command, timeout, kept.updates)
             if kept.command is None and kept.place is not None:
                 kept.known, kept.command = True, CallFunction(kept.plan.name, kept.place, None, None)
@@ -731,24 +730,28 @@ class Function:
             if self.program.check and self._first_calls.left:
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
-            steps = steps._replace(asks=on_step is not None)
-            reports = None if on_step is None else self._reports(on_step, subset)
-            news = self._look(session, plans)
+            steps = steps._replace(asks=on_step is not None, is_exact=bool(self.exact))
+            has_ended = False
+
+            def report(i: int, outputs: List[Any]) -> bool:
+                nonlocal has_ended
+                answer = on_step(i, self._form.wrap(list(outputs), subset))
+                has_ended = isinstance(answer, (bool, np.bool_)) and not answer
+                # What it has changed all ranks are given with the next command.
+                return not has_ended and not (self.exact and any(entry.may_have_changed() for entry in plans.given))
 
             def run(some: Steps) -> Results:
-                command = RunSteps(some.plans[0].name, some, reports, news if some.begin == 0 else ())
+                command = RunSteps(some.plans[0].name, some, None if on_step is None else report)
                 results = self._run(session, command, timeout, self._variants.updated_in_graph(False))
-                return Results(results[0], results[1], results[2], command.has_ended)
+                return Results(results[0], results[1], results[2], has_ended)
 
-            if session.healing is None:
-                outputs, rows, n_made, _ = run(steps)
-            else:
-                outputs, rows, n_made, _ = run_in_chunks(steps, session.pools.attach(steps.table), run)
+            table = session.pools.attach(steps.table)
+            outputs, rows, n_made, _ = run_in_chunks(steps, table, run, session.healing is not None)
             if any(plan.division.skips for plan in steps.plans):
                 note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
             if on_step is not None and not self.exact:  # it may have changed something on the master alone
-                self._look(session, plans)
+                give(session, self._to_be_given(session, plans), plans.dense, in_command=False)
         return self._form.wrap(outputs, subset)
 
     def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
@@ -761,7 +764,7 @@ class Function:
             session.check()
             plans = self._plans_in(session)
             if not plans.are_known() or not plans.are_common():
-                give(session, self._to_be_given(session, plans), in_command=False)
+                give(session, self._to_be_given(session, plans), plans.dense, in_command=False)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             self._planner.division(session, n_rows, options["batch_s"], options["num_slices"])  # which may refuse it
             subject = Subject(
@@ -883,12 +886,12 @@ class Function:
                 self.name or "without a name",
             )
 
-    def _look(self, session: Session, plans: Plans) -> List[News]:
+    def _look(self, session: Session, plans: Plans) -> Sequence[News]:
         """Have all ranks know what the program has changed on the master, or say that they do not.
 
         Returns
         -------
-        list of News
+        sequence of News
             What is to travel with the next command.
 
         Raises
@@ -896,40 +899,30 @@ class Function:
         ArgumentValueError
             If the function is exact, and ranks have different values of a variable.
         """
-        given = self._to_be_given(session, plans)
-        return give(session, given) if given else []
+        return give(session, self._to_be_given(session, plans), plans.dense)
 
     def _to_be_given(self, session: Session, plans: Plans) -> List[SharedEntry]:
         """Return the variables of which all ranks are to be given the master's value."""
         found = changed(session, plans.all)
         refuse_parted(self, session, plans.common)
-        if found:
-            tell(self, session, [entry for entry in found if entry in plans.watched and entry not in plans.given])
+        alone = [entry for entry in found if entry not in plans.given]
+        if alone:
+            tell(self, session, alone)
         return [entry for entry in plans.given if entry.origin is Origin.PROGRAM]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
-        """Have every rank run a command that calls the function."""
+        """Have every rank run a command that calls the function, with what the program has changed before."""
         plans: Any = self._plans
+        news = () if plans.are_known() and plans.are_common() else self._look(session, plans)
         if command.has_steps:
             plans.release()
         try:
-            result = session.run(command, timeout, updates)
+            result = session.run(command, timeout, updates, news)
         finally:
             plans.note()
-        for number, *_ in command.news:
-            entry = session.context.shareds[number]
-            if not entry.is_marked:
-                entry.origin = Origin.COMMON
+        if news:
+            were_given(session, news)
         return result
-
-    def _reports(self, on_step: Any, subset: Any) -> OnStep:
-        """Return what calls ``on_step`` with outputs in the form of a call, and returns whether to go on."""
-
-        def report(i: int, outputs: List[Any]) -> bool:
-            answer = on_step(i, self._form.wrap(list(outputs), subset))
-            return not isinstance(answer, (bool, np.bool_)) or bool(answer)
-
-        return report
 
     def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
         """Return one value per input, as a call is given them."""

@@ -32,10 +32,7 @@ def refuse_parted(function: Any, session: Session, entries: Sequence[SharedEntry
     ArgumentValueError
         Names the first such variable, with both values.
     """
-    places = {id(function.engine.storage(shared)): i for i, shared in enumerate(function.get_shared())}
-    for entry in entries:
-        if entry.origin is not Origin.OWN:
-            continue
+    for entry in [entry for entry in entries if entry.origin is Origin.OWN]:
         if function.engine.is_random(entry.reference()):
             entry.origin = Origin.PROGRAM  # all ranks are given the master's
             continue
@@ -44,7 +41,8 @@ def refuse_parted(function: Any, session: Session, entries: Sequence[SharedEntry
             found = deviation(part, parts[session.root], coarsest([part.dtype]))
             if found is not None:
                 value, other = pair(found)
-                place = f"f.get_shared()[{places[id(entry.cell)]}]"
+                cells = [id(function.engine.storage(shared)) for shared in function.get_shared()]
+                place = f"f.get_shared()[{cells.index(id(entry.cell))}]"
                 name = entry.reference().name or place
                 raise ArgumentValueError(
                     f"shared variable {entry.label(place)}",

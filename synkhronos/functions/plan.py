@@ -211,6 +211,8 @@ class Plans:
         self.session, self.watched, self.common, self.given = weakref.ref(session), watched, common, given
         self.own = own
         self.all = [*watched, *(entry for entry in given if entry not in watched)]
+        #: The numbers of dense arrays that are no random states.
+        self.dense = {entry.number for entry in watched}
         self._updated = {entry.number for entry in updated}
         self._kept: Dict[Any, Kept] = {}
         self._next = 0

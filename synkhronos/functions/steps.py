@@ -28,7 +28,6 @@ from ..errors import ArgumentValueError
 from ..reductions import ReduceOp
 from ..runtime.command import Amounts, Command
 from ..runtime.context import RankContext
-from ..runtime.news import News
 from ..selection import Selection, moved
 from ..sync.control_block import STOP_REQUESTED
 from .batches import selection
@@ -72,6 +71,8 @@ class Steps(NamedTuple):
         Whether outputs are accumulated over all steps.
     asks : bool
         Whether the master may end the steps.
+    is_exact : bool
+        Whether they end with the step after which the master does so, on all ranks.
     begin : int
         Which of the table is the first: how many there are after it, `counts` says.
     """
@@ -89,6 +90,7 @@ class Steps(NamedTuple):
     lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()
     total: bool = False
     asks: bool = False
+    is_exact: bool = False
     begin: int = 0
 
     @property
@@ -153,8 +155,6 @@ class RunSteps(Command):
     steps : Steps
     on_step : callable, optional
         See `OnStep`. It does not travel.
-    news : sequence of News
-        New values of shared variables.
     """
 
     has_steps = True
@@ -162,12 +162,12 @@ class RunSteps(Command):
     _told = 0  # steps of which `on_step` was told: not twice, if the command is repeated
     has_ended = False  # because the program wants no more of them
 
-    def __init__(self, name: str, steps: Steps, on_step: Optional[OnStep] = None, news: Sequence[News] = ()) -> None:
-        self.name, self.steps, self.news = name, steps, news
+    def __init__(self, name: str, steps: Steps, on_step: Optional[OnStep] = None) -> None:
+        self.name, self.steps = name, steps
         self._on_step = on_step
 
     def __getstate__(self) -> Any:
-        return {"name": self.name, "steps": self.steps, "news": self.news}
+        return {"name": self.name, "steps": self.steps}
 
     @property
     def title(self) -> str:
@@ -231,7 +231,8 @@ class RunSteps(Command):
         collective, on_device = steps.plans[0].common is not None, steps.plans[0].on_device
         counts = [plan.division.takes_part(rank) for plan in steps.plans]
         engine, n_steps = context.functions[steps.plans[0].number].engine, sum(steps.counts)
-        may_end = steps.asks and not collective  # ranks are at different steps, and agree on the last one
+        meets = steps.asks and (collective or steps.is_exact)
+        may_end = steps.asks and not meets  # ranks are at different steps, and agree on the last one
         goes_on, end_of_step = True, f"the end of a step of function {self.name}"
         for i, (division, rows, shared_rows) in enumerate(steps.rows(context)):
             barrier.check()
@@ -264,7 +265,7 @@ class RunSteps(Command):
                 goes_on = not (self.has_ended and i + 1 == self._told)
                 if not goes_on:
                     words[STOP_REQUESTED] = barrier.command
-            if steps.asks and collective:  # all ranks are here
+            if meets:  # all ranks are here
                 if b"end" in barrier.exchange(b"" if goes_on else b"end", context.pool, context.pools):
                     n_steps = i + 1
                     break

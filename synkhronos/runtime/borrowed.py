@@ -15,6 +15,9 @@ import numpy as np
 
 from ..memory.pool import Pool
 
+#: Bytes of arrays that are compared by copies of both: finding their addresses takes longer.
+FEW_BYTES = 1 << 14
+
 _compare = ctypes.CDLL(None).memcmp
 _compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
@@ -97,7 +100,7 @@ def _is_equal(value: Any, copy: Any) -> bool:
         return not copy or bool(_copied(value) == copy)
     if value.shape != copy.shape or value.dtype != copy.dtype:
         return False
-    for order in ("C_CONTIGUOUS", "F_CONTIGUOUS"):
+    for order in ("C_CONTIGUOUS", "F_CONTIGUOUS") if value.nbytes > FEW_BYTES else ():
         if value.flags[order] and copy.flags[order]:
             return bool(_compare(value.ctypes.data, copy.ctypes.data, value.nbytes) == 0)
     return bool(value.tobytes() == copy.tobytes())

@@ -61,8 +61,6 @@ class Command(ABC):
     is_counted = False
     #: Whether the command can be repeated if a rank dies in it.
     repeats = True
-    #: New values of shared variables that travel with it; see `news`.
-    news: Sequence[News] = ()
     #: The step about which `finish` has raised; by default an error is about the one that its rank was making.
     failed_step: Optional[int] = None
 
@@ -129,12 +127,15 @@ class Envelope(NamedTuple):
         What the command reads of the program's memory, if that is little and there are other hosts.
     is_frozen : bool
         Whether the same envelope may come again and again.
+    news : sequence of News
+        New values of shared variables, which all ranks have before they run the command.
     """
 
     forget: Sequence[Tuple[str, int]]
     command: Command
     enclosed: Sequence[Tuple[Handle, bytes]] = ()
     is_frozen: bool = False
+    news: Sequence[News] = ()
 
 
 class Answer(NamedTuple):

@@ -173,8 +173,8 @@ class RankContext:
                 self.forget(envelope.forget)
             if envelope.enclosed:
                 self.pools.take(envelope.enclosed)
-            if envelope.command.news and self.rank != self.root:
-                learn(self, envelope.command.news)
+            if envelope.news and self.rank != self.root:
+                learn(self, envelope.news)
             if not envelope.command.is_counted:
                 return Answer(self.rank, envelope.command.run(self))
             begun = self.transport.traffic.begin()

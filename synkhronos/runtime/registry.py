@@ -170,6 +170,10 @@ class SharedEntry(Observer):
                 self.borrowed = None
         self.known = None
 
+    def may_have_changed(self) -> bool:
+        """Return whether the program has changed the value, though not by writing into the storage itself."""
+        return self.known is None and (self.borrowed is None or self.borrowed.has_changed())
+
     def has_changed(self, pool: Any, n_others: int = 0) -> bool:
         """Return whether the program has changed the value since this was asked last; it is asked if `known` is not.
 

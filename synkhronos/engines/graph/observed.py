@@ -8,10 +8,11 @@ What is patched: ``get_value`` and ``set_value`` of all classes of shared variab
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
 from weakref import WeakKeyDictionary
 
-from ..observer import copying, is_any_observed, note_read, note_written, observer_of
+from ..observer import copied, is_any_observed, note_read, note_written, observer_of
 from .library import Library
 
 #: The attribute of a patch that has what it replaces.
@@ -108,17 +109,10 @@ def _patch(cls: Any, name: str, patched: Callable[[Callable[..., Any]], Callable
 
 def _observed_get(get_value: Callable[..., Any]) -> Callable[..., Any]:
     def patched(shared: Any, borrow: bool = False, return_internal_type: bool = False) -> Any:
+        args = shared, borrow, return_internal_type
+        get = partial(get_value, *args) if borrow else partial(copied, get_value, *args)
         observer = observer_of(shared.container.storage)
-        if observer is None:
-            return get_value(shared, borrow, return_internal_type)
-
-        def get() -> Any:
-            if borrow:
-                return get_value(shared, borrow, return_internal_type)
-            with copying():
-                return get_value(shared, borrow, return_internal_type)
-
-        return observer.get(get, borrow)
+        return observer.get(get, borrow) if observer is not None and observer.stands_in else get()
 
     return patched
 
@@ -128,8 +122,8 @@ def _observed_set(set_value: Callable[..., Any]) -> Callable[..., Any]:
 
     def patched(shared: Any, *args: Any, **kwargs: Any) -> None:
         observer = observer_of(shared.container.storage)
-        if observer is None:
-            set_value(shared, *args, **kwargs)
+        if observer is None or not observer.stands_in:
+            set_value(shared, *args, **kwargs)  # the container reports it
             return
         _, value, *borrow = parameters.bind(shared, *args, **kwargs).arguments.values()
         observer.put(lambda value: set_value(shared, value, *borrow), value, *(borrow or [False]))
