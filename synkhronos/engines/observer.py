@@ -51,8 +51,9 @@ class Observer:
 #: By the ``id`` of a storage.
 _OBSERVERS: "weakref.WeakValueDictionary[int, Observer]" = weakref.WeakValueDictionary()
 
-#: The threads in which the library's own ``get_value`` reads a storage to copy it.
+#: The threads in which the library's own ``get_value`` reads a storage to copy it, and those in which a function runs.
 _COPYING: Set[int] = set()
+_CALLING: Set[int] = set()
 
 
 def observe(storage: List[Any], observer: Observer) -> None:
@@ -72,12 +73,21 @@ def is_any_observed() -> bool:
 
 def copied(get: Callable[..., Any], *args: Any) -> Any:
     """Return what a function returns; what it reads of storages it copies, and so lends nothing."""
+    return _noted(_COPYING, get, *args)
+
+
+def calling(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what a function returns; what it writes into storages are updates."""
+    return _noted(_CALLING, call, *args, **kwargs)
+
+
+def _noted(threads: Set[int], call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     thread = threading.get_ident()
-    _COPYING.add(thread)
+    threads.add(thread)
     try:
-        return get(*args)
+        return call(*args, **kwargs)
     finally:
-        _COPYING.discard(thread)
+        threads.discard(thread)
 
 
 def note_read(storage: List[Any]) -> None:
@@ -91,4 +101,4 @@ def note_written(storage: List[Any]) -> None:
     """Report that the program has put an object into a storage."""
     observer = _OBSERVERS.get(id(storage))
     if observer is not None:
-        observer.written()
+        observer.updated() if threading.get_ident() in _CALLING else observer.written()

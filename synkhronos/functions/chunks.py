@@ -28,7 +28,7 @@ class Results(NamedTuple):
     has_ended: bool = False
 
 
-def run_in_chunks(steps: Steps, table: Any, run: Callable[[Steps], Results], heals: bool) -> Results:
+def run_in_chunks(steps: Steps, table: Any, run: Callable[[Steps], Results], heals: bool = True) -> Results:
     """Make steps, some at a time; all at once if their outputs are accumulated.
 
     Parameters

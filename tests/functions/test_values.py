@@ -5,11 +5,12 @@ whose variables the program changes in the same way. What functions that are not
 test_changes.py.
 """
 
+import contextlib
 import threading
 
 import numpy as np
 import pytest
-from library import NAME, L, T, lacks
+from library import NAME, L, T
 
 import synkhronos as synk
 
@@ -285,3 +286,149 @@ def test_on_step_changes_a_value_and_ends_the_steps(world):
         f.steps(np.ones(3), n_steps=5, on_step=lambda i, output: rate.set_value(5.0), total=True)
     assert f.steps(np.ones(3), n_steps=1, on_step=lambda i, output: rate.set_value(6.0), total=True) == 15
     assert f(np.ones(3)) == 18
+
+
+# -- what is meant to differ -----------------------------------------------------------------------------------------
+
+
+def test_what_ranks_update_from_their_own_rows_is_refused(world):
+    """By a function that is not exact; what it updates alike on all ranks is not."""
+    x, own, count, n = T.dvector("x"), L.shared(0.0, "own"), L.shared(0.0, "count"), T.dscalar("n")
+    plain = synk.function(
+        [x], x.sum(), updates=[(own, own + x.sum()), (count, count + n)], bcast_inputs=[n], exact=False
+    )
+    f = synk.function([x], x.sum() + own, exact=True, name="f", mode=L.quick)
+    g = synk.function([x], x.sum() + count, exact=True, mode=L.quick)
+    rows = np.arange(7.0)
+    plain(rows, 2.0)
+    for call_it in (f, f.compare, lambda x: f.steps(x, n_steps=2)):
+        with pytest.raises(ValueError, match="shared variable own: .* because function f is exact, got .* on rank"):
+            call_it(rows)
+    assert g(rows) == 23
+    synk.all_reduce(own, op="sum")
+    assert f(rows) == 42
+    plain(rows[:0], 1.0), plain.steps(rows, 1.0, n_steps=2)
+    with pytest.raises(ValueError, match="shared variable own"):
+        f(rows)
+    own.set_value(1.0)  # the program's counts again
+    assert f(rows) == 22 and [value.tolist() for value in world.values(own)] == [1.0] * world.n
+    own.set_value(2.0), synk.set_value((world.root + 1) % world.n, own, 3.0)
+    with pytest.raises(ValueError, match="shared variable own: .* got [13] on rank"):
+        f(rows)
+
+
+def test_rows_that_are_scattered_and_changed_in_place_are_refused(world):
+    x, w = T.dvector("x"), L.shared(np.zeros(2), "w")
+    f = synk.function([x], x.sum() + w.sum(), exact=True, mode=L.quick)
+    double = L.function([], updates=[(w, w * 2)], mode=L.quick)
+    f(np.ones(3))
+    synk.scatter(w, np.arange(2.0 * world.n))
+    double()
+    w.get_value(borrow=True)[...] += 1
+    with pytest.raises(ValueError, match="shared variable w"):
+        f(np.ones(3))
+
+
+def test_a_function_that_is_not_exact_first(world, caplog):
+    """It goes on with the old value, and says so; an exact one after it gives all ranks the new one."""
+    x, w = T.dvector("x"), L.shared(np.zeros(2), "w")
+    plain = synk.function([x], (x.sum() * 0 + w.sum(), "gather"), mode=L.quick, exact=False)
+    f = synk.function([x], x.sum() * 0 + w.sum(), exact=True, mode=L.quick)
+    rows = np.ones(world.n)
+    plain(rows), f(rows)
+    for i in (1.0, 2.0):
+        w.set_value([i, i])
+        assert plain(rows).tolist() == [2 * i if rank == world.root else 2 * i - 2 for rank in range(world.n)]
+        assert "changed on the master alone" in caplog.text
+        caplog.clear()
+        assert f(rows) == 2 * i and plain(rows).tolist() == [2 * i] * world.n and not caplog.text
+    synk.close()
+
+
+# -- all or nothing --------------------------------------------------------------------------------------------------
+
+
+def refusing_negatives(rows):
+    if (rows < 0).any():
+        raise ValueError("on purpose")
+    return rows * 1.0
+
+
+class Refusing(L.Op):
+    """Rows that may not be negative."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return L.Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = refusing_negatives(inputs[0])
+
+    def infer_shape(self, *args):
+        return args[-1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("bad", range(3))
+def test_a_call_that_fails(world, size, bad):
+    """On one rank: all ranks have the new value, or all the old one; the next call has the new one."""
+    with contextlib.suppress(ValueError):  # it has the rule already
+        synk.ops.rule(Refusing, "n->n")
+    x, w, n = T.dvector("x"), L.shared(np.ones(SIZES[size]), "w"), L.shared(0.0, "n")
+    f = synk.function(
+        [x], [Refusing()(x).sum() * w.sum()], updates=[(n, n + x.mean() * w.mean())], exact=True, mode=L.quick
+    )
+    rows, size = np.ones(world.n), w.get_value().size
+    f(rows)
+    for form in (f, lambda rows: f.steps(rows, n_steps=2)):
+        w.set_value(w.get_value() * 3)
+        bad_rows = rows.copy()
+        bad_rows[min(bad, world.n - 1)] = -1
+        with pytest.raises((TypeError, ValueError)):
+            f(np.ones((2, 2)))  # before anything is sent
+        with pytest.raises((ValueError, synk.WorkerError), match="on purpose"):
+            form(bad_rows)
+        values = world.values(w)
+        assert len({value.tobytes() for rank, value in enumerate(values) if rank != world.root}) == 1
+        before = float(n.get_value())
+        np.testing.assert_allclose(f(rows)[0], world.n * w.get_value().sum())
+        assert len({value.tobytes() for value in world.values(w)}) == 1
+        np.testing.assert_allclose(n.get_value(), before + w.get_value().mean())
+
+
+# -- random states, and values that are no arrays --------------------------------------------------------------------
+
+
+def test_a_random_stream_that_the_program_sets_begins_anew(world):
+    """Each rank far apart from the others: the same numbers as after the same value before."""
+    for stream in L.streams(5):
+        x, (state,) = T.dvector("x"), L.states(stream)[:1] or [None]
+        drawn = stream.uniform(x.shape)
+        (state,) = L.states(stream)
+        f = synk.function([x], [drawn, drawn.sum()], exact=True, mode=L.quick)
+        start, rows = state.get_value(), np.ones(6)
+        first = f(rows)[0]
+        assert len(set(first.tolist())) == 6
+        second = f(rows)[0]
+        for set_it in (state.set_value, lambda value: state.set_value(value, borrow=True)):
+            set_it(start)
+            again = f(rows)[0]
+            assert len(set(again.tolist())) == 6 and not np.array_equal(again, second)
+            set_it(start)
+            np.testing.assert_array_equal(f(rows)[0], again)
+            start = state.get_value() if start is None else start
+
+
+def test_a_value_that_is_no_array(make_world):
+    """A sparse matrix."""
+    make_world("fork", 2, engine=NAME)
+    sparse = pytest.importorskip("scipy.sparse")
+    dot, x = L.sparse.dot, T.dvector("x")
+    w = L.shared(sparse.csr_matrix(np.eye(2)), "w")
+    f = synk.function([x], x.sum() * dot(T.constant(np.ones((3, 2))), w).sum(), mode=L.quick, exact=True)
+    assert f(np.ones(3)) == 18
+    w.set_value(sparse.csr_matrix(2 * np.eye(2)))
+    assert f(np.ones(3)) == 36 and f.steps(np.ones(3), n_steps=2).tolist() == [36, 36]
+    w.get_value(borrow=True).data[...] = 3
+    assert f(np.ones(3)) == 54

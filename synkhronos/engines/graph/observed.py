@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
 from weakref import WeakKeyDictionary
 
-from ..observer import copied, is_any_observed, note_read, note_written, observer_of
+from ..observer import calling, copied, is_any_observed, note_read, note_written, observer_of
 from .library import Library
 
 #: The attribute of a patch that has what it replaces.
@@ -58,11 +58,12 @@ class Patched:
 
     def _observed_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
+            if not is_any_observed():
                 return call(function, *args, **kwargs)
+            try:
+                return calling(call, function, *args, **kwargs)
             finally:
-                if is_any_observed():
-                    self._report(function)
+                self._report(function)
 
         return __call__
 
