@@ -131,7 +131,7 @@ def keep_borrowed(entries: Sequence[SharedEntry], arrays: Pending) -> None:
     """Have the master keep what the program has borrowed, rather than its copy that was sent to all ranks."""
     for entry, array in zip(entries, arrays.release()):
         if entry.borrowed is not None:
-            entry.borrowed.elsewhere = array
+            entry.set(array, Origin.MOVED)
 
 
 class Rejoin(Command):

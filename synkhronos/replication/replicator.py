@@ -282,7 +282,7 @@ class Replicator(Replicas):
         variable = sent.variable
         base = None if item.storage_of is None else held[item.storage_of].reference()
         entry = SharedEntry(item.number, engine, sent.reference, engine.storage(variable), item.on_device, base)
-        if base is None and size > 1:
+        if base is None:
             entry.lent()  # by `shared(value, borrow=True)`, say; that is forgotten if the program no longer holds it
             entry.has_changed(self.session.pool)
             observe(entry.cell, entry)

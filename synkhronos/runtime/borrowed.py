@@ -66,23 +66,25 @@ class Borrowed:
         cell : list
             The variable's storage.
         pool : Pool
-            The master's memory, of which nobody has views but through arrays.
+            The master's memory: an array in there is a view of bytes, and so are views of the array.
         n_others : int
             How many other references the library has.
         """
-        value = self.value
-        base = getattr(value, "base", None)
-        if base is not None and (isinstance(base, np.ndarray) or not pool.owns(value)):
-            return True
-        del value
+        if getattr(self.value, "base", None) is not None:
+            if not pool.owns(self.value) or self._n_references_to_base() > _BASE_ALONE:
+                return True
         return self._n_references() > _ALONE + n_others + (cell[0] is self.value)
 
     def _n_references(self) -> int:
         return sys.getrefcount(self.value)
 
+    def _n_references_to_base(self) -> int:
+        return sys.getrefcount(self.value.base)
 
-#: The references to an object that nobody but this class has.
+
+#: The references to an object that nobody but this class has, and to the bytes of an array that nobody else has.
 _ALONE = Borrowed(object())._n_references()
+_BASE_ALONE = Borrowed(np.zeros(8, np.uint8).view(np.float64))._n_references_to_base()
 
 
 def _copied(value: Any) -> Optional[Any]:

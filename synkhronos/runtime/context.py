@@ -218,11 +218,7 @@ class RankContext:
         bound = self.transport.bind(keys, values)
         for number, value, array in zip(numbers, values, bound):
             if array is not value:
-                entry = self.shareds[number]
-                if entry.borrowed is not None:
-                    entry.borrowed.elsewhere = array
-                else:
-                    entry.set(array, Origin.MOVED)
+                self.shareds[number].set(array, Origin.MOVED)
         return keys, bound
 
     def name_of(self, numbers: Sequence[int]) -> Callable[[int], str]:

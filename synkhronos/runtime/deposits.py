@@ -100,9 +100,6 @@ class Deposits:
         if not _is_dense(value):
             self._pickled[entry.number] = dump(value)
             return
-        if not value.flags.writeable:  # nobody writes to it
-            self._aside[entry.number] = None, value
-            return
         if before is None or copy.shape != value.shape or copy.dtype != value.dtype:
             copy = np.empty(value.shape, value.dtype)
         copy_into(copy, value)

@@ -110,6 +110,9 @@ class SharedEntry(Observer):
         if borrowed is not None and value is borrowed.elsewhere:
             origin = origin if origin in _OF_ALL else self.origin
             value = borrowed.value
+        elif origin is Origin.MOVED and borrowed is not None and cell[0] is borrowed.value:
+            borrowed.elsewhere = value
+            return
         elif origin is Origin.MOVED:
             is_known = self.known is cell[0]
             cell[0] = value

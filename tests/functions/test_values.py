@@ -432,3 +432,75 @@ def test_a_value_that_is_no_array(make_world):
     assert f(np.ones(3)) == 36 and f.steps(np.ones(3), n_steps=2).tolist() == [36, 36]
     w.get_value(borrow=True).data[...] = 3
     assert f(np.ones(3)) == 54
+
+
+# -- elsewhere -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("where", [("2 hosts", 4, 1), ("threads", 1, 0)], ids=["hosts", "alone"])
+def test_all_ways_one_after_the_other(make_world, where, size):
+    world = make_world(*where, engine=NAME)
+    ours = Program(SIZES[size], synk.function, L.quick, exact=True)
+    theirs = Program(SIZES[size], L.function, L.quick)
+    for i, way in enumerate(WAYS):
+        for form in (call, FORMS[i % 4]):
+            found, expected = form(ours.f, ROWS), form(theirs.f, ROWS)
+            assert_equal(found, expected, world, [ours.w, ours.p], [theirs.w, theirs.p])
+            way(ours, i), way(theirs, i)
+
+
+def test_two_sessions(make_world):
+    """What is changed between them, and after them, counts too; what was borrowed in the first one still is."""
+    ours = Program(SIZES["vector"], synk.function, L.quick, exact=True)
+    theirs = Program(SIZES["vector"], L.function, L.quick)
+    for i in range(3):
+        world = make_world("threads", 3, 1, engine=NAME)
+        for way in (write_into_what_was_set, write_into_what_was_lent, call_a_serial_function, set_value):
+            if i or way is not call_a_serial_function:
+                way(ours, i), way(theirs, i)
+                assert_equal(ours.f(ROWS), theirs.f(ROWS), world, [ours.w, ours.p], [theirs.w, theirs.p])
+        synk.close()
+        ours.kept = theirs.kept = None
+        set_borrowed(ours, i), set_borrowed(theirs, i)
+
+
+def test_arrays_that_variables_were_made_of(make_world):
+    """By ``shared(value, borrow=True)``, two with the same array, and one with a part of another; before the fork."""
+    world = make_world("fork", 2, engine=NAME)
+    x, one, whole = T.dvector("x"), np.ones(3), np.zeros(6)
+    a, b = (L.shared(one, name, borrow=True) for name in "ab")
+    c = L.shared(whole[2:4], "c", borrow=True)
+    f = synk.function([x], x.sum() + a.sum() + 10 * b.sum() + 100 * c.sum(), exact=True, mode=L.quick)
+    assert f(np.ones(2)) == 35
+    for i in range(1, 4):
+        one[0] += 1
+        whole[2] -= i
+        assert f(np.ones(2)) == 2 + 11 * (3 + i) - 100 * i * (i + 1) / 2
+        assert a.get_value(borrow=True) is one and c.get_value()[0] == whole[2]
+    a.set_value(np.zeros(3))
+    one[...] = 5
+    assert f(np.ones(2)) == 2 + 10 * 15 - 600
+    assert [value.tolist() for value in world.values(b)] == [[5.0] * 3] * 2
+
+
+def test_what_is_only_read_is_not_compared_for_ever(make_world):
+    session = make_world("threads", 2, engine=NAME).session
+    x, w = T.dvector("x"), L.shared(np.ones(3), "w")
+    f = synk.function([x], x.sum() + w.sum(), exact=True, mode=L.quick)
+    f(np.ones(2))
+    (entry,) = [entry for entry in session.context.shareds.values() if entry.reference() is w]
+    for read in (lambda: w.get_value(), lambda: w.get_value(borrow=True).sum(), lambda: w.container.value[0]):
+        read()
+        f(np.ones(2))
+        assert entry.borrowed is None and entry.known is entry.cell[0]
+    held = w.get_value(borrow=True)[1:]
+    f(np.ones(2))
+    assert entry.borrowed is not None
+    held[...] = 7
+    assert f(np.ones(2)) == 2 + 15
+    del held
+    f(np.ones(2))
+    assert entry.borrowed is None and entry.known is entry.cell[0]
+    w.set_value(np.zeros(3))
+    assert f(np.ones(2)) == 2 and entry.borrowed is None
