@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from .. import engines
-from ..engines.observer import note_written
+from ..engines.observer import note_read, note_written
 from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
@@ -59,7 +59,7 @@ class Function:
     An input that goes whole to all ranks may keep its value between calls, ``In(s, value=0., update=s + x)``. Each rank
     keeps its own, in a shared variable that is among those of `get_shared`; without a value in a call it goes on from
     there. What the program puts there on the master, ``f[s] = value``, all ranks have from the next call on; in a
-    random state that is put there they begin far apart. What it writes into the array, ``f[s][0] = 1``, cannot be seen.
+    random state that is put there they begin far apart. What it writes into the array, ``f[s][0] = 1``, counts as well.
 
     Attributes
     ----------
@@ -291,10 +291,14 @@ class Function:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_compiled" not in vars(self):  # (not yet there while pickle looks for its methods)
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        if name in ("value", "container", "input_storage"):  # through which the program can read and write any of them
+            for shared in self._shareds:
+                note_read(self.engine.storage(shared))
         # Programs that show objects look for private names: an exact function need not be compiled for these.
         return getattr(self._compiled if name.startswith("_") else self.compiled, name)
 
     def __getitem__(self, item: Any) -> Any:
+        note_read(self.compiled.container[item].storage)  # (the function's own containers report nothing)
         return self.compiled[item]
 
     def __setitem__(self, item: Any, value: Any) -> None:

@@ -93,16 +93,18 @@ def test_arrays_of_different_shapes_become_a_list():
 
 def test_commands_that_end_early_go_on():
     """After a step with which `on_step` has changed something; also if no rank is replaced."""
+    steps, table = steps_of(40)
+    made = Made(table)
+
+    def run(some):
+        ends = [end for end in (3, 4, 20) if some.begin <= end < some.begin + sum(some.counts)]
+        part = Made(table, ends[0] if ends else None)
+        found = part(some)
+        made.parts += part.parts
+        return found._replace(has_ended=False)
+
     for heals in (False, True):
-        steps, table = steps_of(40)
-        made, ends = Made(table), [3, 4, 20]
-
-        def run(some):
-            part = Made(table, next((end for end in ends if some.begin <= end < some.begin + sum(some.counts)), None))
-            found = part(some)
-            made.parts += part.parts
-            return found._replace(has_ended=False)
-
+        made.parts = []
         (numbers, _, odd), of_ranks, n_made, has_ended = run_in_chunks(steps, table, run, heals)
         assert numbers.tolist() == list(range(40)) and len(odd) == 40
         assert (of_ranks, n_made, has_ended) == ([40, 80], 40, False)

@@ -411,11 +411,11 @@ def test_a_random_stream_that_the_program_sets_begins_anew(world):
         first = f(rows)[0]
         assert len(set(first.tolist())) == 6
         second = f(rows)[0]
-        for set_it in (state.set_value, lambda value: state.set_value(value, borrow=True)):
-            set_it(start)
+        for borrow in (False, True):
+            state.set_value(start, borrow=borrow)
             again = f(rows)[0]
             assert len(set(again.tolist())) == 6 and not np.array_equal(again, second)
-            set_it(start)
+            state.set_value(start, borrow=borrow)
             np.testing.assert_array_equal(f(rows)[0], again)
             start = state.get_value() if start is None else start
 
