@@ -182,7 +182,8 @@ def _check_update(placement: Placement, target: Any, shards: Mapping[Any, Shard]
     if isinstance(placement, Shard) and target not in shards:
         expected = "a value that all ranks have in common"
         got = "one with rows, of which every rank has its own"
-        raise ArgumentValueError(argument, expected, got, "name the variable in sliceable_shareds if it has rows")
+        hint = "if the variable has the batch's rows, list synkhronos.sharded(variable) in inputs"
+        raise ArgumentValueError(argument, expected, got, f"{hint}; if it has data, name it in sliceable_shareds")
 
 
 def _is_length(placement: Placement) -> bool:

@@ -29,13 +29,14 @@ import logging
 import os
 import secrets
 import zipfile
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 import synkhronos as synk
 from synkhronos import engines
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.functions.state_rows import axis_of_rows
 
 __all__ = ["load", "save"]
 
@@ -149,6 +150,9 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
             else:
                 values[i] = [np.mean(of_ranks, axis=0).astype(of_ranks[0].dtype)] * n_ranks
     for (_, variable), of_ranks in zip(named, values):
+        if axis_of_rows(variable) is not None:
+            variable.set_value(of_ranks[0])
+            continue
         for rank in range(n_ranks):
             _set(rank, variable, of_ranks[rank])
     if remade:
@@ -186,11 +190,12 @@ def _values(path: str, arrays: Mapping[str, np.ndarray[Any, Any]], name: str, va
     if lacking:
         raise ArgumentValueError("path", "a file that save has written", f"{path}, which lacks {lacking[0]}")
     saved = [arrays[name]] if name in arrays else [arrays[one] for one in of_ranks]
-    value = _get(0, variable)
+    axis = axis_of_rows(variable)
+    value = variable.get_value() if axis is not None else _get(0, variable)
     if isinstance(value, np.ndarray):
         n_ranks, ragged = _n_ranks(), len({each.shape for each in saved}) > 1
         for each in saved:
-            fits = each.ndim == value.ndim if ragged else each.shape == value.shape
+            fits = each.ndim == value.ndim if ragged else _but(each.shape, axis) == _but(value.shape, axis)
             if not fits or each.dtype != value.dtype:
                 got = f"{value.dtype} {value.shape}"
                 raise ArgumentValueError(str(variable.name or name), f"{each.dtype} {each.shape}, as it was saved", got)
@@ -201,8 +206,15 @@ def _values(path: str, arrays: Mapping[str, np.ndarray[Any, Any]], name: str, va
     return [_restored(value, str(each), str(variable.name or name)) for each in saved]
 
 
+def _but(shape: Tuple[int, ...], axis: Optional[int]) -> Tuple[int, ...]:
+    """Return a shape without the length of an axis: there may be another number of rows now."""
+    return shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
+
+
 def _of_ranks(variable: Any) -> List[np.ndarray[Any, Any]]:
-    """Return what each rank has, as arrays."""
+    """Return what each rank has, as arrays; of a variable with the batch's rows the program's value."""
+    if axis_of_rows(variable) is not None:
+        return [variable.get_value()]
     return [_as_array(_get(rank, variable)) for rank in range(_n_ranks())]
 
 

@@ -1,4 +1,4 @@
-"""Which inputs a function that is refused had better list elsewhere: whole ones among the rows, or rows among the whole.
+"""Which inputs a function that is refused had better list elsewhere: in ``bcast_inputs``, or no longer there.
 
 It is tried: with the inputs listed so, the placements that were missing have to be found.
 """
@@ -6,6 +6,7 @@ It is tried: with the inputs listed so, the placements that were missing have to
 from __future__ import annotations
 
 from itertools import chain, combinations, islice
+from types import MappingProxyType
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from ..sharding import Shard
@@ -19,6 +20,7 @@ def advice(
     shards: Mapping[Any, Shard],
     could_have_rows: Sequence[Any],
     builds: Callable[[Dict[Any, Shard]], bool],
+    updated: Mapping[Any, str] = MappingProxyType({}),
 ) -> Optional[str]:
     """Return what to do, if it is about inputs; else None.
 
@@ -32,6 +34,8 @@ def advice(
         Inputs that go whole to every rank, but could be divided.
     builds : callable
         From what is divided to whether the function is not refused then.
+    updated : mapping from shared variables to str
+        Those that the function updates, which may have the batch's rows; how the program may call them.
     """
     scattered = [variable for variable in shards if variable in names]
     for whole in islice(_fewer(scattered, len(shards)), MAX_TRIALS):
@@ -42,6 +46,11 @@ def advice(
     for one in could_have_rows[:MAX_TRIALS]:
         if builds({**shards, one: Shard(0)}):
             return f"if {names[one]} has the batch's rows, list it in inputs, not in bcast_inputs"
+    for states in islice(chain.from_iterable(combinations(updated, size) for size in (1, 2)), MAX_TRIALS):
+        if builds({**shards, **dict.fromkeys(states, Shard(0))}):
+            has = "has" if len(states) == 1 else "have"
+            listed = ", ".join(f"synkhronos.sharded({updated[one]})" for one in states)
+            return f"if {' and '.join(updated[one] for one in states)} {has} the batch's rows, add {listed} to inputs"
     return None
 
 

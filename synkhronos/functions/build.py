@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any, Dict, ItemsView, List, Optional, Sequence
+from types import MappingProxyType
+from typing import Any, Dict, ItemsView, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -42,7 +43,8 @@ def function(
     inputs : list of variables (or ``theano.In``)
         Their values, of shape ``(n_rows,) + shape``, are scattered: rank r is given its ``n_r`` rows, an array of shape
         ``(n_r,) + shape``. Those of 0 dimensions, or with broadcastable rows, go whole to every rank. With rows along
-        another axis: `synkhronos.sharded` (x, axis).
+        another axis: `synkhronos.sharded` (x, axis). A shared variable that has the batch's rows, and is no argument of
+        calls: ``synkhronos.sharded(shared)``, too.
     outputs : variable, list or dict, optional
         Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (weighted by
         rows), ``sum``, ``prod``, ``min``, ``max``, ``gather`` (concatenated in rank order: ``(n_0 + ... + n_{n-1},) +
@@ -111,6 +113,7 @@ def function(
     >>> g(batch_s=[-1])                         # the last row of each rank
     [array(4.5), array([2., 7.])]
     """
+    named = [each for each in _as_list(inputs, "inputs") if isinstance(each, Sharded)]
     along = unwrapped(_as_list(inputs, "inputs"))
     inputs, bcast_inputs = [each.variable for each in along], _as_list(bcast_inputs, "bcast_inputs")
     for each in bcast_inputs:
@@ -120,6 +123,9 @@ def function(
     signature.check_name(kwargs.get("name"))
     parsed = signature.parse_outputs(outputs)
     engine: Any = engines.find(_variables(inputs, bcast_inputs, parsed, updates)) or engines.default()
+    states = [each for each in named if engine.is_shared(each.variable)]
+    along = [each for each in along if not any(each is one for one in states)]
+    inputs = [each.variable for each in along]
     if PROGRAM.session is not None and not PROGRAM.session.closed:
         PROGRAM.session.prefetch.begin(engine)
     pairs, update_ops = signature.parse_updates(updates, engine.label)
@@ -147,9 +153,10 @@ def function(
     arguments = Arguments(engine, engine.inputs(compiled), axes)
     _check_states(arguments)
     scattered = arguments.scattered()
-    sliceable = _sliceable(sliceable_shareds, engine, compiled)
+    sliceable = _with_rows(sliceable_shareds, engine, compiled, "sliceable_shareds")
+    of_calls = _with_rows(states, engine, compiled, "inputs", sliceable)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
-    shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable}.items()}
+    shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable, **of_calls}.items()}
     outputs_of = engine.outputs(compiled)
     advise = functools.lru_cache(None)(
         functools.partial(_advice, engine, snapshot, shards, arguments, ops, outputs_of, bool(exact))
@@ -171,8 +178,8 @@ def function(
         for i, (op, output) in enumerate(zip(ops, outputs_of))
     ]
     if placements is not None and chosen is None and not exact:
-        tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, sliceable))
-    variants = Variants(engine, snapshot, sliceable, scattered)
+        tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, {**sliceable, **of_calls}))
+    variants = Variants(engine, snapshot, sliceable, scattered, of_calls)
     compile_own = None
     cut = None if variants.collectives is None else variants.collectives.cut
     if cut is not None and cut.why_not:
@@ -211,13 +218,18 @@ def _advice(
     could = [
         given.variable
         for given in arguments.inputs
-        if given.variable not in shards
-        and given.type is not None
-        and given.type.ndim
-        and not given.type.broadcastable[0]
-        and given.state is None
+        if given.variable not in shards and given.state is None and _can_have_rows(given.type)
     ]
-    return advice(names, shards, could, builds)
+    updated = {
+        shared: shared.name or f"updates[{i}]"
+        for i, shared in enumerate(engine.updated_in(snapshot))
+        if shared not in shards and not engine.is_random(shared) and _can_have_rows(engine.shared_type(shared))
+    }
+    return advice(names, shards, could, builds, updated)
+
+
+def _can_have_rows(type_: Any) -> bool:
+    return type_ is not None and type_.ndim > 0 and not type_.broadcastable[0]
 
 
 def _check_states(arguments: Arguments) -> None:
@@ -233,26 +245,28 @@ def _check_states(arguments: Arguments) -> None:
             )
 
 
-def _sliceable(shareds: Any, engine: Any, compiled: Any) -> Dict[Any, int]:
-    """Check the shared variables of which calls may select rows; return them with the axes of these."""
+def _with_rows(
+    shareds: Any, engine: Any, compiled: Any, argument: str, others: Mapping[Any, int] = MappingProxyType({})
+) -> Dict[Any, int]:
+    """Check shared variables of which every rank has its own rows; return them with the axes of these."""
     used = engine.shareds(compiled)
     found: Dict[Any, int] = {}
-    for i, (shared, axis) in enumerate(unwrapped(_as_list(shareds, "sliceable_shareds"))):
+    for i, (shared, axis) in enumerate(unwrapped(_as_list(shareds, argument))):
         if not engine.is_shared(shared):
-            raise ArgumentTypeError("sliceable_shareds", "shared variables", repr(shared))
-        label, type_ = engine.label(shared, f"sliceable_shareds[{i}]"), engine.shared_type(shared)
+            raise ArgumentTypeError(argument, "shared variables", repr(shared))
+        label, type_ = engine.label(shared, f"{argument}[{i}]"), engine.shared_type(shared)
         if type_ is None or engine.is_random(shared):
             got = f"{label}, which is not a dense array of data"
-            raise ArgumentTypeError("sliceable_shareds", "shared variables with rows to select", got)
+            raise ArgumentTypeError(argument, "shared variables with rows to select", got)
         if axis == 0 and (type_.ndim == 0 or type_.broadcastable[0]):
             got = f"{label} with {'0 dimensions' if type_.ndim == 0 else 'broadcastable rows'}"
-            raise ArgumentValueError("sliceable_shareds", "shared variables with rows to select", got)
+            raise ArgumentValueError(argument, "shared variables with rows to select", got)
         if not any(shared is other for other in used):  # (a clone with the same storage would not be replaced)
             got = f"{label}, which it does not use"
-            raise ArgumentValueError("sliceable_shareds", "shared variables that the function uses", got)
-        if shared in found:
+            raise ArgumentValueError(argument, "shared variables that the function uses", got)
+        if shared in found or shared in others:
             got = f"{label}, which is listed twice"
-            raise ArgumentValueError("sliceable_shareds", "different shared variables", got)
+            raise ArgumentValueError(argument, "different shared variables", got)
         found[shared] = type_.axis_of_rows(axis, label)
     return found
 

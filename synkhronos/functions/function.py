@@ -40,6 +40,7 @@ from .parted import note_parted, refuse_parted
 from .plan import Plans
 from .planning import Planner
 from .serial import Given
+from .state_rows import on_ranks, refuse_rows, rows_of_states, states_of
 from .steps import RunSteps, Steps
 from .table import Table, table_of
 from .upkeep import FreeFunction, Profile
@@ -325,6 +326,7 @@ class Function:
             self._variants.snapshot,
             self._variants.sliceable,
             self.exact,
+            self._variants.states,
         )
 
     @property
@@ -383,7 +385,10 @@ class Function:
         )
         new = {id(old): new for old, new in dict(swap or {}).items()}
         updates = [] if delete_updates else [(new.get(id(shared), shared), op) for shared, op in self._updates]
-        sliceable = {new.get(id(shared), shared): axis for shared, axis in self._variants.sliceable.items()}
+        sliceable, states = (
+            {new.get(id(shared), shared): axis for shared, axis in axes.items()}
+            for axes in (self._variants.sliceable, self._variants.states)
+        )
         return Function(
             self.program,
             self.engine,
@@ -392,7 +397,7 @@ class Function:
             self._output_ops,
             updates,
             self._axes,
-            Variants(self.engine, snapshot, sliceable, self._arguments.scattered()),
+            Variants(self.engine, snapshot, sliceable, self._arguments.scattered(), states),
             self.exact,
         )
 
@@ -534,6 +539,8 @@ class Function:
             session.check()  # before anything is written: a command in progress may be reading it
             plans = self._plans_in(session)
             arguments, chosen, indices, n_rows = self._arguments.prepare(session.pool, values, batch)
+            if self._variants.states:
+                n_rows = rows_of_states(self.engine, self._variants.states, n_rows, num_slices)
             rows = chosen if isinstance(chosen, Rows) else None
             at_once = num_slices is signature.ONE_CALL or type(num_slices) is int and num_slices == 1
             division = None
@@ -768,7 +775,8 @@ class Function:
             if not plans.are_known() or not plans.are_common():
                 give(session, self._to_be_given(session, plans), plans.dense, in_command=False)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
-            self._planner.division(session, n_rows, options["batch_s"], options["num_slices"])  # which may refuse it
+            all_rows = rows_of_states(self.engine, self._variants.states, n_rows, options["num_slices"])
+            self._planner.division(session, all_rows, options["batch_s"], options["num_slices"])  # which may refuse it
             subject = Subject(
                 self.engine,
                 lambda: self.compiled,
@@ -853,19 +861,22 @@ class Function:
         return plans
 
     def _new_plans(self, session: Session) -> Plans:
-        engine, snapshot, sliceable = self.engine, self._variants.snapshot, self._variants.sliceable
+        engine, snapshot, variants = self.engine, self._variants.snapshot, self._variants
         streams = self.common_streams
+        states = states_of(session, engine, variants.states, engine.updated_in(snapshot))
+        rows = {engine.identity(shared) for shared in (*variants.sliceable, *variants.states)}
+        others = [each for each in self._shareds if engine.identity(each) not in map(engine.identity, variants.states)]
         given = [*engine.states(self._compiled), *streams]
         common: List[Any] = list(streams)
         if self.exact:
-            rows = [engine.identity(shared) for shared in sliceable]
             common += [each for each in self._shareds if not engine.is_random(each)]
             common = [each for each in common if engine.identity(each) not in rows]
             given = [*common, *given, *self.own_streams]
         entries: Any = partial(entries_of, session, engine)
         own = [] if self.exact or session.size == 1 else self._updated_by_rows()
-        dense = watched(session, engine, self._shareds)
-        return Plans(session, dense, *map(entries, (common, given, engine.updated_in(snapshot), own)))
+        dense = watched(session, engine, others)
+        same, given, updated, own = map(entries, (common, given, engine.updated_in(snapshot), own))
+        return Plans(session, dense, same, given, updated, own, states)
 
     def _updated_by_rows(self) -> List[Any]:
         """Return the shared variables whose new values may differ between ranks that have the same old ones."""
@@ -873,14 +884,14 @@ class Function:
         placements = self.engine.placed(variants.snapshot, variants.placements) if updated else []
         if placements is None:
             return [each for each in updated if not self.engine.is_random(each)]
-        own = own_updates(self.engine, variants.snapshot, placements, self._updates, variants.sliceable)
+        own = own_updates(self.engine, variants.snapshot, placements, self._updates, variants.rows)
         return [one.shared for one in own]
 
     def _tell_if_nothing_is_divided(self) -> None:
         """Say, once, that every rank does the same work, if it does although there are inputs to divide."""
         variants, self._told = self._variants, True
         divides = variants.collectives is not None and variants.collectives.divides
-        if not (self._arguments.scattered() or variants.sliceable or divides):
+        if not (self._arguments.scattered() or variants.rows or divides):
             logger.warning(
                 "function %s has inputs, but none of them has rows to divide, so every rank computes the same. If it "
                 "takes its rows from a shared variable, divide them: givens={x: synkhronos.ops.shard(s[i * b:(i + 1) * "
@@ -905,6 +916,7 @@ class Function:
 
     def _to_be_given(self, session: Session, plans: Plans) -> List[SharedEntry]:
         """Return the variables of which all ranks are to be given the master's value."""
+        refuse_rows(self, plans.all)
         found = changed(session, plans.all)
         refuse_parted(self, session, plans.common)
         alone = [entry for entry in found if entry not in plans.given]
@@ -915,6 +927,9 @@ class Function:
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
         """Have every rank run a command that calls the function, with what the program has changed before."""
         plans: Any = self._plans
+        if plans.states and not plans.states[0].rows.is_away:
+            with on_ranks(session, plans.states, self._variants.collectives is not None):
+                return self._run(session, command, timeout, updates)
         news = () if plans.are_known() and plans.are_common() else self._look(session, plans)
         if command.has_steps:
             plans.release()
@@ -966,9 +981,10 @@ def _restore(
     snapshot: Any,
     sliceable: Any,
     exact: Any,
+    states: Any,
 ) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
     scattered = Arguments(found, found.inputs(compiled), axes).scattered()
-    variants = Variants(found, snapshot, sliceable, scattered)
+    variants = Variants(found, snapshot, sliceable, scattered, states)
     return Function(PROGRAM, found, compiled, form, output_ops, updates, axes, variants, exact)

@@ -81,9 +81,14 @@ def put_back(session: Session, numbers: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         if numbers and not session.closed:
-            kept = [[_in_pool(session, value) for value in parts] for parts in values]
-            handles = [[session.pool.handle(array) for array in arrays] for arrays in kept]
-            session.run(PutBack(list(numbers), handles))
+            give_rank_values(session, numbers, values)
+
+
+def give_rank_values(session: Session, numbers: Sequence[int], values: Sequence[Sequence[Any]]) -> None:
+    """Give every rank its value of each of the variables: ``values[i][rank]``."""
+    kept = [[_in_pool(session, value) for value in parts] for parts in values]
+    handles = [[session.pool.handle(array) for array in arrays] for arrays in kept]
+    session.run(PutBack(list(numbers), handles))
 
 
 def _in_pool(session: Session, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -197,6 +197,8 @@ class Plans:
         Those that the function updates.
     own : sequence of SharedEntry
         Of these, what every rank updates by its own rows.
+    states : sequence of State
+        Those that have the batch's rows, in no other list; see `state_rows`.
     """
 
     def __init__(
@@ -207,9 +209,10 @@ class Plans:
         given: Sequence[SharedEntry] = (),
         updated: Sequence[SharedEntry] = (),
         own: Sequence[SharedEntry] = (),
+        states: Sequence[Any] = (),
     ) -> None:
         self.session, self.watched, self.common, self.given = weakref.ref(session), watched, common, given
-        self.own = own
+        self.own, self.states = own, states
         self.all = [*watched, *(entry for entry in given if entry not in watched)]
         #: The numbers of dense arrays that are no random states.
         self.dense = {entry.number for entry in watched}

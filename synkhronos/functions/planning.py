@@ -19,6 +19,7 @@ from .default_ops import op_of
 from .division import Division, divide
 from .own_updates import own_updates, tell_of_slices
 from .plan import Plan, SecondHalf
+from .state_rows import rows_of_states
 from .steps import Steps
 from .upkeep import SharedLengths
 from .variants import Variants
@@ -118,10 +119,11 @@ class Planner:
         plans = []
         for i in first.tolist():
             with _about_step(i, batches, batches_s):
+                of_step = n_rows if table is None else int(table.counts[i])
                 division = divide(
                     session.size,
                     session.root,
-                    n_rows if table is None else int(table.counts[i]),
+                    rows_of_states(self.engine, self.variants.states, of_step, num_slices),
                     lengths if shared is None else [[count] for count in shared.counts[i].tolist()],
                     None if shared is None else slice(None),
                     num_slices,
@@ -262,7 +264,7 @@ class Planner:
         variants = self.variants
         placements = self.engine.placed(variants.snapshot, variants.placements)
         if placements is not None:
-            found = own_updates(self.engine, variants.snapshot, placements, self.updates, variants.sliceable)
+            found = own_updates(self.engine, variants.snapshot, placements, self.updates, variants.rows)
             tell_of_slices(name, found)
 
     def _second_half(self, cut: Cut, replicator: Replicator, wanted: Sequence[int], num_slices: int) -> SecondHalf:

@@ -53,9 +53,13 @@ class Variants:
         What calls may select rows of, and along which axis.
     scattered : dict from variables to int
         The inputs that are divided by rows, likewise.
+    states : dict from shared variables to int
+        Those that have the batch's rows, likewise; see `state_rows`.
 
     Attributes
     ----------
+    rows : dict from shared variables to int
+        Those of which every rank has its own rows.
     shards : dict from variables to int
         All that is divided by rows, and along which axes.
     placements : dict from variables to Shard
@@ -64,9 +68,17 @@ class Variants:
         What there is to know of the function's collectives; None if it has none.
     """
 
-    def __init__(self, engine: Any, snapshot: Any, sliceable: Dict[Any, int], scattered: Dict[Any, int]) -> None:
-        self.engine, self.snapshot, self.sliceable = engine, snapshot, sliceable
-        self.shards = {**scattered, **sliceable}
+    def __init__(
+        self,
+        engine: Any,
+        snapshot: Any,
+        sliceable: Dict[Any, int],
+        scattered: Dict[Any, int],
+        states: Dict[Any, int],
+    ) -> None:
+        self.engine, self.snapshot, self.sliceable, self.states = engine, snapshot, sliceable, states
+        self.rows = {**sliceable, **states}
+        self.shards = {**scattered, **self.rows}
         self.placements = {variable: Shard(axis) for variable, axis in self.shards.items()}
         self.collectives: Optional[Collectives] = engine.collectives(snapshot, self.shards)
         self._graphs: Dict[Tuple[str, bool], Graph] = {}

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..engines.observer import Observer
+from ..errors import StateError
 from .borrowed import Borrowed
 
 #: Returns the thing, or None if the program has dropped it.
@@ -51,6 +52,35 @@ class _Running:
 RUNNING: Any = _Running()
 
 
+class RowsOfRanks:
+    """What the master knows of a shared variable that has the batch's rows: see `functions.state_rows`.
+
+    Attributes
+    ----------
+    axis : int
+        Of the rows.
+    whole, own
+        The rows of all ranks, and the master's own, since they were brought together.
+    taken : list of (int, int)
+        Which of all rows every rank has.
+    is_away : bool
+        Whether the variable holds the master's own rows, because a function is being called.
+    """
+
+    __slots__ = ("axis", "whole", "own", "taken", "is_away")
+
+    def __init__(self, axis: int) -> None:
+        self.axis, self.is_away = axis, False
+        self.whole: Any = None
+        self.own: Any = None
+        self.taken: List[Tuple[int, int]] = []
+
+    def are_on_ranks(self, entry: SharedEntry, taken: Sequence[Tuple[int, int]]) -> bool:
+        """Return whether every rank has these of the rows that the master's variable holds."""
+        is_same = entry.cell[0] is self.whole and entry.origin is Origin.COMMON and entry.borrowed is None
+        return is_same and self.taken == list(taken)
+
+
 class SharedEntry(Observer):
     """A shared variable on this rank.
 
@@ -76,9 +106,23 @@ class SharedEntry(Observer):
         On the master: what has given the variable its value, of the first three.
     borrowed : Borrowed, optional
         On the master: what the program can write to.
+    rows : RowsOfRanks, optional
+        On the master: what the ranks have, if the variable has the batch's rows.
     """
 
-    __slots__ = ("number", "engine", "reference", "cell", "on_device", "key", "known", "origin", "borrowed", "_base")
+    __slots__ = (
+        "number",
+        "engine",
+        "reference",
+        "cell",
+        "on_device",
+        "key",
+        "known",
+        "origin",
+        "borrowed",
+        "rows",
+        "_base",
+    )
 
     def __init__(
         self, number: int, engine: Any, reference: Reference, cell: List[Any], on_device: bool, base: Any = None
@@ -89,6 +133,7 @@ class SharedEntry(Observer):
         self.key = ("shared", number)
         self.known, self.origin = cell[0], Origin.COMMON
         self.borrowed: Optional[Borrowed] = None
+        self.rows: Optional[RowsOfRanks] = None
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over engine and variable, as in ``engine, variable = context.shareds[number]``."""
@@ -144,6 +189,20 @@ class SharedEntry(Observer):
             borrowed.remember()
 
     # -- the value: what the program does to it ------------------------------------------------------------------
+
+    @property
+    def stands_in(self) -> bool:  # type: ignore[override]
+        """Whether the program cannot have the value: every rank has its own rows, and a function is being called."""
+        return self.rows is not None and self.rows.is_away
+
+    def get(self, get: Callable[[], Any], borrow: bool) -> Any:
+        raise self._away()
+
+    def put(self, put: Callable[[Any], None], value: Any, borrow: bool) -> None:
+        raise self._away()
+
+    def _away(self) -> StateError:
+        return StateError(f"{self.label()} has its rows on the ranks until the call, or the last step, has ended")
 
     @property
     def is_marked(self) -> bool:

@@ -69,6 +69,23 @@ def test_no_advice_where_no_input_is_concerned(exact):
     assert "bcast_inputs" not in str(error.value)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_states_of_the_batch(exact):
+    """Not a share of them: they are updated, too."""
+    H, C = L.shared(np.zeros((5, 3)), "H"), L.shared(np.zeros((5, 3)), "C")
+    state = T.tanh(X + H)
+    updates = [(H, state)] if exact else [(H, state), (C, C + 1)]
+    with refuses(
+        (TypeError, ValueError), hint="if H has the batch's rows, add synkhronos.sharded(H) to inputs"
+    ) as error:
+        synk.function([X], state, updates=updates, exact=exact, **DATA)
+    assert "ops.shard" not in str(error.value)
+    both = [(H, state), (C, C * state)]
+    with refuses((TypeError, ValueError), hint="add synkhronos.sharded(H), synkhronos.sharded(C) to inputs"):
+        synk.function([X], state * C, updates=both, exact=exact, **DATA)
+    synk.function([X, synk.sharded(H), synk.sharded(C)], state * C, updates=both, exact=exact, **DATA)
+
+
 def test_lengths_that_differ_in_a_call(make_world):
     make_world("threads", 2, engine=NAME)
     f = synk.function([X, Y, W], [X.sum(axis=1), Y * 2, W * 2], mode=L.quick)
