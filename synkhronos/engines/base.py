@@ -104,11 +104,14 @@ class Cut(NamedTuple):
         The outputs that are computed after the cut.
     why_not : str
         Why the function cannot be cut; "" if it can.
+    remedy : str
+        What the program may write instead, if that is known.
     """
 
     ops: List[Optional[str]]
     late: List[int]
     why_not: str
+    remedy: str = ""
 
 
 class Collectives(NamedTuple):

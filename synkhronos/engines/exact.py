@@ -31,6 +31,13 @@ from .base import Cut
 AVERAGE = Partial("sum", -1)
 
 
+#: What to write instead of a gradient of which all rows are multiplied by what they have in common.
+FACTOR_LAST = (
+    "take the gradient of the sum over rows itself, and multiply or divide that: T.grad(total, w) / count, not "
+    "T.grad(total / count, w)"
+)
+
+
 class Halves(NamedTuple):
     """Where the graph of an exact function can be cut: before, slice by slice; after, once.
 
@@ -46,6 +53,8 @@ class Halves(NamedTuple):
         For every update, whether the new value is the same on all ranks: not rows, nor the state of a split stream.
     why_not : str
         Why the graph cannot be cut; "" if it can.
+    remedy : str
+        What to write instead, if that is known.
     """
 
     parts: List[Any]
@@ -53,11 +62,12 @@ class Halves(NamedTuple):
     late: List[int]
     common: List[bool]
     why_not: str = ""
+    remedy: str = ""
 
     @property
     def cut(self) -> Cut:
         """What calls have to know of it."""
-        return Cut(self.ops, self.late, self.why_not)
+        return Cut(self.ops, self.late, self.why_not, self.remedy)
 
 
 class Exact(NamedTuple):
@@ -163,7 +173,7 @@ def completed(
     return Exact(
         own,
         [(whole if new in wanted else after.own).get(new, new) for _, new in updates],
-        Halves(own_parts, ops, late, common, why_not),
+        Halves(own_parts, ops, late, common, why_not, FACTOR_LAST if after.waiting_factor else ""),
         placements,
         common_streams,
     )

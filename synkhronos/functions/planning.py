@@ -271,7 +271,8 @@ class Planner:
         """Return what a call in slices computes once; refuse it if the function cannot be cut."""
         if cut.why_not:
             expected = f"1, because the function cannot be exact in slices: {cut.why_not}"
-            raise ArgumentValueError("num_slices", expected, str(num_slices), "call it with fewer rows")
+            hint = f"{cut.remedy}; or call it with fewer rows" if cut.remedy else "call it with fewer rows"
+            raise ArgumentValueError("num_slices", expected, str(num_slices), hint)
         graph = self.variants.second_half()
         replicator.ensure([graph])
         outputs = [(i, cut.late.index(output)) for i, output in enumerate(wanted) if output in cut.late]

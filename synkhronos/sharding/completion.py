@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from .axes import ONE, Elementwise
 from .layout import Product
 from .nested import Completed
 from .placements import Partial, Placement, Shard, Size
@@ -78,6 +79,8 @@ class CompletedGraph(NamedTuple):
         Those that wait for a collective.
     waiting_rows : str, optional
         The operation because of which rows wait for a collective, too, so that they cannot be computed in slices.
+    waiting_factor : bool
+        Whether they wait for a factor that is the same for all rows, which the sum over rows could be given instead.
     """
 
     own: Dict[Any, Any]
@@ -85,6 +88,17 @@ class CompletedGraph(NamedTuple):
     collectives: List[Collective]
     late: Set[Any]
     waiting_rows: Optional[str]
+    waiting_factor: bool = False
+
+
+def _is_factor(node: Node, waits: Sequence[bool]) -> bool:
+    """Return whether an operation scales rows by a number that waits, or fills them with it, as the gradient of a sum."""
+    rule = node.rule
+    if not isinstance(rule, Elementwise) or any(
+        waiting and any(label is not ONE for label in labels) for labels, waiting in zip(rule.inputs, waits)
+    ):
+        return False
+    return bool(rule.shapes_only) or any(not any(waits[i] for i in group) for group in rule.linear)
 
 
 def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], builder: Builder) -> CompletedGraph:
@@ -145,7 +159,7 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
                 if isinstance(found.of(variable), Size):
                     result = builder.counted(image(variable, False), result, _of_rows(found.of(variable)))
                 whole[variable] = result
-    return CompletedGraph(own, whole, collectives, plan.late(), plan.waiting_rows())
+    return CompletedGraph(own, whole, collectives, plan.late(), *plan.waiting_rows())
 
 
 def _of_rows(shape: Any) -> int:
@@ -233,12 +247,16 @@ class _Plan:
         """Return the variables that wait for a collective."""
         return {one for node, level in zip(self.nodes, self.own_level) if level for one in node.outputs}
 
-    def waiting_rows(self) -> Optional[str]:
-        """Return which operation on rows waits for a collective; None if none does."""
+    def waiting_rows(self) -> Tuple[Optional[str], bool]:
+        """Return which operation on rows waits for a collective, None if none does; and whether for a factor."""
+        late = self.late()
         for node, level in zip(self.nodes, self.own_level):
             if level and any(isinstance(self.found.of(one), Shard) for one in (*node.inputs, *node.outputs)):
-                return node.describe()
-        return None
+                return node.describe(), _is_factor(node, [self._waits(one, late) for one in node.inputs])
+        return None, False
+
+    def _waits(self, variable: Any, late: Set[Any]) -> bool:
+        return variable in late or isinstance(self.found.of(variable), Partial)
 
     def _derived(self, wanted: Set[Any]) -> Set[Any]:
         """Return the parts that are computed from parts of which all are wanted whole, or derived themselves."""

@@ -455,6 +455,26 @@ def test_slices_draw_random_numbers_of_their_own(threads):
     np.testing.assert_allclose(synk.gather(w, nd_up=1), [np.sqrt(np.sum(drawn, axis=(0, 1)))] * 3)
 
 
+@pytest.mark.parametrize("of_total", ["quotient", "product", "root", "in each row"])
+def test_the_refusal_of_a_gradient_in_slices_says_what_to_write(threads, of_total):
+    """The gradient of a mean over the rows that a mask counts: its factor reaches all rows, unless it is taken last."""
+    x, m, w = T.dmatrix("x"), T.dvector("m"), L.shared(np.ones(3), "w")
+    errors = T.sqr(T.dot(x, w) - 1) * m
+    total, count = errors.sum(), m.sum()
+    loss, factor = {
+        "quotient": (total / count, 1 / count),
+        "product": (total * T.exp(-count), T.exp(-count)),
+        "root": (T.sqrt(total), 0.5 / T.sqrt(total)),
+        "in each row": ((errors / count).sum(), 1 / count),
+    }[of_total]
+    f = synk.function([x, m], updates=[(w, w - 0.1 * T.grad(loss, w))], exact=True, **FAST)
+    X, M = rows(7)[0], np.array([1.0, 0, 1, 1, 0, 1, 1])
+    with refuses(ValueError, "num_slices", "cannot be exact in slices", "2", "T.grad(total, w) / count, not"):
+        f(X, M, num_slices=2)
+    right = synk.function([x, m], T.grad(total, w) * factor, exact=True, **FAST)
+    np.testing.assert_allclose(right(X, M, num_slices=2), L.function([x, m], T.grad(loss, w), **FAST)(X, M), rtol=1e-10)
+
+
 def test_slices_of_rows_that_depend_on_all_rows_are_refused(threads):
     twins = Twins(
         regression(descent, predict=lambda x, w: T.dot(x - x.mean(axis=0), w) / x.std(axis=0).sum()), exact=True, **FAST
