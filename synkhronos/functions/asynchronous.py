@@ -320,7 +320,7 @@ def run_asynchronously(
         raise ArgumentValueError("function", expected, f"one with the batch's rows in {label}: each rank has its own")
     if timeout is not None:
         check_timeout(timeout)
-    name, values = function.name or "without a name", function._bind(tuple(args), kwargs)
+    name, values = function.name or "without a name", function._bind(tuple(args), kwargs, {})
     of_inputs, _ = read_all(batches, None, None)
     if session.hosts is not None:
         raise ArgumentValueError(

@@ -196,13 +196,16 @@ class SharedEntry(Observer):
         return self.rows is not None and self.rows.is_away
 
     def get(self, get: Callable[[], Any], borrow: bool) -> Any:
-        raise self._away()
+        self._check_here()
+        return get()
 
     def put(self, put: Callable[[Any], None], value: Any, borrow: bool) -> None:
-        raise self._away()
+        self._check_here()
+        put(value)
 
-    def _away(self) -> StateError:
-        return StateError(f"{self.label()} has its rows on the ranks until the call, or the last step, has ended")
+    def _check_here(self) -> None:
+        if self.stands_in:
+            raise StateError(f"{self.label()} has its rows on the ranks until the call, or the last step, has ended")
 
     @property
     def is_marked(self) -> bool:

@@ -92,7 +92,7 @@ class CompletedGraph(NamedTuple):
 
 
 def _is_factor(node: Node, waits: Sequence[bool]) -> bool:
-    """Return whether an operation scales rows by a number that waits, or fills them with it, as the gradient of a sum."""
+    """Return whether rows are scaled by a number that waits, or filled with it, as in gradients of sums."""
     rule = node.rule
     if not isinstance(rule, Elementwise) or any(
         waiting and any(label is not ONE for label in labels) for labels, waiting in zip(rule.inputs, waits)
