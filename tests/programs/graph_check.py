@@ -1,0 +1,592 @@
+"""Random graphs on ranks, call by call against the serial program; and from a wrong one to the smallest that is still wrong."""
+
+import dataclasses
+import gc
+import itertools
+import logging
+import re
+import time
+import warnings
+from collections import Counter
+
+import graph_words
+import numpy as np
+import pytest
+from graph_growth import Growth, drawn
+from graph_values import RUNS, Expected, Recipe
+from graph_words import L, T, mode_of
+from graphs import NAME, Graph, Input
+from recipe_library import Peek
+from worlds import over_hosts
+
+import synkhronos as synk
+from synkhronos.errors import ArgumentError
+from synkhronos.program.program import PROGRAM
+from synkhronos.replication.replicator import replicator_of
+
+#: How many ranks each of two hosts has, by the number of all.
+COUNTS_OF = {1: (1,), 2: (1, 1), 3: (1, 2)}
+
+
+#: Errors of calls that are no wrong answers: what docs/exact.rst says of positions and of ``reshape((-1, k))``; and what the
+#: library's Python code cannot cast.
+NOT_OURS = (
+    "positions in rows were computed with another size of a row",
+    "Cannot reshape input of shape",
+    "Python int too large to convert to C long",
+)
+
+
+class WrongGraph(AssertionError):
+    """A graph does not do what the serial program does.
+
+    Attributes
+    ----------
+    kind : str
+        What is wrong, in a word or two: the same for graphs that are wrong in the same way.
+    graph : Graph
+    """
+
+    def __init__(self, kind, message, graph):
+        super().__init__(f"{kind}: {message}")
+        self.kind, self.graph = kind, graph
+
+
+class Checked:
+    """What was found out about a graph.
+
+    Attributes
+    ----------
+    compared, undecided : int
+        Values that were compared; and those of which rounding decides what they are.
+    offered : int
+        Outputs and updates that the program has.
+    refused : list of (str, str)
+        Why an output or update was refused, and what it is.
+    refused_calls : list of str
+        Why calls of the function were refused.
+    broken : str or None
+        Why there is no serial program to compare with.
+    """
+
+    def __init__(self):
+        self.compared = self.undecided = self.offered = 0
+        self.refused, self.refused_calls, self.broken = [], [], None
+
+
+def namespace_of(graph):
+    """Return the variables of a graph, by name."""
+    names = {"T": T, "L": L, "np": np, **vars(graph_words)}
+    with warnings.catch_warnings(), L.compiled_quickly():
+        warnings.simplefilter("ignore")
+        exec("\n".join(graph.definitions()), names)
+    for line in graph.lines:
+        if names[line.name].name is None:
+            names[line.name].name = line.name
+    return names
+
+
+class _Records(logging.Handler):
+    """Keeps what the library logs, which nobody reads here."""
+
+    def __init__(self):
+        super().__init__()
+        self.records = []
+
+    def emit(self, record):
+        self.records.append(record)
+
+    @classmethod
+    def of_log(cls):
+        """Return the records of the library's log from now on, and the last ones of no other."""
+        logger = logging.getLogger("synkhronos")
+        for handler in [one for one in logger.handlers if isinstance(one, cls)]:
+            logger.removeHandler(handler)
+        handler = cls()
+        logger.addHandler(handler)
+        logger.propagate = False
+        return handler.records
+
+
+class _Check:
+    """A check of one graph."""
+
+    def __init__(self, graph, launcher, linker):
+        self.graph, self.launcher, self.linker = graph, launcher, linker
+        self.found, self.mode = Checked(), mode_of(graph.optimizer, linker)
+        self.found.offered = len(graph.outputs) + len(graph.updates)
+
+    def wrong(self, kind, message):
+        return WrongGraph(kind, message, self.graph)
+
+    def __call__(self):
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                self._run()
+            finally:
+                PROGRAM.close()
+        return self.found
+
+    def _run(self):
+        self._open()
+        function = self._build()
+        graph = self.graph
+        if function is None:
+            return
+        serial = self._serial()
+        if serial is None:
+            return
+        self.ours = function
+        inputs = graph.arguments
+        shared = [one for one in graph.inputs if one.is_shared]
+        names = self.names = namespace_of(graph)
+        plain = Recipe(
+            [names[one.name] for one in (*inputs, *shared)],
+            [names[name] for name in (*graph.outputs, *(new for _, new in graph.updates))],
+        )
+        states = [{one.name: graph.initial[one.name] for one in shared} for _ in range(RUNS + 1)]
+        for number, step in enumerate(graph.steps):
+            self.where = f"step {number + 1} ({step.how}{step.options or ''})"
+            if step.how == "set_value":
+                self._set_values(step, states)
+                continue
+            if not self._step(step, serial, plain, states):
+                return
+
+    def _open(self):
+        graph = self.graph
+        PROGRAM.close()
+        self.warnings = _Records.of_log()
+        if self.launcher == "hosts":
+            self.session = over_hosts(COUNTS_OF[graph.n], min(graph.root, COUNTS_OF[graph.n][0] - 1))
+        else:
+            self.session = PROGRAM.open(graph.n, graph.root, launcher=self.launcher)
+
+    def _build(self):
+        """Return the function of all outputs and updates that are not refused, and their program."""
+        while True:
+            graph = self.graph
+            names = namespace_of(graph)
+            scattered = [
+                synk.sharded(names[one.name], axis=one.axis) if one.axis else names[one.name]
+                for one in graph.arguments
+                if one.axis is not None
+            ]
+            whole = [names[one.name] for one in graph.arguments if one.axis is None]
+            options = {} if graph.rows is None else {"rows": graph.rows}
+            self.warnings.clear()
+            try:
+                function = synk.function(
+                    scattered,
+                    [names[name] for name in graph.outputs],
+                    whole,
+                    [(names[target], names[new]) for target, new in graph.updates],
+                    mode=self.mode,
+                    on_unused_input="ignore",
+                    exact=graph.exact,
+                    **options,
+                )
+            except ArgumentError as error:
+                if not self._refuse(error):
+                    return None
+                continue
+            except Exception as error:
+                if self._serial() is None:
+                    return None
+                raise self.wrong(f"build raises {type(error).__name__}", str(error)[:2000]) from error
+            if self._leave_out_averaged():
+                if not self.graph.outputs:
+                    return None
+                continue
+            self.variables = {one.name: names[one.name] for one in graph.inputs if one.is_shared}
+            return function
+
+    def _leave_out_averaged(self):
+        """Leave out outputs that are averaged with a warning, which need not be the serial program's; return if any are."""
+        averaged = [record.args for record in self.warnings if "is averaged over the ranks" in record.msg]
+        for _, label, reason, *_ in averaged:
+            self._refuse(ArgumentError(label, "an op", f"averaged, with a warning: {reason}"))
+        return bool(averaged)
+
+    def _refuse(self, error):
+        """Leave out what was refused; return whether something is left."""
+        graph = self.graph
+        position = re.search(r"(output|update)s?\W?\[?(\d+)", error.argument)
+        named = re.search(r"(output|update of) ([vxpw]\d+)", error.argument)
+        if named and named[1] == "output" and named[2] in graph.outputs:
+            which = [("outputs", name) for name in graph.outputs if name == named[2]]
+        elif named and named[1] != "output":
+            which = [("updates", pair) for pair in graph.updates if pair[0] == named[2]]
+        elif position and position[1] == "output" and int(position[2]) < len(graph.outputs):
+            which = [("outputs", graph.outputs[int(position[2])])]
+        elif error.argument == "output" and len(graph.outputs) == 1:
+            which = [("outputs", graph.outputs[0])]
+        else:
+            which = [("outputs", name) for name in graph.outputs] + [("updates", pair) for pair in graph.updates]
+        for part, one in which:
+            name = one if part == "outputs" else one[1]
+            text = f"{one[0] + ' := ' if part == 'updates' else ''}{graph.cone(name)}"
+            self.found.refused.append((reason_of(error), text))
+        rest = {part: tuple(one for one in getattr(graph, part) if (part, one) not in which) for part in ("outputs", "updates")}
+        self.graph = dataclasses.replace(graph, **rest).pruned()
+        return bool(self.graph.outputs or self.graph.updates)
+
+    def _serial(self):
+        """Return the serial function and its shared variables, or None if it cannot be built."""
+        graph, names = self.graph, namespace_of(self.graph)
+        try:
+            function = L.function(
+                [names[one.name] for one in graph.arguments],
+                [names[name] for name in graph.outputs],
+                updates=[(names[target], names[new]) for target, new in graph.updates],
+                mode=self.mode,
+                on_unused_input="ignore",
+            )
+        except Exception as error:
+            self.found.broken = f"build: {type(error).__name__}: {first_line(error)}"
+            return None
+        return function, {one.name: names[one.name] for one in graph.inputs if one.is_shared}
+
+    def _set_values(self, step, states):
+        for name, value in step.data.items():
+            self.variables[name].set_value(value)
+            self.serial_variables[name].set_value(value)
+            for state in states:
+                state[name] = value
+
+    def _step(self, step, serial, plain, states):
+        """Take a step by all programs, and compare; return whether the program goes on."""
+        function, self.serial_variables = serial
+        graph, arguments = self.graph, self.graph.arguments
+        before = {name: variable.get_value() for name, variable in self.serial_variables.items()}
+        expected, failed = [], None
+        for selected in graph.selections(step):
+            given = [selected[one.name] for one in arguments]
+            try:
+                values = function(*given)
+                computed = [self._computed(plain, given, state, seed) for seed, state in enumerate(states)]
+            except Exception as error:
+                failed = error
+                break
+            expected.append([Expected(value, *_first(of_runs)) for value, of_runs in zip(values, zip(*computed))])
+        call = self.ours if step.how == "call" else self.ours.steps
+        try:
+            results = call(*[step.data[one.name] for one in arguments], **step.options)
+        except ArgumentError as error:
+            if failed is None:
+                self.found.refused_calls.append(reason_of(Exception(f"{error.expected}, got {error.got}; {error.hint}")))
+            for name, variable in self.serial_variables.items():  # as if the step had not been
+                variable.set_value(before[name])
+            self._compare_variables(before, None)
+            return False
+        except Exception as error:
+            if failed is None and any(text in str(error) for text in NOT_OURS):
+                self.found.refused_calls.append(reason_of(Exception(next(text for text in NOT_OURS if text in str(error)))))
+                return False
+            if failed is None:
+                raise self.wrong(f"call raises {type(error).__name__}", f"{self.where}: {str(error)[-3000:]}") from error
+            return False
+        if failed is not None:
+            if not graph.selections(step) or min(map(len, self._rows(step)), default=0) == 0:
+                return False
+            if self._needs_no_error(step, results, before):
+                return False
+            raise self.wrong(
+                "no error", f"{self.where}: the serial program raises {type(failed).__name__}: {first_line(failed)}; ours gives "
+                f"{results!r:.300}"
+            )
+        for i, name in enumerate(graph.outputs):
+            of_steps = [results[i]] if step.how == "call" else list(results[i])
+            if len(of_steps) != len(expected):
+                raise self.wrong("steps", f"{self.where}: {len(of_steps)} results of {len(expected)} steps")
+            for k, actual in enumerate(of_steps):
+                self._compare(f"output {name}" + f" of step {k}" * (step.how == "steps"), actual, expected[k][i])
+        self._compare_variables({name: variable.get_value() for name, variable in self.serial_variables.items()}, states)
+        return True
+
+    def _needs_no_error(self, step, results, before):
+        """Return whether the optimizer removes what raises the serial program's error, and so gives what ours does."""
+        self.mode = mode_of("fast_run", self.linker)
+        serial = self._serial()
+        if serial is None or step.how != "call":
+            return False
+        function, variables = serial
+        for name, variable in variables.items():
+            variable.set_value(before[name])
+        try:
+            values = function(*[self.graph.selections(step)[0][one.name] for one in self.graph.arguments])
+        except Exception:
+            return False
+        return all(Expected(value, value, [value]).differs(result) is None for value, result in zip(values, results))
+
+    def _rows(self, step):
+        return [
+            np.moveaxis(step.data[one.name], one.axis, 0) for one in self.graph.arguments if one.axis is not None
+        ]
+
+    def _computed(self, plain, given, state, seed):
+        """Compute the graph node by node, with roundings of its own but for the first; return its outputs."""
+        shared = [one.name for one in self.graph.inputs if one.is_shared]
+        random = np.random.RandomState(seed) if seed else None
+        values = plain([*given, *[state[name] for name in shared]], random)
+        n = len(self.graph.outputs)
+        state.update({target: value for (target, _), value in zip(self.graph.updates, values[n:])})
+        return values[:n]
+
+    def _compare(self, what, actual, expected):
+        if expected.is_comparable:
+            self.found.compared += 1
+        else:
+            self.found.undecided += 1
+        difference = expected.differs(actual)
+        if difference is not None:
+            raise self.wrong("value", f"{self.where}: {what}: {difference}")
+
+    def _compare_variables(self, values, states):
+        """Compare all ranks' shared variables with the serial program's; without states, after a refusal: exactly."""
+        engine, replicator = L.engine, replicator_of(self.session)
+        names = [name for name in self.variables if name in dict(self.graph.updates) or states is None]
+        numbers = {name: replicator.find(engine, self.variables[name]) for name in names}
+        names = [name for name in names if numbers[name] is not None]
+        by_rank = self.session.run(Peek([numbers[name] for name in names]))
+        for i, name in enumerate(names):
+            for rank, of_rank in enumerate(by_rank):
+                if states is None:
+                    expected = Expected(values[name], values[name], [values[name]])
+                    continue
+                expected = Expected(values[name], *_first([state[name] for state in states]))
+                self._compare(f"{name} on rank {rank}", of_rank[i], expected)
+            if self.graph.exact and states is not None and len({of_rank[i].tobytes() for of_rank in by_rank}) > 1:
+                raise self.wrong("ranks differ", f"{self.where}: {name} has other bits on some ranks")
+
+
+def _first(values):
+    values = list(values)
+    return values[0], values[1:]
+
+
+def first_line(error):
+    return (str(error).splitlines() or [""])[0][:200]
+
+
+def reason_of(error):
+    """Return why something was refused, without names and numbers."""
+    text = error.got if isinstance(error, ArgumentError) else str(error)
+    text = re.sub("^(none|one that is not|one that depends on more): ", "", text)
+    text = re.sub(r"\d+(\.\d+)?", "#", NAME.sub("_", text))
+    text = re.sub(r"\(_\) ?| and _", "", re.sub(r"of _(, _)*( and _)*", "of _", text))
+    return re.sub(r"\s+", " ", text)[:150]
+
+
+def check(graph, launcher="threads", linker="py"):
+    """Build, call and compare; return what was `Checked`.
+
+    Raises
+    ------
+    WrongGraph
+    """
+    try:
+        return _Check(graph, launcher, linker)()
+    finally:
+        gc.collect(0)
+
+
+def grown(seed):
+    """Return the graph of a seed, or None if nothing has grown."""
+    number = int.from_bytes(__import__("hashlib").sha256(str(seed).encode()).digest()[:4], "little")
+    growth = Growth(np.random.RandomState(number))
+    graph = growth.graph()
+    return graph if graph.outputs or graph.updates else None
+
+
+# -- making wrong graphs small ------------------------------------------------------------------------------------------
+
+
+def smaller(graph, values):
+    """Yield graphs that are a bit smaller."""
+    change = dataclasses.replace
+    for part in ("outputs", "updates"):
+        of_part = getattr(graph, part)
+        for i in range(len(of_part)):
+            yield change(graph, **{part: of_part[:i] + of_part[i + 1 :]})
+    for i in reversed(range(len(graph.steps))):
+        yield change(graph, steps=graph.steps[:i] + graph.steps[i + 1 :])
+    for i, step in enumerate(graph.steps):
+        for plain in ({}, {"n_steps": 1}):
+            if step.options not in ({}, {"n_steps": 1}) and (step.how == "call") == (plain == {}):
+                data = graph.selections(step)[0] if step.options.get("batches") or step.options.get("batch") else step.data
+                yield _with_step(graph, i, change(step, data=data, options=plain))
+    for line in reversed(graph.lines):
+        yield from _without_line(graph, line, values)
+    if graph.n > 2:
+        yield change(graph, n=2, root=min(graph.root, 1))
+    if graph.root:
+        yield change(graph, root=0)
+    if graph.optimizer == "fast_run":
+        yield change(graph, optimizer="fast_compile")
+    if graph.rows is not None:
+        yield change(graph, rows=None)
+    for i, step in enumerate(graph.steps):
+        yield from (_with_step(graph, i, one) for one in _smaller_data(graph, step))
+
+
+def _with_step(graph, i, step):
+    return dataclasses.replace(graph, steps=graph.steps[:i] + (step,) + graph.steps[i + 1 :])
+
+
+def _without_line(graph, line, values):
+    """Yield graphs with something else in the place of a line: what it is made of, or an input of its value."""
+    kind = {}
+    for name, variable in values.items():
+        kind[name] = (variable[0].dtype, variable[0].ndim)
+
+    def replaced(name):
+        rest = tuple(one.renamed({line.name: name}) for one in graph.lines if one is not line)
+        return dataclasses.replace(
+            graph,
+            lines=rest,
+            outputs=tuple(name if one == line.name else one for one in graph.outputs),
+            updates=tuple((target, name if new == line.name else new) for target, new in graph.updates),
+        )
+
+    for name in line.names:
+        if kind.get(name) == kind.get(line.name):
+            yield replaced(name)
+    if line.name not in values:
+        return
+    variable, value = values[line.name]
+    n_rows = min((np.shape(graph.steps[0].data[one.name])[one.axis] for one in graph.arguments if one.axis is not None), default=0)
+    calls = [step for step in graph.steps if step.how != "set_value"]
+    if len(calls) != 1 or value.dtype.kind not in "fiubc":
+        return
+    number = itertools.count(len(graph.inputs) + 50)
+    axes = [axis for axis, length in enumerate(value.shape) if length == n_rows] + [None]
+    for axis in axes:
+        name = next(f"{'p' if axis is None else 'x'}{i}" for i in number)
+        found = replaced(name)
+        steps = tuple(
+            step if step.how == "set_value" else dataclasses.replace(step, data={**step.data, name: value}) for step in found.steps
+        )
+        one = Input(name, str(value.dtype), value.ndim, axis)
+        yield dataclasses.replace(found, inputs=(*found.inputs, one), steps=steps)
+
+
+def _smaller_data(graph, step):
+    if step.how == "set_value" or step.options:
+        return
+    axes = {one.name: one.axis for one in graph.arguments}
+    n_rows = min((np.shape(step.data[name])[axis] for name, axis in axes.items() if axis is not None), default=0)
+    for fewer in range(2, n_rows):
+        data = {
+            name: value if axes[name] is None else value[(slice(None),) * axes[name] + (slice(fewer),)]
+            for name, value in step.data.items()
+        }
+        yield dataclasses.replace(step, data=data)
+    for name, value in step.data.items():
+        for simpler in (np.zeros_like, np.ones_like, np.round):
+            if value.dtype.kind in "fiu" and not np.array_equal(simpler(value), value):
+                if simpler is np.round or len(np.unique(value)) > 1:
+                    yield dataclasses.replace(step, data={**step.data, name: simpler(value).astype(value.dtype)})
+
+
+def size_of(graph):
+    """Return what becomes smaller."""
+    return (
+        len(graph.lines) + len(graph.outputs) + len(graph.updates),
+        len(graph.steps),
+        sum(np.size(value) for step in graph.steps for value in step.data.values()),
+        len(graph.inputs),
+        graph.n,
+        graph.root,
+        graph.optimizer == "fast_run",
+        sum(bool(step.options) for step in graph.steps),
+        sum(len(np.unique(value)) for step in graph.steps for value in step.data.values()),
+        sum(len(repr(value.tolist())) for step in graph.steps for value in step.data.values()),
+    )
+
+
+def values_of(graph):
+    """Return the variables and values of a graph's first call, by name; nothing of what cannot be computed."""
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            names = namespace_of(graph)
+            step = next(step for step in graph.steps if step.how != "set_value")
+            selected = graph.selections(step)[0]
+            inputs = [names[one.name] for one in graph.inputs]
+            lines = [line.name for line in graph.lines]
+            computed = Recipe(inputs, [names[name] for name in lines])(
+                [graph.initial[one.name] if one.is_shared else selected[one.name] for one in graph.inputs]
+            )
+            found = {name: (names[name], np.asarray(value)) for name, value in zip(lines, computed)}
+            return {**{one.name: (names[one.name], None) for one in graph.inputs}, **found}
+    except Exception:
+        return {}
+
+
+def shortest(wrong, launcher="threads", linker="py", seconds=60.0):
+    """Return the smallest graph that is found to be wrong in the same way, as a `WrongGraph`."""
+    until, graph = time.monotonic() + seconds, wrong.graph.pruned()
+    found = True
+    while found and time.monotonic() < until:
+        found = False
+        for candidate in smaller(graph, values_of(graph)):
+            if time.monotonic() > until:
+                break
+            candidate = candidate.pruned()
+            if not (candidate.outputs or candidate.updates) or not candidate.steps or not size_of(candidate) < size_of(graph):
+                continue
+            try:
+                check(candidate, launcher, linker)
+            except WrongGraph as other:
+                if other.kind == wrong.kind:
+                    graph, wrong, found = other.graph.pruned(), other, True
+                    break
+            except (Exception, pytest.skip.Exception):
+                continue
+    return wrong if wrong.graph is graph else WrongGraph(wrong.kind, str(wrong).split(": ", 1)[1], graph)
+
+
+class Tally:
+    """What was found out about many graphs.
+
+    Attributes
+    ----------
+    graphs, whole, none : int
+        All; those of which nothing was refused; those of which everything was.
+    reasons, calls, broken : Counter
+        Why outputs and updates, and calls, were refused; why there was no serial program.
+    examples : dict
+        From reasons to the shortest text that was refused for them.
+    """
+
+    def __init__(self):
+        self.graphs = self.whole = self.none = self.offered = self.compared = self.undecided = self.steps = 0
+        self.reasons, self.calls, self.broken, self.examples = Counter(), Counter(), Counter(), {}
+
+    def add(self, graph, checked):
+        self.graphs += 1
+        self.whole += not checked.refused
+        self.none += len(checked.refused) >= checked.offered
+        self.offered += checked.offered
+        self.compared, self.undecided = self.compared + checked.compared, self.undecided + checked.undecided
+        for reason, text in checked.refused:
+            self.reasons[reason] += 1
+            if len(text) < len(self.examples.get(reason, " " * 10000)):
+                self.examples[reason] = text
+        self.calls.update(checked.refused_calls)
+        if checked.broken is not None:
+            self.broken[reason_of(Exception(checked.broken))] += 1
+
+    def __str__(self):
+        refused = sum(self.reasons.values())
+        lines = [
+            f"{self.graphs:,} graphs with {self.offered:,} outputs and updates; {refused:,} of these were refused "
+            f"({100 * refused / max(self.offered, 1):.0f} %); {self.whole:,} graphs had none refused, {self.none:,} all; "
+            f"{self.compared:,} values compared, {self.undecided:,} that rounding decides",
+        ]
+        lines += [f"{number:>6} {reason}\n         {self.examples[reason][:200]}" for reason, number in self.reasons.most_common(25)]
+        lines += [f"{number:>6} calls refused: {reason}" for reason, number in self.calls.most_common(10)]
+        lines += [f"{number:>6} without a serial program: {reason}" for reason, number in self.broken.most_common(10)]
+        return "\n".join(lines)
