@@ -40,7 +40,10 @@ class WeightNormed:
         found = T.dot(x, self.direction * (self.length / norms).dimshuffle("x", 0))
         if not set_up:
             return self.nonlinearity(found + self.b.dimshuffle("x", 0))
-        mean, deviation = found.mean(axis=0), T.sqrt(T.mean(T.sqr(found - found.mean(axis=0, keepdims=True)), axis=0) + 1e-4)
+        mean, deviation = (
+            found.mean(axis=0),
+            T.sqrt(T.mean(T.sqr(found - found.mean(axis=0, keepdims=True)), axis=0) + 1e-4),
+        )
         self.setting = [(self.length, self.length / deviation), (self.b, -mean / deviation)]
         return self.nonlinearity((found - mean.dimshuffle("x", 0)) / deviation.dimshuffle("x", 0))
 
@@ -48,8 +51,19 @@ class WeightNormed:
 def feature_matching(function):
     """The semi-supervised GAN of images of digits: weight norm, batch norm, means of features to match, averaged weights."""
     random = np.random.RandomState(71)
-    labelled, y, unlabelled, noise, rate = T.dmatrix("labelled"), T.ivector("y"), T.dmatrix("u"), T.dmatrix("z"), T.dscalar("lr")
-    w, gain, shift, v = weights(random, 4, 6, name="w"), L.shared(np.ones(6), "gain"), zeros(6, name="shift"), weights(random, 6, 8)
+    labelled, y, unlabelled, noise, rate = (
+        T.dmatrix("labelled"),
+        T.ivector("y"),
+        T.dmatrix("u"),
+        T.dmatrix("z"),
+        T.dscalar("lr"),
+    )
+    w, gain, shift, v = (
+        weights(random, 4, 6, name="w"),
+        L.shared(np.ones(6), "gain"),
+        zeros(6, name="shift"),
+        weights(random, 6, 8),
+    )
     hidden = T.dot(noise, w)
     normal = (hidden - hidden.mean(axis=0)) / T.sqrt(hidden.var(axis=0) + 1e-4)
     made = T.nnet.sigmoid(T.dot(T.nnet.softplus(normal * gain + shift), v))
@@ -82,7 +96,9 @@ def feature_matching(function):
     )
     matching = T.sqr(features_made.mean(axis=0) - features.mean(axis=0)).mean()
     of_generator = [w, gain, shift, v]
-    train_generator = function([unlabelled, noise], [matching], [rate], list(adam(matching, of_generator, rate).items()))
+    train_generator = function(
+        [unlabelled, noise], [matching], [rate], list(adam(matching, of_generator, rate).items())
+    )
     test = function([labelled, y], [error, of_labelled.sum()], givens=list(zip(params, averages)))
     pixels, digits = random.rand(ROWS, 8), classes(random, 3)
     others, draws = random.rand(ROWS, 8), random.rand(2, ROWS, 4)

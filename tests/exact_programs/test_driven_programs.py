@@ -17,7 +17,9 @@ TOLERANCE = 1e-7
 
 def serial(inputs, outputs=None, whole=(), updates=None, givens=None):
     """The library's ``function``, with the parameters of ours."""
-    return L.function([*inputs, *whole], outputs, updates=updates, givens=givens, mode=L.quick, on_unused_input="ignore")
+    return L.function(
+        [*inputs, *whole], outputs, updates=updates, givens=givens, mode=L.quick, on_unused_input="ignore"
+    )
 
 
 ours = functools.partial(synk.function, exact=True, mode=L.quick, on_unused_input="ignore")

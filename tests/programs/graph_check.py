@@ -1,23 +1,20 @@
-"""Random graphs on ranks, call by call against the serial program; and from a wrong one to the smallest that is still wrong."""
+"""Random graphs on ranks, call by call against the serial program."""
 
 import dataclasses
 import gc
-import itertools
+import hashlib
 import logging
 import re
-import time
 import warnings
-from collections import Counter
 
 import graph_words
 import numpy as np
-import pytest
-from graph_growth import Growth, drawn
+from graph_growth import Growth
+from graph_tally import reason_of
 from graph_values import RUNS, Expected, Recipe
-from graph_words import L, T, mode_of
-from graphs import NAME, Graph, Input
+from graph_words import L, mode_of
 from recipe_library import Peek
-from worlds import over_hosts
+from worlds import LINKER, over_hosts
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentError
@@ -76,7 +73,7 @@ class Checked:
 
 def namespace_of(graph):
     """Return the variables of a graph, by name."""
-    names = {"T": T, "L": L, "np": np, **vars(graph_words)}
+    names = dict(vars(graph_words))
     with warnings.catch_warnings(), L.compiled_quickly():
         warnings.simplefilter("ignore")
         exec("\n".join(graph.definitions()), names)
@@ -87,7 +84,7 @@ def namespace_of(graph):
 
 
 class _Records(logging.Handler):
-    """Keeps what the library logs, which nobody reads here."""
+    """A context in which what the library logs is kept, and goes nowhere else."""
 
     def __init__(self):
         super().__init__()
@@ -96,16 +93,16 @@ class _Records(logging.Handler):
     def emit(self, record):
         self.records.append(record)
 
-    @classmethod
-    def of_log(cls):
-        """Return the records of the library's log from now on, and the last ones of no other."""
+    def __enter__(self):
         logger = logging.getLogger("synkhronos")
-        for handler in [one for one in logger.handlers if isinstance(one, cls)]:
-            logger.removeHandler(handler)
-        handler = cls()
-        logger.addHandler(handler)
-        logger.propagate = False
-        return handler.records
+        self._propagate, logger.propagate = logger.propagate, False
+        logger.addHandler(self)
+        return self.records
+
+    def __exit__(self, *exception):
+        logger = logging.getLogger("synkhronos")
+        logger.propagate = self._propagate
+        logger.removeHandler(self)
 
 
 class _Check:
@@ -120,7 +117,7 @@ class _Check:
         return WrongGraph(kind, message, self.graph)
 
     def __call__(self):
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
+        with warnings.catch_warnings(), np.errstate(all="ignore"), _Records() as self.warnings:
             warnings.simplefilter("ignore")
             try:
                 self._run()
@@ -157,7 +154,6 @@ class _Check:
     def _open(self):
         graph = self.graph
         PROGRAM.close()
-        self.warnings = _Records.of_log()
         if self.launcher == "hosts":
             self.session = over_hosts(COUNTS_OF[graph.n], min(graph.root, COUNTS_OF[graph.n][0] - 1))
         else:
@@ -228,7 +224,10 @@ class _Check:
             name = one if part == "outputs" else one[1]
             text = f"{one[0] + ' := ' if part == 'updates' else ''}{graph.cone(name)}"
             self.found.refused.append((reason_of(error), text))
-        rest = {part: tuple(one for one in getattr(graph, part) if (part, one) not in which) for part in ("outputs", "updates")}
+        rest = {
+            part: tuple(one for one in getattr(graph, part) if (part, one) not in which)
+            for part in ("outputs", "updates")
+        }
         self.graph = dataclasses.replace(graph, **rest).pruned()
         return bool(self.graph.outputs or self.graph.updates)
 
@@ -275,17 +274,23 @@ class _Check:
             results = call(*[step.data[one.name] for one in arguments], **step.options)
         except ArgumentError as error:
             if failed is None:
-                self.found.refused_calls.append(reason_of(Exception(f"{error.expected}, got {error.got}; {error.hint}")))
+                self.found.refused_calls.append(
+                    reason_of(Exception(f"{error.expected}, got {error.got}; {error.hint}"))
+                )
             for name, variable in self.serial_variables.items():  # as if the step had not been
                 variable.set_value(before[name])
             self._compare_variables(before, None)
             return False
         except Exception as error:
             if failed is None and any(text in str(error) for text in NOT_OURS):
-                self.found.refused_calls.append(reason_of(Exception(next(text for text in NOT_OURS if text in str(error)))))
+                self.found.refused_calls.append(
+                    reason_of(Exception(next(text for text in NOT_OURS if text in str(error))))
+                )
                 return False
             if failed is None:
-                raise self.wrong(f"call raises {type(error).__name__}", f"{self.where}: {str(error)[-3000:]}") from error
+                raise self.wrong(
+                    f"call raises {type(error).__name__}", f"{self.where}: {str(error)[-3000:]}"
+                ) from error
             return False
         if failed is not None:
             if not graph.selections(step) or min(map(len, self._rows(step)), default=0) == 0:
@@ -293,8 +298,9 @@ class _Check:
             if self._needs_no_error(step, results, before):
                 return False
             raise self.wrong(
-                "no error", f"{self.where}: the serial program raises {type(failed).__name__}: {first_line(failed)}; ours gives "
-                f"{results!r:.300}"
+                "no error",
+                f"{self.where}: the serial program raises {type(failed).__name__}: {first_line(failed)}; ours gives "
+                f"{results!r:.300}",
             )
         for i, name in enumerate(graph.outputs):
             of_steps = [results[i]] if step.how == "call" else list(results[i])
@@ -302,7 +308,9 @@ class _Check:
                 raise self.wrong("steps", f"{self.where}: {len(of_steps)} results of {len(expected)} steps")
             for k, actual in enumerate(of_steps):
                 self._compare(f"output {name}" + f" of step {k}" * (step.how == "steps"), actual, expected[k][i])
-        self._compare_variables({name: variable.get_value() for name, variable in self.serial_variables.items()}, states)
+        self._compare_variables(
+            {name: variable.get_value() for name, variable in self.serial_variables.items()}, states
+        )
         return True
 
     def _needs_no_error(self, step, results, before):
@@ -321,9 +329,7 @@ class _Check:
         return all(Expected(value, value, [value]).differs(result) is None for value, result in zip(values, results))
 
     def _rows(self, step):
-        return [
-            np.moveaxis(step.data[one.name], one.axis, 0) for one in self.graph.arguments if one.axis is not None
-        ]
+        return [np.moveaxis(step.data[one.name], one.axis, 0) for one in self.graph.arguments if one.axis is not None]
 
     def _computed(self, plain, given, state, seed):
         """Compute the graph node by node, with roundings of its own but for the first; return its outputs."""
@@ -370,16 +376,7 @@ def first_line(error):
     return (str(error).splitlines() or [""])[0][:200]
 
 
-def reason_of(error):
-    """Return why something was refused, without names and numbers."""
-    text = error.got if isinstance(error, ArgumentError) else str(error)
-    text = re.sub("^(none|one that is not|one that depends on more): ", "", text)
-    text = re.sub(r"\d+(\.\d+)?", "#", NAME.sub("_", text))
-    text = re.sub(r"\(_\) ?| and _", "", re.sub(r"of _(, _)*( and _)*", "of _", text))
-    return re.sub(r"\s+", " ", text)[:150]
-
-
-def check(graph, launcher="threads", linker="py"):
+def check(graph, launcher="threads", linker=LINKER):
     """Build, call and compare; return what was `Checked`.
 
     Raises
@@ -394,199 +391,7 @@ def check(graph, launcher="threads", linker="py"):
 
 def grown(seed):
     """Return the graph of a seed, or None if nothing has grown."""
-    number = int.from_bytes(__import__("hashlib").sha256(str(seed).encode()).digest()[:4], "little")
+    number = int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], "little")
     growth = Growth(np.random.RandomState(number))
     graph = growth.graph()
     return graph if graph.outputs or graph.updates else None
-
-
-# -- making wrong graphs small ------------------------------------------------------------------------------------------
-
-
-def smaller(graph, values):
-    """Yield graphs that are a bit smaller."""
-    change = dataclasses.replace
-    for part in ("outputs", "updates"):
-        of_part = getattr(graph, part)
-        for i in range(len(of_part)):
-            yield change(graph, **{part: of_part[:i] + of_part[i + 1 :]})
-    for i in reversed(range(len(graph.steps))):
-        yield change(graph, steps=graph.steps[:i] + graph.steps[i + 1 :])
-    for i, step in enumerate(graph.steps):
-        for plain in ({}, {"n_steps": 1}):
-            if step.options not in ({}, {"n_steps": 1}) and (step.how == "call") == (plain == {}):
-                data = graph.selections(step)[0] if step.options.get("batches") or step.options.get("batch") else step.data
-                yield _with_step(graph, i, change(step, data=data, options=plain))
-    for line in reversed(graph.lines):
-        yield from _without_line(graph, line, values)
-    if graph.n > 2:
-        yield change(graph, n=2, root=min(graph.root, 1))
-    if graph.root:
-        yield change(graph, root=0)
-    if graph.optimizer == "fast_run":
-        yield change(graph, optimizer="fast_compile")
-    if graph.rows is not None:
-        yield change(graph, rows=None)
-    for i, step in enumerate(graph.steps):
-        yield from (_with_step(graph, i, one) for one in _smaller_data(graph, step))
-
-
-def _with_step(graph, i, step):
-    return dataclasses.replace(graph, steps=graph.steps[:i] + (step,) + graph.steps[i + 1 :])
-
-
-def _without_line(graph, line, values):
-    """Yield graphs with something else in the place of a line: what it is made of, or an input of its value."""
-    kind = {}
-    for name, variable in values.items():
-        kind[name] = (variable[0].dtype, variable[0].ndim)
-
-    def replaced(name):
-        rest = tuple(one.renamed({line.name: name}) for one in graph.lines if one is not line)
-        return dataclasses.replace(
-            graph,
-            lines=rest,
-            outputs=tuple(name if one == line.name else one for one in graph.outputs),
-            updates=tuple((target, name if new == line.name else new) for target, new in graph.updates),
-        )
-
-    for name in line.names:
-        if kind.get(name) == kind.get(line.name):
-            yield replaced(name)
-    if line.name not in values:
-        return
-    variable, value = values[line.name]
-    n_rows = min((np.shape(graph.steps[0].data[one.name])[one.axis] for one in graph.arguments if one.axis is not None), default=0)
-    calls = [step for step in graph.steps if step.how != "set_value"]
-    if len(calls) != 1 or value.dtype.kind not in "fiubc":
-        return
-    number = itertools.count(len(graph.inputs) + 50)
-    axes = [axis for axis, length in enumerate(value.shape) if length == n_rows] + [None]
-    for axis in axes:
-        name = next(f"{'p' if axis is None else 'x'}{i}" for i in number)
-        found = replaced(name)
-        steps = tuple(
-            step if step.how == "set_value" else dataclasses.replace(step, data={**step.data, name: value}) for step in found.steps
-        )
-        one = Input(name, str(value.dtype), value.ndim, axis)
-        yield dataclasses.replace(found, inputs=(*found.inputs, one), steps=steps)
-
-
-def _smaller_data(graph, step):
-    if step.how == "set_value" or step.options:
-        return
-    axes = {one.name: one.axis for one in graph.arguments}
-    n_rows = min((np.shape(step.data[name])[axis] for name, axis in axes.items() if axis is not None), default=0)
-    for fewer in range(2, n_rows):
-        data = {
-            name: value if axes[name] is None else value[(slice(None),) * axes[name] + (slice(fewer),)]
-            for name, value in step.data.items()
-        }
-        yield dataclasses.replace(step, data=data)
-    for name, value in step.data.items():
-        for simpler in (np.zeros_like, np.ones_like, np.round):
-            if value.dtype.kind in "fiu" and not np.array_equal(simpler(value), value):
-                if simpler is np.round or len(np.unique(value)) > 1:
-                    yield dataclasses.replace(step, data={**step.data, name: simpler(value).astype(value.dtype)})
-
-
-def size_of(graph):
-    """Return what becomes smaller."""
-    return (
-        len(graph.lines) + len(graph.outputs) + len(graph.updates),
-        len(graph.steps),
-        sum(np.size(value) for step in graph.steps for value in step.data.values()),
-        len(graph.inputs),
-        graph.n,
-        graph.root,
-        graph.optimizer == "fast_run",
-        sum(bool(step.options) for step in graph.steps),
-        sum(len(np.unique(value)) for step in graph.steps for value in step.data.values()),
-        sum(len(repr(value.tolist())) for step in graph.steps for value in step.data.values()),
-    )
-
-
-def values_of(graph):
-    """Return the variables and values of a graph's first call, by name; nothing of what cannot be computed."""
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            names = namespace_of(graph)
-            step = next(step for step in graph.steps if step.how != "set_value")
-            selected = graph.selections(step)[0]
-            inputs = [names[one.name] for one in graph.inputs]
-            lines = [line.name for line in graph.lines]
-            computed = Recipe(inputs, [names[name] for name in lines])(
-                [graph.initial[one.name] if one.is_shared else selected[one.name] for one in graph.inputs]
-            )
-            found = {name: (names[name], np.asarray(value)) for name, value in zip(lines, computed)}
-            return {**{one.name: (names[one.name], None) for one in graph.inputs}, **found}
-    except Exception:
-        return {}
-
-
-def shortest(wrong, launcher="threads", linker="py", seconds=60.0):
-    """Return the smallest graph that is found to be wrong in the same way, as a `WrongGraph`."""
-    until, graph = time.monotonic() + seconds, wrong.graph.pruned()
-    found = True
-    while found and time.monotonic() < until:
-        found = False
-        for candidate in smaller(graph, values_of(graph)):
-            if time.monotonic() > until:
-                break
-            candidate = candidate.pruned()
-            if not (candidate.outputs or candidate.updates) or not candidate.steps or not size_of(candidate) < size_of(graph):
-                continue
-            try:
-                check(candidate, launcher, linker)
-            except WrongGraph as other:
-                if other.kind == wrong.kind:
-                    graph, wrong, found = other.graph.pruned(), other, True
-                    break
-            except (Exception, pytest.skip.Exception):
-                continue
-    return wrong if wrong.graph is graph else WrongGraph(wrong.kind, str(wrong).split(": ", 1)[1], graph)
-
-
-class Tally:
-    """What was found out about many graphs.
-
-    Attributes
-    ----------
-    graphs, whole, none : int
-        All; those of which nothing was refused; those of which everything was.
-    reasons, calls, broken : Counter
-        Why outputs and updates, and calls, were refused; why there was no serial program.
-    examples : dict
-        From reasons to the shortest text that was refused for them.
-    """
-
-    def __init__(self):
-        self.graphs = self.whole = self.none = self.offered = self.compared = self.undecided = self.steps = 0
-        self.reasons, self.calls, self.broken, self.examples = Counter(), Counter(), Counter(), {}
-
-    def add(self, graph, checked):
-        self.graphs += 1
-        self.whole += not checked.refused
-        self.none += len(checked.refused) >= checked.offered
-        self.offered += checked.offered
-        self.compared, self.undecided = self.compared + checked.compared, self.undecided + checked.undecided
-        for reason, text in checked.refused:
-            self.reasons[reason] += 1
-            if len(text) < len(self.examples.get(reason, " " * 10000)):
-                self.examples[reason] = text
-        self.calls.update(checked.refused_calls)
-        if checked.broken is not None:
-            self.broken[reason_of(Exception(checked.broken))] += 1
-
-    def __str__(self):
-        refused = sum(self.reasons.values())
-        lines = [
-            f"{self.graphs:,} graphs with {self.offered:,} outputs and updates; {refused:,} of these were refused "
-            f"({100 * refused / max(self.offered, 1):.0f} %); {self.whole:,} graphs had none refused, {self.none:,} all; "
-            f"{self.compared:,} values compared, {self.undecided:,} that rounding decides",
-        ]
-        lines += [f"{number:>6} {reason}\n         {self.examples[reason][:200]}" for reason, number in self.reasons.most_common(25)]
-        lines += [f"{number:>6} calls refused: {reason}" for reason, number in self.calls.most_common(10)]
-        lines += [f"{number:>6} without a serial program: {reason}" for reason, number in self.broken.most_common(10)]
-        return "\n".join(lines)

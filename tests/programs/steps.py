@@ -134,21 +134,37 @@ class Collective:
         return [result] if self.alone and result is not None else result
 
 
+#: How programs give variables values: by ``set_value``, with a copy or the array itself; by writing into an array that the
+#: variable holds, which it has lent or borrowed, and setting it or not; by a variable that shares its storage; by a function
+#: of the library alone.
+WAYS = (
+    "set_value",
+    "set_value",
+    "borrow",
+    "lent",
+    "lent and set",
+    "borrowed and written",
+    "another variable",
+    "a function",
+)
+
+
 @dataclass
 class Put:
-    """Give the master's own variable a value, as any program may."""
+    """Give the master's own variable a value, as any program may, in one of the `WAYS`."""
 
     name: str
     value: Given
+    way: str = "set_value"
 
     def __repr__(self):
-        return f"{self.name}.set_value({self.value!r})"
+        return f"{self.name}.set_value({self.value!r})" + f"  # by way of {self.way!r}" * (self.way != "set_value")
 
     def truth(self, model):
         return model.put(self.name, self.value)
 
     def run(self, library):
-        library.variables[self.name].set_value(self.value.array)
+        library.put(self.name, self.value.array, self.way)
 
 
 @dataclass
@@ -222,6 +238,7 @@ class Draw:
         step = self._step(model)
         recipe = BY_NAME[step.recipe] if isinstance(step, Call) and step.how != "as_theano" else None
         differing = model.differing(recipe.in_common) if recipe is not None and recipe.exact else []
+        differing = [name for name in differing if name not in model.put_by_program]
         if not differing:
             return step
         self._next = step
@@ -235,10 +252,10 @@ class Draw:
             return self.steps(model)
         if kind < 64:
             return self.as_theano()
-        if kind < 66:
+        if kind < 69:
             name = self.random.choice(list(FIXED) + list(DATA))
-            return Put(name, self.given(name, self.rows(), ["array"]))
-        if kind < 67:
+            return Put(name, self.given(name, self.rows(), ["array"]), self.random.choice(WAYS))
+        if kind < 70:
             return Distribute()
         if model.started and self.chance(30):
             return Wait(self.random.randrange(len(model.started)))

@@ -146,6 +146,8 @@ class Model:
         self.values = {name: [value] * n for name, value in initial.items()}
         self.last_rows = {}  # by function, the rows of every rank in its last call
         self.started = []  # collectives, as (names, what their targets will hold)
+        # The variables that were the same on all ranks until the program gave the master's a value, by whatever means.
+        self.put_by_program = set()
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -226,7 +228,8 @@ class Model:
 
     def _exact(self, recipe, outputs, others, ops, updates, given, parts, shared_rows):
         """Return what one rank alone computes of all ranks' rows; after that, all ranks hold the same."""
-        if self.differing(recipe.in_common):
+        put = [name for name in self.differing(recipe.in_common) if name in self.put_by_program]
+        if len(put) < len(self.differing(recipe.in_common)):
             raise NoAnswer("ranks differ in what an exact function takes to be the same")
         of_ranks = [
             self._values(recipe, rank, given, parts and parts[rank], shared_rows and shared_rows[rank])
@@ -245,7 +248,10 @@ class Model:
             ((value, rounding),) = self._evaluate(recipe, made.value, [alone])
             return Expected(value, max(rounding, rounding_of(op, value)), size)
 
-        after = {update.target: [serial(update, None)] * self.n for update, _ in updates}
+        after = {
+            name: [Expected(self.values[name][self.root])] * self.n for name in put
+        }  # what the program says counts
+        after.update({update.target: [serial(update, None)] * self.n for update, _ in updates})
         return [serial(output, op) for output, op in zip(outputs, ops)], after
 
     def differing(self, names):
@@ -409,6 +415,14 @@ class Model:
             largest = max(float(np.max(np.abs(array.astype(float)), initial=1)) for array in arrays)
             size = max(size, largest**2 * max(array.size for array in arrays))
         return size * len(slices)
+
+    def note(self, after, by_master):
+        """Note which variables a step has changed, and whether it did so on the master alone."""
+        for name in after:
+            if by_master and not self.differing([name]):
+                self.put_by_program.add(name)
+            elif not by_master:
+                self.put_by_program.discard(name)
 
     def as_theano(self, recipe, given):
         """The master alone, as plain Theano."""
