@@ -76,7 +76,7 @@ class Growth:
     def _begin(self):
         random, inputs = self.random, []
         style = {
-            "f": ["unit"] * 5 + ["tied", "tied", "large", "large", "cancelling"],
+            "f": ["unit"] * 5 + ["tied", "tied", "large", "large", "cancelling", "cancelling"],
             "i": ["positions"] * 4 + ["unit", "unit", "large"],
         }
 
@@ -330,7 +330,7 @@ def constant(g):
 
 def cast(g):
     x, text = g.one(), g.choice(["{0}", "{0}", "T.sum({0}, axis={1})", "T.mean({0}, axis={1})", "T.dot({0}.T, {0})"])
-    return f"T.cast({text.format(x, some_axes(g, x))}, {g.choice(DTYPES + FLOATS)!r})"
+    return f"T.cast({text.format(x, some_axes(g, x))}, {g.choice(DTYPES + FLOATS * 3)!r})"
 
 
 def switch(g):
