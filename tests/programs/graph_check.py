@@ -131,13 +131,13 @@ class _Check:
         graph = self.graph
         if function is None:
             return
-        serial = self._serial()
-        if serial is None:
+        built = self._serial()
+        if built is None:
             return
-        self.ours = function
+        self.ours, (serial, self.serial_variables) = function, built
         inputs = graph.arguments
         shared = [one for one in graph.inputs if one.is_shared]
-        names = self.names = namespace_of(graph)
+        names = namespace_of(graph)
         plain = Recipe(
             [names[one.name] for one in (*inputs, *shared)],
             [names[name] for name in (*graph.outputs, *(new for _, new in graph.updates))],
@@ -256,80 +256,86 @@ class _Check:
 
     def _step(self, step, serial, plain, states):
         """Take a step by all programs, and compare; return whether the program goes on."""
-        function, self.serial_variables = serial
-        graph, arguments = self.graph, self.graph.arguments
-        before = {name: variable.get_value() for name, variable in self.serial_variables.items()}
-        expected, failed = [], None
-        for selected in graph.selections(step):
-            given = [selected[one.name] for one in arguments]
+        arguments, variables = self.graph.arguments, self.serial_variables
+        before = {name: variable.get_value() for name, variable in variables.items()}
+        states_before = [dict(state) for state in states]
+        expected, failed = self._expected(step, serial, plain, states)
+        held = self._look()
+        try:
+            call = self.ours if step.how == "call" else self.ours.steps
+            results = call(*[step.data[one.name] for one in arguments], **step.options)
+        except Exception as error:
+            if failed is None:
+                self._note_refusal(error)
+            if not isinstance(error, ArgumentError):
+                return False
+            after = self._look()
+            if any(not _same(held[name], after[name]) for name in held):
+                raise self.wrong("refused, and changed", f"{self.where}: {held!r:.300}, {after!r:.300}") from error
+            for name, variable in variables.items():  # as if the step had not been
+                variable.set_value(before[name])
+            for state, of_before in zip(states, states_before):
+                state.update(of_before)
+            return True
+        if failed is not None:
+            if not self._needs_no_error(step, results, before):
+                kind = type(failed).__name__
+                raise self.wrong(
+                    "no error", f"{self.where}: serial {kind}: {first_line(failed)}; ours {results!r:.300}"
+                )
+            return False
+        for i, name in enumerate(self.graph.outputs):
+            for k, actual in enumerate(self._of_calls(step, results[i], len(expected))):
+                self._compare(f"output {name}" + f" of step {k}" * (step.how == "steps"), actual, expected[k][i])
+        self._compare_variables(states)
+        return True
+
+    def _of_calls(self, step, result, number):
+        found = [result] if step.how == "call" else list(result)
+        if len(found) != number:
+            raise self.wrong("steps", f"{self.where}: {len(found)} results of {number} steps")
+        return found
+
+    def _expected(self, step, serial, plain, states):
+        """Return what the serial program gives in every call that the step is, and the error that ends it."""
+        found = []
+        for selected in self.graph.selections(step):
+            given = [selected[one.name] for one in self.graph.arguments]
             try:
-                values = function(*given)
+                values = serial(*given)
                 computed = [self._computed(plain, given, state, seed) for seed, state in enumerate(states)]
             except Exception as error:
-                failed = error
-                break
-            expected.append([Expected(value, *_first(of_runs)) for value, of_runs in zip(values, zip(*computed))])
-        call = self.ours if step.how == "call" else self.ours.steps
-        try:
-            results = call(*[step.data[one.name] for one in arguments], **step.options)
-        except ArgumentError as error:
-            if failed is None:
-                self.found.refused_calls.append(
-                    reason_of(Exception(f"{error.expected}, got {error.got}; {error.hint}"))
-                )
-            for name, variable in self.serial_variables.items():  # as if the step had not been
-                variable.set_value(before[name])
-            self._compare_variables(before, None)
-            return False
-        except Exception as error:
-            if failed is None and any(text in str(error) for text in NOT_OURS):
-                self.found.refused_calls.append(
-                    reason_of(Exception(next(text for text in NOT_OURS if text in str(error))))
-                )
-                return False
-            if failed is None:
-                raise self.wrong(
-                    f"call raises {type(error).__name__}", f"{self.where}: {str(error)[-3000:]}"
-                ) from error
-            return False
-        if failed is not None:
-            if not graph.selections(step) or min(map(len, self._rows(step)), default=0) == 0:
-                return False
-            if self._needs_no_error(step, results, before):
-                return False
-            raise self.wrong(
-                "no error",
-                f"{self.where}: the serial program raises {type(failed).__name__}: {first_line(failed)}; ours gives "
-                f"{results!r:.300}",
-            )
-        for i, name in enumerate(graph.outputs):
-            of_steps = [results[i]] if step.how == "call" else list(results[i])
-            if len(of_steps) != len(expected):
-                raise self.wrong("steps", f"{self.where}: {len(of_steps)} results of {len(expected)} steps")
-            for k, actual in enumerate(of_steps):
-                self._compare(f"output {name}" + f" of step {k}" * (step.how == "steps"), actual, expected[k][i])
-        self._compare_variables(
-            {name: variable.get_value() for name, variable in self.serial_variables.items()}, states
-        )
-        return True
+                return found, error
+            found.append([Expected(value, *_first(of_runs)) for value, of_runs in zip(values, zip(*computed))])
+        return found, None
+
+    def _note_refusal(self, error):
+        """Note why a call was refused; raise if that is no refusal."""
+        known = [text for text in NOT_OURS if text in str(error)]
+        if isinstance(error, ArgumentError):
+            known = [f"{error.expected}, got {error.got}"]
+        if not known:
+            raise self.wrong(f"call raises {type(error).__name__}", f"{self.where}: {str(error)[-3000:]}") from error
+        self.found.refused_calls.append(reason_of(Exception(known[0])))
 
     def _needs_no_error(self, step, results, before):
         """Return whether the optimizer removes what raises the serial program's error, and so gives what ours does."""
         self.mode = mode_of("fast_run", self.linker)
-        serial = self._serial()
-        if serial is None or step.how != "call":
+        built = self._serial()
+        if built is None:
             return False
-        function, variables = serial
+        serial, variables = built
         for name, variable in variables.items():
             variable.set_value(before[name])
-        try:
-            values = function(*[self.graph.selections(step)[0][one.name] for one in self.graph.arguments])
-        except Exception:
-            return False
-        return all(Expected(value, value, [value]).differs(result) is None for value, result in zip(values, results))
-
-    def _rows(self, step):
-        return [np.moveaxis(step.data[one.name], one.axis, 0) for one in self.graph.arguments if one.axis is not None]
+        for k, selected in enumerate(self.graph.selections(step)):
+            try:
+                values = serial(*[selected[one.name] for one in self.graph.arguments])
+            except Exception:
+                return False
+            for value, result in zip(values, results):
+                if Expected(value, value, [value]).differs(result if step.how == "call" else result[k]) is not None:
+                    return False
+        return True
 
     def _computed(self, plain, given, state, seed):
         """Compute the graph node by node, with roundings of its own but for the first; return its outputs."""
@@ -349,22 +355,27 @@ class _Check:
         if difference is not None:
             raise self.wrong("value", f"{self.where}: {what}: {difference}")
 
-    def _compare_variables(self, values, states):
-        """Compare all ranks' shared variables with the serial program's; without states, after a refusal: exactly."""
-        engine, replicator = L.engine, replicator_of(self.session)
-        names = [name for name in self.variables if name in dict(self.graph.updates) or states is None]
-        numbers = {name: replicator.find(engine, self.variables[name]) for name in names}
-        names = [name for name in names if numbers[name] is not None]
-        by_rank = self.session.run(Peek([numbers[name] for name in names]))
-        for i, name in enumerate(names):
-            for rank, of_rank in enumerate(by_rank):
-                if states is None:
-                    expected = Expected(values[name], values[name], [values[name]])
-                    continue
-                expected = Expected(values[name], *_first([state[name] for state in states]))
-                self._compare(f"{name} on rank {rank}", of_rank[i], expected)
-            if self.graph.exact and states is not None and len({of_rank[i].tobytes() for of_rank in by_rank}) > 1:
+    def _look(self):
+        """Return the values of all ranks' shared variables, by name."""
+        replicator = replicator_of(self.session)
+        numbers = {name: replicator.find(L.engine, variable) for name, variable in self.variables.items()}
+        numbers = {name: number for name, number in numbers.items() if number is not None}
+        by_rank = self.session.run(Peek(list(numbers.values())))
+        return {name: [of_rank[i] for of_rank in by_rank] for i, name in enumerate(numbers)}
+
+    def _compare_variables(self, states):
+        """Compare all ranks' shared variables with the serial program's."""
+        found = self._look()
+        for name, _ in self.graph.updates:
+            expected = Expected(self.serial_variables[name].get_value(), *_first([state[name] for state in states]))
+            for rank, of_rank in enumerate(found[name]):
+                self._compare(f"{name} on rank {rank}", of_rank, expected)
+            if self.graph.exact and len({of_rank.tobytes() for of_rank in found[name]}) > 1:
                 raise self.wrong("ranks differ", f"{self.where}: {name} has other bits on some ranks")
+
+
+def _same(values, others):
+    return all(one.shape == other.shape and one.tobytes() == other.tobytes() for one, other in zip(values, others))
 
 
 def _first(values):

@@ -4,6 +4,7 @@ Lengths are chosen so that much fits by chance, also what should not: axes have 
 """
 
 import dataclasses
+import inspect
 import warnings
 
 import graph_words
@@ -13,10 +14,13 @@ from graph_values import Computed
 from graph_words import L
 from graphs import Graph, Input, Line, Step
 
+import synkhronos as synk
+
 ROWS = (4, 5, 6, 7, 3)
 FLOATS, INTEGERS = ("float32", "float64"), ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES = ("bool", *INTEGERS, "float16", *FLOATS)
 #: Of a value of a graph: elements, axes, and nodes that it takes.
+HAS_ROWS = "rows" in inspect.signature(synk.function).parameters
 MAX_SIZE, MAX_NDIM, MAX_NODES = 500, 4, 250
 
 
@@ -194,15 +198,17 @@ class Growth:
         inputs, lines, updates = list(self.inputs), list(self.lines), []
         for _ in range(random.randint(4) if exact and late else 0):
             self._update(self.choice(late), inputs, lines, updates, initial)
+        rows = self.n_rows if HAS_ROWS and self.chance(20) else None
         graph = Graph(
             tuple(inputs),
             tuple(lines),
             outputs,
             tuple(updates),
             initial,
-            self._steps(inputs, initial, exact),
+            self._steps(inputs, initial, exact, [self.n_rows] if rows else [self.n_rows, self.n_rows, 1, 2, 3, 8, 9]),
             n=int(self.choice([1, 2, 2, 2, 3, 3])),
             exact=bool(exact),
+            rows=rows,
             optimizer=self.choice(["fast_compile"] * 4 + ["fast_run"] * 5 + [None]),
         ).pruned()
         return dataclasses.replace(graph, root=int(random.randint(graph.n)))
@@ -250,7 +256,7 @@ class Growth:
             name = lines[-1].name
         updates.append((target.name, name))
 
-    def _steps(self, inputs, initial, exact):
+    def _steps(self, inputs, initial, exact, numbers):
         divided = [one for one in inputs if one.axis is not None]
         whole = {one.name: self.data[one.name] for one in inputs if one.name.startswith("p")}
 
@@ -259,7 +265,7 @@ class Growth:
 
         steps = [Step("call", {**{one.name: self.data[one.name] for one in divided}, **whole})]
         for _ in range(self.random.randint(1, 4)):
-            kind, n_rows = self.random.randint(100), int(self.choice([self.n_rows, self.n_rows, 1, 2, 3, 8, 9]))
+            kind, n_rows = self.random.randint(100), int(self.choice(numbers))
             if kind < 25:
                 steps.append(Step("call", data(n_rows)))
             elif kind < 40:
@@ -284,7 +290,8 @@ class Growth:
 
     def _batch(self, n, length):
         if self.chance(40):
-            return slice(int(self.random.randint(2)), n + 1)
+            start = int(self.random.randint(2))
+            return slice(start, start + n)
         return [int(i) for i in self.random.permutation(length)[:n]]
 
 
