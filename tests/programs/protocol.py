@@ -7,7 +7,7 @@ from collections import deque
 
 import numpy as np
 from recipes import RANDOM, SHARED
-from steps import Draw, Put
+from steps import Draw
 from truth import Expected, Model, NoAnswer, Refused
 from worlds import over_hosts
 
@@ -85,7 +85,7 @@ class Program:
                 raise Wrong(f"{self!r}\nwas not refused: {refused}")
             self._compare("result", actual, results)
             self._returned.append((len(self.steps), actual, copy.deepcopy(actual)))
-            self.model.note(after, by_master=isinstance(step, Put) or getattr(step, "how", "") == "as_theano")
+            self.model.note(after, step.is_by_master, step.is_common)
         self._compare_values(after)
         for step, value, copied in self._returned:  # what a program holds is its own
             if not _same(value, copied):

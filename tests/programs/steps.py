@@ -48,6 +48,14 @@ class Call:
     options: dict = field(default_factory=dict)
     how: str = "call"
 
+    @property
+    def is_by_master(self):
+        return self.how == "as_theano"
+
+    @property
+    def is_common(self):
+        return BY_NAME[self.recipe].exact
+
     def __repr__(self):
         return f"{self.how}[{self.recipe!r}]({text(**self.given, **self.options)})"
 
@@ -103,6 +111,11 @@ class Collective:
     arguments: list
     options: dict = field(default_factory=dict)
     alone: bool = False  # whether one variable is given alone, not in a list
+    is_by_master = False
+
+    @property
+    def is_common(self):
+        return self.name == "broadcast" or self.name == "all_reduce" and set(self.options) <= {"op", "into"}
 
     def __repr__(self):
         return f"{self.name}({text(*self.arguments, **self.options)})"
@@ -156,6 +169,7 @@ class Put:
     name: str
     value: Given
     way: str = "set_value"
+    is_by_master, is_common = True, False
 
     def __repr__(self):
         return f"{self.name}.set_value({self.value!r})" + f"  # by way of {self.way!r}" * (self.way != "set_value")
@@ -172,6 +186,7 @@ class Wait:
     """Wait for one of the collectives that were started."""
 
     i: int
+    is_by_master, is_common = False, False
 
     def __repr__(self):
         return f"started[{self.i}].wait()"
@@ -186,6 +201,8 @@ class Wait:
 @dataclass
 class Distribute:
     """Send all functions at once."""
+
+    is_by_master, is_common = False, False
 
     def __repr__(self):
         return "distribute()"

@@ -148,6 +148,7 @@ class Model:
         self.started = []  # collectives, as (names, what their targets will hold)
         # The variables that were the same on all ranks until the program gave the master's a value, by whatever means.
         self.put_by_program = set()
+        self.own = set()  # those that ranks were given as their own, though they may be the same
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -418,13 +419,15 @@ class Model:
             size = max(size, largest**2 * max(array.size for array in arrays))
         return size * len(slices)
 
-    def note(self, after, by_master):
-        """Note which variables a step has changed, and whether it did so on the master alone."""
+    def note(self, after, by_master, is_common):
+        """Note what a step has changed: on the master alone, for all ranks in common, or for each as its own."""
         for name in after:
-            if by_master and not self.differing([name]):
-                self.put_by_program.add(name)
-            elif not by_master:
-                self.put_by_program.discard(name)
+            if by_master:
+                if name not in self.own and not self.differing([name]):
+                    self.put_by_program.add(name)
+                continue
+            self.put_by_program.discard(name)
+            (self.own.discard if is_common else self.own.add)(name)
 
     def as_theano(self, recipe, given):
         """The master alone, as plain Theano."""
