@@ -1181,7 +1181,7 @@ RECIPES += [
             plain(lambda v, s: v.max(s, 0), "max"),
             plain(lambda v, n: v.min(n, 0), "min"),
             plain(lambda v, d: v.max(d), "max"),
-            plain(lambda v, f: f * 2, "gather"),
+            plain(lambda v, f: f * f, "gather"),
             plain(lambda v, r: v.sum_as(r, "int32"), "sum"),
             plain(lambda v, g: v.sum_as(g, "uint16"), "sum"),
             plain(lambda v, s: v.prod_as(s, "int8"), "prod"),
