@@ -398,7 +398,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         if not (piece.engine == "numpy" or importlib.util.find_spec(piece.engine)):
             parser.error(f"{LABELS[piece.engine]} is not installed here")
         os.environ.update({key: value for key, value in environment_of(piece).items() if key not in os.environ})
-        import synkhronos as synk
+        from synkhronos.program.program import PROGRAM
 
         try:
             if given.repeat:
@@ -410,7 +410,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             print(wrong)
             return 1
         finally:
-            synk.close()
+            PROGRAM.close()  # (synk.close() would miss the collectives that a program has not waited for)
         if given.piece:
             return 0
     elif play_all(chosen, given):

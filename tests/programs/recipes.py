@@ -1204,7 +1204,10 @@ RECIPES += [
     Recipe(
         "exact sums of other types",
         "y z",
-        [plain(lambda v, y: v.sum_as(y, "int64"), "sum"), plain(lambda v, z: v.sum_in(z, "float64"), "sum")],
+        [
+            plain(lambda v, y: v.cast(v.sum_as(y, "int64"), "float64"), "avg"),
+            plain(lambda v, z: v.sum_in(z, "float64"), "sum"),
+        ],
         updates=[
             Update("count", lambda v, y: v.sum_as(y * 2, "int64")),
             Update("scale", lambda v, z: v.cast(v.sum_as(z, "int32"), "float64")),
