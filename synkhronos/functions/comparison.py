@@ -20,6 +20,7 @@ import numpy as np
 from ..reductions import ReduceOp
 from ..replication.replicator import replicator_of
 from ..runtime.failures import add_note
+from ..runtime.registry import Origin
 from ..runtime.session import Session
 from ..sharding import Placement
 from . import reasons
@@ -214,7 +215,7 @@ def _between_ranks(session: Session, variables: Sequence[Variable], before: Any,
             deviates = deviation(part, parts[session.root], eps)
             if deviates is not None:
                 entry = session.context.shareds[each.number]
-                reason = reasons.of_ranks(each.short, entry.cell[0] is not entry.known, part.ndim > 0)
+                reason = reasons.of_ranks(each.short, entry.origin is Origin.PROGRAM, part.ndim > 0)
                 where = f"on rank {rank} before the call"
                 differences.append(_difference(each.label, where, deviates, "on the master", reason))
                 break

@@ -13,12 +13,14 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from .. import engines
+from ..engines.observer import note_read, note_written
 from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import replicator_of
 from ..runtime.command import Command
-from ..runtime.registry import SharedEntry
+from ..runtime.news import News
+from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
 from ..shared_data import Data
@@ -27,17 +29,18 @@ from . import signature
 from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
-from .changes import entries_of, note_changed, tell, watched
+from .changes import changed, entries_of, give, tell, watched, were_given
 from .checks import FirstCalls
 from .chunks import Results, run_in_chunks
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
-from .held import give, put_back
+from .held import put_back
+from .own_updates import own_updates
 from .parted import note_parted, refuse_parted
 from .plan import Plans
 from .planning import Planner
 from .serial import Given
-from .steps import OnStep, RunSteps, Steps
+from .steps import RunSteps, Steps
 from .table import Table, table_of
 from .upkeep import FreeFunction, Profile
 from .variants import Variants
@@ -56,7 +59,7 @@ class Function:
     An input that goes whole to all ranks may keep its value between calls, ``In(s, value=0., update=s + x)``. Each rank
     keeps its own, in a shared variable that is among those of `get_shared`; without a value in a call it goes on from
     there. What the program puts there on the master, ``f[s] = value``, all ranks have from the next call on; in a
-    random state that is put there they begin far apart. What it writes into the array, ``f[s][0] = 1``, cannot be seen.
+    random state that is put there they begin far apart. What it writes into the array, ``f[s][0] = 1``, counts as well.
 
     Attributes
     ----------
@@ -219,10 +222,7 @@ class Function:
         """
         # An output that is the value of before an update comes in that value's own memory, which is used again here.
         held = [self.engine.get(shared) for shared in self._shareds]
-        try:
-            results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
-        finally:
-            note_changed(self.program.session, self.engine, self.engine.updated_in(self._variants.snapshot))
+        results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
         return _apart(results, [value for value in held if isinstance(value, np.ndarray)])
 
     def build_inputs(
@@ -291,16 +291,19 @@ class Function:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_compiled" not in vars(self):  # (not yet there while pickle looks for its methods)
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        if name in ("value", "container", "input_storage"):  # through which the program can read and write any of them
+            for shared in self._shareds:
+                note_read(self.engine.storage(shared))
         # Programs that show objects look for private names: an exact function need not be compiled for these.
         return getattr(self._compiled if name.startswith("_") else self.compiled, name)
 
     def __getitem__(self, item: Any) -> Any:
+        note_read(self.compiled.container[item].storage)  # (the function's own containers report nothing)
         return self.compiled[item]
 
     def __setitem__(self, item: Any, value: Any) -> None:
-        self.compiled[item] = value  # other ranks are given it with the next call: `_run`
-        if self._plans is not None:
-            self._plans.changed(self.compiled[item])  # it may be the same array: f[item] += 1
+        self.compiled[item] = value
+        note_written(self.compiled.container[item].storage)  # other ranks are given it with the next call
 
     def __contains__(self, item: Any) -> bool:
         return bool(item in self.compiled)
@@ -731,23 +734,28 @@ class Function:
             if self.program.check and self._first_calls.left:
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
-            steps = steps._replace(asks=on_step is not None)
-            reports = None if on_step is None else self._reports(on_step, subset, plans)
+            steps = steps._replace(asks=on_step is not None, is_exact=bool(self.exact))
+            has_ended = False
+
+            def report(i: int, outputs: List[Any]) -> bool:
+                nonlocal has_ended
+                answer = on_step(i, self._form.wrap(list(outputs), subset))
+                has_ended = isinstance(answer, (bool, np.bool_)) and not answer
+                # What it has changed all ranks are given with the next command.
+                return not has_ended and not (self.exact and any(entry.may_have_changed() for entry in plans.given))
 
             def run(some: Steps) -> Results:
-                command = RunSteps(some.plans[0].name, some, reports)
+                command = RunSteps(some.plans[0].name, some, None if on_step is None else report)
                 results = self._run(session, command, timeout, self._variants.updated_in_graph(False))
-                return Results(results[0], results[1], results[2], command.has_ended)
+                return Results(results[0], results[1], results[2], has_ended)
 
-            if session.healing is None:
-                outputs, rows, n_made, _ = run(steps)
-            else:
-                outputs, rows, n_made, _ = run_in_chunks(steps, session.pools.attach(steps.table), run)
+            table = session.pools.attach(steps.table)
+            outputs, rows, n_made, _ = run_in_chunks(steps, table, run, session.healing is not None)
             if any(plan.division.skips for plan in steps.plans):
                 note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
-            if not plans.are_known():  # `on_step` has changed something on the master alone
-                tell(self, session, plans.watched)
+            if on_step is not None and not self.exact:  # it may have changed something on the master alone
+                give(session, self._to_be_given(session, plans), plans.dense, in_command=False)
         return self._form.wrap(outputs, subset)
 
     def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
@@ -758,7 +766,9 @@ class Function:
         session = self.program.current()
         with session.lock:
             session.check()
-            give(self._plans_in(session).states, session)
+            plans = self._plans_in(session)
+            if not plans.are_known() or not plans.are_common():
+                give(session, self._to_be_given(session, plans), plans.dense, in_command=False)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             self._planner.division(session, n_rows, options["batch_s"], options["num_slices"])  # which may refuse it
             subject = Subject(
@@ -839,13 +849,34 @@ class Function:
         plans = self._plans
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
-            entries = watched(session, self.engine, self._shareds)
-            streams = entries_of(session, self.engine, self.common_streams)
-            states = [*entries_of(session, self.engine, self.engine.states(self._compiled)), *streams]
-            plans = self._plans = Plans(session, entries, [*self._common(entries), *streams], states)
+            plans = self._plans = self._new_plans(session)
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()
         return plans
+
+    def _new_plans(self, session: Session) -> Plans:
+        engine, snapshot, sliceable = self.engine, self._variants.snapshot, self._variants.sliceable
+        streams = self.common_streams
+        given = [*engine.states(self._compiled), *streams]
+        common: List[Any] = list(streams)
+        if self.exact:
+            rows = [engine.identity(shared) for shared in sliceable]
+            common += [each for each in self._shareds if not engine.is_random(each)]
+            common = [each for each in common if engine.identity(each) not in rows]
+            given = [*common, *given, *self.own_streams]
+        entries: Any = partial(entries_of, session, engine)
+        own = [] if self.exact or session.size == 1 else self._updated_by_rows()
+        dense = watched(session, engine, self._shareds)
+        return Plans(session, dense, *map(entries, (common, given, engine.updated_in(snapshot), own)))
+
+    def _updated_by_rows(self) -> List[Any]:
+        """Return the shared variables whose new values may differ between ranks that have the same old ones."""
+        variants, updated = self._variants, self.engine.updated_in(self._variants.snapshot)
+        placements = self.engine.placed(variants.snapshot, variants.placements) if updated else []
+        if placements is None:
+            return [each for each in updated if not self.engine.is_random(each)]
+        own = own_updates(self.engine, variants.snapshot, placements, self._updates, variants.sliceable)
+        return [one.shared for one in own]
 
     def _tell_if_nothing_is_divided(self) -> None:
         """Say, once, that every rank does the same work, if it does although there are inputs to divide."""
@@ -859,35 +890,43 @@ class Function:
                 self.name or "without a name",
             )
 
-    def _common(self, entries: Sequence[SharedEntry]) -> List[SharedEntry]:
-        """Return the variables of an exact function that must be the same on all ranks: not those with rows."""
-        cells = [self.engine.storage(shared) for shared in self._variants.sliceable]
-        return [entry for entry in entries if self.exact and not any(entry.cell is cell for cell in cells)]
+    def _look(self, session: Session, plans: Plans) -> Sequence[News]:
+        """Have all ranks know what the program has changed on the master, or say that they do not.
+
+        Returns
+        -------
+        sequence of News
+            What is to travel with the next command.
+
+        Raises
+        ------
+        ArgumentValueError
+            If the function is exact, and ranks have different values of a variable.
+        """
+        return give(session, self._to_be_given(session, plans), plans.dense)
+
+    def _to_be_given(self, session: Session, plans: Plans) -> List[SharedEntry]:
+        """Return the variables of which all ranks are to be given the master's value."""
+        found = changed(session, plans.all)
+        refuse_parted(self, session, plans.common)
+        alone = [entry for entry in found if entry not in plans.given]
+        if alone:
+            tell(self, session, alone)
+        return [entry for entry in plans.given if entry.origin is Origin.PROGRAM]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
-        """Have every rank run a command that calls the function; tell first what the master alone has changed."""
+        """Have every rank run a command that calls the function, with what the program has changed before."""
         plans: Any = self._plans
-        if plans.may_be_parted():
-            refuse_parted(self, session, plans.common)
-        if not plans.are_known():
-            give(plans.states, session)
-            tell(self, session, plans.watched)
+        news = () if plans.are_known() and plans.are_common() else self._look(session, plans)
         if command.has_steps:
             plans.release()
         try:
-            return session.run(command, timeout, updates)
+            result = session.run(command, timeout, updates, news)
         finally:
             plans.note()
-
-    def _reports(self, on_step: Any, subset: Any, plans: Plans) -> OnStep:
-        """Return what calls ``on_step`` with outputs in the form of a call, and returns whether to go on."""
-
-        def report(i: int, outputs: List[Any]) -> bool:
-            with plans.look():
-                answer = on_step(i, self._form.wrap(list(outputs), subset))
-            return not isinstance(answer, (bool, np.bool_)) or bool(answer)
-
-        return report
+        if news:
+            were_given(session, news)
+        return result
 
     def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
         """Return one value per input, as a call is given them."""

@@ -12,6 +12,7 @@ from typing import Any, Dict, Hashable, Iterable, List, Mapping, Optional, Seque
 import cloudpickle
 import numpy as np
 
+from ..engines.observer import observe
 from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM
 from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
@@ -279,13 +280,17 @@ class Replicator(Replicas):
     ) -> Tuple[SharedEntry, Any]:
         sent, engine = self._sent[item.number], item.engine
         variable = sent.variable
+        base = None if item.storage_of is None else held[item.storage_of].reference()
+        entry = SharedEntry(item.number, engine, sent.reference, engine.storage(variable), item.on_device, base)
+        if base is None:
+            entry.lent()  # by `shared(value, borrow=True)`, say; that is forgotten if the program no longer holds it
+            entry.has_changed(self.session.pool)
+            observe(entry.cell, entry)
         value = None if item.value is None else engine.get(variable)
         if item.value is not None and engine.is_random(variable):
             value = pickle.loads(item.value)  # it may have been seeded
         if item.begins is not None:
             value = jumped_from(item.begins, engine, variable, value, rank, size)
-        base = None if item.storage_of is None else held[item.storage_of].reference()
-        entry = SharedEntry(item.number, engine, sent.reference, engine.storage(variable), item.on_device, base)
         return entry, value
 
     def value(self, number: int) -> Any:

@@ -329,6 +329,10 @@ class Transport(ABC):
     def swap_in(self, key: Key, result: Any) -> None:
         """Make a result the current array of its key; for `RankContext.commit_values`. Local."""
 
+    def keeps(self, key: Key, array: Any) -> bool:
+        """Return whether an array is the current one of its key, to which the transport then refers. Local."""
+        return False
+
     @abstractmethod
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         """Give back the memory that is kept for the keys that begin so. Local."""

@@ -161,6 +161,9 @@ class SharedMemoryTransport(Transport):
         slot = self._slots.get(key)
         return None if slot is None or slot.current is None else slot.current.array
 
+    def keeps(self, key: Key, array: Any) -> bool:
+        return self.current(key) is array
+
     def take_over(self, key: Key, array: np.ndarray[Any, Any]) -> None:
         """Make an array in this rank's pool the current one of a key. Local."""
         slot = self._slots[key] = Slot()

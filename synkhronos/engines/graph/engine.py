@@ -21,6 +21,7 @@ from . import exact, states, table
 from . import snapshot as snapshots
 from .dependence import survey
 from .library import Library
+from .observed import Patched
 from .snapshot import Snapshot
 
 
@@ -49,6 +50,7 @@ class GraphEngine(Engine):
     def __init__(self) -> None:
         #: By a function's maker, what `_find_own` returns, which never changes; it goes with the function.
         self._is_own: WeakKeyDictionary[Any, List[bool]] = WeakKeyDictionary()
+        self._patched = Patched(self.library)
 
     # -- recognising ---------------------------------------------------------------------------------------------
 
@@ -236,10 +238,11 @@ class GraphEngine(Engine):
             # The library's C code would write out of bounds.
             raise ArgumentValueError("output_subset", f"indices from 0 to {len(outputs) - 1}", str(subset))
         chosen = range(len(outputs)) if subset is None else subset
-        result = self.results(compiled, args) if subset is None else self.some_results(compiled, args, subset)
         is_own = self._is_own.get(compiled.maker)
         if is_own is None:
             is_own = self._is_own[compiled.maker] = self._find_own(compiled)
+            self._patched.leave_out(compiled)
+        result = self.results(compiled, args) if subset is None else self.some_results(compiled, args, subset)
         return [
             value if is_own[index] and type(value) is np.ndarray else self._own(compiled, index, value, is_own[index])
             for index, value in zip(chosen, result)
@@ -247,7 +250,7 @@ class GraphEngine(Engine):
 
     def results(self, compiled: Any, args: Sequence[Any]) -> List[Any]:
         """Return the outputs of a call as a flat list."""
-        result = compiled(*args)
+        result = self._patched.call(compiled, *args)
         if result is None:
             return []
         keys = self.output_keys(compiled)

@@ -140,8 +140,8 @@ class TheanoEngine(GraphEngine):
             return super().some_results(compiled, args, subset)
         keys = self.output_keys(compiled)
         if keys is None:
-            return compiled(*args, output_subset=subset) or []
-        by_key = compiled(*args, output_subset=[keys[index] for index in subset])
+            return self._patched.call(compiled, *args, output_subset=subset) or []
+        by_key = self._patched.call(compiled, *args, output_subset=[keys[index] for index in subset])
         return [by_key[keys[index]] for index in subset]
 
     def on_ranks(self, compiled: Any) -> Any:
