@@ -60,7 +60,7 @@ CASES = [
     Case("any", "Partial(max) Shard(0)", lambda p: [T.any(x > 0.5, axis=axis) for x in [p.rows(p.f)] for axis in (0, 1)]),
     Case("all", "Partial(min) Shard(0)", lambda p: [T.all(x > 0.5, axis=axis) for x in [p.rows(p.f)] for axis in (0, 1)]),
     Case("bits that are set", "Unknown Shard(0)", lambda p: [_bits(x, axis) for x in [p.rows(p.f, dtype="int64", high=9)] for axis in (0, 1)]),
-    Case("sums and products that are bool", "Unknown Unknown Shard(0)", lambda p: [T.sum(x, axis=0, dtype="bool") for x in [p.rows(p.f) > 0]] + [T.prod(p.rows(p.f) > 0, axis=0, dtype="bool"), T.sum(p.rows(p.f) > 0, axis=1, dtype="bool")]),
+    Case("sums and products that are bool", "Partial(max) Partial(min) Shard(0)", lambda p: [T.sum(x, axis=0, dtype="bool") for x in [p.rows(p.f) > 0]] + [T.prod(p.rows(p.f) > 0, axis=0, dtype="bool"), T.sum(p.rows(p.f) > 0, axis=1, dtype="bool")]),
     Case("any of any", "Partial(max)", lambda p: T.any(T.any(p.rows(p.f) > 0.5, axis=0))),
     Case("max of a max", "Unknown", lambda p: T.max(p.rows(p.f).max(0)), R, empty=False, pytensor=("Partial(max)", "Partial(max)")),
     Case("a negative max", "Partial(min)", lambda p: -p.rows(p.f).max(0), empty=False),
