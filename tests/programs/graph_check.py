@@ -11,7 +11,7 @@ import graph_words
 import numpy as np
 from graph_growth import Growth
 from graph_tally import reason_of
-from graph_values import RUNS, Expected, Recipe
+from graph_values import ERRORS, Expected, Recipe
 from graph_words import L, mode_of
 from recipe_library import Peek
 from worlds import LINKER, over_hosts
@@ -145,7 +145,7 @@ class _Check:
             [names[one.name] for one in (*inputs, *shared)],
             [names[name] for name in (*graph.outputs, *(new for _, new in graph.updates))],
         )
-        states = [{one.name: graph.initial[one.name] for one in shared} for _ in range(RUNS + 1)]
+        states = [{one.name: graph.initial[one.name] for one in shared} for _ in range(1 + len(ERRORS))]
         for number, step in enumerate(graph.steps):
             self.where = f"step {number + 1} ({step.how}{step.options or ''})"
             if step.how == "set_value":
@@ -306,7 +306,7 @@ class _Check:
             given = [selected[one.name] for one in self.graph.arguments]
             try:
                 values = serial(*given)
-                computed = [self._computed(plain, given, state, seed) for seed, state in enumerate(states)]
+                computed = [self._computed(plain, given, state, k) for k, state in enumerate(states)]
             except Exception as error:
                 return found, error
             found.append([Expected(value, *_first(of_runs)) for value, of_runs in zip(values, zip(*computed))])
@@ -340,11 +340,11 @@ class _Check:
                     return False
         return True
 
-    def _computed(self, plain, given, state, seed):
+    def _computed(self, plain, given, state, number):
         """Compute the graph node by node, with roundings of its own but for the first; return its outputs."""
         shared = [one.name for one in self.graph.inputs if one.is_shared]
-        random = np.random.RandomState(seed) if seed else None
-        values = plain([*given, *[state[name] for name in shared]], random)
+        errors = ERRORS[number - 1]() if number else None
+        values = plain([*given, *[state[name] for name in shared]], errors)
         n = len(self.graph.outputs)
         state.update({target: value for (target, _), value in zip(self.graph.updates, values[n:])})
         return values[:n]
@@ -403,9 +403,8 @@ def check(graph, launcher="threads", linker=LINKER):
         gc.collect(0)
 
 
-def grown(seed):
-    """Return the graph of a seed, or None if nothing has grown."""
+def grown(seed, **options):
+    """Return the graph of a seed, or None if nothing has grown; options are those of `Growth`."""
     number = int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], "little")
-    growth = Growth(np.random.RandomState(number))
-    graph = growth.graph()
+    graph = Growth(np.random.RandomState(number), **options).graph()
     return graph if graph.outputs or graph.updates else None

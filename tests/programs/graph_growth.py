@@ -53,11 +53,18 @@ class Growth:
 
     Parameters
     ----------
-    seed : hashable
-        Of all choices.
+    random : RandomState
+        Makes all choices.
+    operations : list, optional
+        What it grows by: some of `OPERATIONS`.
+    n_operations : int
+        How often it tries to.
+    styles : list of str, optional
+        How values of inputs are drawn.
     """
 
-    def __init__(self, random, n_operations=14):
+    def __init__(self, random, operations=None, n_operations=14, styles=None):
+        self.operations, self.styles = operations or OPERATIONS, styles
         self.random, self.n_rows = random, int(random.choice(ROWS))
         self.inputs, self.lines, self.shapes = [], [], {}
         self.namespace = dict(vars(graph_words))
@@ -86,7 +93,7 @@ class Growth:
 
         def add(letter, dtype, shape, axis=None):
             kind = "f" if dtype[0] in "fc" else "i"
-            one = Input(f"{letter}{len(inputs)}", dtype, len(shape), axis, self.choice(style[kind]))
+            one = Input(f"{letter}{len(inputs)}", dtype, len(shape), axis, self.choice(self.styles or style[kind]))
             inputs.append(one)
             self.shapes[one.name] = shape
 
@@ -165,7 +172,7 @@ class Growth:
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"), L.compiled_quickly():
                 warnings.simplefilter("ignore")
-                operation = self.choice(OPERATIONS)
+                operation = self.choice(self.operations)
                 line = Line(name, operation(self))
                 new = eval(line.text, self.namespace)
                 if not hasattr(new, "owner") or new.owner is None or new.ndim > MAX_NDIM:
@@ -366,7 +373,8 @@ def reduction(g):
     if g.chance(25):
         options.append("keepdims=True")
     if op in ("sum", "prod", "mean") and g.chance(25):
-        options.append(f"dtype={g.choice(DTYPES + FLOATS)!r}")
+        # (not bool: of the sum of one, Theano's optimizer makes a sum of numbers)
+        options.append(f"dtype={g.choice(DTYPES[1:] + FLOATS)!r}")
     if op in ("sum", "prod", "mean") and g.chance(12):
         options.append(f"acc_dtype={g.choice(DTYPES + FLOATS)!r}")
     return f"T.{op}({x}, {', '.join(options)})"
@@ -428,7 +436,7 @@ def product(g):
 
 def batched(g):
     x, y = g.one(3), g.one([2, 3])
-    return f"T.batched_dot({x}, {y})"
+    return f"T.batched_dot({x}, {y})" if g.chance(40) else f"T.batched_dot({x}, {x}.dimshuffle(0, 2, 1))"
 
 
 def axes_mixed(g):

@@ -6,12 +6,22 @@ rounding can do to them, however the graph cancels or amplifies.
 """
 
 import warnings
+from functools import partial
 
 import numpy as np
 from graph_words import L
 
-#: Relative errors of an operation, in units of the last place; how many times the program is computed with them.
-ULPS, RUNS = 2.0, 3
+#: Relative errors of an operation, in units of the last place.
+ULPS = 2.0
+
+#: The errors of each time that the program is computed with them: all upwards, all downwards, or by chance. (A number that is
+#: whole but for rounding is truncated to another one by the first or by the second.)
+ERRORS = (
+    lambda: np.ones,
+    lambda: lambda shape: -np.ones(shape),
+    lambda: partial(np.random.RandomState(3).uniform, -1, 1),
+    lambda: partial(np.random.RandomState(4).uniform, -1, 1),
+)
 
 #: How much more than the largest difference among those runs is still rounding.
 FACTOR = 32.0
@@ -159,18 +169,18 @@ class Recipe:
             self._thunks = [thunk_of(node) for node in self.nodes]
         self._kinds = [_rounds(node) for node in self.nodes]
 
-    def __call__(self, inputs, random=None):
-        """Return the outputs; with a random generator, with other roundings."""
+    def __call__(self, inputs, errors=None):
+        """Return the outputs; with errors, one of `ERRORS`, with other roundings."""
         values = dict(zip(self.inputs, inputs))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             for node, thunk, (of_inputs, of_outputs) in zip(self.nodes, self._thunks, self._kinds):
                 given = [values[one] if one in values else one.data for one in node.inputs]
-                if random is not None and of_inputs:
-                    given = [_rounded(one, random) for one in given]
+                if errors is not None and of_inputs:
+                    given = [_rounded(one, errors) for one in given]
                 results = thunk(given)
-                if random is not None and of_outputs:
-                    results = [_rounded(one, random) for one in results]
+                if errors is not None and of_outputs:
+                    results = [_rounded(one, errors) for one in results]
                 values.update(zip(node.outputs, results))
         return [values[one] if one in values else one.data for one in self.outputs]
 
@@ -191,13 +201,13 @@ def _rounds(node):
     return True, True
 
 
-def _rounded(value, random):
+def _rounded(value, errors):
     """Return a value with errors of some units in the last place."""
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "fc":
         return value
     wide = value.astype("float64") if value.dtype.kind == "f" else value
-    errors = random.uniform(-1, 1, np.shape(value)) * (ULPS * np.finfo(value.dtype).eps)
-    return np.asarray(wide * (1 + errors)).astype(value.dtype)
+    factors = 1 + errors(np.shape(value)) * (ULPS * np.finfo(value.dtype).eps)
+    return np.asarray(wide * factors).astype(value.dtype)
 
 
 class Expected:

@@ -198,7 +198,7 @@ def concerns(bug, recipe):
     """Return whether a function is of the kind that a bug is about."""
     if bug in bugs.INSIDE:
         return recipe.collectives
-    if bug in bugs.EXACT:
+    if bug in bugs.EXACT + bugs.OF_THE_PROGRAM:
         return recipe.exact
     is_plain = not all(output.given for output in recipe.outputs)
     return is_plain if bug in bugs.WITHOUT_OPS else not (is_plain or recipe.exact)
