@@ -269,10 +269,12 @@ class Draw:
             return self.steps(model)
         if kind < 64:
             return self.as_theano()
-        if kind < 69:
-            name = self.random.choice(list(FIXED) + list(DATA))
-            return Put(name, self.given(name, self.rows(), ["array"]), self.random.choice(WAYS))
         if kind < 70:
+            names = BY_NAME[self._last].shareds if self._last is not None and self.chance(60) else ()
+            names = [name for name in names if name in FIXED or name in DATA]
+            name = self.random.choice(names or list(FIXED) + list(DATA))
+            return Put(name, self.given(name, self.rows(), ["array"]), self.random.choice(WAYS))
+        if kind < 71:
             return Distribute()
         if model.started and self.chance(30):
             return Wait(self.random.randrange(len(model.started)))
