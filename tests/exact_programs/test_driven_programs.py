@@ -49,10 +49,12 @@ def differences(program, function):
 
 def parameters(programs):
     """Return programs as parameters of a test; those with a fault are to fail."""
+    found = []
     for program in programs:
         reason = FAULTS.get(program.__name__)
         marks = [] if reason is None else pytest.mark.xfail(reason=reason, strict=True)
-        yield pytest.param(program, id=program.__name__, marks=marks)
+        found.append(pytest.param(program, id=program.__name__, marks=marks))
+    return found
 
 
 @pytest.mark.parametrize("program", parameters(driven.PROGRAMS))

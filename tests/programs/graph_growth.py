@@ -32,9 +32,7 @@ def drawn(style, dtype, shape, random):
     if kind in "iu":
         low, high = {"positions": (0, 2), "large": (np.iinfo(dtype).max // 3, np.iinfo(dtype).max)}.get(style, (-4, 5))
         low = max(low, 0) if kind == "u" else low
-        return np.asarray(low + np.floor(np.asarray(random.rand(*shape)) * float(high - low)).astype("int64")).astype(
-            dtype
-        )
+        return np.asarray(random.randint(low, high, shape, dtype))
     if style == "tied":
         found = random.randint(-2, 3, shape) / 2.0
     else:

@@ -95,7 +95,7 @@ WHERE = {
 }
 
 
-def found_by_a_value(bug, graphs=60):
+def found_by_a_value(bug, graphs=200):
     """Check graphs until a value is wrong; return the graph, made small."""
     operations, styles = WHERE.get(bug, (None, None))
     for seed in range(graphs):
