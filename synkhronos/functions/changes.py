@@ -163,8 +163,8 @@ def tell(function: Any, session: Session, news: Sequence[SharedEntry]) -> None:
         lines.append(shared.name or place)
     if names:
         logger.warning(
-            "function %s: %s %s changed on the master alone since the last command, by set_value or as_theano, so the "
-            "other ranks go on with the old value%s: synk.broadcast(%s) gives them the new one%s",
+            "function %s: %s %s changed on the master alone since the last command, so the other ranks go on with the "
+            "old value%s: synk.broadcast(%s) gives them the new one%s, and exact=True does so by itself",
             function.name or "without a name",
             ", ".join(names),
             *("was", "", lines[0], "") if len(names) == 1 else ("were", "s", f"[{', '.join(lines)}]", "s"),

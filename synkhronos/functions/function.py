@@ -732,6 +732,7 @@ class Function:
             session.check()
             plans = self._plans_in(session)
             if self.program.check and self._first_calls.left:
+                give(session, self._to_be_given(session, plans), plans.dense, in_command=False)
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None, is_exact=bool(self.exact))

@@ -15,6 +15,7 @@ import numpy as np
 from ..engines.observer import observe
 from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM
+from ..runtime.borrowed import Borrowed
 from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
 from ..runtime.session import Session
 from .command import Distribute, FunctionItem, Place, Rejoin, SharedItem, jumped_from
@@ -283,8 +284,8 @@ class Replicator(Replicas):
         base = None if item.storage_of is None else held[item.storage_of].reference()
         entry = SharedEntry(item.number, engine, sent.reference, engine.storage(variable), item.on_device, base)
         if base is None:
-            entry.lent()  # by `shared(value, borrow=True)`, say; that is forgotten if the program no longer holds it
-            entry.has_changed(self.session.pool)
+            if Borrowed(entry.cell[0]).is_held(entry.cell, self.session.pool):  # by `shared(value, borrow=True)`, say
+                entry.lent()
             observe(entry.cell, entry)
         value = None if item.value is None else engine.get(variable)
         if item.value is not None and engine.is_random(variable):

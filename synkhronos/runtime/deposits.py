@@ -100,6 +100,9 @@ class Deposits:
         if not _is_dense(value):
             self._pickled[entry.number] = dump(value)
             return
+        if not value.flags.writeable:  # to which compiled code may write all the same
+            self._aside[entry.number] = None, value.copy("K")
+            return
         if before is None or copy.shape != value.shape or copy.dtype != value.dtype:
             copy = np.empty(value.shape, value.dtype)
         copy_into(copy, value)

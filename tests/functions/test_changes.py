@@ -1,6 +1,6 @@
 """What the program changes on the master alone is told each time; what the library changes never is.
 
-That is about functions that are not exact; what exact ones make of it is in test_values.py.
+That is about functions that are not exact; what exact ones make of it is in test_program_values.py.
 """
 
 import logging

@@ -13,6 +13,7 @@ import pytest
 from library import NAME, L, T
 
 import synkhronos as synk
+from synkhronos.program.program import PROGRAM
 
 pytestmark = getattr(pytest.mark, NAME)
 
@@ -504,3 +505,15 @@ def test_what_is_only_read_is_not_compared_for_ever(make_world):
     assert entry.borrowed is None and entry.known is entry.cell[0]
     w.set_value(np.zeros(3))
     assert f(np.ones(2)) == 2 and entry.borrowed is None
+
+
+def test_steps_of_a_program_that_is_checked(world, monkeypatch):
+    """The first steps are tried out as calls, and undone; what the program has set before is not."""
+    monkeypatch.setattr(PROGRAM, "check", True)
+    ours = Program(SIZES["vector"], synk.function, L.quick, exact=True, updates=updating_itself)
+    theirs = Program(SIZES["vector"], L.function, L.quick, updates=updating_itself)
+    ours.f(ROWS), theirs.f(ROWS)
+    for i in range(3):
+        set_value(ours, i + 3), set_value(theirs, i + 3)
+        found, expected = steps(ours.f, ROWS), steps(theirs.f, ROWS)
+        assert_equal(found, expected, world, [ours.w, ours.p], [theirs.w, theirs.p])
