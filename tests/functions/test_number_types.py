@@ -298,3 +298,24 @@ def test_slices_of_what_needs_the_whole_are_refused(threads):
         f(np.ones(7), num_slices=2)
     g = synk.function([x], x.sum(dtype="int64"), exact=True, **FAST)
     assert g(np.full(7, 0.6), num_slices=2) == 4
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["plain", "exact"])
+def test_positions_are_only_checked_where_they_may_be_negative(threads, exact):
+    m, labels = T.dmatrix("m"), L.variable("uint8", 1, "labels")
+    first = T.arange(m.shape[0]) * m.shape[1]
+    f = synk.function([m, labels], m.flatten()[first + labels], exact=exact, **FAST)
+    assert "Assert" not in str(L.io_toposort([], [one.variable for one in f._variants.snapshot.outputs]))
+    np.testing.assert_array_equal(f(np.arange(12.0).reshape(4, 3), np.array([2, 0, 1, 2], "uint8")), [2, 3, 7, 11])
+
+
+def test_products_over_rows_are_updates(world):
+    x, w, count = T.dmatrix("x"), L.shared(np.zeros(3), "w"), L.shared(np.int64(3), "count")
+    updates = [(w, w + x.prod(axis=0)), (count, count + T.cast(x.prod(), "int64"))]
+    f = synk.function([x], updates=updates, exact=True, **FAST)
+    data = np.random.RandomState(0).uniform(0.9, 2, (7, 3))
+    f(data)
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [data.prod(axis=0)] * world.n)
+    f(data, num_slices=2)
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [2 * data.prod(axis=0)] * world.n)
+    assert list(synk.gather(count, nd_up=1)) == [3 + 2 * int(data.prod())] * world.n

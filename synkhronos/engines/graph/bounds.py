@@ -75,8 +75,8 @@ def _of_node(lengths: Lengths, variable: Any, depth: int) -> Bounds:
         return info._replace(wraps=isinstance(scalar_op, classes.scalar.Mul) and not is_size)
     if isinstance(op, (classes.Shape, classes.Shape_i)):
         return Bounds(0, MAX_ELEMENTS)
-    if isinstance(op, classes.argmaxes) and variable is node.outputs[-1]:
-        return Bounds(0, MAX_ELEMENTS)
+    if isinstance(op, classes.argmaxes):  # and, with Theano, the extreme before its position
+        return Bounds(0, MAX_ELEMENTS) if variable is node.outputs[-1] else of(0)._replace(wraps=False)
     if isinstance(op, classes.ARange):
         start, _, step = map(lengths.constant, node.inputs)
         is_upwards = start is not None and start >= 0 and step is not None and step > 0
