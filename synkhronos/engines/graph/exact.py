@@ -108,6 +108,7 @@ class _Images:
     def __init__(self, library: Library, placements: Propagated) -> None:
         self.library, self.placements = library, placements
         self._is_part: Dict[Any, bool] = {}
+        self._wider: Dict[Any, Any] = {}
         self.builder = Builder(
             self.apply, self.all_reduce, self.whole_length, self.as_average, library.counted, library.checked
         )
@@ -119,7 +120,7 @@ class _Images:
 
     def before_rounding(self, variable: Any) -> Any:
         """Return the value that a part is rounded from, or the variable itself."""
-        wider = self.library.before_rounding(variable, self.is_part)
+        wider = self.library.before_rounding(variable, self.is_part, known=self._wider)
         if wider is None:
             return variable
         wider.name = wider.name or variable.name

@@ -11,7 +11,7 @@ Sums of float32 are such parts, too: they are accumulated in float64, and cast a
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 
@@ -31,6 +31,13 @@ class BeforeRounding:
 
     def __init__(self, classes: Classes) -> None:
         self.classes, self.affine = classes, Affine(classes)
+        #: Operations that take any type, and give it; others compute in the types that they were made for.
+        self._of_any_type = (
+            *(classes.Elemwise, classes.CAReduce, classes.DimShuffle, classes.Reshape, classes.SpecifyShape),
+            *(classes.Join, classes.MakeVector, classes.Alloc, classes.Subtensor, classes.AdvancedSubtensor),
+            *(classes.TensorFromScalar, classes.ScalarFromTensor, classes.DeepCopyOp),
+            *(*classes.rebroadcasts, *classes.rows_at),
+        )
 
     def accumulated(self, node: Any) -> Optional[Any]:
         """Return what a reduction of floats gives before it is cast to a narrower type; None if it is not."""
@@ -38,7 +45,13 @@ class BeforeRounding:
         is_rounded = dtype.kind in "fc" and acc.kind in "fc" and not np.can_cast(acc, dtype)
         return self._in_dtype(node, acc, node.inputs[0]) if is_rounded else None
 
-    def __call__(self, part: Any, is_part: Callable[[Any], bool], accumulated: bool = True) -> Optional[Any]:
+    def __call__(
+        self,
+        part: Any,
+        is_part: Callable[[Any], bool],
+        accumulated: bool = True,
+        known: Optional[Dict[Any, Any]] = None,
+    ) -> Optional[Any]:
         """Return the wider value of which a part is the rounding, in some type of floats; None if there is none.
 
         Parameters
@@ -48,13 +61,21 @@ class BeforeRounding:
             Return whether a variable is a part.
         accumulated : bool
             Whether that counts in which a reduction accumulates what it gives in the type of its input.
+        known : dict, optional
+            From parts to what was found of them; it goes on being used.
         """
+        known = {} if known is None else known
+        if part not in known:
+            known[part] = self._found(part, is_part, accumulated, known)
+        return known[part]
+
+    def _found(self, part: Any, is_part: Callable[[Any], bool], accumulated: bool, known: Dict[Any, Any]) -> Any:
         node = part.owner
-        if node is None or not is_part(part) or not _is_float(part):
+        if node is None or not isinstance(node.op, self._of_any_type) or not is_part(part) or not _is_float(part):
             return None
         classes, inputs = self.classes, list(node.inputs)
         for i in {i for group in self.affine(node) for i in group if is_part(inputs[i])}:
-            wider = self(inputs[i], is_part, accumulated)
+            wider = self(inputs[i], is_part, accumulated, known)
             inputs[i] = inputs[i] if wider is None else wider
         changed = any(new is not old for new, old in zip(inputs, node.inputs))
         if isinstance(node.op, classes.Elemwise) and isinstance(node.op.scalar_op, classes.scalar.Cast):
@@ -65,6 +86,8 @@ class BeforeRounding:
             if not (changed or accumulated or not np.can_cast(node.inputs[0].dtype, part.dtype)):
                 return None
             after = self._in_dtype(node, np.result_type(accumulator(node), inputs[0].dtype, np.float16), inputs[0])
+        elif changed and isinstance(node.op, classes.MakeVector):
+            after = classes.tensor.stack(inputs)
         elif changed:
             (after,) = node.clone_with_new_inputs(inputs, strict=False).outputs
         else:
