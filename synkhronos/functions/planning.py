@@ -281,8 +281,9 @@ class Planner:
         positions = range(len(self.output_ops)) if subset is None else subset
         ops = [self.output_ops[i] for i in positions]
         collectives, outputs = self.variants.collectives, self.engine.outputs(self.compiled)
+        late = collectives.cut.late if collectives is not None and collectives.cut is not None else ()  # computed once
         for i, op in zip(positions, ops):
-            if op.name is None and division.num_slices > 1:
+            if op.name is None and division.num_slices > 1 and i not in late:
                 raise ArgumentValueError(
                     "num_slices",
                     f"1, because {outputs[i].label} has op None, which takes one result",

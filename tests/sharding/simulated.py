@@ -350,7 +350,10 @@ class _Run:
 
 
 def _reduced(values, op):
-    return {"max": np.maximum, "min": np.minimum, "prod": np.multiply}.get(op, np.add).reduce(values)
+    values = np.asarray(values)  # (whole numbers wrap around in their own type)
+    return {"max": np.maximum, "min": np.minimum, "prod": np.multiply}.get(op, np.add).reduce(
+        values, dtype=values.dtype
+    )
 
 
 def _is_array(value):

@@ -11,7 +11,7 @@ A count of rows, on the other hand, cannot wrap in int64, and may be divided, ca
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -39,27 +39,37 @@ class Bounds(NamedTuple):
     wraps: bool = False
 
 
-def bounds(lengths: Lengths, variable: Any, depth: int = 0) -> Bounds:
+def bounds(lengths: Lengths, variable: Any) -> Bounds:
     """Return the bounds of a variable of whole numbers, or bools."""
+    return _found(lengths, variable, 0, {})
+
+
+def _found(lengths: Lengths, variable: Any, depth: int, known: Dict[Any, Bounds]) -> Bounds:
+    if variable not in known:
+        known[variable] = _within_limits(lengths, variable, depth, known)
+    return known[variable]
+
+
+def _within_limits(lengths: Lengths, variable: Any, depth: int, known: Dict[Any, Bounds]) -> Bounds:
     info = _limits(variable.dtype)
     value = lengths.constant(variable)
     if value is not None:
         return Bounds(int(value.min()), int(value.max())) if value.size and value.dtype.kind in "biu" else info
     if variable.owner is None:
         return info
-    found = Bounds(info.low, info.high, True) if depth == MAX_DEPTH else _of_node(lengths, variable, depth + 1)
+    found = info._replace(wraps=True) if depth == MAX_DEPTH else _of_node(lengths, variable, depth + 1, known)
     if info.low <= found.low and found.high <= info.high:
         return found
-    return Bounds(info.low, info.high, True)
+    return info._replace(wraps=True)
 
 
-def _of_node(lengths: Lengths, variable: Any, depth: int) -> Bounds:
+def _of_node(lengths: Lengths, variable: Any, depth: int, known: Dict[Any, Bounds]) -> Bounds:
     classes, node = lengths.classes, variable.owner
     op: Any = node.op
     info = _limits(variable.dtype)
 
     def of(i: int) -> Bounds:
-        return bounds(lengths, node.inputs[i], depth) if _is_whole(node.inputs[i]) else info
+        return _found(lengths, node.inputs[i], depth, known) if _is_whole(node.inputs[i]) else info
 
     if isinstance(op, classes.Elemwise):
         return _of_scalars(lengths, node, of, info)
@@ -75,8 +85,8 @@ def _of_node(lengths: Lengths, variable: Any, depth: int) -> Bounds:
         return info._replace(wraps=isinstance(scalar_op, classes.scalar.Mul) and not is_size)
     if isinstance(op, (classes.Shape, classes.Shape_i)):
         return Bounds(0, MAX_ELEMENTS)
-    if isinstance(op, classes.argmaxes) and variable is node.outputs[-1]:
-        return Bounds(0, MAX_ELEMENTS)
+    if isinstance(op, classes.argmaxes):  # and, with Theano, the extreme before its position
+        return Bounds(0, MAX_ELEMENTS) if variable is node.outputs[-1] else of(0)._replace(wraps=False)
     if isinstance(op, classes.ARange):
         start, _, step = map(lengths.constant, node.inputs)
         is_upwards = start is not None and start >= 0 and step is not None and step > 0

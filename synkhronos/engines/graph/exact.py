@@ -68,10 +68,11 @@ def with_late_outputs(
                 outputs[i], placements[i] = new, placement
     for i, (op, placement) in enumerate(zip(ops, placements)):
         if isinstance(placement, Partial) and i not in late and op in (MISSING, placement.reduction):
+            one = outputs[i].variable
             with library.without_test_values():
-                wide = images.before_rounding(outputs[i].variable)
-            if wide is not outputs[i].variable:
-                outputs[i] = library.Out(wide, outputs[i].borrow)
+                # What is accumulated in a wider type alone is not worth another graph for the ranks.
+                if library.before_rounding(one, images.is_part, accumulated=False) is not None:
+                    outputs[i] = library.Out(images.before_rounding(one), outputs[i].borrow)
     if snapshot is before and all(new is old for new, old in zip(outputs, snapshot.outputs)):
         return snapshot, placements
     return snapshot._replace(outputs=outputs, has_late_outputs=True), placements
@@ -107,6 +108,7 @@ class _Images:
     def __init__(self, library: Library, placements: Propagated) -> None:
         self.library, self.placements = library, placements
         self._is_part: Dict[Any, bool] = {}
+        self._wider: Dict[Any, Any] = {}
         self.builder = Builder(
             self.apply, self.all_reduce, self.whole_length, self.as_average, library.counted, library.checked
         )
@@ -118,8 +120,11 @@ class _Images:
 
     def before_rounding(self, variable: Any) -> Any:
         """Return the value that a part is rounded from, or the variable itself."""
-        wider = self.library.before_rounding(variable, self.is_part)
-        return variable if wider is None else wider
+        wider = self.library.before_rounding(variable, self.is_part, known=self._wider)
+        if wider is None:
+            return variable
+        wider.name = wider.name or variable.name
+        return wider
 
     def apply(self, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         of, before = self.placements.of, node.outputs[0].owner

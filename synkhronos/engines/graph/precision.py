@@ -11,7 +11,7 @@ Sums of float32 are such parts, too: they are accumulated in float64, and cast a
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 
@@ -31,14 +31,27 @@ class BeforeRounding:
 
     def __init__(self, classes: Classes) -> None:
         self.classes, self.affine = classes, Affine(classes)
+        #: Operations that take any type, and give it; others compute in the types that they were made for.
+        self._of_any_type = (
+            *(classes.Elemwise, classes.CAReduce, classes.DimShuffle, classes.Reshape, classes.SpecifyShape),
+            *(classes.Join, classes.MakeVector, classes.Alloc, classes.Subtensor, classes.AdvancedSubtensor),
+            *(classes.TensorFromScalar, classes.ScalarFromTensor, classes.DeepCopyOp),
+            *(*classes.rebroadcasts, *classes.rows_at),
+        )
 
     def accumulated(self, node: Any) -> Optional[Any]:
         """Return what a reduction of floats gives before it is cast to a narrower type; None if it is not."""
         dtype, acc = np.dtype(node.outputs[0].dtype), accumulator(node)
         is_rounded = dtype.kind in "fc" and acc.kind in "fc" and not np.can_cast(acc, dtype)
-        return self._in_dtype(node, acc) if is_rounded else None
+        return self._in_dtype(node, acc, node.inputs[0]) if is_rounded else None
 
-    def __call__(self, part: Any, is_part: Callable[[Any], bool]) -> Optional[Any]:
+    def __call__(
+        self,
+        part: Any,
+        is_part: Callable[[Any], bool],
+        accumulated: bool = True,
+        known: Optional[Dict[Any, Any]] = None,
+    ) -> Optional[Any]:
         """Return the wider value of which a part is the rounding, in some type of floats; None if there is none.
 
         Parameters
@@ -46,38 +59,46 @@ class BeforeRounding:
         part : variable
         is_part : callable
             Return whether a variable is a part.
+        accumulated : bool
+            Whether that counts in which a reduction accumulates what it gives in the type of its input.
+        known : dict, optional
+            From parts to what was found of them; it goes on being used.
         """
+        known = {} if known is None else known
+        if part not in known:
+            known[part] = self._found(part, is_part, accumulated, known)
+        return known[part]
+
+    def _found(self, part: Any, is_part: Callable[[Any], bool], accumulated: bool, known: Dict[Any, Any]) -> Any:
         node = part.owner
-        if node is None or not is_part(part) or not _is_float(part):
+        if node is None or not isinstance(node.op, self._of_any_type) or not is_part(part) or not _is_float(part):
             return None
         classes, inputs = self.classes, list(node.inputs)
-        is_cast = isinstance(node.op, classes.Elemwise) and isinstance(node.op.scalar_op, classes.scalar.Cast)
-        groups = self.affine(node)
-        for i in {i for group in groups for i in group if is_part(inputs[i])}:
-            one = self(inputs[i], is_part)
-            inputs[i] = inputs[i] if one is None else one
+        for i in {i for group in self.affine(node) for i in group if is_part(inputs[i])}:
+            wider = self(inputs[i], is_part, accumulated, known)
+            inputs[i] = inputs[i] if wider is None else wider
         changed = any(new is not old for new, old in zip(inputs, node.inputs))
-        if is_cast:
-            (after,) = inputs
-            if not _is_float(after):
-                after = classes.tensor.cast(after, "float64")
-        elif isinstance(node.op, classes.CAReduce):
-            is_narrow = changed or not np.can_cast(node.inputs[0].dtype, part.dtype)
-            if not is_narrow or not isinstance(node.op.scalar_op, (classes.scalar.Add, classes.scalar.Mul)):
+        if isinstance(node.op, classes.Elemwise) and isinstance(node.op.scalar_op, classes.scalar.Cast):
+            after = inputs[0] if _is_float(inputs[0]) else classes.tensor.cast(inputs[0], "float64")
+        elif isinstance(node.op, classes.CAReduce) and isinstance(
+            node.op.scalar_op, (classes.scalar.Add, classes.scalar.Mul)
+        ):
+            if not (changed or accumulated or not np.can_cast(node.inputs[0].dtype, part.dtype)):
                 return None
-            remade = node.clone_with_new_inputs(inputs, strict=False) if changed else node
-            after = self._in_dtype(remade, np.result_type(accumulator(node), inputs[0].dtype, np.float16))
+            after = self._in_dtype(node, np.result_type(accumulator(node), inputs[0].dtype, np.float16), inputs[0])
+        elif changed and isinstance(node.op, classes.MakeVector):
+            after = classes.tensor.stack(inputs)
         elif changed:
             (after,) = node.clone_with_new_inputs(inputs, strict=False).outputs
         else:
             return None
-        is_wider = not np.can_cast(after.dtype, part.dtype) and broadcastable(after) == broadcastable(part)
-        return after if is_wider else None
+        is_wider = changed or not np.can_cast(after.dtype, part.dtype)
+        return after if is_wider and broadcastable(after) == broadcastable(part) else None
 
-    def _in_dtype(self, node: Any, dtype: Any) -> Any:
+    def _in_dtype(self, node: Any, dtype: Any, one: Any) -> Any:
         op = copy(node.op)
         op.dtype = op.acc_dtype = str(dtype)
-        return op(*node.inputs)
+        return op(one)
 
 
 def _is_float(variable: Any) -> bool:
