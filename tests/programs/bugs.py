@@ -882,8 +882,8 @@ def every_rank_wraps(plant):
     placing = placing_of_graphs()
     right = placing.bounds
 
-    def wrong(lengths, variable, depth=0):
-        return right(lengths, variable, depth)._replace(wraps=False)
+    def wrong(lengths, variable):
+        return right(lengths, variable)._replace(wraps=False)
 
     plant.replace(placing, "bounds", wrong)
 

@@ -242,7 +242,7 @@ class Growth:
             if one.is_shared
             and np.shape(initial[one.name]) == shape
             and np.dtype(one.dtype).kind in "f"
-            and np.dtype(dtype).kind in "fiub"
+            and np.dtype(dtype).kind in "fiu"  # (PyTensor computes 0.25 * bool, and what it is added to, in float32)
             and one.name not in dict(updates)
         ]
         if fits and self.chance(70):
