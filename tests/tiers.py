@@ -239,6 +239,7 @@ RULES = (
     ),
     # That the random programs find what is wrong; `make test` runs them as they are.
     Rule("thorough", "tests/programs/test_programs.py", r"planted_bug_is_found\["),
+    Rule("thorough", "tests/programs/test_graphs.py", "planted_bug|text_of_a_graph|much_is_drawn"),
     Rule("thorough", "tests/functions/test_pytensor_programs.py", "linkers"),
     Rule("long", "tests/programs/test_programs.py", "planted_bug_is_found_in_graphs"),
     # Interrupts and deaths at every step; `make test` has some of each kind.

@@ -567,6 +567,32 @@ class Engine(ABC):
         """
         return None
 
+    def with_late_outputs(
+        self, snapshot: Any, shards: Mapping[Any, Shard], ops: Sequence[Any]
+    ) -> Tuple[Any, Optional[List[Placement]]]:
+        """Return the snapshot of a function that is not exact, whose outputs depend on dtypes no more than they must.
+
+        Parts that the function rounds are outputs before they are rounded (see `output_types`). What must not be
+        computed from parts because of their dtypes, such as the truncated sum, is computed from the whole, by a
+        collective inside. And the placements, as those of `placed`.
+
+        Parameters
+        ----------
+        snapshot, shards
+            As for `placed`.
+        ops : sequence of (str, None or MISSING)
+            Those that were given for outputs. Given ones count: only outputs that have none get collectives.
+        """
+        return snapshot, self.placed(snapshot, shards)
+
+    def has_late_outputs(self, snapshot: Any) -> bool:
+        """Return whether outputs are not those of the function that was compiled: ranks have to call a `variant`."""
+        return False
+
+    def output_types(self, snapshot: Any) -> Optional[List[Optional[ArrayType]]]:
+        """Return the types of the outputs that ranks compute, as those of `outputs`; None if these are the same."""
+        return None
+
     def sharding(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[Sharding]:
         """Return how a function lies over the ranks, its collectives with it; parameters as those of `placed`."""
         return None

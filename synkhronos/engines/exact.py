@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..errors import ArgumentValueError
-from ..reductions import IN_GRAPH
+from ..reductions import WHOLES
 from ..sharding import (
     REPLICATE,
     Builder,
@@ -184,8 +184,10 @@ def _check_update(placement: Placement, target: Any, shards: Mapping[Any, Shard]
     expected = "a value that ranks can compute exactly"
     if isinstance(placement, Unknown):
         raise ArgumentValueError(argument, expected, f"one that is not: {placement.why}")
-    if isinstance(placement, Partial) and placement.reduction not in IN_GRAPH:
-        raise ArgumentValueError(argument, expected, f"a product of parts of all ranks ({placement})")
+    if isinstance(placement, Partial) and placement.reduction not in WHOLES:
+        raise ArgumentValueError(
+            argument, expected, f"a part that depends on how many rows each rank has ({placement})"
+        )
     if isinstance(placement, (Replicate, Shard)) and placement.power != 0:
         got = "one that depends on how many rows each rank has, from inside a loop"
         raise ArgumentValueError(argument, expected, got)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from types import MappingProxyType
@@ -171,12 +172,18 @@ def function(
             hint = found if error.hint is None else f"{found}; or {error.hint}"
             raise type(error)(error.argument, error.expected, error.got.replace(TAKE_SHARE, ""), hint) from None
     else:
-        placements = engine.placed(snapshot, shards)
+        given = [op if op is MISSING else op.name for op in ops]
+        snapshot, placements = engine.with_late_outputs(snapshot, shards, given)
     name = engine.function_name(compiled) or "without a name"
     output_ops = [
         output_op(op, output, None if placements is None else placements[i], name, exact, advise)
         for i, (op, output) in enumerate(zip(ops, outputs_of))
     ]
+    on_ranks = engine.output_types(snapshot) or [output.type for output in outputs_of]
+    for i, (output, type_) in enumerate(zip(outputs_of, on_ranks)):
+        if type_ is not None and type_.dtype != output.type.dtype:
+            dtypes = (str(type_.dtype), str(output.type.dtype))
+            output_ops[i] = dataclasses.replace(output_ops[i], dtypes=dtypes)
     if placements is not None and chosen is None and not exact:
         tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, {**sliceable, **of_calls}))
     variants = Variants(engine, snapshot, sliceable, scattered, of_calls)

@@ -169,6 +169,8 @@ class Planner:
                 )
             if num_slices > 1 and op.name in ("sum", "prod") and type_.dtype.kind == "b":
                 type_ = type_._replace(dtype=np.dtype(np.int_))  # as slices are combined
+            if op.dtypes:
+                type_ = type_._replace(dtype=np.dtype(op.dtypes[0]))
             ops.append(op)
             types.append(type_)
         return ops, types
@@ -244,7 +246,7 @@ class Planner:
             wanted,
             ops,
             [output.label for output in chosen],
-            [None if type_ is None else type_.dtype for type_ in types] if in_answers else None,
+            [_dtype_on_ranks(op, type_) for op, type_ in zip(ops, types)] if in_answers else None,
             self.engine.opened_device() is not None,
             sliceable,
             updates,
@@ -304,7 +306,9 @@ class Planner:
                 _check_degree(division, outputs[i].label, collectives.outputs[i], op, hint)
         _check_weights(division, ops if collectives is None else [*ops, *collectives.ops])
         if division.is_empty:
-            return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
+            return [
+                ReduceOp(None, dtypes=op.dtypes) for op in ops
+            ]  # every rank makes the call without rows; the master's result counts
         return ops
 
     def _is_same_in_slices(self, i: int) -> bool:
@@ -354,6 +358,11 @@ class Planner:
         graph = self.variants.get(sliced)
         replicator.ensure([graph])
         return replicator.number(graph), self._sliceable(replicator), updates
+
+
+def _dtype_on_ranks(op: ReduceOp, type_: Any) -> Any:
+    """Return the dtype of what ranks compute of an output; None if it is not an array."""
+    return np.dtype(op.dtypes[0]) if op.dtypes else None if type_ is None else type_.dtype
 
 
 @contextmanager

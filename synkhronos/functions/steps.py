@@ -31,7 +31,7 @@ from ..runtime.context import RankContext
 from ..selection import Selection, moved
 from ..sync.control_block import STOP_REQUESTED
 from .batches import selection
-from .call import presented, reduced
+from .call import presented, reduced, rounded
 from .calling import Change, call
 from .division import Division
 from .plan import Plan, Prepared, may_be_refused
@@ -293,6 +293,8 @@ class RunSteps(Command):
                 found = combiner.combined(i)
                 if totals is not None:
                     found = np.concatenate([np.atleast_1d(each) for each in found])
+                if op.dtypes:
+                    found = [rounded(each, op) for each in found] if type(found) is list else rounded(found, op)
                 if op.axis:
                     found = [moved(each, 0, op.axis) for each in found] if totals is None else moved(found, 0, op.axis)
                 outputs.append(found)

@@ -90,7 +90,9 @@ class Variants:
 
     def first(self, compiled: Any) -> Any:
         """Return the function that ranks call if neither slices nor rows of shared variables are asked for."""
-        return compiled if self.collectives is None else self.engine.variant(self.snapshot, False, [])
+        if self.collectives is None and not self.engine.has_late_outputs(self.snapshot):
+            return compiled
+        return self.engine.variant(self.snapshot, False, [])
 
     def get(self, sliced: bool) -> Graph:
         """Return the graph for calls in slices, or for calls that only select rows; compile it at its first use."""

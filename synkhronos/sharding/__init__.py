@@ -28,7 +28,7 @@ from .nested import Choice, Completed, Graph, Inner, Loop, State
 from .pieces import Divided, Joined
 from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Stream, Unknown
 from .propagate import Propagated, propagate
-from .rule import Common, Node, Opaque, Placed, Rule
+from .rule import Common, Node, NotNegative, Opaque, Placed, Rule
 from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
 from .shares import Put, Taken
 from .subscripts import Slice, Subscript
@@ -64,6 +64,7 @@ __all__ = [
     "Loop",
     "Moved",
     "Node",
+    "NotNegative",
     "Opaque",
     "Partial",
     "Placed",

@@ -22,6 +22,9 @@ ONE = "."
 #: The label of an axis along which elements depend on each other.
 MIXED = "-"
 
+#: Of parts that have to be put together before they are cast: integers may have wrapped around.
+LATE = Unknown("is rounded to, or widened from, whole numbers, for which it needs the whole of a value", is_late=True)
+
 Labels = Sequence[Any]
 NO_POWERS: Mapping[int, Power] = {}
 
@@ -44,7 +47,12 @@ class Axes(Rule):
     reduce : sequence of (str or None)
         For each output, by what axes are reduced; None if parts cannot be put together.
     moves : bool
-        Whether it only moves elements of its inputs together: extremes of parts are parts of extremes.
+        Whether it only moves elements of its inputs together.
+    keeps_order : bool, optional
+        Whether extremes of parts are parts of extremes; by default if it only moves elements.
+    late : sequence of sequence of int
+        Groups of inputs in which it is linear, but not of parts, because of their dtypes: parts may have wrapped
+        around, or would be truncated each by itself. Only the whole can be computed with.
     shapes_only : sequence of int
         Inputs whose values do not matter, only their shapes.
     degree : number, optional
@@ -67,7 +75,11 @@ class Axes(Rule):
         degree: Optional[Power] = None,
         added: Sequence[int] = (),
         factors: Optional[Sequence[Optional[Product]]] = None,
+        keeps_order: Optional[bool] = None,
+        late: Sequence[Sequence[int]] = (),
     ) -> None:
+        self.keeps_order = moves if keeps_order is None else keeps_order
+        self.late = [list(group) for group in late]
         self.degree, self.added, self.factors = degree, set(added), factors
         self.inputs = [list(labels) for labels in inputs]
         self.outputs = [list(labels) for labels in outputs]
@@ -97,6 +109,8 @@ class Axes(Rule):
         whole: FrozenSet[int] = frozenset()
         if partial and (any(isinstance(one, Shard) for one in inputs) or not self._keeps(partial, inputs)):
             whole, inputs = taken_whole(inputs, partial, exact)
+            if self.late and not exact and any(partial <= set(group) for group in self.late):
+                return Placed([LATE] * len(self.outputs), sizes)
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
         if unknown is not None:
             return Placed([unknown] * len(self.outputs), sizes | whole)
@@ -115,10 +129,15 @@ class Axes(Rule):
 
     def _keeps(self, partial: Set[int], inputs: Sequence[Any]) -> bool:
         """Return whether results of parts are parts of the result, by the same op."""
-        if {inputs[i].op for i in partial} != {"sum"}:
-            return self.moves and len(partial) == len(inputs) and len({one.op for one in inputs}) == 1
+        ops = {inputs[i].op for i in partial}
+        if ops == {"prod"} and self.late:
+            return False
+        if ops != {"sum"}:
+            keeps = self.moves if ops == {"prod"} else self.keeps_order
+            return keeps and len(partial) == len(inputs) and len(ops) == 1
         return any(
-            partial <= set(group) and all(i in partial or is_zero(inputs[i]) for i in group) for group in self.linear
+            partial <= set(group) and all(i in partial or is_zero(inputs[i]) for i in group) and group not in self.late
+            for group in self.linear
         )
 
     def _outputs(self, inputs: Sequence[Any]) -> List[Placement]:
@@ -154,7 +173,8 @@ class Axes(Rule):
             elif index:
                 results.append(Unknown("computes with positions of rows, which every rank counts from 0"))
             else:
-                results.append(Unknown("depends on all rows") if reduce is None else Partial(reduce, power))
+                unknown = LATE if self.late else Unknown("depends on all rows")
+                results.append(unknown if reduce is None else Partial(reduce, power))
         return results
 
     def _is_uniform(self, of_output: Labels, inputs: Sequence[Any]) -> bool:
@@ -342,13 +362,14 @@ class Reduction(Axes):
     axes : sequence of int
     op : str or None
         ``sum``, ``max``, ``min`` or ``prod``; None if parts cannot be put together.
-    is_linear : bool
-        If the op is ``sum``, whether elements are summed as they are.
+    is_late : bool
+        If the op is None, whether parts could be put together before they are cast to the dtype of the result.
     """
 
-    def __init__(self, ndim: int, axes: Sequence[int], op: Optional[str], is_linear: bool = True) -> None:
+    def __init__(self, ndim: int, axes: Sequence[int], op: Optional[str], is_late: bool = False) -> None:
         left = [axis for axis in range(ndim) if axis not in axes]
-        super().__init__([range(ndim)], [left], [[0]] if op == "sum" and is_linear else [], reduce=[op])
+        late = [[0]] if op is None and is_late else []
+        super().__init__([range(ndim)], [left], [[0]] if op == "sum" else [], reduce=[op], late=late)
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         (one,) = inputs

@@ -20,7 +20,6 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .axes import ONE, Elementwise
-from .layout import Product
 from .nested import Completed
 from .placements import Partial, Placement, Shard, Size
 from .propagate import Propagated
@@ -38,7 +37,8 @@ class Builder(NamedTuple):
     Attributes
     ----------
     apply : callable
-        From a node and other inputs to new outputs.
+        From a node and inputs to new outputs. The inputs are the node's own if the output is a part that the operation
+        has rounded: it is to be computed in two steps.
     all_reduce : callable
         From variables and the name of an op to results.
     whole_length : callable
@@ -48,7 +48,7 @@ class Builder(NamedTuple):
     counted : callable
         From the output of a `ShapeOf`, the sum of those of all ranks, and a position, to it with the sum there.
     checked : callable
-        From variables, and pairs of lengths, to the same variables, of which it is checked that the lengths are equal.
+        From the outputs of a node, and conditions (see `Placed.equal`), to the same variables, with checks of these.
     """
 
     apply: Callable[[Node, Sequence[Any]], Sequence[Any]]
@@ -56,7 +56,7 @@ class Builder(NamedTuple):
     whole_length: Callable[[Any, int], Any]
     as_average: Callable[[Any], Any]
     counted: Callable[[Any, Any, int], Any] = _not_needed
-    checked: Callable[[Sequence[Any], Sequence[Tuple[Product, Product]]], Sequence[Any]] = _not_needed
+    checked: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = _not_needed
 
 
 class Collective(NamedTuple):
@@ -142,7 +142,8 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
                     one if i in plan.templates[k] else image(one, i in found.whole[k])
                     for i, one in enumerate(node.inputs)
                 ]
-                if any(new is not one for new, one in zip(inputs, node.inputs)):
+                is_rounded = node.rule.is_rounded and isinstance(found.of(node.outputs[0]), Partial)
+                if is_rounded or any(new is not one for new, one in zip(inputs, node.inputs)):
                     own.update(zip(node.outputs, builder.apply(node, inputs)))
                 if found.equal[k]:
                     outputs = [image(one, False) for one in node.outputs]

@@ -167,10 +167,13 @@ class Unknown(NamedTuple):
         In the form "does this or that", of an operation.
     stream : object, optional
         The key of a stream: more would be known if all ranks drew the same numbers from it.
+    is_late : bool
+        Whether more would be known if parts were put together inside the graph, because of their dtypes alone.
     """
 
     why: str
     stream: Any = None
+    is_late: bool = False
 
     def __str__(self) -> str:
         return "Unknown"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .axes import Axes
 from .layout import MERGED, ONE_ELEMENT, ROWS, Layout, Product
 from .pieces import between
 from .placements import REPLICATE, Index, Length, Placement, Shard, Size, Unknown
-from .rule import Placed
+from .rule import NotNegative, Placed
 
 
 class Slice(NamedTuple):
@@ -40,6 +40,8 @@ class Subscript(Axes):
         By axes of the first input, the inputs that are arrays of positions along them.
     slices : mapping from int to Slice
         By axes of the first input.
+    signed : collection of int
+        The inputs that are arrays of positions of which some may be negative.
     sets : bool
         Whether elements are set: those of all ranks cannot be put together then.
     is_vector : bool
@@ -56,7 +58,9 @@ class Subscript(Axes):
         sets: bool = False,
         is_vector: bool = False,
         slices: Optional[Mapping[int, Slice]] = None,
+        signed: Collection[int] = (),
     ) -> None:
+        self.signed = frozenset(signed)
         moves = len(inputs) == 1 + len(ends)
         super().__init__(inputs, outputs, linear, reduce=[None if sets else "sum"], moves=moves)
         self.ends, self.arrays, self.is_vector = set(ends), dict(arrays or {}), is_vector
@@ -83,9 +87,11 @@ class Subscript(Axes):
                 continue
             if not isinstance(first, Shard) or first.axis != axis:
                 return Placed([Unknown("takes positions of rows, which every rank counts from 0, of another axis")])
-            equal = _sizes(array, first) if exact else ()
+            equal: List[Any] = [*_sizes(array, first)] if exact else []
             if not equal and not _is_of(array, first):
                 return Placed([Unknown("takes rows at computed positions, which may be those of another rank")])
+            if array.positions == Index.COMPUTED and i in self.signed:
+                equal.append(NotNegative(i))  # a rank would count it from the end of its own rows
             inputs[i] = array._replace(positions=Index.NO)
             rule = self._at(axis, self.inputs[i][array.axis])
             return self._along(rule, first, array.layout, inputs, exact)._replace(equal=equal)
@@ -126,7 +132,8 @@ def _is_of(array: Shard, first: Shard) -> bool:
     # All positions are counted from 0: those of as many pieces as the array has, or of the first of them.
     if array.positions == Index.ROWS:
         return True
-    # With an offset, they are positions in a row, or else it would be a bad program: rows have several elements.
+    # With an offset that is not negative they are positions of the same elements in the rank's rows as in those of all
+    # ranks; or else there is no such position in the rank's, which is an error.
     return array.of == first.layout and array.of.in_order and array.of != ROWS
 
 

@@ -188,8 +188,12 @@ class _Run:
                 results = node.outputs[isinstance(placed.rule, sharding.Drawn) :]  # without the state of a stream
                 if all(isinstance(self.found.of(one), Unknown) for one in results):
                     continue
-            for one, other in equal:
-                assert self._number(one) == self._number(other), "lengths are not equal"
+            for condition in equal:
+                if isinstance(condition, sharding.NotNegative):
+                    for values in (self.serial, *self.ranks):
+                        assert np.all(_value_of(node.inputs[condition.input], values) >= 0), "a negative position"
+                else:
+                    assert len({self._number(one) for one in condition}) == 1, "lengths are not equal"
             if isinstance(placed.rule, Completed) and not self.exact:
                 self._all_reduce(node)
                 continue
@@ -346,7 +350,10 @@ class _Run:
 
 
 def _reduced(values, op):
-    return {"max": np.maximum, "min": np.minimum, "prod": np.multiply}.get(op, np.add).reduce(values)
+    values = np.asarray(values)  # (whole numbers wrap around in their own type)
+    return {"max": np.maximum, "min": np.minimum, "prod": np.multiply}.get(op, np.add).reduce(
+        values, dtype=values.dtype
+    )
 
 
 def _is_array(value):

@@ -79,7 +79,13 @@ CASES = [
     Case("any", "Partial(max) Shard(0)", lambda p: [T.any(x > 0.5, axis=axis) for x in [p.rows(p.f)] for axis in (0, 1)]),
     Case("all", "Partial(min) Shard(0)", lambda p: [T.all(x > 0.5, axis=axis) for x in [p.rows(p.f)] for axis in (0, 1)]),
     Case("bits that are set", "Unknown Shard(0)", lambda p: [_bits(x, axis) for x in [p.rows(p.f, dtype="int64", high=9)] for axis in (0, 1)]),
-    Case("sums and products that are bool", "Unknown Unknown Shard(0)", lambda p: [T.sum(x, axis=0, dtype="bool") for x in [p.rows(p.f) > 0]] + [T.prod(p.rows(p.f) > 0, axis=0, dtype="bool"), T.sum(p.rows(p.f) > 0, axis=1, dtype="bool")]),
+    Case("sums and products that are bool", "Partial(max) Partial(min) Shard(0)", lambda p: [T.sum(x, axis=0, dtype="bool") for x in [p.rows(p.f) > 0]] + [T.prod(p.rows(p.f) > 0, axis=0, dtype="bool"), T.sum(p.rows(p.f) > 0, axis=1, dtype="bool")]),
+    Case("a wrapping sum as a float", "Unknown Partial(sum)", lambda p: [T.cast(x.sum(axis=0, dtype="int32"), dtype) for x in [p.rows(p.f, dtype="int32", low=2**29, high=2**30)] for dtype in ("float64", "int16")], R + " Partial(sum)"),
+    Case("a count of each column as a float", "Partial(sum) Partial(avg)", lambda p: [n for x in [p.rows(p.f) > 0] for n in (T.cast(x.sum(axis=0), "float32"), x.sum(axis=0) / x.shape[0])], "Partial(sum) Partial(sum)"),
+    Case("a sum truncated to integers", "Unknown Unknown", lambda p: [T.sum(x, axis=0, dtype="int64") for x in [p.rows(p.f)]] + [T.cast(p.rows(p.f).sum(0), "int8")], "Replicate Replicate"),
+    Case("a truncated product", U, lambda p: T.prod(p.rows(p.f), axis=0, dtype="int64"), R),
+    Case("a max as another type", "Partial(max) Partial(max) Unknown", lambda p: [T.cast(x.max(0), dtype) for x in [p.rows(p.f, dtype="int64", high=9)] for dtype in ("float32", "int64", "int8")], "Partial(max) Partial(max) Replicate", empty=False),
+    Case("less of an unsigned sum", "Partial(sum)", lambda p: _difference(p, "uint8")),
     Case("any of any", "Partial(max)", lambda p: T.any(T.any(p.rows(p.f) > 0.5, axis=0))),
     Case("max of a max", "Unknown", lambda p: T.max(p.rows(p.f).max(0)), R, empty=False, pytensor=("Partial(max)", "Partial(max)")),
     Case("a negative max", "Partial(min)", lambda p: -p.rows(p.f).max(0), empty=False),
@@ -183,6 +189,11 @@ def _of_share(p):
         1 / (T.ones((p.f,)) * n),
         T.log(T.ones((p.f,)) * n),
     ]
+
+
+def _difference(p, dtype):
+    x, y = (p.rows(p.f, dtype=dtype, high=9) for _ in range(2))
+    return x.sum(axis=0, dtype=dtype) - y.sum(axis=0, dtype=dtype)
 
 
 def _grads(cost, p):

@@ -368,6 +368,17 @@ class GraphEngine(Engine):
     def placed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:
         return placed(self.library.graph_of(snapshot.expressions()), shards)
 
+    def with_late_outputs(
+        self, snapshot: Snapshot, shards: Mapping[Any, Shard], ops: Sequence[Any]
+    ) -> Tuple[Snapshot, List[Placement]]:
+        return exact.with_late_outputs(self.library, snapshot, shards, ops, self.label, self.is_random)
+
+    def has_late_outputs(self, snapshot: Snapshot) -> bool:
+        return snapshot.has_late_outputs
+
+    def output_types(self, snapshot: Snapshot) -> List[Optional[ArrayType]]:
+        return [self.array_type(output.variable.type) for output in snapshot.outputs]
+
     def common_streams(self, snapshot: Snapshot) -> List[Any]:
         return list(snapshot.streams)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from ...reductions import ReduceOp
-from ...sharding import Builder, Graph, Placement, Propagated, Shard
+from ...reductions import MISSING, ReduceOp
+from ...sharding import Builder, Graph, Partial, Placement, Propagated, Shard, Unknown, complete, propagate
 from .. import exact
 from .library import Library
 from .snapshot import Snapshot
@@ -25,17 +25,57 @@ def completed(
     states = [one for one in inputs if isinstance(one, library.SharedVariable) and is_random(one)]
     snapshot, graph, placements = _with_formulas(library, snapshot, shards, states)
     outputs = [one.variable for one in snapshot.outputs]
+    images = _Images(library, placements)
     with library.without_test_values():
-        found = exact.completed(
-            graph, placements, outputs, snapshot.updates, shards, _builder(library), label, is_random
-        )
+        found = exact.completed(graph, placements, outputs, snapshot.updates, shards, images.builder, label, is_random)
+        wide = [images.before_rounding(one) for one in found.outputs]
+        parts = [images.before_rounding(one) for one in found.halves.parts]
     after = snapshot._replace(
-        outputs=[library.Out(new, one.borrow) for new, one in zip(found.outputs, snapshot.outputs)],
+        outputs=[library.Out(new, one.borrow) for new, one in zip(wide, snapshot.outputs)],
         updates=[(target, new) for (target, _), new in zip(snapshot.updates, found.news)],
-        halves=found.halves,
+        halves=found.halves._replace(parts=parts),
         streams=found.streams,
     )
     return after, found.placements
+
+
+def with_late_outputs(
+    library: Library,
+    snapshot: Snapshot,
+    shards: Mapping[Any, Shard],
+    ops: Sequence[Any],
+    label: Callable[[Any], str],
+    is_random: Callable[[Any], bool],
+) -> Tuple[Snapshot, List[Placement]]:
+    """Return the snapshot with outputs that parts can be put together of; see `Engine.with_late_outputs`."""
+    graph = library.graph_of(snapshot.expressions())
+    found = propagate(graph.nodes, {**graph.known, **shards}, False)
+    placements, images = [found.of(one) for one in graph.outputs], _Images(library, found)
+    before = snapshot
+    if any(found.equal):
+        with library.without_test_values():
+            own = complete(graph.nodes, found, [], images.builder).own
+        outputs = [library.Out(own.get(one.variable, one.variable), one.borrow) for one in snapshot.outputs]
+        updates = [(target, own.get(new, new)) for target, new in snapshot.updates]
+        snapshot = snapshot._replace(outputs=outputs, updates=updates)
+    late = [i for i, op in enumerate(ops) if op is MISSING and getattr(placements[i], "is_late", False)]
+    outputs = list(snapshot.outputs)
+    if late:
+        alone = snapshot._replace(outputs=[outputs[i] for i in late], updates=[])
+        after, of_late = completed(library, alone, shards, label, is_random)
+        for i, new, placement in zip(late, after.outputs, of_late):
+            if not isinstance(placement, Unknown) and not after.streams:
+                outputs[i], placements[i] = new, placement
+    for i, (op, placement) in enumerate(zip(ops, placements)):
+        if isinstance(placement, Partial) and i not in late and op in (MISSING, placement.reduction):
+            one = outputs[i].variable
+            with library.without_test_values():
+                # What is accumulated in a wider type alone is not worth another graph for the ranks.
+                if library.before_rounding(one, images.is_part, accumulated=False) is not None:
+                    outputs[i] = library.Out(images.before_rounding(one), outputs[i].borrow)
+    if snapshot is before and all(new is old for new, old in zip(outputs, snapshot.outputs)):
+        return snapshot, placements
+    return snapshot._replace(outputs=outputs, has_late_outputs=True), placements
 
 
 def _with_formulas(
@@ -55,24 +95,66 @@ def _with_formulas(
     return snapshot, graph, exact.propagated(graph, shards, states)
 
 
-def _builder(library: Library) -> Builder:
-    def apply(node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-        new: List[Any] = node.outputs[0].owner.clone_with_new_inputs(list(inputs)).outputs
-        for one, before in zip(new, node.outputs):
-            one.name = before.name
+class _Images:
+    """Makes the nodes of an exact function's graph, and notes what of them is a part.
+
+    Parameters
+    ----------
+    library : Library
+    placements : Propagated
+        Of the graph without collectives.
+    """
+
+    def __init__(self, library: Library, placements: Propagated) -> None:
+        self.library, self.placements = library, placements
+        self._is_part: Dict[Any, bool] = {}
+        self._wider: Dict[Any, Any] = {}
+        self.builder = Builder(
+            self.apply, self.all_reduce, self.whole_length, self.as_average, library.counted, library.checked
+        )
+
+    def is_part(self, variable: Any) -> bool:
+        """Return whether a variable, of the graph without collectives or with them, is one rank's part of a value."""
+        known = self._is_part.get(variable)
+        return isinstance(self.placements.of(variable), Partial) if known is None else known
+
+    def before_rounding(self, variable: Any) -> Any:
+        """Return the value that a part is rounded from, or the variable itself."""
+        wider = self.library.before_rounding(variable, self.is_part, known=self._wider)
+        if wider is None:
+            return variable
+        wider.name = wider.name or variable.name
+        return wider
+
+    def apply(self, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        of, before = self.placements.of, node.outputs[0].owner
+        made = before.clone_with_new_inputs(list(inputs))
+        takes = [isinstance(of(old), Shard) or self.is_part(new) for old, new in zip(node.inputs, inputs)]
+        new: List[Any] = made.outputs
+        if node.rule.is_rounded and isinstance(of(node.outputs[0]), Partial) and any(takes):
+            wider = self.library.before_rounding.accumulated(made)
+            if wider is not None:
+                self._is_part[wider] = True
+                new = [self.library.cast(wider, made.outputs[0].dtype)]
+        for one, old in zip(new, node.outputs):
+            one.name = old.name
+            self._is_part[one] = isinstance(of(old), Partial) and any(takes)
         return new
 
-    def all_reduce(variables: Sequence[Any], op: str) -> Sequence[Any]:
-        results: Sequence[Any] = library.AllReduce(ReduceOp(op), len(variables))(*variables, return_list=True)
-        return results
+    def all_reduce(self, variables: Sequence[Any], op: str) -> Sequence[Any]:
+        wide = [self.before_rounding(one) for one in variables]
+        results: Sequence[Any] = self.library.AllReduce(ReduceOp(op), len(wide))(*wide, return_list=True)
+        return [
+            result if one.dtype == result.dtype else self.library.cast(result, one.dtype)
+            for one, result in zip(variables, results)
+        ]
 
-    def whole_length(lengths: Any, position: int) -> Any:
-        return library.WholeLength(position)(lengths)
+    def whole_length(self, lengths: Any, position: int) -> Any:
+        return self.library.WholeLength(position)(lengths)
 
-    def as_average(part: Any) -> Any:
+    def as_average(self, part: Any) -> Any:
         """Return, of parts whose sum is a value, numbers whose average over ranks, weighted by rows, is that value."""
         if np.dtype(part.dtype).kind in "biu":
             return None  # integers have no average
-        return part * library.InverseShare()(part).astype(part.dtype)
-
-    return Builder(apply, all_reduce, whole_length, as_average, library.counted, library.checked)
+        part = self.before_rounding(part)
+        return part * self.library.InverseShare()(part).astype(part.dtype)

@@ -4,16 +4,19 @@ An operation that computes with all rows at once is one node, into which no coll
 one between any two of its nodes::
 
     inc_subtensor(w[i], x)     w + inc_subtensor(zeros_like(w)[i], x)     w of all ranks + a part
+    sum(x, dtype=int64)        cast(sum(x), int64)                        a part, of which the whole is truncated
 
 A function with ``exact`` is given the formulas of those operations without which nothing would be known.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, Callable, Dict, List, Optional, Sequence, Type
 
 from ...sharding import Placement, Shard, Unknown
 from .classes import Classes, Kinds
+from .rules.elementwise import accumulator
 
 #: From a node to equal expressions, one for each output; None if it has no formula.
 Formula = Callable[[Any], Optional[Sequence[Any]]]
@@ -37,9 +40,10 @@ class Formulas:
     """
 
     def __init__(self, classes: Classes, own: Dict[Type[Any], Formula], of_rows: Kinds = ()) -> None:
-        self.classes, self.of_rows = classes, of_rows
+        self.classes, self.of_rows = classes, (*of_rows, classes.CAReduce)
         writes = (classes.IncSubtensor, *classes.inc_rows_at, classes.AdvancedIncSubtensor)
         self.formulas: Dict[Type[Any], Formula] = {**dict.fromkeys(writes, self._added), **own}
+        self.formulas[classes.CAReduce] = self._cast_after
 
     def __call__(self, outputs: Sequence[Any], placement: Callable[[Any], Placement]) -> List[Any]:
         """Return equal expressions with formulas in place of the operations of whose results nothing is known.
@@ -76,3 +80,12 @@ class Formulas:
         array, *others = node.inputs
         added = node.clone_with_new_inputs([self.classes.tensor.zeros_like(array), *others]).outputs[0]
         return [self.classes.as_type(array + added, node.outputs[0].type)]
+
+    def _cast_after(self, node: Any) -> Optional[List[Any]]:
+        """Reduce in the dtype of the accumulator, and cast then."""
+        before, after = accumulator(node), node.outputs[0].dtype
+        if before == after:
+            return None
+        op = copy(node.op)
+        op.dtype = str(before)
+        return [self.classes.tensor.cast(op(*node.inputs), after)]

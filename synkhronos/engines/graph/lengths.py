@@ -10,10 +10,16 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ...sharding import Product, product
+from ...sharding import NotNegative, Product, product
 from .classes import Classes, Kinds
 from .indices import constant_index, how_many_less
 from .operations import PutShareOp, ShareOp
+
+_OTHER_SIZE = "positions in rows were computed with another size of a row than that of the array they are used in"
+_NEGATIVE = (
+    "a position that was computed from that of a row is negative: it would be one in the rows of another rank. Take "
+    "elements of the row itself, or list the array in bcast_inputs"
+)
 
 
 class Less(NamedTuple):
@@ -218,11 +224,15 @@ class Lengths:
             return Product(int(found.flat[0])) if same and found.flat[0] == int(found.flat[0]) else None
         return self.length(variable) if self._is_integer(variable) else None
 
-    def checked(self, variables: Sequence[Any], equal: Sequence[Tuple[Product, Product]]) -> List[Any]:
-        """Return variables that raise an AssertionError where they are computed if lengths are not equal."""
-        conditions = [self.classes.tensor.eq(*map(self._expression, pair)) for pair in equal]
-        message = "positions in rows were computed with another size of a row than that of the array they are used in"
-        results = [self.classes.Assert(message)(variable, *conditions) for variable in variables]
+    def checked(self, variables: Sequence[Any], conditions: Sequence[Any]) -> List[Any]:
+        """Return the outputs of a node; computing them raises an AssertionError if conditions do not hold."""
+        results, tensor = list(variables), self.classes.tensor
+        for one in conditions:
+            if isinstance(one, NotNegative):
+                message, condition = _NEGATIVE, tensor.ge(variables[0].owner.inputs[one.input], 0).all()
+            else:
+                message, condition = _OTHER_SIZE, tensor.eq(*map(self._expression, one))
+            results = [self.classes.Assert(message)(result, condition) for result in results]
         for result, variable in zip(results, variables):
             result.name = variable.name
         return results

@@ -16,12 +16,10 @@ import numpy as np
 
 from ...errors import ArgumentValueError
 from ...sharding import ZERO, Axes, Graph, Node, Opaque, Rule
+from .bounds import bounds
 from .descriptions import described
 from .lengths import Lengths, ndim
 from .rules import along, elementwise, indices, nested, shapes
-
-#: Whole numbers that wrap around early: sums of parts agree with the whole's until they are widened.
-WRAPPING = ("int8", "int16", "uint8", "uint16", "uint32")
 
 #: From a node to its rule; None if it has none.
 Make = Callable[[Any], Optional[Rule]]
@@ -66,19 +64,26 @@ class Placing:
                 rule = self.rules[cls](node)
                 if isinstance(rule, Axes):
                     rule = copy(rule)  # the program may have one for several nodes
-                    rule.linear = [group for group in rule.linear if not self._widens(node, group)]
+                    rule.late = [*rule.late, *[group for group in rule.linear if self._is_late(node, group)]]
+                    # A sum of bools is whether any is true.
+                    is_bool = [getattr(output, "dtype", "") == "bool" for output in node.outputs]
+                    rule.reduce = ["max" if b and op == "sum" else op for b, op in zip(is_bool, rule.reduce)]
                 if rule is not None:
                     return rule
         return Opaque(len(node.outputs))
 
-    def _widens(self, node: Any, group: Sequence[int]) -> bool:
-        """Return whether an operation makes more of whole numbers that may have wrapped around."""
+    def _is_late(self, node: Any, group: Sequence[int]) -> bool:
+        """Return whether parts have to be put together before an operation, because of their dtypes.
+
+        It truncates what are parts of floats, or makes more of whole numbers that may have wrapped around.
+        """
         after = [np.dtype(output.dtype) for output in node.outputs if hasattr(output, "dtype")]
         for one in [node.inputs[i] for i in group]:
-            before = getattr(one, "dtype", None)
-            if before in WRAPPING and self.lengths.constant(one) is None:
-                size = np.dtype(before).itemsize
-                if any(dtype.kind not in "iu" or dtype.itemsize > size for dtype in after):
+            before = np.dtype(getattr(one, "dtype", "float64"))
+            if before.kind in "fc" and any(dtype.kind in "iu" for dtype in after):
+                return True
+            if before.kind in "iu" and any(dtype.kind in "fc" or dtype.itemsize > before.itemsize for dtype in after):
+                if bounds(self.lengths, one).wraps:
                     return True
         return False
 

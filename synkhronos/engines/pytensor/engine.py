@@ -35,6 +35,7 @@ from ..graph.affine import Affine
 from ..graph.collectives import needs_call
 from ..graph.engine import GraphEngine
 from ..graph.library import Library
+from ..graph.precision import BeforeRounding
 from ..graph.snapshot import Snapshot
 from . import jax_functions, jit, pickling_repairs, profiles, repairs, scans
 from .classes import CLASSES, is_sparse
@@ -75,6 +76,7 @@ class PyTensorEngine(GraphEngine):
         DebugMode=DebugMode,
         IfElse=CLASSES.IfElse,
         Scan=Scan,
+        cast=CLASSES.tensor.cast,
         Shape=Shape,
         Shape_i=Shape_i,
         AllReduce=AllReduce,
@@ -87,6 +89,7 @@ class PyTensorEngine(GraphEngine):
         graph_of=lambda outputs: PLACING.graph_of([], outputs),
         with_formulas=with_formulas,
         affine_inputs=Affine(CLASSES),
+        before_rounding=BeforeRounding(CLASSES),
         by_shapes_of_inputs=by_shapes_of_inputs,
         inner_outputs=scans.inner_outputs,
         scan_in_order=scans.in_order,

@@ -31,6 +31,7 @@ from ..base import Input
 from ..graph.affine import Affine
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
+from ..graph.precision import BeforeRounding
 from . import gpu, modules, pickling_repairs, profiles, repairs, scans
 from .classes import CLASSES
 from .formulas import with_formulas
@@ -70,6 +71,7 @@ class TheanoEngine(GraphEngine):
         DebugMode=DebugMode,
         IfElse=IfElse,
         Scan=Scan,
+        cast=CLASSES.tensor.cast,
         Shape=Shape,
         Shape_i=Shape_i,
         AllReduce=AllReduce,
@@ -82,6 +84,7 @@ class TheanoEngine(GraphEngine):
         graph_of=lambda outputs: PLACING.graph_of([], outputs),
         with_formulas=with_formulas,
         affine_inputs=Affine(CLASSES),
+        before_rounding=BeforeRounding(CLASSES),
         by_shapes_of_inputs=by_shapes_of_inputs,
         inner_outputs=scans.inner_outputs,
         scan_in_order=scans.in_order,

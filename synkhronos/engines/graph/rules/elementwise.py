@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from ....sharding import Axes, Elementwise, Moved, Reduction, Rule
+from ..bounds import bounds
 from ..lengths import Lengths, broadcastable, ndim
 
 
@@ -16,13 +17,14 @@ def elementwise(lengths: Lengths, node: Any) -> Rule:
     linear: List[Sequence[int]] = []
     more: Dict[str, Any] = {}
     is_integer = node.outputs[0].dtype in classes.discrete_dtypes and node.outputs[0].dtype != "bool"
-    if is_integer and _is_unsigned(node.outputs[0]) and isinstance(op, (scalar.Sub, scalar.Neg)):
-        pass  # a part may be negative where the whole is not, and becomes a huge number
+    if isinstance(op, scalar.Cast) and is_integer and node.inputs[0].dtype not in classes.discrete_dtypes:
+        more["late"] = [positions]  # each part would be truncated by itself
     elif isinstance(op, (scalar.Add, scalar.Sub, scalar.Neg, scalar.Identity)) or _is_linear_cast(lengths, node):
         linear = [positions]
         if isinstance(op, (scalar.Add, scalar.Sub)) and is_integer:
             more["added"] = positions if isinstance(op, scalar.Add) else [0]
-        more["moves"] = isinstance(op, scalar.Identity) or is_integer and _casts_in_order(lengths, node)
+        more["moves"] = isinstance(op, scalar.Identity) or isinstance(op, scalar.Cast) and _keeps_positions(node)
+        more["keeps_order"] = isinstance(op, scalar.Identity) or _keeps_order(lengths, node)
     elif isinstance(op, scalar.Mul):
         linear = [[i] for i in positions]
         more["factors"] = [lengths.value(one) for one in node.inputs] if is_integer else None
@@ -63,28 +65,30 @@ def _reversed(lengths: Lengths, node: Any) -> Optional[int]:
 
 
 def _is_linear_cast(lengths: Lengths, node: Any) -> bool:
-    if not isinstance(node.op.scalar_op, lengths.classes.scalar.Cast):
-        return False
-    before, after = node.inputs[0].dtype, node.outputs[0].dtype
-    if _is_unsigned(node.outputs[0]) and not _is_unsigned(node.inputs[0]) and before != "bool":
-        return False  # likewise
-    discrete = lengths.classes.discrete_dtypes
-    return after not in discrete or before in discrete and after != "bool"
+    return isinstance(node.op.scalar_op, lengths.classes.scalar.Cast) and node.outputs[0].dtype != "bool"
 
 
-def _casts_in_order(lengths: Lengths, node: Any) -> bool:
+def _keeps_positions(node: Any) -> bool:
+    """Return whether a cast is one of whole numbers to a type that holds all positions."""
+    before, after = np.dtype(node.inputs[0].dtype), np.dtype(node.outputs[0].dtype)
+    return before.kind in "iu" and after.kind in "iu" and (after.itemsize >= 4 or np.can_cast(before, after))
+
+
+def _keeps_order(lengths: Lengths, node: Any) -> bool:
     """Return whether an operation is a cast that leaves the largest the largest."""
-    before, after = node.inputs[0].dtype, node.outputs[0].dtype
-    is_cast = isinstance(node.op.scalar_op, lengths.classes.scalar.Cast)
-    return is_cast and (before == "int64" and after == "int32" or np.can_cast(before, after))
-
-
-def _is_unsigned(variable: Any) -> bool:
-    return str(variable.dtype).startswith("uint")
+    before, after = np.dtype(node.inputs[0].dtype), np.dtype(node.outputs[0].dtype)
+    if not isinstance(node.op.scalar_op, lengths.classes.scalar.Cast) or "c" in (before.kind, after.kind):
+        return False
+    if after.kind == "f" or np.can_cast(before, after):
+        return True
+    if before.kind not in "biu" or after.kind not in "iu":
+        return False
+    found, info = bounds(lengths, node.inputs[0]), np.iinfo(after)
+    return bool(info.min <= found.low and found.high <= info.max)
 
 
 def reduction(lengths: Lengths, node: Any) -> Rule:
-    (one,) = node.inputs
+    (one,), (result,) = node.inputs, node.outputs
     classes, scalar = lengths.classes, lengths.classes.scalar
     op: Dict[Any, Optional[str]] = {
         scalar.Add: "sum",
@@ -94,10 +98,29 @@ def reduction(lengths: Lengths, node: Any) -> Rule:
     }
     if one.dtype == "bool":
         op.update({scalar.AND: "min", scalar.OR: "max"})
-    if node.outputs[0].dtype == "bool":
-        op.update({scalar.Add: None, scalar.Mul: None})  # whether any, or all, are not 0
-    is_linear = one.dtype in classes.discrete_dtypes or node.outputs[0].dtype not in classes.discrete_dtypes
-    return Reduction(ndim(one), _axes(node), op.get(type(node.op.scalar_op)), is_linear)
+        if result.dtype == "bool":  # whether any, or all, are not 0
+            op.update({scalar.Add: "max", scalar.Mul: "min"})
+    name = op.get(type(node.op.scalar_op))
+    if name in ("sum", "prod") and not _is_cast_by_parts(lengths, node, accumulator(node)):
+        name = None
+    rule = Reduction(ndim(one), _axes(node), name, is_late=isinstance(node.op.scalar_op, (scalar.Add, scalar.Mul)))
+    rule.is_rounded = name in ("sum", "prod") and not np.can_cast(accumulator(node), result.dtype)
+    return rule
+
+
+def accumulator(node: Any) -> Any:
+    """Return the dtype in which a reduction adds, or multiplies: only its result is of that of the output."""
+    return np.dtype(getattr(node.op, "acc_dtype", None) or node.outputs[0].dtype)
+
+
+def _is_cast_by_parts(lengths: Lengths, node: Any, before: Any) -> bool:
+    """Return whether the last step of a reduction, from one dtype to another, can be made part by part."""
+    after = np.dtype(node.outputs[0].dtype)
+    if before == after or before.kind in "fc" and after.kind in "fc":
+        return True
+    if before.kind not in "iu" or after.kind == "b":
+        return False
+    return bool(after.kind in "iu" and after.itemsize <= before.itemsize) or not bounds(lengths, node.outputs[0]).wraps
 
 
 def argmax(lengths: Lengths, node: Any) -> Rule:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from ....sharding import MIXED, Axes, Coordinate, Element, Masked, Rule, Slice, Subscript
+from ..bounds import bounds
 from ..indices import constant_index, is_all
 from ..lengths import Lengths, broadcastable, ndim
 from .along import labels
@@ -78,7 +79,8 @@ def inc_subtensor(lengths: Lengths, node: Any) -> Rule:
 def rows_at(lengths: Lengths, node: Any) -> Rule:
     """The elements of the first axis at positions in a vector."""
     names = list(range(1, ndim(node.inputs[0])))
-    return Subscript([[MIXED, *names], ["at"]], [["at", *names]], [[0]], arrays={0: 1})
+    inputs: List[List[Any]] = [[MIXED, *names], ["at"]]
+    return Subscript(inputs, [["at", *names]], [[0]], arrays={0: 1}, signed=_signed(lengths, node, [1]))
 
 
 def inc_rows_at(lengths: Lengths, node: Any) -> Rule:
@@ -90,7 +92,13 @@ def inc_rows_at(lengths: Lengths, node: Any) -> Rule:
         [[0, 1]],
         arrays={0: 2},
         sets=node.op.set_instead_of_inc,
+        signed=_signed(lengths, node, [2]),
     )
+
+
+def _signed(lengths: Lengths, node: Any, arrays: Iterable[int]) -> List[int]:
+    """Return which arrays of positions may have negative elements."""
+    return [i for i in arrays if bounds(lengths, node.inputs[i]).low < 0]
 
 
 def _advanced(lengths: Lengths, node: Any, first: int) -> Any:
@@ -137,7 +145,8 @@ def advanced_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
     if found is None:
         return None
     before, after, of_inputs, arrays, ends = found
-    return Subscript([before, *of_inputs], [after], [[0]], ends, arrays=arrays)
+    signed = _signed(lengths, node, arrays.values())
+    return Subscript([before, *of_inputs], [after], [[0]], ends, arrays=arrays, signed=signed)
 
 
 def advanced_inc_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
@@ -148,7 +157,8 @@ def advanced_inc_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
     value = labels(node.inputs[1], after[len(after) - ndim(node.inputs[1]) :])
     # What is added to an element of several rows once only is no sum of what ranks add.
     sets = bool(node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False))
-    return Subscript([before, value, *of_inputs], [before], [[0, 1]], ends, arrays=arrays, sets=sets)
+    signed = _signed(lengths, node, arrays.values())
+    return Subscript([before, value, *of_inputs], [before], [[0, 1]], ends, arrays=arrays, sets=sets, signed=signed)
 
 
 def masked(node: Any, first: int) -> Optional[Rule]:
