@@ -564,6 +564,26 @@ class Engine(ABC):
         """
         return None
 
+    def with_rows(self, snapshot: Any, shards: Mapping[Any, Shard], rows: int) -> Tuple[Any, List[str]]:
+        """Return the snapshot of a function that is right for any number of rows, though one is written in the program.
+
+        With as many rows as are written it computes the same.
+
+        Parameters
+        ----------
+        snapshot, shards
+            As for `placed`.
+        rows : int
+            The number that is written.
+
+        Returns
+        -------
+        snapshot
+        where : list of str
+            The operations for which numbers are read as rows: in a few words each, with the named variables.
+        """
+        raise TypeError(f"rows: the engine {self.name!r} does not know where a program has written its rows")
+
     def sharding(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[Sharding]:
         """Return how a function lies over the ranks, its collectives with it; parameters as those of `placed`."""
         return None

@@ -20,6 +20,7 @@ from .function import Function
 from .own_updates import own_updates, tell_of_ranks
 from .sharded import Sharded, unwrapped
 from .variants import Variants
+from .written_rows import WrittenRows
 
 logger = logging.getLogger("synkhronos")
 
@@ -32,6 +33,7 @@ def function(
     givens: Any = None,
     sliceable_shareds: Optional[Sequence[Any]] = None,
     exact: Optional[bool] = None,
+    rows: Optional[int] = None,
     **kwargs: Any,
 ) -> Function:
     """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
@@ -65,6 +67,10 @@ def function(
         refused if a collective has given the ranks different values of a shared variable, but for
         ``sliceable_shareds``. By default what `fork` was told, else False. False also says that ranks are meant to
         make updates from their own rows (local steps): nothing is said of it in the log.
+    rows : int, optional
+        The number of rows that is written in the program, as in ``T.arange(100)`` or ``x.reshape((100, -1))``. Where an
+        operation needs the rows, that number is read as each rank's share of them, and every call must have that many
+        rows. By default what `fork` was given; that counts for functions in which it is written.
     givens, **kwargs
         Passed to the engine's own ``function``.
 
@@ -137,8 +143,10 @@ def function(
     chosen, exact = exact, PROGRAM.exact if exact is None else exact
     if not isinstance(exact, (bool, np.bool_)):
         raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
-    # Ranks call another graph of an exact function: this one is what `as_theano` calls alone, compiled if it is.
-    compiled = (engine.draft if exact else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
+    written = WrittenRows.of(rows)
+    # Ranks call another graph of such a function: this one is what `as_theano` calls alone, compiled if it is.
+    is_draft = exact or written is not None
+    compiled = (engine.draft if is_draft else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     for given in engine.inputs(compiled):
         if given.name in signature.RESERVED:
             raise ArgumentValueError(
@@ -157,6 +165,11 @@ def function(
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable}.items()}
+    read = None
+    if written is not None:
+        snapshot, read = written.read(engine, snapshot, shards)
+        if read is None and not exact:
+            is_draft, compiled = False, engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
     if exact:
         snapshot, placements = engine.completed(snapshot, shards)
     else:
@@ -169,12 +182,12 @@ def function(
     ]
     if placements is not None and chosen is None and not exact:
         tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, sliceable))
-    variants = Variants(engine, snapshot, sliceable, scattered)
+    variants = Variants(engine, snapshot, sliceable, scattered, read)
     compile_own = None
     cut = None if variants.collectives is None else variants.collectives.cut
     if cut is not None and cut.why_not:
         logger.info("function %s cannot be called in slices (num_slices): %s", name, cut.why_not)
-    if exact:
+    if is_draft:
         # The default updates as they are now, whenever it is compiled.
         given_targets = [shared for shared, _ in pairs]
         more = [one for one in engine.updated_in(snapshot) if not any(one is shared for shared in given_targets)]

@@ -40,7 +40,7 @@ from .serial import Given
 from .steps import OnStep, RunSteps, Steps
 from .table import Table, table_of
 from .upkeep import FreeFunction, Profile
-from .variants import Variants
+from .variants import Variants, Written
 
 logger = logging.getLogger("synkhronos")
 
@@ -321,6 +321,7 @@ class Function:
             self._variants.snapshot,
             self._variants.sliceable,
             self.exact,
+            self._variants.written,
         )
 
     @property
@@ -388,7 +389,7 @@ class Function:
             self._output_ops,
             updates,
             self._axes,
-            Variants(self.engine, snapshot, sliceable, self._arguments.scattered()),
+            Variants(self.engine, snapshot, sliceable, self._arguments.scattered(), self._variants.written),
             self.exact,
         )
 
@@ -537,7 +538,11 @@ class Function:
             kept = plans.find(key)
             if kept is None:
                 division = division or divide(
-                    session.size, session.root, n_rows, joint=self._variants.collectives is not None
+                    session.size,
+                    session.root,
+                    n_rows,
+                    joint=self._variants.collectives is not None,
+                    written=self._variants.rows,
                 )
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
                 alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
@@ -928,9 +933,10 @@ def _restore(
     snapshot: Any,
     sliceable: Any,
     exact: Any,
+    written: Optional[Written] = None,
 ) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
     scattered = Arguments(found, found.inputs(compiled), axes).scattered()
-    variants = Variants(found, snapshot, sliceable, scattered)
+    variants = Variants(found, snapshot, sliceable, scattered, written)
     return Function(PROGRAM, found, compiled, form, output_ops, updates, axes, variants, exact)

@@ -20,7 +20,7 @@ place, so a second collective that fails would find the first one's made. We mak
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..engines.base import Collectives
 from ..sharding import Shard
@@ -41,6 +41,20 @@ class Graph:
         return self._shareds
 
 
+class Written(NamedTuple):
+    """The number of rows that the program has written.
+
+    Attributes
+    ----------
+    rows : int
+    where : list of str
+        The operations for which numbers are read as rows.
+    """
+
+    rows: int
+    where: Sequence[str]
+
+
 class Variants:
     """The graphs of one function beside the first.
 
@@ -53,6 +67,8 @@ class Variants:
         What calls may select rows of, and along which axis.
     scattered : dict from variables to int
         The inputs that are divided by rows, likewise.
+    written : Written, optional
+        If the graph is right for any number of rows, but the first is for this one.
 
     Attributes
     ----------
@@ -64,8 +80,15 @@ class Variants:
         What there is to know of the function's collectives; None if it has none.
     """
 
-    def __init__(self, engine: Any, snapshot: Any, sliceable: Dict[Any, int], scattered: Dict[Any, int]) -> None:
-        self.engine, self.snapshot, self.sliceable = engine, snapshot, sliceable
+    def __init__(
+        self,
+        engine: Any,
+        snapshot: Any,
+        sliceable: Dict[Any, int],
+        scattered: Dict[Any, int],
+        written: Optional[Written] = None,
+    ) -> None:
+        self.engine, self.snapshot, self.sliceable, self.written = engine, snapshot, sliceable, written
         self.shards = {**scattered, **sliceable}
         self.placements = {variable: Shard(axis) for variable, axis in self.shards.items()}
         self.collectives: Optional[Collectives] = engine.collectives(snapshot, self.shards)
@@ -76,9 +99,15 @@ class Variants:
         """Iterate over the graphs that have been compiled."""
         return iter(list(self._graphs.values()))
 
+    @property
+    def rows(self) -> Optional[int]:
+        """The number of rows that every call must have; None if any will do."""
+        return None if self.written is None else self.written.rows
+
     def first(self, compiled: Any) -> Any:
         """Return the function that ranks call if neither slices nor rows of shared variables are asked for."""
-        return compiled if self.collectives is None else self.engine.variant(self.snapshot, False, [])
+        as_it_is = self.collectives is None and self.written is None
+        return compiled if as_it_is else self.engine.variant(self.snapshot, False, [])
 
     def get(self, sliced: bool) -> Graph:
         """Return the graph for calls in slices, or for calls that only select rows; compile it at its first use."""

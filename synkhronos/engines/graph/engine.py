@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
-from ...sharding import Placement, Shard
+from ...sharding import Placement, Shard, Stream
 from ...trace import point
 from .. import pickling
 from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
@@ -367,6 +367,13 @@ class GraphEngine(Engine):
 
     def common_streams(self, snapshot: Snapshot) -> List[Any]:
         return list(snapshot.streams)
+
+    def with_rows(self, snapshot: Snapshot, shards: Mapping[Any, Shard], rows: int) -> Tuple[Snapshot, List[str]]:
+        library, expressions = self.library, snapshot.expressions()
+        states = [one for one in library.graph_inputs(expressions) if self.is_shared(one) and self.is_random(one)]
+        with library.without_test_values():
+            read = library.written_rows(expressions, {**shards, **{state: Stream(state) for state in states}}, rows)
+        return snapshot.with_expressions(library, read.outputs), read.where
 
     def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, List[Placement]]:
         return exact.completed(self.library, snapshot, shards, self.label, self.is_random)

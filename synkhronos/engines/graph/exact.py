@@ -49,9 +49,7 @@ def _with_formulas(
         after = library.with_formulas(before, found.of)
     if all(new is old for new, old in zip(after, before)):
         return snapshot, graph, found
-    outputs = [library.Out(new, one.borrow) for new, one in zip(after, snapshot.outputs)]
-    updates = [(target, new) for (target, _), new in zip(snapshot.updates, after[len(outputs) :])]
-    snapshot, graph = snapshot._replace(outputs=outputs, updates=updates), library.graph_of(after)
+    snapshot, graph = snapshot.with_expressions(library, after), library.graph_of(after)
     return snapshot, graph, exact.propagated(graph, shards, states)
 
 

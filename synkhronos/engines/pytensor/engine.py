@@ -45,6 +45,7 @@ from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
 from .shapes import by_shapes_of_inputs, shapes_of
 from .traversal import io_toposort
+from .written_rows import WRITTEN_ROWS
 
 
 class PyTensorEngine(GraphEngine):
@@ -86,6 +87,7 @@ class PyTensorEngine(GraphEngine):
         checked=LENGTHS.checked,
         graph_of=lambda outputs: PLACING.graph_of([], outputs),
         with_formulas=with_formulas,
+        written_rows=WRITTEN_ROWS,
         affine_inputs=Affine(CLASSES),
         by_shapes_of_inputs=by_shapes_of_inputs,
         inner_outputs=scans.inner_outputs,

@@ -1,0 +1,340 @@
+"""From a graph in which the program has written its number of rows to one that is right for any number of them.
+
+::
+
+    x         (rows, 4)
+    100       T.concatenate([x, T.ones((100, 1))], axis=1)         the graph of the program
+    rows      T.concatenate([x, T.ones((x.shape[0], 1))], axis=1)  the graph of the ranks, each with its share
+
+With as many rows as are written both graphs compute the same, whichever of the numbers are read as rows: so a reading is
+right if the placements of what it computes are known. Numbers stay what they are until an operation needs the rows: it
+combines rows with a value that all ranks have, and along that axis the value is as long as a number that is written.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
+
+import numpy as np
+
+from ...sharding import REPLICATE, Placed, Placement, Replicate, Shard, Stream, Unknown
+from .classes import Kinds
+from .lengths import broadcastable, ndim
+from .placing import Placing
+from .written_lengths import NONE, Element, Mark, Marks, Number, Share, WrittenLengths, numbers_of
+
+#: Readings of one operation that are tried, and passes through a graph.
+MAX_TRIALS, MAX_PASSES = 40, 20
+
+
+class Read(NamedTuple):
+    """A graph in which numbers are read as rows.
+
+    Attributes
+    ----------
+    outputs : list of variables
+        Of the same types as before.
+    marks : set of Mark
+    where : list of str
+        The operations that need the rows.
+    """
+
+    outputs: List[Any]
+    marks: Marks
+    where: List[str]
+
+
+class WrittenRows:
+    """Reads numbers as rows, in the graphs of a library.
+
+    Parameters
+    ----------
+    placing : Placing
+    draws : sequence of classes
+        Operations that draw random numbers.
+    remake : callable
+        From a node and other inputs to another node, whose types follow from these.
+    without_rows : dict
+        From a class of operations that have a number of rows as a property to what returns, for a node and the
+        placements of its inputs, the operation without it; None if it has none.
+    """
+
+    def __init__(
+        self,
+        placing: Placing,
+        draws: Kinds,
+        remake: Callable[[Any, Sequence[Any]], Any],
+        without_rows: Optional[Dict[Type[Any], Callable[[Any, Sequence[Placement]], Any]]] = None,
+    ) -> None:
+        self.placing, self.draws, self.remake = placing, draws, remake
+        self.classes, self.lengths = placing.lengths.classes, placing.lengths
+        self.without_rows = without_rows or {}
+
+    def __call__(
+        self, outputs: Sequence[Any], known: Mapping[Any, Placement], rows: int, marks: Marks = NONE
+    ) -> Read:
+        """Read as rows what operations need, and these marks.
+
+        Parameters
+        ----------
+        outputs : sequence of variables
+        known : mapping from variable to Placement
+            Of the inputs that have rows, and of the states of random streams.
+        rows : int
+        marks : set of Mark
+        """
+        graph = _Graph(self, outputs, known, rows)
+        where: Dict[str, None] = {}
+        for _ in range(MAX_PASSES):
+            reading = _Pass(graph, marks)
+            where.update(dict.fromkeys(reading.where))
+            if reading.marks == marks:
+                break
+            marks = reading.marks
+        return Read([self._as_before(reading.image(one), one) for one in outputs], marks, list(where))
+
+    def _as_before(self, new: Any, old: Any) -> Any:
+        if new is not old and new.type != old.type and hasattr(old.type, "broadcastable"):
+            new = self.classes.as_type(new, old.type)
+        if new is not old:
+            new.name = old.name
+        return new
+
+
+class _Graph:
+    """A graph of the program, and what all passes through it have in common."""
+
+    def __init__(self, library: WrittenRows, outputs: Sequence[Any], known: Mapping[Any, Placement], rows: int) -> None:
+        self.library, self.known, self.rows = library, known, rows
+        self.nodes = list(library.classes.io_toposort([], outputs))
+        self.place_of = {node: k for k, node in enumerate(self.nodes)}
+        self.users: Dict[Any, List[int]] = {}
+        for k, node in enumerate(self.nodes):
+            for variable in node.inputs:
+                self.users.setdefault(variable, []).append(k)
+        self.own_rows = self._own_rows()
+        self._numbers: Dict[Any, Any] = {}
+
+    def _own_rows(self) -> Any:
+        """Return an expression of how many rows a rank has; None if nothing has rows."""
+        for variable, placement in self.known.items():
+            if isinstance(placement, Shard):
+                return variable.shape[placement.axis]
+        for node in self.nodes:
+            if isinstance(node.op, self.library.classes.TakeShare):
+                return node.outputs[0].shape[node.op.axis]
+        return None
+
+    def number(self, constant: Any, op: Any) -> Any:
+        """Return, in place of a number that is a multiple of the rows, the same multiple of the rank's own."""
+        classes, times = self.library.classes, int(constant.data) // self.rows
+        is_tensor, dtype = isinstance(constant.type, classes.TensorType), "int64"
+        is_cast = isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, classes.scalar.Cast)
+        if not is_tensor or isinstance(op, (classes.Elemwise, classes.MakeVector)) and not is_cast:
+            dtype = constant.dtype  # (a cast to fewer bits is not known to keep a length)
+        key = times, dtype, is_tensor
+        if key not in self._numbers:
+            found = self._times(times) if dtype == "int64" else classes.tensor.cast(self._times(times), dtype)
+            self._numbers[key] = found if is_tensor else classes.ScalarFromTensor()(found)
+        return self._numbers[key]
+
+    def _times(self, times: int) -> Any:
+        return self.own_rows if times == 1 else self.own_rows * np.int64(times)
+
+    def vector(self, constant: Any, marked: Sequence[int]) -> Any:
+        """Return a vector with the rank's own number of rows in the place of some elements."""
+        key = constant, tuple(marked)
+        if key not in self._numbers:
+            tensor, values = self.library.classes.tensor, constant.data
+            elements = [
+                self._times(int(value) // self.rows) if i in marked else tensor.constant(int(value), dtype="int64")
+                for i, value in enumerate(values)
+            ]
+            found = tensor.stack(elements)
+            self._numbers[key] = found if constant.dtype == "int64" else tensor.cast(found, constant.dtype)
+        return self._numbers[key]
+
+
+class _Pass:
+    """One pass through a graph: what it finds to be rows is read so from there on, and in the next pass everywhere."""
+
+    def __init__(self, graph: _Graph, marks: Marks) -> None:
+        self.graph, self.library, self.marks = graph, graph.library, marks
+        self.new: Dict[Any, Any] = {}
+        self.placements: Dict[Any, Placement] = {}
+        self.where: List[str] = []
+        for k, node in enumerate(graph.nodes):
+            after = self._rebuilt(node, self.marks, self.new)
+            placed = self._place(after)
+            if self._is_lost(after, placed):
+                after, placed = self._repaired(k, after, placed)
+            self._keep(node, after, placed, self.new)
+
+    def image(self, variable: Any) -> Any:
+        """Return what stands for a variable in the graph of the ranks."""
+        return self.new.get(variable, variable)
+
+    # -- placements
+
+    def of(self, variable: Any) -> Placement:
+        """Return the placement of a variable of the new graph."""
+        if variable in self.placements:
+            return self.placements[variable]
+        if variable.owner is None:
+            zero = self.library.placing.graph_of([], [variable]).known
+            found = self.graph.known.get(variable) or zero.get(variable, REPLICATE)
+            self.placements[variable] = found
+            return found
+        placed = self._place(variable.owner)
+        self.placements.update(zip(variable.owner.outputs, placed.outputs))
+        return self.placements[variable]
+
+    def _place(self, node: Any) -> Placed:
+        inputs = [self.of(one) for one in node.inputs]
+        unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
+        if unknown is not None:
+            return Placed([unknown] * len(node.outputs))
+        placed = self.library.placing.rule_of(node).place(inputs, True)
+        # Draws of a shape without rows are the same on all ranks, if that is wanted of their stream.
+        drawn = [REPLICATE if getattr(one, "stream", None) is not None else one for one in placed.outputs]
+        return placed._replace(outputs=drawn)
+
+    def _is_lost(self, node: Any, placed: Placed) -> bool:
+        """Return whether a node is the first of which nothing is known."""
+        return any(isinstance(one, Unknown) for one in placed.outputs) and not any(
+            isinstance(self.of(one), Unknown) for one in node.inputs
+        )
+
+    # -- the new graph
+
+    def _rebuilt(self, node: Any, marks: Marks, new: Mapping[Any, Any]) -> Any:
+        """Return a node with its inputs as they are read."""
+        inputs = [self._input(node, i, marks, new) for i in range(len(node.inputs))]
+        after = node
+        if any(one is not old for one, old in zip(inputs, node.inputs)):
+            after = self.library.remake(node, inputs)
+        unwritten = next((self.library.without_rows[cls] for cls in type(node.op).__mro__ if cls in self.library.without_rows), None)
+        op = None if unwritten is None else unwritten(after, [self.of(one) for one in after.inputs])
+        return after if op is None else op.make_node(*after.inputs)
+
+    def _input(self, node: Any, i: int, marks: Marks, new: Mapping[Any, Any]) -> Any:
+        variable, graph = node.inputs[i], self.graph
+        if isinstance(variable, self.library.classes.Constant):
+            elements = [one for one in range(np.size(variable.data)) if Element(variable, one) in marks]
+            if Number(node, i) in marks:
+                variable = graph.number(variable, node.op)
+            elif elements:
+                variable = graph.vector(variable, elements)
+        else:
+            variable = new.get(variable, variable)
+        for axis in range(ndim(variable)):
+            if Share(node, i, axis) in marks:
+                variable = self.library.classes.TakeShare(axis)(variable)
+        return variable
+
+    def _keep(self, node: Any, after: Any, placed: Placed, new: Dict[Any, Any]) -> None:
+        self.placements.update(zip(after.outputs, placed.outputs))
+        if after is not node:
+            for one, old in zip(after.outputs, node.outputs):
+                one.name = old.name
+            new.update(zip(node.outputs, after.outputs))
+
+    # -- readings
+
+    def _repaired(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
+        """Return the node, and its placements, as it is read so that they are known; as it is if there is no way."""
+        for more in self._readings(k, after):
+            found = self._tried(k, self.marks | more)
+            if found is not None:
+                node, placed, images = found
+                self.where.append(self._described(k))
+                self.marks |= more
+                self.new.update(images)
+                return node, placed
+        return after, placed
+
+    def _described(self, k: int) -> str:
+        from .descriptions import described
+
+        return described(self.library.classes, self.graph.nodes[k])
+
+    def _readings(self, k: int, after: Any) -> Iterator[Marks]:
+        """Iterate over what may be read as rows so that more is known of a node; the likeliest first."""
+        node, graph, library = self.graph.nodes[k], self.graph, self.library
+        lengths = WrittenLengths(library.lengths, library.draws, graph.rows, self.marks)
+        numbers, shares, by_input = [], [], []
+        positions = numbers_of(library.lengths, library.draws, node)
+        for i in positions:
+            if ndim(node.inputs[i]) == 0:
+                numbers.append(lengths.number(node, i))
+            else:
+                numbers += [lengths.element(node.inputs[i], j) for j in range(lengths._count(node.inputs[i]))]
+        for i, variable in enumerate(node.inputs):
+            placement = self.of(after.inputs[i])
+            if i in positions or not isinstance(placement, Replicate) or placement.power != 0:
+                continue
+            axes = [axis for axis in range(ndim(variable)) if not broadcastable(variable)[axis]]
+            by_input.append([found for found in (lengths.axis(variable, axis) for axis in axes) if found])
+            shares += [frozenset([Share(node, i, axis)]) for axis in axes if lengths.is_long(variable, axis)]
+        found = [one for one in numbers if one]
+        singles = [*found, *(one for each in by_input for one in each)]
+        together = frozenset().union(*[each[0] for each in by_input if each])
+        tried: Set[Marks] = set()
+        several = [one | other for one, other in combinations(singles, 2)]
+        for marks in [*singles, together, *several, *shares]:
+            if marks and marks not in tried and len(tried) < MAX_TRIALS:
+                tried.add(marks)
+                yield marks
+
+    def _tried(self, k: int, marks: Marks) -> Optional[Tuple[Any, Placed, Dict[Any, Any]]]:
+        """Return a node, its placements, and what is before it, as they are with these marks; None if that is lost."""
+        graph, changed = self.graph, marks ^ self.marks
+        first = min(index for mark in changed for index in self._used_at(mark))
+        images: Dict[Any, Any] = {}
+        new = _Chained(images, self.new)
+        for index in self._before(k, first):
+            node = graph.nodes[index]
+            if not self._is_changed(node, changed, images):
+                continue
+            after = self._rebuilt(node, marks, new)
+            placed = self._place(after)
+            if any(isinstance(one, Unknown) for one in placed.outputs):
+                return None
+            if index == k:
+                return after, placed, images
+            self._keep(node, after, placed, images)
+        return None
+
+    def _used_at(self, mark: Mark) -> Sequence[int]:
+        if isinstance(mark, Element):
+            return self.graph.users[mark.vector]
+        return [self.graph.place_of[mark.node]]
+
+    def _before(self, k: int, first: int) -> List[int]:
+        """Return a node, and those after the first that it is computed from, in order."""
+        found, ahead = {k}, [k]
+        while ahead:
+            for variable in self.graph.nodes[ahead.pop()].inputs:
+                if variable.owner is not None:
+                    index = self.graph.place_of[variable.owner]
+                    if index >= first and index not in found:
+                        found.add(index)
+                        ahead.append(index)
+        return sorted(found)
+
+    def _is_changed(self, node: Any, changed: Marks, images: Mapping[Any, Any]) -> bool:
+        return any(variable in images for variable in node.inputs) or any(
+            mark.vector in node.inputs if isinstance(mark, Element) else mark.node is node for mark in changed
+        )
+
+
+class _Chained(Dict[Any, Any]):
+    """What is in one table, or else in another."""
+
+    def __init__(self, first: Mapping[Any, Any], then: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self.first, self.then = first, then
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self.first[key] if key in self.first else self.then.get(key, default)
