@@ -23,7 +23,7 @@ Engines describe their graphs with these rules. All of it is pure: nothing here 
 from .axes import MIXED, ONE, Axes, Checked, Elementwise, Moved, Reduction, along
 from .chosen import Coordinate, Coordinates, Masked, Where
 from .completion import Builder, Collective, complete, parts_of_rows
-from .layout import Layout, Product, product
+from .layout import ROWS, Layout, Product, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
 from .pieces import Divided, Joined
 from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Stream, Unknown
@@ -38,6 +38,7 @@ __all__ = [
     "Masked",
     "ONE",
     "REPLICATE",
+    "ROWS",
     "ZERO",
     "Axes",
     "Checked",

@@ -163,6 +163,10 @@ class Lengths:
             return None if found is None or found[axis].number < 0 else found[axis]
         if isinstance(op, (classes.Alloc, classes.AllocEmpty)):
             return self.length(node.inputs[len(node.inputs) - ndim(output) + axis])
+        if isinstance(op, classes.ARange):
+            start, step = (self.constant(node.inputs[i]) for i in (0, 2))
+            is_end = start is not None and start == 0 and step is not None and step == 1
+            return self.length(node.inputs[1]) if is_end else None
         if isinstance(op, classes.CAReduce) and op.axis is not None:
             axes = [op.axis] if isinstance(op.axis, int) else [one % ndim(first) for one in op.axis]
             return first, [one for one in range(ndim(first)) if one not in axes][axis]

@@ -12,6 +12,7 @@ all uses are marked, for it was written for one shape.
 
 from __future__ import annotations
 
+import enum
 from typing import Any, FrozenSet, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
@@ -21,18 +22,39 @@ from .indices import constant_index
 from .lengths import Lengths, broadcastable, ndim
 
 
+class Order(enum.IntEnum):
+    """How the rows lie in an axis that is several times as long."""
+
+    #: Several elements of each row, one row after the other.
+    FIRST = 0
+    #: All rows, several times (time first).
+    LAST = 1
+    #: It follows from what is put in such an axis.
+    OPEN = 2
+
+
 class Number(NamedTuple):
-    """An input of a node that is a constant number."""
+    """An input of a node that is a constant number.
+
+    Attributes
+    ----------
+    node
+    position : int
+    order : Order
+        Of a multiple of the rows, up to which positions are counted.
+    """
 
     node: Any
     position: int
+    order: Order = Order.FIRST
 
 
 class Element(NamedTuple):
-    """An element of a constant vector."""
+    """An element of a constant vector; ``order`` as for `Number`."""
 
     vector: Any
     index: int
+    order: Order = Order.FIRST
 
 
 class Share(NamedTuple):
@@ -47,6 +69,16 @@ Mark = Union[Number, Element, Share]
 Marks = FrozenSet[Mark]
 
 NONE: Marks = frozenset()
+
+
+def in_all_orders(mark: Mark) -> List[Mark]:
+    """Return a mark with each order of the rows."""
+    return [mark] if isinstance(mark, Share) else [mark._replace(order=order) for order in Order]
+
+
+def marked(mark: Mark, marks: Marks) -> Optional[Mark]:
+    """Return which of some marks is the same but for the order; None if none is."""
+    return next((one for one in in_all_orders(mark) if one in marks), None)
 
 
 class WrittenLengths:
@@ -73,7 +105,7 @@ class WrittenLengths:
     def number(self, node: Any, position: int) -> Optional[Marks]:
         """Return the constants that make a number, an input of a node; None if that is not a multiple of the rows."""
         classes, variable = self.classes, node.inputs[position]
-        if Number(node, position) in self.marked:
+        if marked(Number(node, position), self.marked):
             return NONE
         if isinstance(variable, classes.Constant):
             return frozenset([Number(node, position)]) if self.is_rows(np.asarray(variable.data)) else None
@@ -104,7 +136,7 @@ class WrittenLengths:
             return None
         index %= count
         if isinstance(vector, classes.Constant):
-            if Element(vector, index) in self.marked:
+            if marked(Element(vector, index), self.marked):
                 return NONE
             return frozenset([Element(vector, index)]) if self.is_rows(np.asarray(vector.data[index])) else None
         node = vector.owner
@@ -147,13 +179,23 @@ class WrittenLengths:
             return self._all(found)
         if isinstance(op, classes.ARange):
             start, _, step = map(self.lengths.constant, node.inputs)
-            return self.number(node, 1) if start is not None and start == 0 and step is not None and step == 1 else None
+            if start is None or start != 0 or step is None or step != 1:
+                return None
+            if marked(Number(node, 1), self.marked):
+                return NONE
+            value = self.value(node.inputs[1])
+            return frozenset([Number(node, 1)]) if value > 0 and value % self.rows == 0 else None
         if isinstance(op, classes.Reshape):
             return self.element(node.inputs[1], axis)
         if isinstance(op, self.draws):
             return self.element(node.inputs[1], axis)
         before = self.lengths._before(node, axis, variable)
         return self.axis(*before) if isinstance(before, tuple) and hasattr(before[0], "owner") else None
+
+    def value(self, variable: Any) -> int:
+        """Return a number that is known, if it is positive; else -1."""
+        found = self.lengths.length(variable)
+        return -1 if found.factors or found.number <= 0 else found.number
 
     def is_long(self, variable: Any, axis: int) -> bool:
         """Return whether an axis is known to have the length of the rows."""

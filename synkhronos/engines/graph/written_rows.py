@@ -18,11 +18,11 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 import numpy as np
 
-from ...sharding import REPLICATE, Placed, Placement, Replicate, Shard, Stream, Unknown
+from ...sharding import REPLICATE, ROWS, Placed, Placement, Replicate, Shard, Stream, Unknown
 from .classes import Kinds
 from .lengths import broadcastable, ndim
 from .placing import Placing
-from .written_lengths import NONE, Element, Mark, Marks, Number, Share, WrittenLengths, numbers_of
+from .written_lengths import NONE, Element, Mark, Marks, Number, Order, Share, WrittenLengths, marked, numbers_of
 
 #: Readings of one operation that are tried, and passes through a graph.
 MAX_TRIALS, MAX_PASSES = 40, 20
@@ -55,6 +55,8 @@ class WrittenRows:
         Operations that draw random numbers.
     remake : callable
         From a node and other inputs to another node, whose types follow from these.
+    with_inside : callable
+        From a scan, and inputs and outputs, to the same scan with that graph inside.
     without_rows : dict
         From a class of operations that have a number of rows as a property to what returns, for a node and the
         placements of its inputs, the operation without it; None if it has none.
@@ -65,9 +67,10 @@ class WrittenRows:
         placing: Placing,
         draws: Kinds,
         remake: Callable[[Any, Sequence[Any]], Any],
+        with_inside: Callable[[Any, Sequence[Any], Sequence[Any]], Any],
         without_rows: Optional[Dict[Type[Any], Callable[[Any, Sequence[Placement]], Any]]] = None,
     ) -> None:
-        self.placing, self.draws, self.remake = placing, draws, remake
+        self.placing, self.draws, self.remake, self.with_inside = placing, draws, remake, with_inside
         self.classes, self.lengths = placing.lengths.classes, placing.lengths
         self.without_rows = without_rows or {}
 
@@ -84,15 +87,51 @@ class WrittenRows:
         rows : int
         marks : set of Mark
         """
-        graph = _Graph(self, outputs, known, rows)
+        graph = _Graph(self, outputs, known, rows, True)
         where: Dict[str, None] = {}
+        reading = self._read(graph, marks, where)
+        return Read([self._as_before(reading.image(one), one) for one in outputs], reading.marks, list(where))
+
+    def _read(self, graph: _Graph, marks: Marks, where: Dict[str, None]) -> _Pass:
+        """Return the last pass through a graph; add the operations that need the rows."""
         for _ in range(MAX_PASSES):
-            reading = _Pass(graph, marks)
+            reading, n_ops = _Pass(graph, marks), len(graph.ops)
             where.update(dict.fromkeys(reading.where))
-            if reading.marks == marks:
+            if reading.marks == marks and len(graph.ops) == n_ops:
                 break
             marks = reading.marks
-        return Read([self._as_before(reading.image(one), one) for one in outputs], marks, list(where))
+        return reading
+
+    def inside(
+        self, node: Any, placements: Sequence[Placement], rows: int, expected: Mapping[int, int]
+    ) -> Optional[Any]:
+        """Return a scan in whose steps numbers are read as rows; None if none are.
+
+        Parameters
+        ----------
+        node
+            Of the scan.
+        placements : sequence of Placement
+            Of its inputs.
+        rows : int
+        expected : dict of int to int
+            Inputs that all ranks have, and along which axis they may be read as rows.
+        """
+        loop: Any = self.placing.rule_of(node)
+        inputs, outputs = loop.graph.inputs, loop.graph.outputs
+        for axes in [{}, expected] if expected else [{}]:
+            as_expected = [
+                Shard(axes[i]) if i in axes else placement for i, placement in enumerate(placements)
+            ]
+            given = loop.given(as_expected)
+            known = {inputs[i]: one for i, one in given.items() if not isinstance(one, Unknown)}
+            graph = _Graph(self, outputs, known, rows, False)
+            reading = self._read(graph, NONE, {})
+            found = [reading.of(reading.image(one)) for one in outputs]
+            if (reading.marks or graph.ops) and not any(isinstance(one, Unknown) for one in found):
+                images = [self._as_before(reading.image(one), one) for one in outputs]
+                return self.with_inside(node.op, inputs, images)
+        return None
 
     def _as_before(self, new: Any, old: Any) -> Any:
         if new is not old and new.type != old.type and hasattr(old.type, "broadcastable"):
@@ -105,8 +144,12 @@ class WrittenRows:
 class _Graph:
     """A graph of the program, and what all passes through it have in common."""
 
-    def __init__(self, library: WrittenRows, outputs: Sequence[Any], known: Mapping[Any, Placement], rows: int) -> None:
-        self.library, self.known, self.rows = library, known, rows
+    def __init__(
+        self, library: WrittenRows, outputs: Sequence[Any], known: Mapping[Any, Placement], rows: int, exact: bool
+    ) -> None:
+        self.library, self.known, self.rows, self.exact = library, known, rows, exact
+        #: By scans, those in whose steps numbers are read as rows.
+        self.ops: Dict[Any, Any] = {}
         self.nodes = list(library.classes.io_toposort([], outputs))
         self.place_of = {node: k for k, node in enumerate(self.nodes)}
         self.users: Dict[Any, List[int]] = {}
@@ -119,7 +162,7 @@ class _Graph:
     def _own_rows(self) -> Any:
         """Return an expression of how many rows a rank has; None if nothing has rows."""
         for variable, placement in self.known.items():
-            if isinstance(placement, Shard):
+            if isinstance(placement, Shard) and placement.layout == ROWS:
                 return variable.shape[placement.axis]
         for node in self.nodes:
             if isinstance(node.op, self.library.classes.TakeShare):
@@ -131,7 +174,7 @@ class _Graph:
         classes, times = self.library.classes, int(constant.data) // self.rows
         is_tensor, dtype = isinstance(constant.type, classes.TensorType), "int64"
         is_cast = isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, classes.scalar.Cast)
-        if not is_tensor or isinstance(op, (classes.Elemwise, classes.MakeVector)) and not is_cast:
+        if not is_tensor or isinstance(op, classes.Elemwise) and not is_cast:
             dtype = constant.dtype  # (a cast to fewer bits is not known to keep a length)
         key = times, dtype, is_tensor
         if key not in self._numbers:
@@ -139,17 +182,27 @@ class _Graph:
             self._numbers[key] = found if is_tensor else classes.ScalarFromTensor()(found)
         return self._numbers[key]
 
+    def length(self, value: int, order: Order) -> Any:
+        """Return, in place of a multiple of the rows, the same one of the rank's own: the length of such an axis."""
+        times, key = value // self.rows, (value, order)
+        if times == 1 or order == Order.OPEN:
+            return self._times(times)
+        if key not in self._numbers:
+            shape = [self.own_rows, np.int64(times)][:: -1 if order == Order.LAST else 1]
+            self._numbers[key] = self.library.classes.tensor.zeros(shape, "int8").reshape((-1,)).shape[0]
+        return self._numbers[key]
+
     def _times(self, times: int) -> Any:
         return self.own_rows if times == 1 else self.own_rows * np.int64(times)
 
-    def vector(self, constant: Any, marked: Sequence[int]) -> Any:
+    def vector(self, constant: Any, marks: Sequence[Element]) -> Any:
         """Return a vector with the rank's own number of rows in the place of some elements."""
-        key = constant, tuple(marked)
+        key = tuple(marks)
         if key not in self._numbers:
-            tensor, values = self.library.classes.tensor, constant.data
+            tensor, orders = self.library.classes.tensor, {one.index: one.order for one in marks}
             elements = [
-                self._times(int(value) // self.rows) if i in marked else tensor.constant(int(value), dtype="int64")
-                for i, value in enumerate(values)
+                self.length(value, orders[i]) if i in orders else tensor.constant(value, dtype="int64")
+                for i, value in enumerate(constant.data.tolist())
             ]
             found = tensor.stack(elements)
             self._numbers[key] = found if constant.dtype == "int64" else tensor.cast(found, constant.dtype)
@@ -195,7 +248,7 @@ class _Pass:
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
         if unknown is not None:
             return Placed([unknown] * len(node.outputs))
-        placed = self.library.placing.rule_of(node).place(inputs, True)
+        placed = self.library.placing.rule_of(node).place(inputs, self.graph.exact)
         # Draws of a shape without rows are the same on all ranks, if that is wanted of their stream.
         drawn = [REPLICATE if getattr(one, "stream", None) is not None else one for one in placed.outputs]
         return placed._replace(outputs=drawn)
@@ -212,7 +265,13 @@ class _Pass:
         """Return a node with its inputs as they are read."""
         inputs = [self._input(node, i, marks, new) for i in range(len(node.inputs))]
         after = node
-        if any(one is not old for one, old in zip(inputs, node.inputs)):
+        if node in self.graph.ops:
+            after = self.graph.ops[node].make_node(*inputs)
+        elif isinstance(node.op, self.library.classes.MakeVector) and any(
+            marked(Number(node, i), marks) for i in range(len(inputs))
+        ):
+            after = self.library.classes.tensor.stack(inputs).owner  # of more bits, perhaps
+        elif any(one is not old for one, old in zip(inputs, node.inputs)):
             after = self.library.remake(node, inputs)
         unwritten = next((self.library.without_rows[cls] for cls in type(node.op).__mro__ if cls in self.library.without_rows), None)
         op = None if unwritten is None else unwritten(after, [self.of(one) for one in after.inputs])
@@ -220,8 +279,13 @@ class _Pass:
 
     def _input(self, node: Any, i: int, marks: Marks, new: Mapping[Any, Any]) -> Any:
         variable, graph = node.inputs[i], self.graph
+        if isinstance(node.op, self.library.classes.ARange) and i == 1:
+            found = marked(Number(node, i), marks)
+            if found is not None:
+                return graph.length(self.library.lengths.length(variable).number, found.order)
         if isinstance(variable, self.library.classes.Constant):
-            elements = [one for one in range(np.size(variable.data)) if Element(variable, one) in marks]
+            of_elements = [marked(Element(variable, one), marks) for one in range(np.size(variable.data))]
+            elements = [one for one in of_elements if one is not None]
             if Number(node, i) in marks:
                 variable = graph.number(variable, node.op)
             elif elements:
@@ -244,6 +308,16 @@ class _Pass:
 
     def _repaired(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
         """Return the node, and its placements, as it is read so that they are known; as it is if there is no way."""
+        if isinstance(after.op, self.library.classes.Scan):
+            placements = [self.of(one) for one in after.inputs]
+            op = self.library.inside(after, placements, self.graph.rows, self._expected(k, placements))
+            if op is not None:
+                self.graph.ops[self.graph.nodes[k]] = op
+                after = op.make_node(*after.inputs)
+                placed = self._place(after)
+                if not self._is_lost(after, placed):
+                    self.where.append(self._described(k))
+                    return after, placed
         for more in self._readings(k, after):
             found = self._tried(k, self.marks | more)
             if found is not None:
@@ -253,6 +327,16 @@ class _Pass:
                 self.new.update(images)
                 return node, placed
         return after, placed
+
+    def _expected(self, k: int, placements: Sequence[Placement]) -> Dict[int, int]:
+        """Return which inputs of a node may be read as rows, and along which axis."""
+        found, inputs = {}, self.graph.nodes[k].inputs
+        lengths = WrittenLengths(self.library.lengths, self.library.draws, self.graph.rows, self.marks)
+        for i, variable in enumerate(inputs):
+            if isinstance(placements[i], Replicate):
+                axes = [axis for axis in range(ndim(variable)) if lengths.axis(variable, axis)]
+                found.update({i: axis for axis in axes[:1]})
+        return found
 
     def _described(self, k: int) -> str:
         from .descriptions import described
@@ -282,10 +366,26 @@ class _Pass:
         together = frozenset().union(*[each[0] for each in by_input if each])
         tried: Set[Marks] = set()
         several = [one | other for one, other in combinations(singles, 2)]
-        for marks in [*singles, together, *several, *shares]:
+        for marks in [*self._in_other_orders(singles), together, *several, *shares]:
             if marks and marks not in tried and len(tried) < MAX_TRIALS:
                 tried.add(marks)
                 yield marks
+
+    def _in_other_orders(self, singles: Sequence[Marks]) -> List[Marks]:
+        """Return marks with all orders of the rows, if there are several elements of each."""
+        found: List[Marks] = []
+        for marks in singles:
+            for order in Order:
+                found.append(frozenset(self._in_order(mark, order) for mark in marks))
+        return found
+
+    def _in_order(self, mark: Mark, order: Order) -> Mark:
+        value, classes = None, self.library.classes
+        if isinstance(mark, Element):
+            value = int(mark.vector.data[mark.index])
+        elif isinstance(mark, Number) and isinstance(mark.node.op, classes.ARange):
+            value = self.library.lengths.length(mark.node.inputs[1]).number
+        return mark if value in (None, self.graph.rows) or isinstance(mark, Share) else mark._replace(order=order)
 
     def _tried(self, k: int, marks: Marks) -> Optional[Tuple[Any, Placed, Dict[Any, Any]]]:
         """Return a node, its placements, and what is before it, as they are with these marks; None if that is lost."""

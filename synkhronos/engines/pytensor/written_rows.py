@@ -7,6 +7,7 @@ from typing import Any, Sequence
 from pytensor.tensor.random.op import RandomVariable
 
 from ..graph.written_rows import WrittenRows
+from . import scans
 from .placing import PLACING
 
 
@@ -15,4 +16,4 @@ def _remade(node: Any, inputs: Sequence[Any]) -> Any:
     return node.op.make_node(*inputs)
 
 
-WRITTEN_ROWS = WrittenRows(PLACING, (RandomVariable,), _remade)
+WRITTEN_ROWS = WrittenRows(PLACING, (RandomVariable,), _remade, scans.with_inside)

@@ -14,6 +14,7 @@ from theano.tensor.nnet import abstract_conv, conv
 
 from ...sharding import Placement, Shard
 from ..graph.written_rows import WrittenRows
+from . import scans
 from .placing import PLACING
 
 
@@ -63,5 +64,6 @@ WRITTEN_ROWS = WrittenRows(
     PLACING,
     (mrg_uniform_base, raw_random.RandomFunction),
     _remade,
+    scans.with_inside,
     {abstract_conv.BaseAbstractConv: _without_rows, conv.ConvOp: _old_without_rows},
 )
