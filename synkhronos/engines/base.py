@@ -564,6 +564,22 @@ class Engine(ABC):
         """
         return None
 
+    def with_any_rows(
+        self, inputs: Sequence[Any], axes: Sequence[int], givens: Any, rows: int
+    ) -> Tuple[List[Any], Any]:
+        """Return inputs whose types do not say how many rows they have, and givens that have them in the others' place.
+
+        Parameters
+        ----------
+        inputs, givens
+            As `compile` takes them.
+        axes : sequence of int
+            Of the first inputs, along which axis they have rows.
+        rows : int
+            The number that types may say.
+        """
+        return list(inputs), givens
+
     def with_rows(self, snapshot: Any, shards: Mapping[Any, Shard], rows: int) -> Tuple[Any, List[str]]:
         """Return the snapshot of a function that is right for any number of rows, though one is written in the program.
 

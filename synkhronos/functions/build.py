@@ -144,6 +144,8 @@ def function(
     if not isinstance(exact, (bool, np.bool_)):
         raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
     written = WrittenRows.of(rows)
+    if written is not None:
+        variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
     # Ranks call another graph of such a function: this one is what `as_theano` calls alone, compiled if it is.
     is_draft = exact or written is not None
     compiled = (engine.draft if is_draft else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)

@@ -54,7 +54,7 @@ class WrittenRows:
     draws : sequence of classes
         Operations that draw random numbers.
     remake : callable
-        From a node and other inputs to another node, whose types follow from these.
+        From an operation, a node of it or of one like it, and other inputs to a node, whose types follow from these.
     with_inside : callable
         From a scan, and inputs and outputs, to the same scan with that graph inside.
     without_rows : dict
@@ -66,7 +66,7 @@ class WrittenRows:
         self,
         placing: Placing,
         draws: Kinds,
-        remake: Callable[[Any, Sequence[Any]], Any],
+        remake: Callable[[Any, Any, Sequence[Any]], Any],
         with_inside: Callable[[Any, Sequence[Any], Sequence[Any]], Any],
         without_rows: Optional[Dict[Type[Any], Callable[[Any, Sequence[Placement]], Any]]] = None,
     ) -> None:
@@ -119,7 +119,7 @@ class WrittenRows:
         """
         loop: Any = self.placing.rule_of(node)
         inputs, outputs = loop.graph.inputs, loop.graph.outputs
-        for axes in [{}, expected] if expected else [{}]:
+        for axes in [expected, {}] if expected else [{}]:
             as_expected = [
                 Shard(axes[i]) if i in axes else placement for i, placement in enumerate(placements)
             ]
@@ -134,7 +134,7 @@ class WrittenRows:
         return None
 
     def _as_before(self, new: Any, old: Any) -> Any:
-        if new is not old and new.type != old.type and hasattr(old.type, "broadcastable"):
+        if broadcastable(new) != broadcastable(old):
             new = self.classes.as_type(new, old.type)
         if new is not old:
             new.name = old.name
@@ -222,6 +222,8 @@ class _Pass:
             placed = self._place(after)
             if self._is_lost(after, placed):
                 after, placed = self._repaired(k, after, placed)
+            elif isinstance(node.op, self.library.classes.SpecifyShape):
+                after, placed = self._specified(k, after, placed)
             self._keep(node, after, placed, self.new)
 
     def image(self, variable: Any) -> Any:
@@ -266,13 +268,13 @@ class _Pass:
         inputs = [self._input(node, i, marks, new) for i in range(len(node.inputs))]
         after = node
         if node in self.graph.ops:
-            after = self.graph.ops[node].make_node(*inputs)
+            after = self.library.remake(self.graph.ops[node], node, inputs)
         elif isinstance(node.op, self.library.classes.MakeVector) and any(
             marked(Number(node, i), marks) for i in range(len(inputs))
         ):
             after = self.library.classes.tensor.stack(inputs).owner  # of more bits, perhaps
         elif any(one is not old for one, old in zip(inputs, node.inputs)):
-            after = self.library.remake(node, inputs)
+            after = self.library.remake(node.op, node, inputs)
         unwritten = next((self.library.without_rows[cls] for cls in type(node.op).__mro__ if cls in self.library.without_rows), None)
         op = None if unwritten is None else unwritten(after, [self.of(one) for one in after.inputs])
         return after if op is None else op.make_node(*after.inputs)
@@ -313,7 +315,7 @@ class _Pass:
             op = self.library.inside(after, placements, self.graph.rows, self._expected(k, placements))
             if op is not None:
                 self.graph.ops[self.graph.nodes[k]] = op
-                after = op.make_node(*after.inputs)
+                after = self.library.remake(op, after, after.inputs)
                 placed = self._place(after)
                 if not self._is_lost(after, placed):
                     self.where.append(self._described(k))
@@ -328,10 +330,29 @@ class _Pass:
                 return node, placed
         return after, placed
 
+    def _specified(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
+        """Return the node that asserts a shape, as it is read if that has a number of rows."""
+        (found,), node = placed.outputs, self.graph.nodes[k]
+        if not isinstance(found, Shard):
+            return after, placed
+        lengths = self._lengths()
+        is_vector = len(node.inputs) == 2 and ndim(node.inputs[1]) == 1
+        axis = found.axis
+        more = lengths.element(node.inputs[1], axis) if is_vector else lengths.number(node, 1 + axis)
+        if not more:
+            return after, placed
+        self.marks |= more
+        self.where.append(self._described(k))
+        after = self._rebuilt(node, self.marks, self.new)
+        return after, self._place(after)
+
+    def _lengths(self) -> WrittenLengths:
+        return WrittenLengths(self.library.lengths, self.library.draws, self.graph.rows, self.marks)
+
     def _expected(self, k: int, placements: Sequence[Placement]) -> Dict[int, int]:
         """Return which inputs of a node may be read as rows, and along which axis."""
         found, inputs = {}, self.graph.nodes[k].inputs
-        lengths = WrittenLengths(self.library.lengths, self.library.draws, self.graph.rows, self.marks)
+        lengths = self._lengths()
         for i, variable in enumerate(inputs):
             if isinstance(placements[i], Replicate):
                 axes = [axis for axis in range(ndim(variable)) if lengths.axis(variable, axis)]
@@ -346,7 +367,7 @@ class _Pass:
     def _readings(self, k: int, after: Any) -> Iterator[Marks]:
         """Iterate over what may be read as rows so that more is known of a node; the likeliest first."""
         node, graph, library = self.graph.nodes[k], self.graph, self.library
-        lengths = WrittenLengths(library.lengths, library.draws, graph.rows, self.marks)
+        lengths = self._lengths()
         numbers, shares, by_input = [], [], []
         positions = numbers_of(library.lengths, library.draws, node)
         for i in positions:
@@ -360,7 +381,8 @@ class _Pass:
                 continue
             axes = [axis for axis in range(ndim(variable)) if not broadcastable(variable)[axis]]
             by_input.append([found for found in (lengths.axis(variable, axis) for axis in axes) if found])
-            shares += [frozenset([Share(node, i, axis)]) for axis in axes if lengths.is_long(variable, axis)]
+            if graph.exact:  # (not in a step of a loop, where a state may have become rows before)
+                shares += [frozenset([Share(node, i, axis)]) for axis in axes if lengths.is_long(variable, axis)]
         found = [one for one in numbers if one]
         singles = [*found, *(one for each in by_input for one in each)]
         together = frozenset().union(*[each[0] for each in by_input if each])

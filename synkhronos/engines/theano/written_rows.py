@@ -18,8 +18,8 @@ from . import scans
 from .placing import PLACING
 
 
-def _remade(node: Any, inputs: Sequence[Any]) -> Any:
-    return node.clone_with_new_inputs(list(inputs), strict=False)
+def _remade(op: Any, node: Any, inputs: Sequence[Any]) -> Any:
+    return node.clone_with_new_inputs(list(inputs), strict=False) if op is node.op else op.make_node(*inputs)
 
 
 def _without_rows(node: Any, placements: Sequence[Placement]) -> Optional[Any]:
