@@ -580,7 +580,9 @@ class Engine(ABC):
         """
         return list(inputs), givens
 
-    def with_rows(self, snapshot: Any, shards: Mapping[Any, Shard], rows: int) -> Tuple[Any, List[str]]:
+    def with_rows(
+        self, snapshot: Any, shards: Mapping[Any, Shard], rows: Optional[int], own: Optional[Sequence[int]] = None
+    ) -> Tuple[Any, List[str]]:
         """Return the snapshot of a function that is right for any number of rows, though one is written in the program.
 
         With as many rows as are written it computes the same.
@@ -589,8 +591,11 @@ class Engine(ABC):
         ----------
         snapshot, shards
             As for `placed`.
-        rows : int
-            The number that is written.
+        rows : int, optional
+            The number that is written. Without one, only operations are changed that have a number as a property.
+        own : sequence of int, optional
+            Of a function that is not exact: what each rank computes from its own rows alone, by the positions of
+            outputs and then updates.
 
         Returns
         -------
@@ -598,7 +603,9 @@ class Engine(ABC):
         where : list of str
             The operations for which numbers are read as rows: in a few words each, with the named variables.
         """
-        raise TypeError(f"rows: the engine {self.name!r} does not know where a program has written its rows")
+        if rows is not None:
+            raise TypeError(f"rows: the engine {self.name!r} does not know where a program has written its rows")
+        return snapshot, []
 
     def sharding(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[Sharding]:
         """Return how a function lies over the ranks, its collectives with it; parameters as those of `placed`."""

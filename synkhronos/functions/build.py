@@ -20,7 +20,7 @@ from .function import Function
 from .own_updates import own_updates, tell_of_ranks
 from .sharded import Sharded, unwrapped
 from .variants import Variants
-from .written_rows import WrittenRows
+from .written_rows import WrittenRows, own_positions, read_rows
 
 logger = logging.getLogger("synkhronos")
 
@@ -167,11 +167,10 @@ def function(
     sliceable = _sliceable(sliceable_shareds, engine, compiled)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable}.items()}
-    read = None
-    if written is not None:
-        snapshot, read = written.read(engine, snapshot, shards)
-        if read is None and not exact:
-            is_draft, compiled = False, engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
+    own = None if exact else own_positions(ops, len(engine.updated_in(snapshot)))
+    snapshot, read = read_rows(engine, written, snapshot, shards, own)
+    if read is None and is_draft and not exact:
+        is_draft, compiled = False, engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
     if exact:
         snapshot, placements = engine.completed(snapshot, shards)
     else:

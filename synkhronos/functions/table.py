@@ -56,7 +56,7 @@ class Table(NamedTuple):
         yield f"function {self.name}"
         if self.written is not None:
             where = "" if not self.written.where else f": read as each rank's share in {'; '.join(self.written.where)}"
-            yield f"rows {self.written.rows}{where}"
+            yield f"rows{'' if self.written.rows is None else f' {self.written.rows}'}{where}"
         parts: List[Tuple[str, Sequence[Any]]] = [("inputs", self.inputs), ("outputs", self.outputs)]
         for title, rows in [*parts, ("updates", self.updates)]:
             if rows:

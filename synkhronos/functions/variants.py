@@ -42,16 +42,17 @@ class Graph:
 
 
 class Written(NamedTuple):
-    """The number of rows that the program has written.
+    """What a program has written as its number of rows.
 
     Attributes
     ----------
-    rows : int
+    rows : int, optional
+        Which every call must have; None if any number will do.
     where : list of str
-        The operations for which numbers are read as rows.
+        The operations for which numbers are read as each rank's share of the rows.
     """
 
-    rows: int
+    rows: Optional[int]
     where: Sequence[str]
 
 
@@ -68,7 +69,7 @@ class Variants:
     scattered : dict from variables to int
         The inputs that are divided by rows, likewise.
     written : Written, optional
-        If the graph is right for any number of rows, but the first is for this one.
+        If the graph is right for any number of rows, but the master's own function is not.
 
     Attributes
     ----------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM
+from ..reductions import MISSING
 from ..sharding import Shard
 from .variants import Written
 
@@ -36,7 +37,31 @@ class WrittenRows(NamedTuple):
             raise ArgumentValueError("rows", "at least 1", str(rows))
         return cls(int(rows), True)
 
-    def read(self, engine: Any, snapshot: Any, shards: Mapping[Any, Shard]) -> Tuple[Any, Optional[Written]]:
-        """Return the function's graph for any number of rows, and where this one was written; None if nowhere."""
-        after, where = engine.with_rows(snapshot, shards, self.rows)
-        return after, Written(self.rows, where) if where or self.is_own else None
+
+def read_rows(
+    engine: Any,
+    written: Optional[WrittenRows],
+    snapshot: Any,
+    shards: Mapping[Any, Shard],
+    own: Optional[Sequence[int]],
+) -> Tuple[Any, Optional[Written]]:
+    """Return the function's graph for any number of rows, and where one was written; None if nowhere.
+
+    Parameters
+    ----------
+    engine : Engine
+    written : WrittenRows, optional
+        If a number is.
+    snapshot, shards, own
+        As for `Engine.with_rows`.
+    """
+    rows = None if written is None else written.rows
+    after, where = engine.with_rows(snapshot, shards, rows, own)
+    is_own = written is not None and written.is_own
+    return after, Written(rows, where) if where or is_own else None
+
+
+def own_positions(ops: Sequence[Any], n_updates: int) -> List[int]:
+    """Return what each rank computes from its own rows: outputs of no other op than the mean, and updates."""
+    outputs = [i for i, op in enumerate(ops) if op is MISSING or op.name == "avg"]
+    return [*outputs, *range(len(ops), len(ops) + n_updates)]

@@ -11,6 +11,7 @@ from ...sharding import Builder, Graph, Placement, Propagated, Shard
 from .. import exact
 from .library import Library
 from .snapshot import Snapshot
+from .unread_rows import explained
 
 
 def completed(
@@ -25,6 +26,9 @@ def completed(
     states = [one for one in inputs if isinstance(one, library.SharedVariable) and is_random(one)]
     snapshot, graph, placements = _with_formulas(library, snapshot, shards, states)
     outputs = [one.variable for one in snapshot.outputs]
+    wanted = snapshot.expressions()
+    reasons = explained(library, wanted, shards, [placements.of(one) for one in wanted])
+    placements.placements.update(zip(wanted, reasons))
     with library.without_test_values():
         found = exact.completed(
             graph, placements, outputs, snapshot.updates, shards, _builder(library), label, is_random

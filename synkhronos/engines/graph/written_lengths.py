@@ -6,14 +6,15 @@
     arange(100 * 28)   ARange(0, 2800, 1)       axis 0: the 2800 at position 1, 28 for each row
     x.reshape((100, -1))   [100, -1]            axis 0: element 0 of that vector
 
-A number is marked where it is used, because libraries have one constant for all small numbers that are equal; of a vector
-all uses are marked, for it was written for one shape.
+A number is marked where it is used, because libraries have one constant for all small numbers that are equal; of a
+vector all uses are marked, for it was written for one shape.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Any, FrozenSet, List, NamedTuple, Optional, Sequence, Union
+from dataclasses import dataclass, replace
+from typing import Any, FrozenSet, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -33,7 +34,8 @@ class Order(enum.IntEnum):
     OPEN = 2
 
 
-class Number(NamedTuple):
+@dataclass(frozen=True)
+class Number:
     """An input of a node that is a constant number.
 
     Attributes
@@ -49,15 +51,17 @@ class Number(NamedTuple):
     order: Order = Order.FIRST
 
 
-class Element(NamedTuple):
+@dataclass(frozen=True)
+class Element:
     """An element of a constant vector; ``order`` as for `Number`."""
 
     vector: Any
-    index: int
+    place: int
     order: Order = Order.FIRST
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share:
     """An input of a node of which the rank's share is taken, along an axis: it has no number that could be read."""
 
     node: Any
@@ -73,7 +77,7 @@ NONE: Marks = frozenset()
 
 def in_all_orders(mark: Mark) -> List[Mark]:
     """Return a mark with each order of the rows."""
-    return [mark] if isinstance(mark, Share) else [mark._replace(order=order) for order in Order]
+    return [mark] if isinstance(mark, Share) else [replace(mark, order=order) for order in Order]
 
 
 def marked(mark: Mark, marks: Marks) -> Optional[Mark]:
@@ -217,6 +221,16 @@ class WrittenLengths:
                 return None
             marks |= one
         return marks
+
+
+def times_rows(value: Any, rows: int) -> int:
+    """Return how many times the rows a number is, or below 0 for its inverse; 0 if it is neither."""
+    number = float(np.asarray(value).reshape(()))
+    if not np.isfinite(number) or number <= 0:
+        return 0
+    times = number / rows if number >= 1 else -1 / number / rows
+    whole = round(times)
+    return whole if whole and abs(times - whole) < 1e-6 * abs(whole) else 0
 
 
 def numbers_of(lengths: Lengths, draws: Kinds, node: Any) -> Sequence[int]:

@@ -6,26 +6,43 @@
     100       T.concatenate([x, T.ones((100, 1))], axis=1)         the graph of the program
     rows      T.concatenate([x, T.ones((x.shape[0], 1))], axis=1)  the graph of the ranks, each with its share
 
-With as many rows as are written both graphs compute the same, whichever of the numbers are read as rows: so a reading is
-right if the placements of what it computes are known. Numbers stay what they are until an operation needs the rows: it
+With as many rows as are written both graphs compute the same, whichever of the numbers are read as rows: so a reading
+is right if the placements of what it computes are known. Numbers stay what they are until an operation needs the rows: it
 combines rows with a value that all ranks have, and along that axis the value is as long as a number that is written.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
 
-from ...sharding import REPLICATE, ROWS, Placed, Placement, Replicate, Shard, Stream, Unknown
+from ...sharding import REPLICATE, ROWS, Placed, Placement, Replicate, Shard, Unknown
 from .classes import Kinds
+from .descriptions import described
 from .lengths import broadcastable, ndim
 from .placing import Placing
-from .written_lengths import NONE, Element, Mark, Marks, Number, Order, Share, WrittenLengths, marked, numbers_of
+from .written_lengths import (
+    NONE,
+    Element,
+    Mark,
+    Marks,
+    Number,
+    Order,
+    Share,
+    WrittenLengths,
+    marked,
+    numbers_of,
+    times_rows,
+)
 
 #: Readings of one operation that are tried, and passes through a graph.
 MAX_TRIALS, MAX_PASSES = 40, 20
+
+#: Numbers of a program that are tried, to say that one of them may be its rows.
+MAX_NUMBERS = 6
 
 
 class Read(NamedTuple):
@@ -38,11 +55,15 @@ class Read(NamedTuple):
     marks : set of Mark
     where : list of str
         The operations that need the rows.
+    unclear : str
+        An operation that is given the number, or another of the same size, along with a value of which nothing is
+        known; "" if there is none.
     """
 
     outputs: List[Any]
     marks: Marks
     where: List[str]
+    unclear: str = ""
 
 
 class WrittenRows:
@@ -75,22 +96,25 @@ class WrittenRows:
         self.without_rows = without_rows or {}
 
     def __call__(
-        self, outputs: Sequence[Any], known: Mapping[Any, Placement], rows: int, marks: Marks = NONE
+        self, outputs: Sequence[Any], known: Mapping[Any, Placement], rows: Optional[int], marks: Marks = NONE
     ) -> Read:
         """Read as rows what operations need, and these marks.
+
+        Without a number only properties of operations are read so: they say nothing else than the rows of an input.
 
         Parameters
         ----------
         outputs : sequence of variables
         known : mapping from variable to Placement
             Of the inputs that have rows, and of the states of random streams.
-        rows : int
+        rows : int, optional
         marks : set of Mark
         """
         graph = _Graph(self, outputs, known, rows, True)
-        where: Dict[str, None] = {}
+        where: Dict[str, None] = {described(self.classes, one.node): None for one in marks if isinstance(one, Number)}
         reading = self._read(graph, marks, where)
-        return Read([self._as_before(reading.image(one), one) for one in outputs], reading.marks, list(where))
+        images = [self._as_before(reading.image(one), one) for one in outputs]
+        return Read(images, reading.marks, list(where), reading.unclear() if graph.rows > 1 else "")
 
     def _read(self, graph: _Graph, marks: Marks, where: Dict[str, None]) -> _Pass:
         """Return the last pass through a graph; add the operations that need the rows."""
@@ -102,8 +126,50 @@ class WrittenRows:
             marks = reading.marks
         return reading
 
+    def without_rows_of(self, op: Any) -> Optional[Callable[[Any, Sequence[Placement]], Any]]:
+        return next((self.without_rows[cls] for cls in type(op).__mro__ if cls in self.without_rows), None)
+
+    def reasons(self, outputs: Sequence[Any], known: Mapping[Any, Placement], lost: Sequence[str]) -> Dict[str, str]:
+        """Return better reasons for which nothing is known of operations, if a number that is written is one.
+
+        Parameters
+        ----------
+        outputs : sequence of variables
+        known : mapping from variable to Placement
+        lost : sequence of str
+            The reasons, of `Unknown`.
+        """
+        found: Dict[str, str] = {}
+        for node in self.classes.io_toposort([], outputs):
+            what = described(self.classes, node)
+            why = next((one for one in lost if one.startswith(what) and one not in found), None)
+            if why is None:
+                continue
+            for number in self._numbers_before(node):
+                read = self(node.outputs, known, number)
+                if what in read.where:
+                    found[why] = f"{what} needs the number of rows, where {number} is written: build the function with rows={number}"
+                    break
+        return found
+
+    def _numbers_before(self, node: Any) -> List[int]:
+        """Return numbers from which lengths before a node are made: the nearest first."""
+        found: Dict[int, None] = {}
+        for one in reversed(list(self.classes.io_toposort([], node.outputs))):
+            for i in numbers_of(self.lengths, self.draws, one):
+                if isinstance(one.inputs[i], self.classes.Constant):
+                    values = np.ravel(getattr(one.inputs[i], "data", ())).tolist()
+                    found.update({value: None for value in values if isinstance(value, int) and value > 1})
+        return list(found)[:MAX_NUMBERS]
+
+    def are_properties(self, outputs: Sequence[Any]) -> bool:
+        """Return whether a graph has operations that may have a number of rows as a property."""
+        return bool(self.without_rows) and any(
+            self.without_rows_of(node.op) is not None for node in self.classes.io_toposort([], outputs)
+        )
+
     def inside(
-        self, node: Any, placements: Sequence[Placement], rows: int, expected: Mapping[int, int]
+        self, node: Any, placements: Sequence[Placement], rows: Optional[int], expected: Mapping[int, int]
     ) -> Optional[Any]:
         """Return a scan in whose steps numbers are read as rows; None if none are.
 
@@ -113,22 +179,20 @@ class WrittenRows:
             Of the scan.
         placements : sequence of Placement
             Of its inputs.
-        rows : int
+        rows : int, optional
         expected : dict of int to int
             Inputs that all ranks have, and along which axis they may be read as rows.
         """
         loop: Any = self.placing.rule_of(node)
         inputs, outputs = loop.graph.inputs, loop.graph.outputs
         for axes in [expected, {}] if expected else [{}]:
-            as_expected = [
-                Shard(axes[i]) if i in axes else placement for i, placement in enumerate(placements)
-            ]
+            as_expected = [Shard(axes[i]) if i in axes else placement for i, placement in enumerate(placements)]
             given = loop.given(as_expected)
             known = {inputs[i]: one for i, one in given.items() if not isinstance(one, Unknown)}
             graph = _Graph(self, outputs, known, rows, False)
             reading = self._read(graph, NONE, {})
             found = [reading.of(reading.image(one)) for one in outputs]
-            if (reading.marks or graph.ops) and not any(isinstance(one, Unknown) for one in found):
+            if (reading.marks or reading.where) and not any(isinstance(one, Unknown) for one in found):
                 images = [self._as_before(reading.image(one), one) for one in outputs]
                 return self.with_inside(node.op, inputs, images)
         return None
@@ -145,9 +209,16 @@ class _Graph:
     """A graph of the program, and what all passes through it have in common."""
 
     def __init__(
-        self, library: WrittenRows, outputs: Sequence[Any], known: Mapping[Any, Placement], rows: int, exact: bool
+        self,
+        library: WrittenRows,
+        outputs: Sequence[Any],
+        known: Mapping[Any, Placement],
+        rows: Optional[int],
+        exact: bool,
     ) -> None:
-        self.library, self.known, self.rows, self.exact = library, known, rows, exact
+        #: The number of rows that is written; 0 if none is.
+        self.rows = rows or 0
+        self.library, self.known, self.exact = library, known, exact
         #: By scans, those in whose steps numbers are read as rows.
         self.ops: Dict[Any, Any] = {}
         self.nodes = list(library.classes.io_toposort([], outputs))
@@ -169,18 +240,28 @@ class _Graph:
                 return node.outputs[0].shape[node.op.axis]
         return None
 
-    def number(self, constant: Any, op: Any) -> Any:
+    def number(self, constant: Any, node: Any) -> Any:
         """Return, in place of a number that is a multiple of the rows, the same multiple of the rank's own."""
-        classes, times = self.library.classes, int(constant.data) // self.rows
+        classes, times = self.library.classes, times_rows(constant.data, self.rows)
         is_tensor, dtype = isinstance(constant.type, classes.TensorType), "int64"
-        is_cast = isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, classes.scalar.Cast)
-        if not is_tensor or isinstance(op, classes.Elemwise) and not is_cast:
+        is_cast = isinstance(node.op, classes.Elemwise) and isinstance(node.op.scalar_op, classes.scalar.Cast)
+        if not is_tensor or isinstance(node.op, (classes.Elemwise, classes.DimShuffle)) and not is_cast:
             dtype = constant.dtype  # (a cast to fewer bits is not known to keep a length)
+            if dtype in classes.float_dtypes and self._dtypes_after(node) == {"float64"}:
+                dtype = "float64"  # the inverse of another number may have more digits
         key = times, dtype, is_tensor
         if key not in self._numbers:
-            found = self._times(times) if dtype == "int64" else classes.tensor.cast(self._times(times), dtype)
+            found = self._times(times) if times > 0 else 1.0 / self._times(-times)
+            found = found if found.dtype == dtype else classes.tensor.cast(found, dtype)
             self._numbers[key] = found if is_tensor else classes.ScalarFromTensor()(found)
         return self._numbers[key]
+
+    def _dtypes_after(self, node: Any) -> Set[str]:
+        """Return the dtypes in which a number is computed with, that a node is given."""
+        nodes = [node]
+        if isinstance(node.op, self.library.classes.DimShuffle):
+            nodes = [self.nodes[k] for k in self.users.get(node.outputs[0], ())]
+        return {str(one.outputs[0].dtype) for one in nodes}
 
     def length(self, value: int, order: Order) -> Any:
         """Return, in place of a multiple of the rows, the same one of the rank's own: the length of such an axis."""
@@ -199,7 +280,7 @@ class _Graph:
         """Return a vector with the rank's own number of rows in the place of some elements."""
         key = tuple(marks)
         if key not in self._numbers:
-            tensor, orders = self.library.classes.tensor, {one.index: one.order for one in marks}
+            tensor, orders = self.library.classes.tensor, {one.place: one.order for one in marks}
             elements = [
                 self.length(value, orders[i]) if i in orders else tensor.constant(value, dtype="int64")
                 for i, value in enumerate(constant.data.tolist())
@@ -220,7 +301,11 @@ class _Pass:
         for k, node in enumerate(graph.nodes):
             after = self._rebuilt(node, self.marks, self.new)
             placed = self._place(after)
-            if self._is_lost(after, placed):
+            if isinstance(node.op, self.library.classes.Scan) and node not in graph.ops:
+                after, placed = self._unwritten_inside(k, after, placed)
+            if graph.rows < 2 or graph.own_rows is None:
+                pass  # one row is of length 1, which all rules know
+            elif self._is_lost(node, placed):
                 after, placed = self._repaired(k, after, placed)
             elif isinstance(node.op, self.library.classes.SpecifyShape):
                 after, placed = self._specified(k, after, placed)
@@ -258,7 +343,7 @@ class _Pass:
     def _is_lost(self, node: Any, placed: Placed) -> bool:
         """Return whether a node is the first of which nothing is known."""
         return any(isinstance(one, Unknown) for one in placed.outputs) and not any(
-            isinstance(self.of(one), Unknown) for one in node.inputs
+            isinstance(self.of(self.image(one)), Unknown) for one in node.inputs
         )
 
     # -- the new graph
@@ -275,23 +360,25 @@ class _Pass:
             after = self.library.classes.tensor.stack(inputs).owner  # of more bits, perhaps
         elif any(one is not old for one, old in zip(inputs, node.inputs)):
             after = self.library.remake(node.op, node, inputs)
-        unwritten = next((self.library.without_rows[cls] for cls in type(node.op).__mro__ if cls in self.library.without_rows), None)
+        unwritten = self.library.without_rows_of(node.op)
         op = None if unwritten is None else unwritten(after, [self.of(one) for one in after.inputs])
-        return after if op is None else op.make_node(*after.inputs)
+        if op is None:
+            return after
+        self.where.append(described(self.library.classes, node))
+        return op.make_node(*after.inputs)
 
     def _input(self, node: Any, i: int, marks: Marks, new: Mapping[Any, Any]) -> Any:
         variable, graph = node.inputs[i], self.graph
         if isinstance(node.op, self.library.classes.ARange) and i == 1:
             found = marked(Number(node, i), marks)
-            if found is not None:
+            if isinstance(found, Number):
                 return graph.length(self.library.lengths.length(variable).number, found.order)
         if isinstance(variable, self.library.classes.Constant):
-            of_elements = [marked(Element(variable, one), marks) for one in range(np.size(variable.data))]
-            elements = [one for one in of_elements if one is not None]
+            elements = [one for one in marks if isinstance(one, Element) and one.vector is variable]
             if Number(node, i) in marks:
-                variable = graph.number(variable, node.op)
+                variable = graph.number(variable, node)
             elif elements:
-                variable = graph.vector(variable, elements)
+                variable = graph.vector(variable, sorted(elements, key=lambda one: one.place))
         else:
             variable = new.get(variable, variable)
         for axis in range(ndim(variable)):
@@ -311,15 +398,9 @@ class _Pass:
     def _repaired(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
         """Return the node, and its placements, as it is read so that they are known; as it is if there is no way."""
         if isinstance(after.op, self.library.classes.Scan):
-            placements = [self.of(one) for one in after.inputs]
-            op = self.library.inside(after, placements, self.graph.rows, self._expected(k, placements))
-            if op is not None:
-                self.graph.ops[self.graph.nodes[k]] = op
-                after = self.library.remake(op, after, after.inputs)
-                placed = self._place(after)
-                if not self._is_lost(after, placed):
-                    self.where.append(self._described(k))
-                    return after, placed
+            after, placed = self._read_inside(k, after, placed)
+            if not self._is_lost(self.graph.nodes[k], placed):
+                return after, placed
         for more in self._readings(k, after):
             found = self._tried(k, self.marks | more)
             if found is not None:
@@ -328,7 +409,50 @@ class _Pass:
                 self.marks |= more
                 self.new.update(images)
                 return node, placed
+        for fewer in self._other_readings(k):
+            found = self._tried(k, self.marks - fewer)
+            for share in [NONE, *self._shares(k)] if found is None else [NONE]:
+                found = found or self._tried(k, (self.marks - fewer) | share)
+                if found is not None:  # for this operation alone: another one needs what is before it to be rows
+                    self.marks |= share
+                    return found[0], found[1]
         return after, placed
+
+    def _other_readings(self, k: int) -> Iterator[Marks]:
+        """Iterate over marks of which a node may be computed without; not of draws, which are the same for all."""
+        nodes = [self.graph.nodes[index] for index in self._before(k, 0)]
+        if not any(isinstance(node.op, self.library.draws) for node in nodes):
+            before = [mark for mark in self.marks if any(self._is_changed(node, frozenset([mark]), {}) for node in nodes)]
+            yield from [frozenset([mark]) for mark in before]
+            if len(before) > 1:
+                yield frozenset(before)
+
+    def _shares(self, k: int) -> List[Marks]:
+        """Return the inputs of a node of which the rank's share may be taken: not in a step of a loop."""
+        node, lengths = self.graph.nodes[k], self._lengths()
+        return [
+            frozenset([Share(node, i, axis)])
+            for i, variable in enumerate(node.inputs)
+            for axis in range(ndim(variable))
+            if self.graph.exact and not broadcastable(variable)[axis] and lengths.is_long(variable, axis)
+        ]
+
+    def _unwritten_inside(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
+        """Return the node of a scan, in whose steps there may be operations with a number of rows as a property."""
+        if self.library.are_properties(self.library.classes.steps(after.op).outputs):
+            return self._read_inside(k, after, placed)
+        return after, placed
+
+    def _read_inside(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
+        """Return the node of a scan, and its placements, as the graph inside is read."""
+        placements = [self.of(one) for one in after.inputs]
+        op = self.library.inside(after, placements, self.graph.rows, self._expected(k, placements))
+        if op is None:
+            return after, placed
+        self.graph.ops[self.graph.nodes[k]] = op
+        self.where.append(self._described(k))
+        after = self.library.remake(op, after, after.inputs)
+        return after, self._place(after)
 
     def _specified(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
         """Return the node that asserts a shape, as it is read if that has a number of rows."""
@@ -352,23 +476,24 @@ class _Pass:
     def _expected(self, k: int, placements: Sequence[Placement]) -> Dict[int, int]:
         """Return which inputs of a node may be read as rows, and along which axis."""
         found, inputs = {}, self.graph.nodes[k].inputs
+        if self.graph.rows < 2:
+            return {}
         lengths = self._lengths()
         for i, variable in enumerate(inputs):
             if isinstance(placements[i], Replicate):
                 axes = [axis for axis in range(ndim(variable)) if lengths.axis(variable, axis)]
-                found.update({i: axis for axis in axes[:1]})
+                if axes:
+                    found[i] = axes[0]
         return found
 
     def _described(self, k: int) -> str:
-        from .descriptions import described
-
         return described(self.library.classes, self.graph.nodes[k])
 
     def _readings(self, k: int, after: Any) -> Iterator[Marks]:
         """Iterate over what may be read as rows so that more is known of a node; the likeliest first."""
         node, graph, library = self.graph.nodes[k], self.graph, self.library
         lengths = self._lengths()
-        numbers, shares, by_input = [], [], []
+        numbers, by_input = [], []
         positions = numbers_of(library.lengths, library.draws, node)
         for i in positions:
             if ndim(node.inputs[i]) == 0:
@@ -381,14 +506,12 @@ class _Pass:
                 continue
             axes = [axis for axis in range(ndim(variable)) if not broadcastable(variable)[axis]]
             by_input.append([found for found in (lengths.axis(variable, axis) for axis in axes) if found])
-            if graph.exact:  # (not in a step of a loop, where a state may have become rows before)
-                shares += [frozenset([Share(node, i, axis)]) for axis in axes if lengths.is_long(variable, axis)]
         found = [one for one in numbers if one]
         singles = [*found, *(one for each in by_input for one in each)]
         together = frozenset().union(*[each[0] for each in by_input if each])
         tried: Set[Marks] = set()
         several = [one | other for one, other in combinations(singles, 2)]
-        for marks in [*self._in_other_orders(singles), together, *several, *shares]:
+        for marks in [*self._in_other_orders(singles), together, *several, *self._shares(k)]:
             if marks and marks not in tried and len(tried) < MAX_TRIALS:
                 tried.add(marks)
                 yield marks
@@ -404,10 +527,32 @@ class _Pass:
     def _in_order(self, mark: Mark, order: Order) -> Mark:
         value, classes = None, self.library.classes
         if isinstance(mark, Element):
-            value = int(mark.vector.data[mark.index])
+            value = int(mark.vector.data[mark.place])
         elif isinstance(mark, Number) and isinstance(mark.node.op, classes.ARange):
             value = self.library.lengths.length(mark.node.inputs[1]).number
-        return mark if value in (None, self.graph.rows) or isinstance(mark, Share) else mark._replace(order=order)
+        return mark if value in (None, self.graph.rows) or isinstance(mark, Share) else replace(mark, order=order)
+
+    def unclear(self) -> str:
+        """Return an operation of which it is not known how its numbers are to be read, and why; "" if there is none."""
+        lengths, classes, rows = self._lengths(), self.library.classes, self.graph.rows
+        for k, node in enumerate(self.graph.nodes):
+            inputs = [self.of(self.image(one)) for one in node.inputs]
+            lost = next((one for one in inputs if isinstance(one, Unknown)), None)
+            if lost is None:
+                continue
+            constants = [one for one in node.inputs if isinstance(one, classes.Constant)]
+            values = {value for one in constants for value in np.ravel(getattr(one, "data", ())).tolist()}
+            numbers = numbers_of(self.library.lengths, self.library.draws, node)
+            is_number = bool(numbers or hasattr(node.op, "scalar_op")) and (rows in values or 1 / rows in values)
+            is_long = any(
+                lengths.axis(variable, axis) is not None
+                for variable, one in zip(node.inputs, inputs)
+                if isinstance(one, Replicate)
+                for axis in range(ndim(variable))
+            )
+            if is_number or is_long:
+                return f"{rows} in {self._described(k)}, where it may be that or another length: {lost.why}"
+        return ""
 
     def _tried(self, k: int, marks: Marks) -> Optional[Tuple[Any, Placed, Dict[Any, Any]]]:
         """Return a node, its placements, and what is before it, as they are with these marks; None if that is lost."""
@@ -426,6 +571,8 @@ class _Pass:
             if index == k:
                 return after, placed, images
             self._keep(node, after, placed, images)
+            for variable in node.outputs:
+                images.setdefault(variable, variable)  # as it is, if it is no longer read as rows
         return None
 
     def _used_at(self, mark: Mark) -> Sequence[int]:
