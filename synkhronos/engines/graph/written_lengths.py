@@ -23,7 +23,7 @@ from .indices import constant_index
 from .lengths import Lengths, broadcastable, ndim
 
 
-class Order(enum.IntEnum):
+class RowOrder(enum.IntEnum):
     """How the rows lie in an axis that is several times as long."""
 
     #: Several elements of each row, one row after the other.
@@ -35,33 +35,33 @@ class Order(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberMark:
     """An input of a node that is a constant number.
 
     Attributes
     ----------
     node
     position : int
-    order : Order
+    order : RowOrder
         Of a multiple of the rows, up to which positions are counted.
     """
 
     node: Any
     position: int
-    order: Order = Order.FIRST
+    order: RowOrder = RowOrder.FIRST
 
 
 @dataclass(frozen=True)
-class Element:
-    """An element of a constant vector; ``order`` as for `Number`."""
+class ElementMark:
+    """An element of a constant vector; ``order`` as for `NumberMark`."""
 
     vector: Any
     place: int
-    order: Order = Order.FIRST
+    order: RowOrder = RowOrder.FIRST
 
 
 @dataclass(frozen=True)
-class Share:
+class ShareMark:
     """An input of a node of which the rank's share is taken, along an axis: it has no number that could be read."""
 
     node: Any
@@ -69,7 +69,23 @@ class Share:
     axis: int
 
 
-Mark = Union[Number, Element, Share]
+@dataclass(frozen=True)
+class LengthsMark:
+    """A reshape of which the axes after those of the rows stay as they are, which is checked in every call.
+
+    Attributes
+    ----------
+    node
+    axis, place : int
+        Where the rows are, before and after.
+    """
+
+    node: Any
+    axis: int
+    place: int
+
+
+Mark = Union[NumberMark, ElementMark, ShareMark, LengthsMark]
 Marks = FrozenSet[Mark]
 
 NONE: Marks = frozenset()
@@ -77,7 +93,9 @@ NONE: Marks = frozenset()
 
 def in_all_orders(mark: Mark) -> List[Mark]:
     """Return a mark with each order of the rows."""
-    return [mark] if isinstance(mark, Share) else [replace(mark, order=order) for order in Order]
+    if isinstance(mark, (NumberMark, ElementMark)):
+        return [replace(mark, order=order) for order in RowOrder]
+    return [mark]
 
 
 def marked(mark: Mark, marks: Marks) -> Optional[Mark]:
@@ -109,10 +127,10 @@ class WrittenLengths:
     def number(self, node: Any, position: int) -> Optional[Marks]:
         """Return the constants that make a number, an input of a node; None if that is not a multiple of the rows."""
         classes, variable = self.classes, node.inputs[position]
-        if marked(Number(node, position), self.marked):
+        if marked(NumberMark(node, position), self.marked):
             return NONE
         if isinstance(variable, classes.Constant):
-            return frozenset([Number(node, position)]) if self.is_rows(np.asarray(variable.data)) else None
+            return frozenset([NumberMark(node, position)]) if self.is_rows(np.asarray(variable.data)) else None
         maker = variable.owner
         if maker is None:
             return None
@@ -125,7 +143,7 @@ class WrittenLengths:
         if isinstance(op, kinds):
             return self.number(maker, 0)
         if isinstance(op, classes.CAReduce) and isinstance(op.scalar_op, classes.scalar.Mul):
-            return self._first(self.element(maker.inputs[0], i) for i in range(self._count(maker.inputs[0])))
+            return self._first(self.element(maker.inputs[0], i) for i in range(self.count(maker.inputs[0])))
         if isinstance(op, classes.Shape_i):
             return self.axis(maker.inputs[0], op.i)
         if isinstance(op, classes.Subtensor) and ndim(maker.inputs[0]) == 1:
@@ -135,23 +153,23 @@ class WrittenLengths:
 
     def element(self, vector: Any, index: int) -> Optional[Marks]:
         """Return the constants that make an element of a vector; None if that is not a multiple of the rows."""
-        classes, count = self.classes, self._count(vector)
+        classes, count = self.classes, self.count(vector)
         if not -count <= index < count:
             return None
         index %= count
         if isinstance(vector, classes.Constant):
-            if marked(Element(vector, index), self.marked):
+            if marked(ElementMark(vector, index), self.marked):
                 return NONE
-            return frozenset([Element(vector, index)]) if self.is_rows(np.asarray(vector.data[index])) else None
+            return frozenset([ElementMark(vector, index)]) if self.is_rows(np.asarray(vector.data[index])) else None
         node = vector.owner
         op = node.op
         if isinstance(op, classes.MakeVector):
             return self.number(node, index)
         if isinstance(op, classes.Join):
             for part in classes.joined(node)[1]:
-                if index < self._count(part):
+                if index < self.count(part):
                     return self.element(part, index)
-                index -= self._count(part)
+                index -= self.count(part)
         if isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, classes.scalar.Cast):
             return self.element(node.inputs[0], index)
         if isinstance(op, (classes.DimShuffle, classes.SpecifyShape, *classes.rebroadcasts)):
@@ -161,7 +179,7 @@ class WrittenLengths:
         if isinstance(op, classes.Subtensor):
             chosen = constant_index(classes, node)
             if isinstance(chosen, slice):
-                return self.element(node.inputs[0], range(self._count(node.inputs[0]))[chosen][index])
+                return self.element(node.inputs[0], range(self.count(node.inputs[0]))[chosen][index])
         return None
 
     def axis(self, variable: Any, axis: int) -> Optional[Marks]:
@@ -185,15 +203,15 @@ class WrittenLengths:
             start, _, step = map(self.lengths.constant, node.inputs)
             if start is None or start != 0 or step is None or step != 1:
                 return None
-            if marked(Number(node, 1), self.marked):
+            if marked(NumberMark(node, 1), self.marked):
                 return NONE
             value = self.value(node.inputs[1])
-            return frozenset([Number(node, 1)]) if value > 0 and value % self.rows == 0 else None
+            return frozenset([NumberMark(node, 1)]) if value > 0 and value % self.rows == 0 else None
         if isinstance(op, classes.Reshape):
             return self.element(node.inputs[1], axis)
         if isinstance(op, self.draws):
             return self.element(node.inputs[1], axis)
-        before = self.lengths._before(node, axis, variable)
+        before = self.lengths.before(node, axis, variable)
         return self.axis(*before) if isinstance(before, tuple) and hasattr(before[0], "owner") else None
 
     def value(self, variable: Any) -> int:
@@ -206,7 +224,7 @@ class WrittenLengths:
         found = self.lengths.axis_length(variable, axis)
         return not found.factors and found.number == self.rows
 
-    def _count(self, vector: Any) -> int:
+    def count(self, vector: Any) -> int:
         """Return how many elements a vector has, 0 if that is not known."""
         found = self.lengths.elements(vector)
         return 0 if found is None else len(found)

@@ -17,13 +17,13 @@ import numpy as np
 from ...sharding import REPLICATE, Partial, Placement, Propagated, Stream, Unknown
 from .. import exact
 from .library import Library
-from .written_lengths import NONE, Marks, Number, times_rows
+from .written_lengths import NONE, Marks, NumberMark, times_rows
 
 #: Numbers that are tried.
 MAX_NUMBERS = 12
 
 
-class Found(NamedTuple):
+class Shortcomings(NamedTuple):
     """What is wrong with a reading: the first of two counts matters more.
 
     Attributes
@@ -58,17 +58,17 @@ def means(
     not_free = _divisors(library, others, rows)
     candidates = [one for one in _divisors(library, targets, rows) if one not in not_free][:MAX_NUMBERS]
 
-    def found_with(marks: Marks) -> Found:
+    def found_with(marks: Marks) -> Shortcomings:
         return _found(library, library.written_rows(targets, known, rows, marks).outputs, shards, states)
 
-    best, chosen = (found_with(NONE), NONE) if candidates else (Found(0, 0), NONE)
+    best, chosen = (found_with(NONE), NONE) if candidates else (Shortcomings(0, 0), NONE)
     if not best.sums:
         return NONE
     together: FrozenSet[Any] = frozenset(candidates)
-    if found_with(together) == Found(best.lost, 0):
+    if found_with(together) == Shortcomings(best.lost, 0):
         return together
     for _ in candidates:
-        scored: List[Tuple[Found, int]] = [
+        scored: List[Tuple[Shortcomings, int]] = [
             (found_with(chosen | {one}), i) for i, one in enumerate(candidates) if one not in chosen
         ]
         found, i = min(scored)
@@ -78,22 +78,22 @@ def means(
     return chosen
 
 
-def _divisors(library: Library, outputs: Sequence[Any], rows: int) -> List[Number]:
+def _divisors(library: Library, outputs: Sequence[Any], rows: int) -> List[NumberMark]:
     """Return the numbers in arithmetic that are the number of rows, or its inverse."""
     classes = library.written_rows.classes
     kinds = (classes.scalar.Mul, classes.scalar.TrueDiv, classes.scalar.IntDiv)
-    found: List[Number] = []
+    found: List[NumberMark] = []
     for node in library.io_toposort([], outputs):
         scalar_op = getattr(node.op, "scalar_op", None)
         is_moved = isinstance(node.op, classes.DimShuffle)
         if is_moved or isinstance(node.op, classes.Elemwise) and isinstance(scalar_op, (*kinds, classes.scalar.Cast)):
             for i, one in enumerate(node.inputs):
                 if isinstance(one, library.Constant) and np.size(one.data) == 1 and times_rows(one.data, rows):
-                    found.append(Number(node, i))
+                    found.append(NumberMark(node, i))
     return found
 
 
-def _found(library: Library, outputs: Sequence[Any], shards: Any, states: Sequence[Any]) -> Found:
+def _found(library: Library, outputs: Sequence[Any], shards: Any, states: Sequence[Any]) -> Shortcomings:
     graph = library.graph_of(outputs)
     found = exact.propagated(graph, shards, states)
     own = Propagated({**graph.known, **shards}, [], [])  # with numbers of rows as those of the rank
@@ -110,4 +110,4 @@ def _found(library: Library, outputs: Sequence[Any], shards: Any, states: Sequen
                 break
     whole_of = {node.inputs[i] for node, whole in zip(graph.nodes, found.whole) for i in whole}
     n_lost = sum(isinstance(one, Unknown) for one in (*found.placements.values(), *own.placements.values()))
-    return Found(n_lost, sum(own.of(one) == Partial() for one in {*whole_of, *outputs}))
+    return Shortcomings(n_lost, sum(own.of(one) == Partial() for one in {*whole_of, *outputs}))
