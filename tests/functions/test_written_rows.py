@@ -313,7 +313,7 @@ def test_a_number_that_may_be_either_is_refused(threads):
 # -- what is said ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["arange", "reshape", "ones", "zeros", "slice", "array"])
+@pytest.mark.parametrize("name", ["arange", "reshape", "ones", "zeros", "array"])
 @pytest.mark.parametrize("exact", [False, True])
 def test_without_a_number_the_error_says_which(threads, name, exact):
     x, y = T.dmatrix("x"), T.ivector("y")

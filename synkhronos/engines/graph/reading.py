@@ -302,8 +302,15 @@ class Reading:
         ]
 
     def _unwritten_inside(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
-        """Return the node of a scan, in whose steps there may be operations with a number of rows as a property."""
-        if self.library.are_properties(self.library.classes.steps(after.op).outputs):
+        """Return the node of a scan, in whose steps there may be operations with a number of rows as a property.
+
+        Or assertions of a shape, such as PyTensor's gradients have.
+        """
+        outputs, classes = self.library.classes.steps(after.op).outputs, self.library.classes
+        asserts = self.graph.rows > 1 and any(
+            isinstance(node.op, classes.SpecifyShape) for node in classes.io_toposort([], outputs)
+        )
+        if asserts or self.library.are_properties(outputs):
             return self._read_inside(k, after, placed)
         return after, placed
 

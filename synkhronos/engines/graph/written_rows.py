@@ -137,8 +137,8 @@ class WrittenRows:
             for number in self._numbers_before(node):
                 read = self(node.outputs, known, number)
                 if what in read.where:
-                    hint = f"build the function with rows={number}, or with the number of which it is a multiple"
-                    found[why] = f"{what} needs the number of rows, and {number} is written there: {hint}"
+                    hint = f"build the function with rows={number}"
+                    found[why] = f"{what} needs the number of rows: if that is the {number} written there, {hint}"
                     break
         return found
 
@@ -146,6 +146,8 @@ class WrittenRows:
         """Return numbers from which lengths before a node are made: the nearest first."""
         found: Dict[int, None] = {}
         for one in reversed(list(self.classes.io_toposort([], node.outputs))):
+            if isinstance(one.op, (self.classes.Subtensor, self.classes.IncSubtensor)):
+                continue  # the first two rows are not all of them
             for i in numbers_of(self.lengths, self.draws, one):
                 if isinstance(one.inputs[i], self.classes.Constant):
                     values = np.ravel(getattr(one.inputs[i], "data", ())).tolist()
