@@ -75,6 +75,7 @@ def convolutional(old):
 
 
 @pytest.mark.skipif(not IS_THEANO, reason="PyTensor has none of these operations")
+@pytest.mark.filterwarnings("ignore:.*conv2d is deprecated")
 @pytest.mark.parametrize("old", [False, True], ids=["of 2016", "of 2012"])
 def test_convolutions(make_world, old):
     make_world("threads", 3, 1, engine=NAME)
