@@ -137,7 +137,7 @@ class WrittenRows:
             for number in self._numbers_before(node):
                 read = self(node.outputs, known, number)
                 if what in read.where:
-                    hint = f"build the function with rows={number}"
+                    hint = f"build the function with rows={number} (as it is, it {why[len(what) :].strip()})"
                     found[why] = f"{what} needs the number of rows: if that is the {number} written there, {hint}"
                     break
         return found
