@@ -593,6 +593,49 @@ class Engine(ABC):
         """Return the types of the outputs that ranks compute, as those of `outputs`; None if these are the same."""
         return None
 
+    def with_any_rows(
+        self, inputs: Sequence[Any], axes: Sequence[int], givens: Any, rows: int
+    ) -> Tuple[List[Any], Any]:
+        """Return inputs whose types do not say how many rows they have, and givens that have them in the others' place.
+
+        Parameters
+        ----------
+        inputs, givens
+            As `compile` takes them.
+        axes : sequence of int
+            Of the first inputs, along which axis they have rows.
+        rows : int
+            The number that types may say.
+        """
+        return list(inputs), givens
+
+    def with_rows(
+        self, snapshot: Any, shards: Mapping[Any, Shard], rows: Optional[int], own: Optional[Sequence[int]] = None
+    ) -> Tuple[Any, List[str]]:
+        """Return the snapshot of a function that is right for any number of rows, though one is written in the program.
+
+        With as many rows as are written it computes the same.
+
+        Parameters
+        ----------
+        snapshot, shards
+            As for `placed`.
+        rows : int, optional
+            The number that is written. Without one, only operations are changed that have a number as a property.
+        own : sequence of int, optional
+            Of a function that is not exact: what each rank computes from its own rows alone, by the positions of
+            outputs and then updates.
+
+        Returns
+        -------
+        snapshot
+        where : list of str
+            The operations for which numbers are read as rows: in a few words each, with the named variables.
+        """
+        if rows is not None:
+            raise TypeError(f"rows: the engine {self.name!r} does not know where a program has written its rows")
+        return snapshot, []
+
     def sharding(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[Sharding]:
         """Return how a function lies over the ranks, its collectives with it; parameters as those of `placed`."""
         return None

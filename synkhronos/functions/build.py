@@ -23,6 +23,7 @@ from .function import Function
 from .own_updates import own_updates, tell_of_ranks
 from .sharded import Sharded, unwrapped
 from .variants import Variants
+from .written_rows import WrittenRows, own_positions, read_rows
 
 logger = logging.getLogger("synkhronos")
 
@@ -35,6 +36,7 @@ def function(
     givens: Any = None,
     sliceable_shareds: Optional[Sequence[Any]] = None,
     exact: Optional[bool] = None,
+    rows: Optional[int] = None,
     **kwargs: Any,
 ) -> Function:
     """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
@@ -69,6 +71,10 @@ def function(
         refused if a collective has given the ranks different values of a shared variable, but for
         ``sliceable_shareds``. By default what `fork` was told, else False. False also says that ranks are meant to
         make updates from their own rows (local steps): nothing is said of it in the log.
+    rows : int, optional
+        The number of rows that is written in the program, as in ``T.arange(100)`` or ``x.reshape((100, -1))``. Where an
+        operation needs the rows, that number is read as each rank's share of them, and every call must have that many
+        rows. By default what `fork` was given; that counts for functions in which it is written.
     givens, **kwargs
         Passed to the engine's own ``function``.
 
@@ -145,8 +151,12 @@ def function(
     chosen, exact = exact, PROGRAM.exact if exact is None else exact
     if not isinstance(exact, (bool, np.bool_)):
         raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
-    # Ranks call another graph of an exact function: this one is what `as_theano` calls alone, compiled if it is.
-    compiled = (engine.draft if exact else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
+    written = WrittenRows.of(rows)
+    if written is not None:
+        variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
+    # Ranks call another graph of such a function: this one is what `as_theano` calls alone, compiled if it is.
+    is_draft = exact or written is not None
+    compiled = (engine.draft if is_draft else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     given_updates = [
         (shared, _update_op(op, _update(i, shared, engine), engine.shared_type(shared)))
         for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
@@ -158,6 +168,10 @@ def function(
     of_calls = _with_rows(states, engine, compiled, "inputs", sliceable)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable, **of_calls}.items()}
+    own = None if exact else own_positions(ops, len(engine.updated_in(snapshot)))
+    snapshot, read = read_rows(engine, written, snapshot, shards, own)
+    if read is None and is_draft and not exact:
+        is_draft, compiled = False, engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
     outputs_of = engine.outputs(compiled)
     advise = functools.lru_cache(None)(
         functools.partial(_advice, engine, snapshot, shards, arguments, ops, outputs_of, bool(exact))
@@ -186,12 +200,12 @@ def function(
             output_ops[i] = dataclasses.replace(output_ops[i], dtypes=dtypes)
     if placements is not None and chosen is None and not exact:
         tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, {**sliceable, **of_calls}))
-    variants = Variants(engine, snapshot, sliceable, scattered, of_calls)
+    variants = Variants(engine, snapshot, sliceable, scattered, of_calls, read)
     compile_own = None
     cut = None if variants.collectives is None else variants.collectives.cut
     if cut is not None and cut.why_not:
         logger.info("function %s cannot be called in slices (num_slices): %s", name, cut.why_not)
-    if exact:
+    if is_draft:
         # The default updates as they are now, whenever it is compiled.
         given_targets = [shared for shared, _ in pairs]
         more = [one for one in engine.updated_in(snapshot) if not any(one is shared for shared in given_targets)]

@@ -15,7 +15,7 @@ from ..runtime.context import RankContext
 from ..runtime.registry import Origin, SharedEntry
 from ..selection import moved
 from ..trace import point
-from .division import Division
+from .division import Division, check_written
 from .plan import Plan, Prepared
 from .slicing import LAST, in_slices
 
@@ -241,6 +241,7 @@ class CollectivesOfCall(in_graph.Call):
 
     def share(self, length: int) -> Tuple[int, int]:
         if self._rows is None:  # nothing was scattered: these are the rows of the call
+            check_written(self.plan.rows, length)
             bounds = split_rows(length, self.context.size, self.context.root)
             self.weights = [end - begin for begin, end in bounds]
             begin, end = bounds[self.context.rank]

@@ -44,7 +44,7 @@ from .state_rows import on_ranks, refuse_rows, rows_of_states, states_of
 from .steps import RunSteps, Steps
 from .table import Table, table_of
 from .upkeep import FreeFunction, Profile
-from .variants import Variants
+from .variants import Variants, Written
 
 logger = logging.getLogger("synkhronos")
 
@@ -327,6 +327,7 @@ class Function:
             self._variants.sliceable,
             self.exact,
             self._variants.states,
+            self._variants.written,
         )
 
     @property
@@ -397,7 +398,7 @@ class Function:
             self._output_ops,
             updates,
             self._axes,
-            Variants(self.engine, snapshot, sliceable, self._arguments.scattered(), states),
+            Variants(self.engine, snapshot, sliceable, self._arguments.scattered(), states, self._variants.written),
             self.exact,
         )
 
@@ -550,7 +551,11 @@ class Function:
             kept = plans.find(key)
             if kept is None:
                 division = division or divide(
-                    session.size, session.root, n_rows, joint=self._variants.collectives is not None
+                    session.size,
+                    session.root,
+                    n_rows,
+                    joint=self._variants.collectives is not None,
+                    written=self._variants.written_rows,
                 )
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
                 alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
@@ -982,9 +987,10 @@ def _restore(
     sliceable: Any,
     exact: Any,
     states: Any,
+    written: Optional[Written] = None,
 ) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
     scattered = Arguments(found, found.inputs(compiled), axes).scattered()
-    variants = Variants(found, snapshot, sliceable, scattered, states)
+    variants = Variants(found, snapshot, sliceable, scattered, states, written)
     return Function(PROGRAM, found, compiled, form, output_ops, updates, axes, variants, exact)

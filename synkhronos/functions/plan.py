@@ -130,6 +130,8 @@ class Plan(NamedTuple):
         Of a call of an exact function in slices.
     writes : list of int
         If dead ranks are replaced: the variables that a call updates.
+    rows : int, optional
+        The number of rows that the program has written, for a graph that divides rows itself.
     """
 
     number: int
@@ -148,6 +150,7 @@ class Plan(NamedTuple):
     common: Optional[Sequence[bool]] = None
     second_half: Optional[SecondHalf] = None
     writes: Sequence[int] = ()
+    rows: Optional[int] = None
 
     def prepared(self, context: RankContext) -> Prepared:
         """Return the plan on one rank."""

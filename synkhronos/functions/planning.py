@@ -59,7 +59,8 @@ class Planner:
         """Return the division of a call with slices or sliceable variables, long lists of indices as handles."""
         joint = self.variants.collectives is not None
         lengths = self._lengths(session)
-        division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices, joint)
+        written = self.variants.written_rows
+        division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices, joint, written)
         if division.shared_rows is None:
             return division
         packed = [self.arguments.pack(session.pool, rank, rows) for rank, rows in enumerate(division.shared_rows)]
@@ -128,6 +129,7 @@ class Planner:
                     None if shared is None else slice(None),
                     num_slices,
                     joint,
+                    self.variants.written_rows,
                 )
                 division = division.whole(session.size) if whole else division
                 plans.append(self.plan(function, replicator, arguments, None, division, subset))
@@ -253,6 +255,7 @@ class Planner:
             None if collectives is None else collectives.common,
             second_half,
             self._writes(replicator) if replicator.session.healing is not None else (),
+            self.variants.written_rows,
         )
 
     def _writes(self, replicator: Replicator) -> List[int]:

@@ -20,7 +20,7 @@ place, so a second collective that fails would find the first one's made. We mak
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..engines.base import Collectives
 from ..sharding import Shard
@@ -41,6 +41,21 @@ class Graph:
         return self._shareds
 
 
+class Written(NamedTuple):
+    """What a program has written as its number of rows.
+
+    Attributes
+    ----------
+    rows : int, optional
+        Which every call must have; None if any number will do.
+    where : list of str
+        The operations for which numbers are read as each rank's share of the rows.
+    """
+
+    rows: Optional[int]
+    where: Sequence[str]
+
+
 class Variants:
     """The graphs of one function beside the first.
 
@@ -55,6 +70,8 @@ class Variants:
         The inputs that are divided by rows, likewise.
     states : dict from shared variables to int
         Those that have the batch's rows, likewise; see `state_rows`.
+    written : Written, optional
+        If the graph is right for any number of rows, but the master's own function is not.
 
     Attributes
     ----------
@@ -75,9 +92,10 @@ class Variants:
         sliceable: Dict[Any, int],
         scattered: Dict[Any, int],
         states: Dict[Any, int],
+        written: Optional[Written] = None,
     ) -> None:
         self.engine, self.snapshot, self.sliceable, self.states = engine, snapshot, sliceable, states
-        self.rows = {**sliceable, **states}
+        self.rows, self.written = {**sliceable, **states}, written
         self.shards = {**scattered, **self.rows}
         self.placements = {variable: Shard(axis) for variable, axis in self.shards.items()}
         self.collectives: Optional[Collectives] = engine.collectives(snapshot, self.shards)
@@ -88,9 +106,14 @@ class Variants:
         """Iterate over the graphs that have been compiled."""
         return iter(list(self._graphs.values()))
 
+    @property
+    def written_rows(self) -> Optional[int]:
+        """The number of rows that every call must have; None if any will do."""
+        return None if self.written is None else self.written.rows
+
     def first(self, compiled: Any) -> Any:
         """Return the function that ranks call if neither slices nor rows of shared variables are asked for."""
-        if self.collectives is None and not self.engine.has_late_outputs(self.snapshot):
+        if self.collectives is None and self.written is None and not self.engine.has_late_outputs(self.snapshot):
             return compiled
         return self.engine.variant(self.snapshot, False, [])
 

@@ -23,7 +23,7 @@ Engines describe their graphs with these rules. All of it is pure: nothing here 
 from .axes import MIXED, ONE, TAKE_SHARE, Axes, Checked, Elementwise, Moved, Reduction, along
 from .chosen import Coordinate, Coordinates, Masked, Where
 from .completion import Builder, Collective, complete, parts_of_rows
-from .layout import Layout, Product, product
+from .layout import ROWS, Layout, Product, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
 from .pieces import Divided, Joined
 from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Stream, Unknown
@@ -39,6 +39,7 @@ __all__ = [
     "ONE",
     "TAKE_SHARE",
     "REPLICATE",
+    "ROWS",
     "ZERO",
     "Axes",
     "Checked",

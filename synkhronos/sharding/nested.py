@@ -165,8 +165,7 @@ class Loop(Rule):
                 )
                 return Placed([Unknown(why)] * n_outputs)
         whole, inputs = self._whole_sequences(inputs, exact)
-        given: Dict[int, Placement] = {inner: inputs[outer] for outer, inner in self.fixed}
-        given.update({inner: _inside(inputs[outer]) for outer, inner in self.sequences})
+        given = self.given(inputs)
         carried = [_inside(inputs[one.outer]) if one.has_steps else inputs[one.outer] for one in self.states]
         outputs: List[Placement] = []
         for _ in range(self.MOST_CHANGES * len(self.states) + 1):
@@ -188,6 +187,15 @@ class Loop(Rule):
         others = [one for state, one in zip(self.states, carried) if not state.has_steps]
         placements = [*with_steps, *[_outside(outputs[i]) for i in self.collected], *others]
         return Placed(_escaped(placements, inputs, exact), whole)
+
+    def given(self, inputs: Sequence[Placement]) -> Dict[int, Placement]:
+        """Return the placements of what the graph is given in the first step, by position."""
+        given: Dict[int, Placement] = {inner: inputs[outer] for outer, inner in self.fixed}
+        given.update({inner: _inside(inputs[outer]) for outer, inner in self.sequences})
+        for state in self.states:
+            carried = _inside(inputs[state.outer]) if state.has_steps else inputs[state.outer]
+            given.update(dict.fromkeys(state.inputs, carried))
+        return given
 
     def _whole_sequences(self, inputs: Sequence[Placement], exact: bool) -> Any:
         """Take sequences whole that are extremes, or lengths: their elements are not parts of anything."""

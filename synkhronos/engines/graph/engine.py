@@ -5,14 +5,27 @@ from __future__ import annotations
 import copy
 import sys
 from abc import abstractmethod
-from typing import Any, Callable, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+)
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
-from ...sharding import Placement, Shard
+from ...sharding import Placement, Shard, Stream
 from ...trace import point
 from .. import pickling
 from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
@@ -23,6 +36,9 @@ from .dependence import survey
 from .library import Library
 from .observed import Patched
 from .snapshot import Snapshot
+from .unread_rows import explained
+from .written_lengths import NONE
+from .written_means import means
 
 
 class Blueprint(NamedTuple):
@@ -366,7 +382,8 @@ class GraphEngine(Engine):
         return survey(self.library, snapshot, scattered, self.is_random)
 
     def placed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:
-        return placed(self.library.graph_of(snapshot.expressions()), shards)
+        expressions = snapshot.expressions()
+        return explained(self.library, expressions, shards, placed(self.library.graph_of(expressions), shards))
 
     def with_late_outputs(
         self, snapshot: Snapshot, shards: Mapping[Any, Shard], ops: Sequence[Any]
@@ -381,6 +398,24 @@ class GraphEngine(Engine):
 
     def common_streams(self, snapshot: Snapshot) -> List[Any]:
         return list(snapshot.streams)
+
+    def with_rows(
+        self, snapshot: Snapshot, shards: Mapping[Any, Shard], rows: Optional[int], own: Optional[Sequence[int]] = None
+    ) -> Tuple[Snapshot, List[str]]:
+        library, expressions = self.library, snapshot.expressions()
+        if rows is None and not library.written_rows.are_properties(expressions):
+            return snapshot, []
+        known: Dict[Any, Placement] = dict(shards)
+        inputs = library.graph_inputs(expressions)
+        known.update({one: Stream(one) for one in inputs if self.is_shared(one) and self.is_random(one)})
+        with library.without_test_values():
+            marks = NONE if own is None or rows is None or rows < 2 else means(library, expressions, own, known, rows)
+            read = library.written_rows(expressions, known, rows, marks)
+        if read.unclear and own is not None:
+            expected = f"a program in which it is clear where {rows} is the number of rows"
+            hint = "write x.shape[0] there if it is the number of rows, or W.shape[1] and so on if it is not"
+            raise ArgumentValueError("rows", expected, read.unclear, hint)
+        return snapshot.with_expressions(library, read.outputs), read.where
 
     def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, List[Placement]]:
         return exact.completed(self.library, snapshot, shards, self.label, self.is_random)

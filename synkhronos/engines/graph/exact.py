@@ -11,6 +11,7 @@ from ...sharding import Builder, Graph, Partial, Placement, Propagated, Shard, U
 from .. import exact
 from .library import Library
 from .snapshot import Snapshot
+from .unread_rows import explained
 
 
 def completed(
@@ -26,6 +27,9 @@ def completed(
     snapshot, graph, placements = _with_formulas(library, snapshot, shards, states)
     outputs = [one.variable for one in snapshot.outputs]
     images = _Images(library, placements)
+    wanted = snapshot.expressions()
+    reasons = explained(library, wanted, shards, [placements.of(one) for one in wanted])
+    placements.placements.update(zip(wanted, reasons))
     with library.without_test_values():
         found = exact.completed(graph, placements, outputs, snapshot.updates, shards, images.builder, label, is_random)
         wide = [images.before_rounding(one) for one in found.outputs]
@@ -89,9 +93,7 @@ def _with_formulas(
         after = library.with_formulas(before, found.of)
     if all(new is old for new, old in zip(after, before)):
         return snapshot, graph, found
-    outputs = [library.Out(new, one.borrow) for new, one in zip(after, snapshot.outputs)]
-    updates = [(target, new) for (target, _), new in zip(snapshot.updates, after[len(outputs) :])]
-    snapshot, graph = snapshot._replace(outputs=outputs, updates=updates), library.graph_of(after)
+    snapshot, graph = snapshot.with_expressions(library, after), library.graph_of(after)
     return snapshot, graph, exact.propagated(graph, shards, states)
 
 

@@ -38,7 +38,7 @@ class Lengths:
     same : sequence of classes
         Operations of this library alone whose outputs have the shape of their first input.
     before : callable, optional
-        As `_before`, for operations of this library alone.
+        As `before`, for operations of this library alone.
     """
 
     def __init__(
@@ -145,19 +145,23 @@ class Lengths:
             if isinstance(variable, self.classes.Constant):
                 return Product(int(np.shape(variable.data)[axis]))
             node = variable.owner
-            before = None if node is None else self._before(node, axis, variable)
+            before = None if node is None else self.before(node, axis, variable)
             if before is None:
                 return Product.of((variable, axis))
             if isinstance(before, Product):
                 return before
             variable, axis = before
 
-    def _before(self, node: Any, axis: int, output: Any) -> Any:
+    def before(self, node: Any, axis: int, output: Any) -> Any:
         """Return the variable and the axis with the same length before an operation, or a product; None for neither."""
         classes, op = self.classes, node.op
         first = node.inputs[0] if node.inputs else None
         if isinstance(op, classes.Elemwise):
             return next((one, axis) for one in node.inputs if not broadcastable(one)[axis])
+        if isinstance(op, classes.SpecifyShape) and len(node.inputs) == 2 and ndim(node.inputs[1]) == 1:
+            found = self.elements(node.inputs[1])
+            if found is not None and not found[axis].factors:
+                return found[axis]
         if isinstance(op, self._same):
             return (first, axis) if ndim(first) == ndim(output) else None
         if isinstance(op, classes.DimShuffle):
@@ -169,6 +173,10 @@ class Lengths:
             return None if found is None or found[axis].number < 0 else found[axis]
         if isinstance(op, (classes.Alloc, classes.AllocEmpty)):
             return self.length(node.inputs[len(node.inputs) - ndim(output) + axis])
+        if isinstance(op, classes.ARange):
+            start, step = (self.constant(node.inputs[i]) for i in (0, 2))
+            is_end = start is not None and start == 0 and step is not None and step == 1
+            return self.length(node.inputs[1]) if is_end else None
         if isinstance(op, classes.CAReduce) and op.axis is not None:
             axes = [op.axis] if isinstance(op.axis, int) else [one % ndim(first) for one in op.axis]
             return first, [one for one in range(ndim(first)) if one not in axes][axis]

@@ -53,6 +53,8 @@ class Library(NamedTuple):
     graph_of: Callable[..., Any]
     #: From expressions, and what gives placements, to equal expressions of which more is known.
     with_formulas: Callable[..., Any]
+    #: Reads numbers as rows; see `graph.written_rows`.
+    written_rows: Any
     #: From a node to groups of positions: it is affine in the inputs of each group, if the others are fixed.
     affine_inputs: Callable[..., Any]
     #: From a part, and whether a variable is one, to the wider value that it is rounded from; see `graph.precision`.

@@ -25,6 +25,12 @@ class Snapshot(NamedTuple):
         """Return the outputs and then the new values: the order in which collectives are numbered."""
         return [output.variable for output in self.outputs] + [new for _, new in self.updates]
 
+    def with_expressions(self, library: Library, new: Sequence[Any]) -> Snapshot:
+        """Return the same function with other expressions, equal ones, in the same order."""
+        outputs = [library.Out(one, output.borrow) for one, output in zip(new, self.outputs)]
+        updates = [(target, one) for (target, _), one in zip(self.updates, new[len(outputs) :])]
+        return self._replace(outputs=outputs, updates=updates)
+
     def is_joint(self, library: Library) -> bool:
         """Return whether all ranks make every call, and its updates: also those without rows, which count for nothing.
 

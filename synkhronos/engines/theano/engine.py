@@ -39,6 +39,7 @@ from .lengths import LENGTHS
 from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
 from .shapes import by_shapes_of_inputs, shapes_of
+from .written_rows import WRITTEN_ROWS
 
 
 class TheanoEngine(GraphEngine):
@@ -83,6 +84,7 @@ class TheanoEngine(GraphEngine):
         checked=LENGTHS.checked,
         graph_of=lambda outputs: PLACING.graph_of([], outputs),
         with_formulas=with_formulas,
+        written_rows=WRITTEN_ROWS,
         affine_inputs=Affine(CLASSES),
         before_rounding=BeforeRounding(CLASSES),
         by_shapes_of_inputs=by_shapes_of_inputs,
