@@ -152,6 +152,8 @@ class SharedEntry(Observer):
         What the program has borrowed stays where it is if the value is the same in other memory.
         """
         borrowed, cell = self.borrowed, self.cell
+        if origin is Origin.MOVED and borrowed is not None and cell[0] is not borrowed.value:
+            self.borrowed = borrowed = None  # a function has replaced it since
         if borrowed is not None and value is borrowed.elsewhere:
             origin = origin if origin in _OF_ALL else self.origin
             value = borrowed.value

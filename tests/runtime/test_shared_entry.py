@@ -132,3 +132,14 @@ def test_after_a_function(entry, pool):
     entry.cell[0] = value + 1
     entry.ran(updates=True)
     assert entry.borrowed is None and is_known(entry)
+
+
+def test_what_replaces_a_borrowed_value_is_moved_as_any_other(entry):
+    """As a function's update does on one rank, where nothing is noted after calls."""
+    entry.written()
+    entry.set(np.zeros(3), Origin.MOVED)  # a collective reads it in memory of its own
+    slot = entry.borrowed.elsewhere
+    entry.cell[0] = np.full(3, 2.0)
+    slot[...] = entry.cell[0]
+    entry.set(slot, Origin.MOVED)
+    assert entry.cell[0] is slot and np.all(slot == 2)
