@@ -560,7 +560,7 @@ REFUSED = {
     "no batches": (dict(batches=[]), ValueError, "batches"),
     "a number": (dict(batches=3), TypeError, "batches"),
     "no such variables": (dict(batches_s=[[0]]), ValueError, "batches_s"),
-    "too many slices": (dict(batches=[[0, 1, 2], [0]], num_slices=2, output_subset=[0]), ValueError, "batches[1]"),
+    "no slices": (dict(batches=[[0, 1, 2], [0]], num_slices=0, output_subset=[0]), ValueError, "num_slices"),
     "slices of another type": (dict(n_steps=1, num_slices=1.0), TypeError, "num_slices"),
     "steps of another type": (dict(n_steps="2"), TypeError, "n_steps"),
     "a bool": (dict(n_steps=True), TypeError, "n_steps"),
