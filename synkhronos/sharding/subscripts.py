@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .axes import Axes
-from .layout import MERGED, ONE_ELEMENT, ROWS, Layout, Product
+from .layout import MERGED, ONE_ELEMENT, Layout, Product
 from .pieces import between
 from .placements import REPLICATE, Index, Length, Placement, Shard, Size, Unknown
 from .rule import Placed
@@ -83,12 +83,14 @@ class Subscript(Axes):
                 continue
             if not isinstance(first, Shard) or first.axis != axis:
                 return Placed([Unknown("takes positions of rows, which every rank counts from 0, of another axis")])
-            equal = _sizes(array, first) if exact else ()
-            if not equal and not _is_of(array, first):
-                return Placed([Unknown("takes rows at computed positions, which may be those of another rank")])
-            inputs[i] = array._replace(positions=Index.NO)
+            found = _elements(array, first, exact)
+            if found is None:
+                return Placed([Unknown(OF_ANOTHER_RANK)])
+            taken, layout, equal = found
+            inputs[i] = array._replace(positions=Index.NO, layout=taken)
             rule = self._at(axis, self.inputs[i][array.axis])
-            return self._along(rule, first, array.layout, inputs, exact)._replace(equal=equal)
+            placed = self._along(rule, first._replace(layout=layout), taken, inputs, exact)
+            return placed._replace(equal=equal)
         return super().place(inputs, exact)
 
     def _pieces(self, first: Placement, inputs: Sequence[Placement]) -> Optional[Tuple[Slice, Layout]]:
@@ -105,7 +107,7 @@ class Subscript(Axes):
         """Place as if what is taken were all that the first input has, along the axis of its rows."""
         placed = rule.place([first._replace(layout=layout, uniform=False), *inputs[1:]], exact)
         (after,) = placed.outputs
-        if self.changes and isinstance(after, Shard):
+        if self.changes and isinstance(after, Shard) and first.layout.is_known:
             after = after._replace(layout=first.layout)
         return placed._replace(outputs=[after])
 
@@ -119,27 +121,69 @@ class Subscript(Axes):
         return Axes(labels, outputs, self.linear, reduce=self.reduce, moves=self.moves)
 
 
-def _is_of(array: Shard, first: Shard) -> bool:
-    """Return whether positions are those of elements that the rank has."""
-    if None in array.of or array.of.inner != first.layout.inner:
-        return False
-    # All positions are counted from 0: those of as many pieces as the array has, or of the first of them.
-    if array.positions == Index.ROWS:
-        return True
-    # With an offset, they are positions in a row, or else it would be a bad program: rows have several elements.
-    return array.of == first.layout and array.of.in_order and array.of != ROWS
+OF_ANOTHER_RANK = (
+    "takes rows at computed positions, which may be those of another rank (count them by lengths of the array itself; "
+    "with exact=True other lengths are compared with these in every call)"
+)
 
 
-def _sizes(array: Shard, first: Shard) -> Sequence[Tuple[Product, Product]]:
-    """Return the sizes of a row by which positions were computed, and of one of the array, if they may be equal."""
-    computed, found = array.of.inner, first.layout.inner
-    if array.positions != Index.COMPUTED or not (array.of.in_order and first.layout.in_order):
-        return ()
-    if not (array.of.is_even and first.layout.is_even):
-        return ()
-    if computed is None or found is None or ONE_ELEMENT in (computed, found) or computed == found:
-        return ()
-    return [(computed, found)] if computed.factors or found.factors else ()
+def _elements(array: Shard, first: Shard, exact: bool) -> Any:
+    """Return what positions take, if those are elements that the rank has: None if that is not known.
+
+    Returns
+    -------
+    Layout
+        Of what is taken: of the array of positions.
+    Layout
+        Of the axis from which it is taken.
+    sequence of (Product, Product)
+        Lengths that have to be equal.
+    """
+    axis, of = first.layout, array.of
+    if of.is_unordered:
+        return _in_order(array, axis, exact)
+    if of.outer is None or of.inner is None:
+        return None
+    of = Layout(of.outer, of.inner.times(array.size))
+    # All positions are counted from 0: those of as many pieces as the array has, or of the first of them. With an
+    # offset, they are positions in a row, or else it would be a bad program: rows have several elements.
+    if array.positions == Index.COMPUTED and of.inner == ONE_ELEMENT:
+        return None
+    if axis.is_unordered:
+        return (array.layout, of, ()) if axis.per_row == of.times else None
+    if of.inner == axis.inner:
+        return array.layout, axis, ()
+    are_alike = (
+        of.in_order == axis.in_order
+    )  # else they would only be equal if there was one of what is before the rows
+    equal = _checked(of.inner, axis.inner) if exact and are_alike and of.is_even and axis.is_even else None
+    return None if equal is None else (array.layout, axis, equal)
+
+
+def _in_order(array: Shard, axis: Layout, exact: bool) -> Any:
+    """Return the same of positions of all elements, or of the first of each so many, in whatever order they are."""
+    count, size = array.of.per_row, array.size
+    if count is None:
+        return None
+    if axis.is_unordered:  # (with an offset, elements would no longer be alike)
+        return (array.layout, axis, ()) if array.positions == Index.ROWS and axis.per_row == count else None
+    inner = None if axis.inner is None else axis.inner.over(size)
+    if inner is None or not axis.is_even:
+        return None
+    if array.positions == Index.COMPUTED and axis.inner == ONE_ELEMENT:
+        return None
+    outer = count.over(inner)
+    if outer is not None:
+        return Layout(outer, inner), axis, ()
+    equal = _checked(count, inner) if exact and axis.in_order else None
+    return None if equal is None else (Layout(ONE_ELEMENT, inner), axis, equal)
+
+
+def _checked(one: Optional[Product], other: Optional[Product]) -> Any:
+    """Return the lengths that have to be compared in every call; None if they cannot be equal, or are not known."""
+    if one is None or other is None or ONE_ELEMENT in (one, other) or not (one.factors or other.factors):
+        return None
+    return [(one, other)]
 
 
 def _is_fixed(size: Any) -> bool:

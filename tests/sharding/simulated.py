@@ -314,6 +314,10 @@ class _Run:
         shape, axis = list(value.shape), placement.axis
         outer = self._number(placement.layout.outer)
         inner = self._number(placement.layout.inner) if placement.layout.is_even else None
+        if placement.layout.is_unordered:
+            per_row = self._number(placement.layout.per_row)
+            assert shape[axis] == n * per_row, f"{shape} along {axis} is not {n} x {per_row}"
+            outer = 1
         if outer is None and inner is None:
             raise AssertionError("a layout of which nothing is known")
         if outer == 1 and inner is None:  # also what several rows became one of
@@ -338,6 +342,9 @@ class _Run:
         for atom, exponent in product.factors:
             if isinstance(atom, lengths.Less):
                 number *= (self._number(atom.length) - atom.number) ** exponent
+                continue
+            if isinstance(atom, sharding.Quotient):
+                number *= (self._number(atom.length) // self._number(atom.divisor)) ** exponent
                 continue
             variable, axis = atom if isinstance(atom, tuple) else (atom, None)
             value = _value_of(variable, self.serial)

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Set, Type
 import numpy as np
 
 from ...errors import ArgumentValueError
-from ...sharding import ZERO, Axes, Graph, Node, Opaque, Rule
+from ...sharding import ZERO, Axes, Changed, Element, Graph, Node, Opaque, Rule, Together
 from .descriptions import described
 from .lengths import Lengths, ndim
 from .rules import along, elementwise, indices, nested, shapes
@@ -50,12 +50,14 @@ class Placing:
     def graph_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Graph:
         """Return a graph as the rules see it."""
         nodes, known = [], {}
-        for node in self.lengths.classes.io_toposort(inputs, outputs):
-            describe = partial(described, self.lengths.classes, node)
-            nodes.append(Node(self.rule_of(node), tuple(node.inputs), tuple(node.outputs), describe))
-            for variable in node.inputs:
-                if self.is_zero(variable):
-                    known[variable] = ZERO
+        order = list(self.lengths.classes.io_toposort(inputs, outputs))
+        with self.lengths.among(order):
+            for node in order:
+                describe = partial(described, self.lengths.classes, node)
+                nodes.append(Node(self.rule_of(node), tuple(node.inputs), tuple(node.outputs), describe))
+                for variable in node.inputs:
+                    if self.is_zero(variable):
+                        known[variable] = ZERO
         known.update({output: ZERO for output in outputs if self.is_zero(output)})
         return Graph(nodes, list(inputs), list(outputs), known)
 
@@ -64,12 +66,17 @@ class Placing:
         for cls in type(node.op).__mro__:
             if cls in self.rules:
                 rule = self.rules[cls](node)
-                if isinstance(rule, Axes):
-                    rule = copy(rule)  # the program may have one for several nodes
-                    rule.linear = [group for group in rule.linear if not self._widens(node, group)]
                 if rule is not None:
-                    return rule
+                    return self._without_widening(node, rule)
         return Opaque(len(node.outputs))
+
+    def _without_widening(self, node: Any, rule: Rule) -> Rule:
+        if isinstance(rule, Axes):
+            rule = copy(rule)  # the program may have one for several nodes
+            rule.linear = [group for group in rule.linear if not self._widens(node, group)]
+        if isinstance(rule, (Changed, Element, Together)):
+            rule.otherwise = self._without_widening(node, rule.otherwise)
+        return rule
 
     def _widens(self, node: Any, group: Sequence[int]) -> bool:
         """Return whether an operation makes more of whole numbers that may have wrapped around."""
