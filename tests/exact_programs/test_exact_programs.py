@@ -24,8 +24,10 @@ pytestmark = [
 if IS_THEANO:
     pytest.importorskip("lasagne")
 
+import attention  # noqa: E402
 import dense  # noqa: E402
 import generative  # noqa: E402
+import policies  # noqa: E402
 import recurrent  # noqa: E402
 from corpus import Program, batches  # noqa: E402
 from trainers import lasagne  # noqa: E402
@@ -34,7 +36,7 @@ STEPS = 20
 #: Of the way that a parameter went.
 TOLERANCE = 1e-5
 
-PROGRAMS = [*dense.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS]
+PROGRAMS = [*dense.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS, *attention.PROGRAMS, *policies.PROGRAMS]
 if IS_THEANO:
     import convolutional
 
@@ -73,7 +75,7 @@ def variables_of(programs):
 
 def train(functions, programs):
     """Call one function after another, each for its steps; return all outputs."""
-    return [f(*batch) for f, program in zip(functions, programs) for batch in batches(program.data, STEPS)]
+    return [f(*batch) for f, program in zip(functions, programs) for batch in batches(program.data, STEPS, program.axis)]
 
 
 def distance(values, others):
@@ -87,7 +89,10 @@ def differences(program, mode, exact=True):
     Outputs count relative to the largest number in them. Variables are those of all ranks.
     """
     serial, ours = built(program), built(program)
-    functions = [synk.function(p.inputs, p.outputs, updates=p.updates, exact=exact, mode=mode) for p in ours]
+    functions = []
+    for p in ours:
+        inputs = [synk.sharded(one, axis=p.axis) for one in p.inputs] if p.axis else p.inputs
+        functions.append(synk.function(inputs, p.outputs, updates=p.updates, exact=exact, mode=mode))
     plain = []
     for p in serial:
         plain.append(L.function(p.inputs, p.outputs, updates=p.updates, mode=mode))
