@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .arithmetic import Arithmetic, Kind, computed
+from .arithmetic import Arithmetic, Equal, Kind, computed
 from .layout import ONE_ELEMENT, Layout, Product, product
 from .placements import Index, Length, Partial, Placement, Power, Replicate, Shard, Size, Stream, Unknown
 from .rule import Placed, Rule, taken_whole
@@ -98,7 +98,8 @@ class Axes(Rule):
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
         if unknown is not None:
             return Placed([unknown] * len(self.outputs), sizes | whole)
-        return Placed(self._outputs(inputs), sizes | whole)
+        outputs, equal = self._outputs(inputs, exact)
+        return Placed(outputs, sizes | whole, equal)
 
     def _averaged(self, inputs: List[Placement]) -> List[Placement]:
         """Take replicated values that are added to averages for averages, too: of equal values, they are that value."""
@@ -119,27 +120,29 @@ class Axes(Rule):
             partial <= set(group) and all(i in partial or is_zero(inputs[i]) for i in group) for group in self.linear
         )
 
-    def _outputs(self, inputs: Sequence[Any]) -> List[Placement]:
+    def _outputs(self, inputs: Sequence[Any], exact: bool) -> Tuple[List[Placement], Equal]:
+        """Return the placements of the outputs, and the lengths that have to be equal."""
         power = self._power(inputs)
         if power is None:
             why = "combines values that depend in different ways on how many rows the rank has"
-            return [Unknown(why)] * len(self.outputs)
+            return [Unknown(why)] * len(self.outputs), ()
         partial = next((one for one in inputs if isinstance(one, Partial)), None)
         # Zeros that are not so on a rank without rows.
         weak = next((one for one in inputs if isinstance(one, Replicate) and one.zero and one.power != 0), None)
         if partial is not None:
             found = Partial(partial.op, power) if weak is None else Unknown("computes with the inverse of a length")
-            return [found] * len(self.outputs)
+            return [found] * len(self.outputs), ()
         shards = [(i, one) for i, one in enumerate(inputs) if isinstance(one, Shard)]
         zero = any(all(is_zero(inputs[i]) for i in group) for group in self.linear)
         if not shards:
-            return [Replicate(power if weak is None else weak.power, zero)] * len(self.outputs)
+            return [Replicate(power if weak is None else weak.power, zero)] * len(self.outputs), ()
         labels = {self.inputs[i][one.axis] for i, one in shards}
-        faults: Any = (self._fault(labels, inputs), _fault_of_loose(shards), _layout(shards), self._positions(shards))
+        of_layout = _layout(shards, exact)
+        faults: Any = (self._fault(labels, inputs), _fault_of_loose(shards), of_layout, self._positions(shards))
         fault = next((one for one in faults if isinstance(one, str)), None)
         if fault is not None:
-            return [Unknown(fault)] * len(self.outputs)
-        _, loose, layout, (index, of, size) = faults
+            return [Unknown(fault)] * len(self.outputs), ()
+        _, loose, (layout, equal), (index, of, size) = faults
         if of.is_unordered:
             of = layout  # they have not been moved
         (label,) = labels
@@ -155,7 +158,7 @@ class Axes(Rule):
                 results.append(Unknown("computes with positions of rows, which every rank counts from 0"))
             else:
                 results.append(Unknown("depends on all rows") if reduce is None else Partial(reduce, power))
-        return results
+        return results, equal
 
     def _is_uniform(self, of_output: Labels, inputs: Sequence[Any]) -> bool:
         """Return whether the elements of an output are as good in any order as in that which they have."""
@@ -239,19 +242,27 @@ class Axes(Rule):
         return total
 
 
-def _layout(shards: Sequence[Tuple[int, Shard]]) -> Any:
-    """Return the layout of the result, or why rows cannot be combined."""
+def _layout(shards: Sequence[Tuple[int, Shard]], exact: bool) -> Any:
+    """Return the layout of the result, and lengths that have to be equal; or why rows cannot be combined."""
     found: Optional[Layout] = None
+    equal: List[Tuple[Product, Product]] = []
     for _, one in shards:
         if one.uniform:
             continue
-        found = one.layout if found is None else found.with_(one.layout)
-        if found is None:
+        both = one.layout if found is None else found.with_(one.layout)
+        if both is None and found is not None and exact:
+            lengths = found.if_equal(one.layout)
+            if lengths is not None:
+                both = found
+                equal.append(lengths)
+        if both is None:
             return "combines rows that may lie in different orders"
+        found = both
     if found is not None:
-        return found
+        return found, equal
     layouts = [one.layout for _, one in shards]
-    return Layout() if Layout() in layouts else next((one for one in layouts if not one.is_unordered), layouts[0])
+    known = next((one for one in layouts if not one.is_unordered), layouts[0])
+    return Layout() if Layout() in layouts else known, ()
 
 
 def _fault_of_loose(shards: Sequence[Tuple[int, Shard]]) -> Any:

@@ -128,12 +128,28 @@ class Layout(NamedTuple):
         # The one that says more: 1 before a symbol, a symbol before None.
         return Layout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))
 
+    def if_equal(self, other: Layout) -> Optional[Tuple[Product, Product]]:
+        """Return which lengths have to be equal so that both are the same; None if they cannot be, or are not known.
+
+        Both are of axes of one length, so that of what is before the rows nothing has to be compared.
+        """
+        if self.in_order != other.in_order or not (self.is_even and other.is_even):
+            return None
+        return comparable(self.inner, other.inner)
+
     def within(self, axis: Layout) -> Layout:
         """Return the layout of the first so many elements of an axis, if their number is all that is known."""
         if self.per_row is None or axis.inner is None:
             return self
         pieces = self.per_row.over(axis.inner)
         return self if pieces is None else Layout(pieces, axis.inner)
+
+
+def comparable(one: Optional[Product], other: Optional[Product]) -> Optional[Tuple[Product, Product]]:
+    """Return two lengths if they may be equal, which has to be checked in every call."""
+    if one is None or other is None or ONE_ELEMENT in (one, other) or not (one.factors or other.factors):
+        return None
+    return one, other
 
 
 def _simpler(one: Optional[Product], other: Optional[Product]) -> Optional[Product]:

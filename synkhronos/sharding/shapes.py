@@ -162,7 +162,7 @@ class Filled(Rule):
             placed = rule.place([*values, Shard(found.axis, layout=found.layout, uniform=True)], exact)
             if all(map(is_zero, values)) and isinstance(placed.outputs[0], Shard):
                 placed = placed._replace(outputs=[placed.outputs[0]._replace(zero=True)])
-        return Placed(placed.outputs, frozenset(positions[i] for i in placed.whole))
+        return placed._replace(whole=frozenset(positions[i] for i in placed.whole))
 
     def _without_rows(self, values: Sequence[Placement], exact: bool) -> Placed:
         if not values:
@@ -214,7 +214,7 @@ class Drawn(Filled):
             drawn = Unknown(
                 "draws numbers for rows, and others that all ranks have in common, from one stream: use two"
             )
-        return Placed([inputs[0], drawn], placed.whole)
+        return placed._replace(outputs=[inputs[0], drawn])
 
     def _drawn(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         """Return the placement of the numbers."""
@@ -226,7 +226,7 @@ class Drawn(Filled):
         drawn = placed.outputs[0]
         if isinstance(drawn, Shard) and not self.is_single:
             drawn = drawn._replace(uniform=False)
-        return Placed([drawn._replace(zero=False) if isinstance(drawn, Shard) else drawn], placed.whole)
+        return placed._replace(outputs=[drawn._replace(zero=False) if isinstance(drawn, Shard) else drawn])
 
     def _without_rows(self, values: Sequence[Placement], exact: bool) -> Placed:
         if not self.shape and any(isinstance(one, Shard) for one in values):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .axes import Axes
-from .layout import MERGED, ONE_ELEMENT, Layout, Product
+from .layout import MERGED, ONE_ELEMENT, Layout, comparable, product
 from .pieces import between
 from .placements import REPLICATE, Index, Length, Placement, Shard, Size, Unknown
 from .rule import Placed
@@ -90,7 +90,7 @@ class Subscript(Axes):
             inputs[i] = array._replace(positions=Index.NO, layout=taken)
             rule = self._at(axis, self.inputs[i][array.axis])
             placed = self._along(rule, first._replace(layout=layout), taken, inputs, exact)
-            return placed._replace(equal=equal)
+            return placed._replace(equal=[*equal, *placed.equal])
         return super().place(inputs, exact)
 
     def _pieces(self, first: Placement, inputs: Sequence[Placement]) -> Optional[Tuple[Slice, Layout]]:
@@ -153,11 +153,8 @@ def _elements(array: Shard, first: Shard, exact: bool) -> Any:
         return (array.layout, of, ()) if axis.per_row == of.times else None
     if of.inner == axis.inner:
         return array.layout, axis, ()
-    are_alike = (
-        of.in_order == axis.in_order
-    )  # else they would only be equal if there was one of what is before the rows
-    equal = _checked(of.inner, axis.inner) if exact and are_alike and of.is_even and axis.is_even else None
-    return None if equal is None else (array.layout, axis, equal)
+    equal = of.if_equal(axis) if exact else None
+    return None if equal is None else (array.layout, axis, [equal])
 
 
 def _in_order(array: Shard, axis: Layout, exact: bool) -> Any:
@@ -175,15 +172,8 @@ def _in_order(array: Shard, axis: Layout, exact: bool) -> Any:
     outer = count.over(inner)
     if outer is not None:
         return Layout(outer, inner), axis, ()
-    equal = _checked(count, inner) if exact and axis.in_order else None
-    return None if equal is None else (Layout(ONE_ELEMENT, inner), axis, equal)
-
-
-def _checked(one: Optional[Product], other: Optional[Product]) -> Any:
-    """Return the lengths that have to be compared in every call; None if they cannot be equal, or are not known."""
-    if one is None or other is None or ONE_ELEMENT in (one, other) or not (one.factors or other.factors):
-        return None
-    return [(one, other)]
+    equal = comparable(count, product([axis.outer, inner])) if exact else None
+    return None if equal is None else (Layout(axis.outer, inner), axis, [equal])
 
 
 def _is_fixed(size: Any) -> bool:

@@ -58,7 +58,9 @@ def decoder(p, words, mask, context, context_mask, start):
         first = T.tanh(T.dot(before, ux) * reset + to_new)
         first = update * before + (1.0 - update) * first
         first = m[:, None] * first + (1.0 - m)[:, None] * before
-        scores = T.dot(T.tanh(projected + T.dot(first, of_state)[None, :, :]), to_score)  # (a bias would have no gradient)
+        scores = T.dot(
+            T.tanh(projected + T.dot(first, of_state)[None, :, :]), to_score
+        )  # (a bias would have no gradient)
         scores = T.exp(scores.reshape([scores.shape[0], scores.shape[1]])) * there
         scores = scores / scores.sum(0, keepdims=True)
         found = (context * scores[:, :, None]).sum(0)
@@ -95,27 +97,14 @@ def adadelta(params, grads):
     return steps
 
 
-def adam(params, grads):
-    """Return the updates of adam with a count of steps."""
-    steps, count = OrderedDict(), L.shared(0.0, "count")
-    now = count + 1.0
-    rate = 0.01 * T.sqrt(1.0 - 0.999**now) / (1.0 - 0.9**now)
-    for param, grad in zip(params, grads):
-        mean, square = (L.zeros_like(param) for _ in range(2))
-        steps[mean], steps[square] = 0.9 * mean + 0.1 * grad, 0.999 * square + 0.001 * grad**2
-        steps[param] = param - rate * steps[mean] / (T.sqrt(steps[square]) + 1e-8)
-    steps[count] = now
-    return steps
-
-
 def of_time(random, n_words, length):
     """Return words and masks of sentences of different lengths, time first."""
     mask = (np.arange(length)[:, None] < random.randint(2, length + 1, ROWS)).astype("float64")
     return random.randint(0, n_words, (length, ROWS)).astype("int32"), mask
 
 
-def translation_with_attention(rule=adadelta, is_flat=True):
-    """The model as a whole: both encoders, the decoder, the cost of each sentence, penalties, a bound of the norm."""
+def translation_with_attention():
+    """Both encoders, the decoder, the cost of each sentence, penalties, a bound of the gradients' norm, adadelta."""
     p, random = Parameters(51), np.random.RandomState(52)
     x, x_mask, y, y_mask = T.imatrix("x"), T.dmatrix("x_mask"), T.imatrix("y"), T.dmatrix("y_mask")
     n = x.shape[1]
@@ -137,12 +126,10 @@ def translation_with_attention(rule=adadelta, is_flat=True):
     shape = logits.shape
     probabilities = T.nnet.softmax(logits.reshape([shape[0] * shape[1], shape[2]]))
     labels = y.flatten()
-    if is_flat:
-        chosen = probabilities.flatten()[T.arange(labels.shape[0]) * OTHER_WORDS + labels]
-    else:
-        chosen = probabilities[T.arange(y.shape[0] * y.shape[1]), labels]
+    chosen = probabilities.flatten()[T.arange(labels.shape[0]) * OTHER_WORDS + labels]
     cost = -T.log(chosen).reshape([y.shape[0], y.shape[1]])
     cost = (cost * y_mask).sum(0)
+    right = T.eq(T.argmax(probabilities, axis=1), labels) * probabilities[T.arange(y.shape[0] * y.shape[1]), labels]
 
     params = list(p.values())
     # As much of each word of the source is looked up as there are words of the target.
@@ -152,12 +139,8 @@ def translation_with_attention(rule=adadelta, is_flat=True):
     norm = sum((grad**2).sum() for grad in grads)
     grads = [T.switch(norm > 0.25, grad / T.sqrt(norm) * 0.5, grad) for grad in grads]
     data = [*of_time(random, WORDS, SOURCE), *of_time(random, OTHER_WORDS, TARGET)]
-    return Program([x, x_mask, y, y_mask], [cost, loss], params, rule(params, grads), data, axis=1)
+    outputs = [cost, loss, right.reshape(y.shape)]
+    return Program([x, x_mask, y, y_mask], outputs, params, adadelta(params, grads), data, axis=1)
 
 
-def translation_by_adam():
-    """The same with labels by pairs of positions, and adam."""
-    return translation_with_attention(adam, is_flat=False)
-
-
-PROGRAMS = [translation_with_attention, translation_by_adam]
+PROGRAMS = [translation_with_attention]

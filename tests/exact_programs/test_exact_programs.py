@@ -75,7 +75,9 @@ def variables_of(programs):
 
 def train(functions, programs):
     """Call one function after another, each for its steps; return all outputs."""
-    return [f(*batch) for f, program in zip(functions, programs) for batch in batches(program.data, STEPS, program.axis)]
+    return [
+        f(*batch) for f, program in zip(functions, programs) for batch in batches(program.data, STEPS, program.axis)
+    ]
 
 
 def distance(values, others):

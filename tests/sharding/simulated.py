@@ -294,10 +294,14 @@ class _Run:
         if placement.loose or not (placement.layout.is_even or placement.layout.in_order):
             return
         if placement.positions:
-            if placement.positions == sharding.Index.ROWS and placement.layout == sharding.placements.ROWS:
-                for r, rank in enumerate(self.ranks):
-                    value = self._rows(expected, placement.axis, r)
-                    _equal(rank[variable] + self.ends[r], value, where)
+            both = (placement.of, placement.layout)
+            if placement.positions == sharding.Index.ROWS and all(one.is_known and one.is_even for one in both):
+                for r, (rank, n) in enumerate(zip(self.ranks, self.split)):
+                    serial = self._separate(expected, placement, self.n_rows)
+                    own = np.take(serial, np.arange(self.ends[r], self.ends[r + 1]), axis=placement.axis + 1)
+                    inner = self._number(placement.of.inner)
+                    before, at = np.divmod(rank[variable], max(n * inner, 1))
+                    _equal(before * self.n_rows * inner + at + self.ends[r] * inner, own.reshape(before.shape), where)
             return
         parts = []
         for rank, n in zip(self.ranks, self.split):
