@@ -76,7 +76,7 @@ def computed(kind: Kind, lengths: Sequence[Length], power: Optional[Power], exac
     """
     if kind == Kind.FLOOR:
         return _quotient(lengths[0], lengths[1], exact)
-    if kind == Kind.CHOICE and lengths[0].times is not None and not lengths[0].times.factors:
+    if kind == Kind.CHOICE and lengths[0].power == 0 and lengths[0].times is not None and not lengths[0].times.factors:
         return lengths[1 if lengths[0].times.number else 2], ()
     times = _times(kind, [one.times for one in lengths])
     if kind == Kind.WHOLE:
