@@ -146,10 +146,13 @@ class Layout(NamedTuple):
 
 
 def comparable(one: Optional[Product], other: Optional[Product]) -> Optional[Tuple[Product, Product]]:
-    """Return two lengths if they may be equal, which has to be checked in every call."""
-    if one is None or other is None or ONE_ELEMENT in (one, other) or not (one.factors or other.factors):
+    """Return two lengths if they may be equal, which has to be checked in every call.
+
+    Where one is a multiple of the other, or both are numbers, nobody would take them for equal.
+    """
+    if one is None or other is None or not (one.factors or other.factors):
         return None
-    return one, other
+    return None if one.over(other) or other.over(one) else (one, other)
 
 
 def _simpler(one: Optional[Product], other: Optional[Product]) -> Optional[Product]:

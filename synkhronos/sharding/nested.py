@@ -25,16 +25,24 @@ class Graph(NamedTuple):
 
 
 class Inner(Rule):
-    """An operation that is a graph of its own."""
+    """An operation that is a graph of its own.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    Parameters
+    ----------
+    graph : Graph
+    is_here : bool
+        Whether its inputs are those of the operation itself, so that symbols of lengths mean the same outside.
+    """
+
+    def __init__(self, graph: Graph, is_here: bool = False) -> None:
+        self.graph, self.is_here = graph, is_here
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         return _with_wholes(self._place, inputs, exact)
 
     def _place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        return Placed(_escaped(self.graph.place(inputs), inputs, exact))
+        found = self.graph.place(inputs)
+        return Placed(found if self.is_here else _escaped(found, inputs, exact))
 
 
 class Choice(Rule):
@@ -92,6 +100,10 @@ def joined(one: Placement, other: Placement) -> Optional[Placement]:
             return second if isinstance(second, Partial) else second._replace(zero=False)
     if isinstance(one, Replicate) and isinstance(other, Replicate) and one.power == other.power:
         return one._replace(zero=False)
+    if isinstance(one, Size) and isinstance(other, Size) and len(one.lengths) == len(other.lengths):
+        powers = [{length.power for length in both} for both in zip(one.lengths, other.lengths)]
+        same = [first if first == second else Length(first.power) for first, second in zip(one.lengths, other.lengths)]
+        return Size(tuple(same)) if all(len(both) == 1 for both in powers) else None
     if isinstance(one, Shard) and isinstance(other, Shard):
         plain = [shard._replace(zero=False, uniform=False) for shard in (one, other)]
         if plain[0] == plain[1]:

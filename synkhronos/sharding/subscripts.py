@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .axes import Axes
-from .layout import MERGED, ONE_ELEMENT, Layout, comparable, product
+from .layout import MERGED, ONE_ELEMENT, Layout, Product, comparable, product
 from .pieces import between
 from .placements import REPLICATE, Index, Length, Placement, Shard, Size, Unknown
 from .rule import Placed
@@ -44,6 +44,8 @@ class Subscript(Axes):
         Whether elements are set: those of all ranks cannot be put together then.
     is_vector : bool
         Whether the first elements of a vector are taken, or what comes after them.
+    length : callable
+        From the position of an input, and one of its axes, to the length.
     """
 
     def __init__(
@@ -56,11 +58,12 @@ class Subscript(Axes):
         sets: bool = False,
         is_vector: bool = False,
         slices: Optional[Mapping[int, Slice]] = None,
+        length: Callable[[int, int], Optional[Product]] = lambda position, axis: None,
     ) -> None:
         moves = len(inputs) == 1 + len(ends)
         super().__init__(inputs, outputs, linear, reduce=[None if sets else "sum"], moves=moves)
         self.ends, self.arrays, self.is_vector = set(ends), dict(arrays or {}), is_vector
-        self.slices, self.changes = dict(slices or {}), [0, 1] in self.linear
+        self.slices, self.changes, self.length = dict(slices or {}), [0, 1] in self.linear, length
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         inputs, first = list(inputs), inputs[0]
@@ -83,7 +86,7 @@ class Subscript(Axes):
                 continue
             if not isinstance(first, Shard) or first.axis != axis:
                 return Placed([Unknown("takes positions of rows, which every rank counts from 0, of another axis")])
-            found = _elements(array, first, exact)
+            found = _elements(array, first, exact) or self._of_all(i, array, first, exact)
             if found is None:
                 return Placed([Unknown(OF_ANOTHER_RANK)])
             taken, layout, equal = found
@@ -102,6 +105,22 @@ class Subscript(Axes):
             return None  # ends along other axes
         layout = between(first.layout, *[None if i is None else _only(inputs[i]) for i in sliced[:2]])
         return None if layout is None else (sliced, layout)
+
+    def _of_all(self, i: int, array: Shard, first: Shard, exact: bool) -> Any:
+        """Return the same as `_elements` of positions that are those of a whole axis, if there are as many of them."""
+        axis, of = first.layout, array.of
+        is_offset = array.positions == Index.COMPUTED and array.size == ONE_ELEMENT
+        if array.layout != of or is_offset or not (of.in_order or of.is_unordered) or axis != MERGED:
+            return None
+        count, length = self.length(i, array.axis), self.length(0, first.axis)
+        if count is None or length is None or not of.is_even:
+            return None
+        count = count.times(array.size)
+        equal = None if count == length or not exact else comparable(count, length)
+        if equal is None and count != length:
+            return None
+        blocks = axis if array.size == ONE_ELEMENT else MERGED if of.is_unordered else of
+        return blocks, axis, [] if equal is None else [equal]
 
     def _along(self, rule: Axes, first: Shard, layout: Layout, inputs: Sequence[Placement], exact: bool) -> Placed:
         """Place as if what is taken were all that the first input has, along the axis of its rows."""

@@ -73,6 +73,7 @@ CASES = [
     ],
     Case("classes of time and rows, of three merged axes", "Unknown Shard(0)", lambda p: _classes_of_three(p), "Shard(0) Shard(0)"),
     Case("classes in another order", "Unknown Unknown Unknown Unknown", lambda p: _classes_in_another_order(p)),
+    Case("classes of rows of which the width is a number", "Shard(0) Unknown Unknown Unknown", lambda p: [[q[T.arange(q.shape[0]), y], q[T.arange(y.shape[0]), y], q[T.arange(z.shape[0] * z.shape[1]), y], q.flatten()[T.arange(y.shape[0]) * 4 + y]] for h, w, z in [(p.rows(3, 2), p.all(2, 4), p.rows(3, dtype="int64", high=4))] for q in [T.nnet.softmax(T.dot(h, w).reshape((-1, 4)))] for y in [z.flatten()]][0], " ".join([S] * 4), empty=False),
     Case("positions by steps", "Shard(0) Shard(0)", lambda p: [[q.flatten()[T.arange(0, q.size, q.shape[1]) + y], q.flatten()[T.arange(0, q.shape[0] * q.shape[1], q.shape[1]) + y]] for q in [p.rows(4)] for y in [labels(p, 4)]][0]),
     Case("one hot of time and rows", "Shard(0) Shard(0)", lambda p: [T.set_subtensor(T.zeros((n, 4))[T.arange(n), y.flatten()], 1.0) for y in [p.rows(3, axis=1, dtype="int64", high=4), p.rows(3, dtype="int64", high=4)] for n in [y.shape[0] * y.shape[1]]]),
     Case("one hot of time and rows, flat", "Shard(0) Shard(0)", lambda p: [T.set_subtensor(T.zeros((n * 4,))[T.arange(n) * 4 + y.flatten()], 1.0) for y in [p.rows(3, axis=1, dtype="int64", high=4), p.rows(3, dtype="int64", high=4)] for n in [y.shape[0] * y.shape[1]]]),

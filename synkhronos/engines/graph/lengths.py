@@ -103,7 +103,8 @@ class Lengths:
                     continue
                 return self._computed(op.scalar_op, inputs) or Product.of(variable)
             if isinstance(op, classes.CAReduce) and isinstance(op.scalar_op, classes.scalar.Mul) and ndim(first) == 1:
-                return product(self.elements(first) or (None,)) or Product.of(variable)
+                found = self.elements(first)
+                return (None if found is None else product(found)) or Product.of(variable)
             if isinstance(op, classes.Shape_i):
                 return self.axis_length(first, op.i)
             if isinstance(op, classes.Subtensor) and ndim(first) == 1:
@@ -270,12 +271,15 @@ class Lengths:
 
     def values(self, variable: Any) -> Optional[List[Optional[Product]]]:
         """Return what is known of a number, or of the elements of a vector; None if their number is not known."""
-        if ndim(variable) > 1:
-            return None
-        if ndim(variable) == 0 or broadcastable(variable) == (True,):
+        if ndim(variable) == 0:
             return [self._whole_number(variable)]
         found = self.elements(variable) if self._is_integer(variable) else None
-        return None if found is None else list(found)
+        if found is not None:
+            return list(found)
+        if broadcastable(variable) != (True,):
+            return None
+        is_number = variable.owner is not None and isinstance(variable.owner.op, self.classes.DimShuffle)
+        return [self._whole_number(variable) if is_number and ndim(variable.owner.inputs[0]) == 0 else None]
 
     def axis_length(self, variable: Any, axis: int) -> Product:
         """Return the length of an axis."""
@@ -312,6 +316,9 @@ class Lengths:
         if isinstance(op, classes.Reshape):
             found = self.elements(node.inputs[1])
             return None if found is None or found[axis].number < 0 else found[axis]
+        if isinstance(op, classes.ARange):
+            start, stop, step = map(self.length, node.inputs)
+            return stop.over(step) if start == Product(0) and step.number > 0 else None
         if isinstance(op, (classes.Alloc, classes.AllocEmpty)):
             return self.length(node.inputs[len(node.inputs) - ndim(output) + axis])
         if isinstance(op, classes.CAReduce) and op.axis is not None:

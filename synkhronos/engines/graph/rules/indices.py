@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ....sharding import MIXED, Axes, Changed, Coordinate, Element, Masked, Rule, Slice, Subscript
+from ....sharding import MIXED, Axes, Changed, Coordinate, Element, Masked, Product, Rule, Slice, Subscript
 from ..indices import constant_index, is_all
 from ..lengths import Lengths, broadcastable, ndim
 from .along import labels
@@ -83,10 +84,16 @@ def _changed(lengths: Lengths, node: Any, index: Any, rule: Rule) -> Rule:
     return Changed(index, lambda: [lengths.values(one) for one in node.inputs[:2]], node.op.set_instead_of_inc, rule)
 
 
+def _length_of(lengths: Lengths, node: Any, position: int, axis: int) -> Product:
+    return lengths.axis_length(node.inputs[position], axis)
+
+
 def rows_at(lengths: Lengths, node: Any) -> Rule:
     """The elements of the first axis at positions in a vector."""
     names = list(range(1, ndim(node.inputs[0])))
-    rule = Subscript([[MIXED, *names], ["at"]], [["at", *names]], [[0]], arrays={0: 1})
+    rule = Subscript(
+        [[MIXED, *names], ["at"]], [["at", *names]], [[0]], arrays={0: 1}, length=partial(_length_of, lengths, node)
+    )
     return _chosen(lengths, node, node.inputs[1], rule)
 
 
@@ -105,6 +112,7 @@ def inc_rows_at(lengths: Lengths, node: Any) -> Rule:
         [[0, 1]],
         arrays={0: 2},
         sets=node.op.set_instead_of_inc,
+        length=partial(_length_of, lengths, node),
     )
     return _changed(lengths, node, lengths.positions(node.inputs[2]) if not names else None, rule)
 
@@ -153,7 +161,8 @@ def advanced_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
     if found is None:
         return None
     before, after, of_inputs, arrays, ends = found
-    rule = Subscript([before, *of_inputs], [after], [[0]], ends, arrays=arrays)
+    length = partial(_length_of, lengths, node)
+    rule = Subscript([before, *of_inputs], [after], [[0]], ends, arrays=arrays, length=length)
     return _chosen(lengths, node, node.inputs[1], rule) if len(node.inputs) == 2 else rule
 
 
@@ -165,7 +174,8 @@ def advanced_inc_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
     value = labels(node.inputs[1], after[len(after) - ndim(node.inputs[1]) :])
     # What is added to an element of several rows once only is no sum of what ranks add.
     sets = bool(node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False))
-    rule = Subscript([before, value, *of_inputs], [before], [[0, 1]], ends, arrays=arrays, sets=sets)
+    length = partial(_length_of, lengths, node)
+    rule = Subscript([before, value, *of_inputs], [before], [[0, 1]], ends, arrays=arrays, sets=sets, length=length)
     index = lengths.positions(node.inputs[2]) if len(node.inputs) == 3 and ndim(node.inputs[0]) == 1 else None
     return _changed(lengths, node, index, rule)
 
