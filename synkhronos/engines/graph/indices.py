@@ -14,8 +14,8 @@ def number(lengths: Lengths, entry: Any) -> Any:
     """Return an entry as a number; None for an end that is not given, LookupError for what is not constant."""
     if entry is None or isinstance(entry, (int, np.integer)):
         return entry
-    if isinstance(entry, lengths.classes.Constant) and entry.data is None:
-        return None
+    if isinstance(entry, lengths.classes.Constant):
+        return None if entry.data is None else int(entry.data)
     found = lengths.length(entry)
     if found.factors:
         raise LookupError

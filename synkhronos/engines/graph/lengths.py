@@ -103,15 +103,16 @@ class Lengths:
                     continue
                 return self._computed(op.scalar_op, inputs) or Product.of(variable)
             if isinstance(op, classes.CAReduce) and isinstance(op.scalar_op, classes.scalar.Mul) and ndim(first) == 1:
-                found = self.elements(first)
-                return (None if found is None else product(found)) or Product.of(variable)
+                elements = self.elements(first)
+                return (None if elements is None else product(elements)) or Product.of(variable)
             if isinstance(op, classes.Shape_i):
                 return self.axis_length(first, op.i)
             if isinstance(op, classes.Subtensor) and ndim(first) == 1:
-                index, vector = constant_index(self, variable.owner, 0), self.elements(first)
-                if isinstance(index, (int, np.integer)) and vector is not None and -len(vector) <= index < len(vector):
-                    return vector[index]
-                break
+                index = constant_index(self, variable.owner, 0)
+                found = self._element(first, int(index)) if isinstance(index, (int, np.integer)) else None
+                if found is None:
+                    break
+                return found
             if not (isinstance(op, self._numbers) and ndim(first) == 0):
                 break
             variable = first
@@ -119,6 +120,18 @@ class Lengths:
         if value is not None and value.ndim == 0 and value.dtype.kind in "iub":
             return Product(int(value))
         return Product.of(variable)
+
+    def _element(self, vector: Any, index: int) -> Optional[Product]:
+        """Return an element of a vector; None if it is not known. (All of a shape would take many walks.)"""
+        node = vector.owner
+        if node is not None and isinstance(node.op, self.classes.Shape):
+            n = ndim(node.inputs[0])
+            return self.axis_length(node.inputs[0], index % n) if -n <= index < n else None
+        if node is not None and isinstance(node.op, self.classes.MakeVector):
+            n = len(node.inputs)
+            return self.length(node.inputs[index]) if -n <= index < n else None
+        found = self.elements(vector)
+        return found[index] if found is not None and -len(found) <= index < len(found) else None
 
     def _computed(self, op: Any, inputs: Sequence[Any]) -> Optional[Product]:
         """Return what is known of the result of an operation on numbers; None if it may be no whole number."""
@@ -314,8 +327,8 @@ class Lengths:
         if isinstance(op, classes.Dot):
             return (first, 0) if axis == 0 and ndim(first) == 2 else (node.inputs[1], 1)
         if isinstance(op, classes.Reshape):
-            found = self.elements(node.inputs[1])
-            return None if found is None or found[axis].number < 0 else found[axis]
+            found = self._element(node.inputs[1], axis)
+            return None if found is None or found.number < 0 else found
         if isinstance(op, classes.ARange):
             start, stop, step = map(self.length, node.inputs)
             return stop.over(step) if start == Product(0) and step.number > 0 else None

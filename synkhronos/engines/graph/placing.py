@@ -72,8 +72,10 @@ class Placing:
 
     def _without_widening(self, node: Any, rule: Rule) -> Rule:
         if isinstance(rule, Axes):
-            rule = copy(rule)  # the program may have one for several nodes
-            rule.linear = [group for group in rule.linear if not self._widens(node, group)]
+            linear = [group for group in rule.linear if not self._widens(node, group)]
+            if len(linear) < len(rule.linear):
+                rule = copy(rule)  # the program may have one for several nodes
+                rule.linear = linear
         if isinstance(rule, (Changed, Element, Together)):
             rule.otherwise = self._without_widening(node, rule.otherwise)
         return rule
