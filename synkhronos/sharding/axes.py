@@ -11,9 +11,10 @@
 
 from __future__ import annotations
 
-from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .layout import Layout, Product, product
+from .arithmetic import Arithmetic, Equal, Kind, computed
+from .layout import ONE_ELEMENT, Layout, Product, product
 from .placements import Index, Length, Partial, Placement, Power, Replicate, Shard, Size, Stream, Unknown
 from .rule import Placed, Rule, taken_whole
 
@@ -114,7 +115,8 @@ class Axes(Rule):
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
         if unknown is not None:
             return Placed([unknown] * len(self.outputs), sizes | whole)
-        return Placed(self._outputs(inputs), sizes | whole)
+        outputs, equal = self._outputs(inputs, exact)
+        return Placed(outputs, sizes | whole, equal)
 
     def _averaged(self, inputs: List[Placement]) -> List[Placement]:
         """Take replicated values that are added to averages for averages, too: of equal values, they are that value."""
@@ -140,34 +142,38 @@ class Axes(Rule):
             for group in self.linear
         )
 
-    def _outputs(self, inputs: Sequence[Any]) -> List[Placement]:
+    def _outputs(self, inputs: Sequence[Any], exact: bool) -> Tuple[List[Placement], Equal]:
+        """Return the placements of the outputs, and the lengths that have to be equal."""
         power = self._power(inputs)
         if power is None:
             why = "combines values that depend in different ways on how many rows the rank has"
-            return [Unknown(why)] * len(self.outputs)
+            return [Unknown(why)] * len(self.outputs), ()
         partial = next((one for one in inputs if isinstance(one, Partial)), None)
         # Zeros that are not so on a rank without rows.
         weak = next((one for one in inputs if isinstance(one, Replicate) and one.zero and one.power != 0), None)
         if partial is not None:
             found = Partial(partial.op, power) if weak is None else Unknown("computes with the inverse of a length")
-            return [found] * len(self.outputs)
+            return [found] * len(self.outputs), ()
         shards = [(i, one) for i, one in enumerate(inputs) if isinstance(one, Shard)]
         zero = any(all(is_zero(inputs[i]) for i in group) for group in self.linear)
         if not shards:
-            return [Replicate(power if weak is None else weak.power, zero)] * len(self.outputs)
+            return [Replicate(power if weak is None else weak.power, zero)] * len(self.outputs), ()
         labels = {self.inputs[i][one.axis] for i, one in shards}
-        faults: Any = (self._fault(labels, inputs), _fault_of_loose(shards), _layout(shards), self._positions(shards))
+        of_layout = _layout(shards, exact)
+        faults: Any = (self._fault(labels, inputs), _fault_of_loose(shards), of_layout, self._positions(shards))
         fault = next((one for one in faults if isinstance(one, str)), None)
         if fault is not None:
-            return [Unknown(fault)] * len(self.outputs)
-        _, loose, layout, (index, of) = faults
+            return [Unknown(fault)] * len(self.outputs), ()
+        _, loose, (layout, equal), (index, of, size) = faults
+        if of.is_unordered:
+            of = layout  # they have not been moved
         (label,) = labels
         results: List[Placement] = []
         for of_output, reduce in zip(self.outputs, self.reduce):
             uniform = self._is_uniform(of_output, inputs)
             if label in of_output and (uniform or not loose):
                 axis = list(of_output).index(label)
-                results.append(Shard(axis, power, layout, zero, uniform, bool(loose), index, of))
+                results.append(Shard(axis, power, layout, zero, uniform, bool(loose), index, of, size))
             elif loose:
                 results.append(Unknown("computes with random numbers of which there are more than rows"))
             elif index:
@@ -175,7 +181,7 @@ class Axes(Rule):
             else:
                 unknown = LATE if self.late else Unknown("depends on all rows")
                 results.append(unknown if reduce is None else Partial(reduce, power))
-        return results
+        return results, equal
 
     def _is_uniform(self, of_output: Labels, inputs: Sequence[Any]) -> bool:
         """Return whether the elements of an output are as good in any order as in that which they have."""
@@ -213,20 +219,20 @@ class Axes(Rule):
         return None
 
     def _positions(self, shards: Sequence[Tuple[int, Shard]]) -> Any:
-        """Return what positions of rows become, and along which layout, or why they cannot be computed with."""
+        """Return what positions of rows become, of which layout and size, or why they cannot be computed with."""
         found = [(i, one) for i, one in shards if one.positions and i not in self.shapes_only]
         if not found:
-            return Index.NO, Layout()
+            return Index.NO, Layout(), ONE_ELEMENT
         i, one = found[0]
-        if self.moves and len({(other.positions, other.of) for _, other in found}) == 1:
+        if self.moves and len({(other.positions, other.of, other.size) for _, other in found}) == 1:
             if len(found) == len(self.inputs) - len(self.shapes_only):
-                return one.positions, one.of
+                return one.positions, one.of, one.size
         if len(found) == 1 and i in self.added:
-            return Index.COMPUTED, one.of
-        if len(found) == 1 and self.factors is not None and one.of.in_order:
-            inner = product([one.of.inner, *[factor for k, factor in enumerate(self.factors) if k != i]])
-            if inner is not None and inner.number > 0:
-                return Index.COMPUTED, one.of._replace(inner=inner)
+            return Index.COMPUTED, one.of, one.size
+        if len(found) == 1 and self.factors is not None:
+            size = product([one.size, *[factor for k, factor in enumerate(self.factors) if k != i]])
+            if size is not None and size.number > 0:
+                return Index.COMPUTED, one.of, size
         return "computes with positions of rows, which every rank counts from 0"
 
     def _power(self, inputs: Sequence[Any]) -> Optional[Power]:
@@ -259,19 +265,27 @@ class Axes(Rule):
         return total
 
 
-def _layout(shards: Sequence[Tuple[int, Shard]]) -> Any:
-    """Return the layout of the result, or why rows cannot be combined."""
+def _layout(shards: Sequence[Tuple[int, Shard]], exact: bool) -> Any:
+    """Return the layout of the result, and lengths that have to be equal; or why rows cannot be combined."""
     found: Optional[Layout] = None
+    equal: List[Tuple[Product, Product]] = []
     for _, one in shards:
         if one.uniform:
             continue
-        found = one.layout if found is None else found.with_(one.layout)
-        if found is None:
+        both = one.layout if found is None else found.with_(one.layout)
+        if both is None and found is not None and exact:
+            lengths = found.if_equal(one.layout)
+            if lengths is not None:
+                both = found
+                equal.append(lengths)
+        if both is None:
             return "combines rows that may lie in different orders"
+        found = both
     if found is not None:
-        return found
+        return found, equal
     layouts = [one.layout for _, one in shards]
-    return Layout() if Layout() in layouts else layouts[0]
+    known = next((one for one in layouts if not one.is_unordered), layouts[0])
+    return Layout() if Layout() in layouts else known, ()
 
 
 def _fault_of_loose(shards: Sequence[Tuple[int, Shard]]) -> Any:
@@ -285,9 +299,11 @@ def is_zero(placement: Placement) -> bool:
     return isinstance(placement, (Replicate, Shard)) and placement.zero
 
 
-def _length(size: Any, k: int) -> Length:
-    length: Length = size.lengths[k % len(size.lengths)]
-    return length
+def _element(one: Any, values: Optional[Sequence[Optional[Product]]], k: int) -> Length:
+    """Return an element of lengths, or of numbers that all ranks have."""
+    if isinstance(one, Size):
+        return one.lengths[k % len(one.lengths)]
+    return Length(one.power, None, values[k % len(values)] if values and one.power == 0 else None)
 
 
 _OPPOSITE = {"max": "min", "min": "max"}
@@ -306,6 +322,8 @@ class Elementwise(Axes):
     reverses : int, optional
         The input whose order it reverses, if the others are constants: the negative of a largest element is the
         smallest of negatives.
+    arithmetic : callable, optional
+        Returns what it does with lengths.
     """
 
     def __init__(
@@ -315,42 +333,56 @@ class Elementwise(Axes):
         linear: Sequence[Sequence[int]] = (),
         powers: Mapping[int, Power] = NO_POWERS,
         reverses: Optional[int] = None,
+        arithmetic: Optional[Callable[[], Arithmetic]] = None,
         **kwargs: Any,
     ) -> None:
-        self.reverses = reverses
+        self.reverses, self.arithmetic = reverses, arithmetic
         inputs = [[ONE if one else axis for axis, one in enumerate(pattern)] for pattern in broadcastable]
         self.ndim = len(inputs[0]) if inputs else 0
         output = [axis if any(labels[axis] == axis for labels in inputs) else ONE for axis in range(self.ndim)]
         super().__init__(inputs, [output] * n_outputs, linear, powers, **kwargs)
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        sizes = [labels for labels, one in zip(self.inputs, inputs) if isinstance(one, Size)]
-        if (
-            self.ndim <= 1
-            and self.outputs[0] in sizes  # else there are more elements than lengths
-            and all(isinstance(one, (Size, Replicate)) for one in inputs)
-        ):
-            if not exact and any(all(is_zero(inputs[i]) for i in group) for group in self.linear):
-                # Also by 1 / rows; but not on a rank without rows.
-                return Placed([Replicate(-1, zero=True)] * len(self.outputs))
-            return Placed([self._size(inputs)] * len(self.outputs))
+        has_lengths = any(isinstance(one, Size) for one in inputs)
+        if self.ndim <= 1 and has_lengths and all(isinstance(one, (Size, Replicate)) for one in inputs):
+            placed = self._of_lengths(inputs, exact)
+            if placed is not None:
+                return placed
         part = None if self.reverses is None else inputs[self.reverses]
         if isinstance(part, Partial) and part.op in _OPPOSITE and (part.power == 0 or len(inputs) == 1):
             return Placed([part._replace(op=_OPPOSITE[part.op])])
         return super().place(inputs, exact)
 
-    def _size(self, inputs: Sequence[Any]) -> Size:
-        """Return what arithmetic with numbers of rows gives, element by element."""
+    def _of_lengths(self, inputs: Sequence[Any], exact: bool) -> Optional[Placed]:
+        """Return what arithmetic with numbers of rows gives, element by element; None if it cannot be followed."""
+        done = Arithmetic(Kind.OTHER, [None] * len(inputs)) if self.arithmetic is None else self.arithmetic()
         count = max(len(one.lengths) for one in inputs if isinstance(one, Size))
-        lengths = []
+        if not any(isinstance(one, Size) and labels == self.outputs[0] for labels, one in zip(self.inputs, inputs)):
+            vectors = [one for labels, one in zip(self.inputs, done.values) if labels == self.outputs[0]]
+            if count > 1 or not vectors or any(one is None for one in vectors):
+                return None  # more elements than lengths
+            count = max(len(one or ()) for one in vectors)
+        elif not exact and any(all(is_zero(inputs[i]) for i in group) for group in self.linear):
+            # Also by 1 / rows; but not on a rank without rows.
+            return Placed([Replicate(-1, zero=True)] * len(self.outputs))
+        lengths: List[Length] = []
+        equal: List[Any] = []
         for k in range(count):
-            elements: List[Any] = [one if isinstance(one, Replicate) else _length(one, k) for one in inputs]
+            elements = [_element(one, values, k) for one, values in zip(inputs, done.values)]
+            zeros = [is_zero(one) or length.times == Product(0) for one, length in zip(inputs, elements)]
             power = None
             if all(one.power is not None for one in elements):
-                power = self._power([Replicate(one.power, is_zero(one)) for one in elements])
-            layout = elements[0].layout if self.moves and len(inputs) == 1 else None
-            lengths.append(Length(power, layout))
-        return Size(tuple(lengths))
+                power = self._power([Replicate(one.power, zero) for one, zero in zip(elements, zeros)])  # type: ignore[arg-type]
+            length, more = computed(done.kind, elements, power, exact)
+            equal += more
+            lengths.append(length._replace(times=done.result(k) or length.times) if length.power == 0 else length)
+        if count > 1 and sum(one.power != 0 for one in lengths) > 1 and self.outputs[0] not in self._of_sizes(inputs):
+            return None  # of no use as a shape, but perhaps as numbers
+        return Placed([Size(tuple(lengths))] * len(self.outputs), equal=equal)
+
+    def _of_sizes(self, inputs: Sequence[Any]) -> List[Any]:
+        """Return the labels of the inputs that are lengths."""
+        return [labels for labels, one in zip(self.inputs, inputs) if isinstance(one, Size)]
 
 
 class Reduction(Axes):
@@ -375,7 +407,9 @@ class Reduction(Axes):
         (one,) = inputs
         if isinstance(one, Size) and self.reduce == ["prod"]:  # the number of elements, from a shape
             powers = [length.power for length in one.lengths]
-            return Placed([Size((Length(None if None in powers else sum(powers)),))])  # type: ignore[arg-type]
+            power = None if None in powers else sum(powers)  # type: ignore[arg-type]
+            times = None if power is None else product(length.times for length in one.lengths)
+            return Placed([Size((Length(power, None, times),))])
         if isinstance(one, Partial) and one.op == self.reduce[0] != "sum" and one.power == 0:
             return Placed([one])
         return super().place(inputs, exact)

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Set, Type
 import numpy as np
 
 from ...errors import ArgumentValueError
-from ...sharding import ZERO, Axes, Graph, Node, Opaque, Rule
+from ...sharding import ZERO, Axes, Changed, Element, Graph, Node, Opaque, Rule, Together
 from .bounds import bounds
 from .descriptions import described
 from .lengths import Lengths, ndim
@@ -48,12 +48,14 @@ class Placing:
     def graph_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Graph:
         """Return a graph as the rules see it."""
         nodes, known = [], {}
-        for node in self.lengths.classes.io_toposort(inputs, outputs):
-            describe = partial(described, self.lengths.classes, node)
-            nodes.append(Node(self.rule_of(node), tuple(node.inputs), tuple(node.outputs), describe))
-            for variable in node.inputs:
-                if self.is_zero(variable):
-                    known[variable] = ZERO
+        order = list(self.lengths.classes.io_toposort(inputs, outputs))
+        with self.lengths.among(order):
+            for node in order:
+                describe = partial(described, self.lengths.classes, node)
+                nodes.append(Node(self.rule_of(node), tuple(node.inputs), tuple(node.outputs), describe))
+                for variable in node.inputs:
+                    if self.is_zero(variable):
+                        known[variable] = ZERO
         known.update({output: ZERO for output in outputs if self.is_zero(output)})
         return Graph(nodes, list(inputs), list(outputs), known)
 
@@ -62,15 +64,23 @@ class Placing:
         for cls in type(node.op).__mro__:
             if cls in self.rules:
                 rule = self.rules[cls](node)
-                if isinstance(rule, Axes):
-                    rule = copy(rule)  # the program may have one for several nodes
-                    rule.late = [*rule.late, *[group for group in rule.linear if self._is_late(node, group)]]
-                    # A sum of bools is whether any is true.
-                    is_bool = [getattr(output, "dtype", "") == "bool" for output in node.outputs]
-                    rule.reduce = ["max" if b and op == "sum" else op for b, op in zip(is_bool, rule.reduce)]
                 if rule is not None:
-                    return rule
+                    return self._by_dtypes(node, rule)
         return Opaque(len(node.outputs))
+
+    def _by_dtypes(self, node: Any, rule: Rule) -> Rule:
+        """Return the rule with what follows from the dtypes of an operation."""
+        if isinstance(rule, Axes):
+            late = [group for group in rule.linear if self._is_late(node, group)]
+            # A sum of bools is whether any is true.
+            is_bool = [getattr(output, "dtype", "") == "bool" for output in node.outputs]
+            reduce = ["max" if b and op == "sum" else op for b, op in zip(is_bool, rule.reduce)]
+            if late or reduce != list(rule.reduce):
+                rule = copy(rule)  # the program may have one for several nodes
+                rule.late, rule.reduce = [*rule.late, *late], reduce
+        if isinstance(rule, (Changed, Element, Together)):
+            rule.otherwise = self._by_dtypes(node, rule.otherwise)
+        return rule
 
     def _is_late(self, node: Any, group: Sequence[int]) -> bool:
         """Return whether parts have to be put together before an operation, because of their dtypes.

@@ -147,7 +147,7 @@ class WrittenLengths:
         if isinstance(op, classes.Shape_i):
             return self.axis(maker.inputs[0], op.i)
         if isinstance(op, classes.Subtensor) and ndim(maker.inputs[0]) == 1:
-            index = constant_index(classes, maker)
+            index = constant_index(self.lengths, maker, 0)
             return self.element(maker.inputs[0], int(index)) if isinstance(index, (int, np.integer)) else None
         return None
 
@@ -177,7 +177,7 @@ class WrittenLengths:
         if isinstance(op, classes.Shape):
             return self.axis(node.inputs[0], index)
         if isinstance(op, classes.Subtensor):
-            chosen = constant_index(classes, node)
+            chosen = constant_index(self.lengths, node, 0)
             if isinstance(chosen, slice):
                 return self.element(node.inputs[0], range(self.count(node.inputs[0]))[chosen][index])
         return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from ....sharding import Axes, Elementwise, Moved, Reduction, Rule
+from ....sharding import Arithmetic, Axes, Elementwise, Kind, Moved, Reduction, Rule
 from ..bounds import bounds
 from ..lengths import Lengths, broadcastable, ndim
 
@@ -44,7 +45,26 @@ def elementwise(lengths: Lengths, node: Any) -> Rule:
     elif type(op) in classes.powers:
         more["powers"] = {0: classes.powers[type(op)]}
     more["reverses"] = _reversed(lengths, node)
+    if ndim(node.outputs[0]) <= 1:
+        more["arithmetic"] = partial(_arithmetic, lengths, node)
     return Elementwise([broadcastable(one) for one in node.inputs], len(node.outputs), linear, **more)
+
+
+def _arithmetic(lengths: Lengths, node: Any) -> Arithmetic:
+    """Return what an operation does with lengths."""
+    values = [lengths.values(one) for one in node.inputs]
+    return Arithmetic(_kind(lengths, node), values, lengths.values(node.outputs[0]))
+
+
+def _kind(lengths: Lengths, node: Any) -> Kind:
+    op, after = node.op.scalar_op, node.outputs[0].dtype
+    # Small numbers have no room for lengths, nor have the digits of half and single precision.
+    if np.dtype(after).itemsize < (4 if np.dtype(after).kind in "iu" else 8) and after != "bool":
+        return Kind.OTHER
+    if isinstance(op, lengths.classes.scalar.Cast):
+        is_whole = node.inputs[0].dtype in lengths.classes.discrete_dtypes
+        return Kind.SAME if is_whole or after not in lengths.classes.discrete_dtypes else Kind.WHOLE
+    return next((kind for cls, kind in lengths.kinds.items() if isinstance(op, cls)), Kind.OTHER)
 
 
 def _reversed(lengths: Lengths, node: Any) -> Optional[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from functools import partial
+from typing import Any, List, Optional, Sequence
 
 from ....sharding import (
     MIXED,
@@ -23,11 +24,11 @@ from ..lengths import Lengths, broadcastable, ndim
 
 
 def shape(lengths: Lengths, node: Any) -> Rule:
-    return ShapeOf(ndim(node.inputs[0]))
+    return ShapeOf(ndim(node.inputs[0]), None, partial(lengths.axis_length, node.inputs[0]))
 
 
 def length(lengths: Lengths, node: Any) -> Rule:
-    return ShapeOf(ndim(node.inputs[0]), node.op.i)
+    return ShapeOf(ndim(node.inputs[0]), node.op.i, partial(lengths.axis_length, node.inputs[0]))
 
 
 def filled(lengths: Lengths, node: Any) -> Rule:
@@ -52,12 +53,16 @@ def reshaped(lengths: Lengths, node: Any) -> Rule:
             free = axis
         elif one.number > 0:
             after[axis] = one
-    return Reshaped(before, after, free)
+    return Reshaped(before, after, free, lengths.same())
 
 
 def vector(lengths: Lengths, node: Any) -> Rule:
     n = len(node.inputs)
-    return Together([1] * n, Axes([[]] * n, [[MIXED]], [range(n)], moves=True))
+    return Together(partial(_values, lengths, node.inputs), Axes([[]] * n, [[MIXED]], [range(n)], moves=True))
+
+
+def _values(lengths: Lengths, variables: Sequence[Any]) -> List[Optional[List[Optional[Product]]]]:
+    return [lengths.values(one) for one in variables]
 
 
 def joined(lengths: Lengths, node: Any) -> Rule:
@@ -68,8 +73,7 @@ def joined(lengths: Lengths, node: Any) -> Rule:
     rule = Joined(len(arrays), ndim(arrays[0]), axis % ndim(arrays[0]), has_axis)
     if ndim(arrays[0]) != 1:
         return rule
-    vectors = map(lengths.elements, arrays)
-    return Together([*[0] * has_axis, *[None if one is None else len(one) for one in vectors]], rule)
+    return Together(lambda: [*[[]] * has_axis, *_values(lengths, arrays)], rule)
 
 
 def split(lengths: Lengths, node: Any) -> Rule:
@@ -80,8 +84,8 @@ def split(lengths: Lengths, node: Any) -> Rule:
 
 
 def counting(lengths: Lengths, node: Any) -> Rule:
-    start, _, step = map(lengths.constant, node.inputs)
-    return Positions(start is not None and start == 0 and step is not None and step == 1)
+    start, step = lengths.length(node.inputs[0]), lengths.length(node.inputs[2])
+    return Positions(step if start == Product(0) and step.number > 0 else None)
 
 
 def checked(lengths: Lengths, node: Any) -> Rule:
