@@ -326,6 +326,8 @@ class Elementwise(Axes):
         Returns what it does with lengths.
     """
 
+    keeps_shapes = True
+
     def __init__(
         self,
         broadcastable: Sequence[Sequence[bool]],
@@ -398,6 +400,8 @@ class Reduction(Axes):
         If the op is None, whether parts could be put together before they are cast to the dtype of the result.
     """
 
+    keeps_shapes = True
+
     def __init__(self, ndim: int, axes: Sequence[int], op: Optional[str], is_late: bool = False) -> None:
         left = [axis for axis in range(ndim) if axis not in axes]
         late = [[0]] if op is None and is_late else []
@@ -433,6 +437,8 @@ def along(inputs: Sequence[int], outputs: Sequence[int], axes: Sequence[int], **
 class Moved(Axes):
     """A transposition: ``order`` has, for each axis of the output, that of the input, or ``"x"`` for a new one."""
 
+    keeps_shapes = True
+
     def __init__(self, ndim: int, order: Sequence[Any]) -> None:
         super().__init__([range(ndim)], [[ONE if axis == "x" else axis for axis in order]], [[0]], moves=True)
 
@@ -440,6 +446,28 @@ class Moved(Axes):
         if isinstance(inputs[0], Size) and len(self.outputs[0]) <= 1:
             return Placed([inputs[0]])
         return super().place(inputs, exact)
+
+
+class Specified(Axes):
+    """The first input as it is, if it has the lengths that the others say: of rows, that of the rank's.
+
+    Parameters
+    ----------
+    ndims : sequence of int
+        Of the inputs.
+    fixed : sequence of int
+        Axes of the first whose length is given as a number.
+    """
+
+    def __init__(self, ndims: Sequence[int], fixed: Sequence[int]) -> None:
+        names = [MIXED if axis in fixed else axis for axis in range(ndims[0])]
+        super().__init__([names, *[[MIXED] * ndim for ndim in ndims[1:]]], [names], [[0]])
+
+    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+        one, *lengths = inputs
+        if isinstance(one, Shard):
+            lengths = [Replicate() if isinstance(length, Size) else length for length in lengths]
+        return super().place([one, *lengths], exact)
 
 
 class Checked(Axes):

@@ -49,6 +49,8 @@ class Builder(NamedTuple):
         From the output of a `ShapeOf`, the sum of those of all ranks, and a position, to it with the sum there.
     checked : callable
         From the outputs of a node, and conditions (see `Placed.equal`), to the same variables, with checks of these.
+    template : callable
+        From a variable to another of its type and shape, if its type says what shape that is; else None.
     """
 
     apply: Callable[[Node, Sequence[Any]], Sequence[Any]]
@@ -57,6 +59,7 @@ class Builder(NamedTuple):
     as_average: Callable[[Any], Any]
     counted: Callable[[Any, Any, int], Any] = _not_needed
     checked: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = _not_needed
+    template: Callable[[Any], Any] = lambda variable: None
 
 
 class Collective(NamedTuple):
@@ -117,7 +120,7 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
     -------
     CompletedGraph
     """
-    plan = _Plan(nodes, found, roots)
+    plan = _Plan(nodes, found, roots, builder)
     own: Dict[Any, Any] = {}
     whole: Dict[Any, Any] = {}
     collectives: List[Collective] = []
@@ -139,7 +142,7 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
                 own.update(zip(node.outputs, [image(one, True) for one in node.inputs]))
             elif not is_whole:
                 inputs = [
-                    one if i in plan.templates[k] else image(one, i in found.whole[k])
+                    plan.templates[k][i] if i in plan.templates[k] else image(one, i in found.whole[k])
                     for i, one in enumerate(node.inputs)
                 ]
                 is_rounded = node.rule.is_rounded and isinstance(found.of(node.outputs[0]), Partial)
@@ -200,7 +203,7 @@ def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]
 class _Plan:
     """Of which variables the whole is made in which way, and at which level every node is computed."""
 
-    def __init__(self, nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]) -> None:
+    def __init__(self, nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], builder: Builder) -> None:
         self.nodes, self.found = nodes, found
         self.maker = {variable: k for k, node in enumerate(nodes) for variable in node.outputs}
         wanted = set(roots)
@@ -215,9 +218,13 @@ class _Plan:
         self.groups: Dict[int, Dict[str, List[Any]]] = {}
         levels: Dict[Any, int] = {}
         whole_levels: Dict[Any, int] = {}
-        #: For every node, the inputs whose shape alone it needs, and that would have to wait for a collective: it is
-        #: given the variables of the old graph instead. (The gradient of a loss is filled with ones in its shape.)
-        self.templates: List[Set[int]] = []
+        #: For every node, by input: what it is given in place of a variable that waits for a collective if it needs the
+        #: shape alone. (The gradient of a loss is filled with ones in its shape.)
+        self.templates: List[Dict[int, Any]] = []
+        #: Variables that have another value in the old graph, and perhaps another shape: a mask has chosen other
+        #: elements, a length was that of the rank.
+        altered: Set[Any] = set()
+        reshaped: Set[Any] = set()
         has_collectives = any(isinstance(node.rule, Completed) for node in nodes)
         for k, node in enumerate(nodes):
             takes_whole = range(len(node.inputs)) if isinstance(node.rule, Completed) else found.whole[k]
@@ -225,9 +232,18 @@ class _Plan:
                 whole_levels.get(one, levels.get(one, 0)) if i in takes_whole else levels.get(one, 0)
                 for i, one in enumerate(node.inputs)
             ]
-            templates = {i for i in node.rule.shapes_only if of_inputs[i] and not has_collectives}
-            self.templates.append(templates)
-            level = max([one for i, one in enumerate(of_inputs) if i not in templates], default=0)
+            templates: Dict[int, Any] = {}
+            for i in node.rule.shapes_only:
+                if of_inputs[i] and not has_collectives:
+                    templates[i] = builder.template(node.inputs[i])
+                    if templates[i] is None and node.inputs[i] not in reshaped:
+                        templates[i] = node.inputs[i]
+            self.templates.append({i: one for i, one in templates.items() if one is not None})
+            if takes_whole or any(one in altered for one in node.inputs):
+                altered.update(node.outputs)
+                if not node.rule.keeps_shapes or any(one in reshaped for one in node.inputs):
+                    reshaped.update(node.outputs)
+            level = max([one for i, one in enumerate(of_inputs) if i not in self.templates[k]], default=0)
             self.own_level.append(level)
             levels.update(dict.fromkeys(node.outputs, level))
             if k in again and isinstance(node.rule, ShapeOf) and is_counted(found.of(node.outputs[0])):

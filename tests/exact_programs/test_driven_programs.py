@@ -11,9 +11,6 @@ import synkhronos as synk
 
 pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(300)]
 
-#: What does not work yet, and why: programs by name.
-FAULTS = {"above_the_mean": "lengths that depend on values (of the issue: S2)"}
-
 #: Relative to the largest number of a value.
 TOLERANCE = 1e-7
 
@@ -47,17 +44,7 @@ def differences(program, function):
     return max(map(of, got, want)), max(of_variables)
 
 
-def parameters(programs):
-    """Return programs as parameters of a test; those with a fault are to fail."""
-    found = []
-    for program in programs:
-        reason = FAULTS.get(program.__name__)
-        marks = [] if reason is None else pytest.mark.xfail(reason=reason, strict=True)
-        found.append(pytest.param(program, id=program.__name__, marks=marks))
-    return found
-
-
-@pytest.mark.parametrize("program", parameters(driven.PROGRAMS))
+@pytest.mark.parametrize("program", driven.PROGRAMS, ids=lambda program: program.__name__)
 def test_program(program, make_world):
     make_world("threads", 3, 1, engine=NAME)
     of_numbers, of_variables = differences(program, ours)

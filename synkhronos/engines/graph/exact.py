@@ -9,6 +9,7 @@ import numpy as np
 from ...reductions import MISSING, ReduceOp
 from ...sharding import Builder, Graph, Partial, Placement, Propagated, Shard, Unknown, complete, propagate
 from .. import exact
+from .lengths import broadcastable
 from .library import Library
 from .snapshot import Snapshot
 from .unread_rows import explained
@@ -112,7 +113,8 @@ class _Images:
         self._is_part: Dict[Any, bool] = {}
         self._wider: Dict[Any, Any] = {}
         self.builder = Builder(
-            self.apply, self.all_reduce, self.whole_length, self.as_average, library.counted, library.checked
+            *(self.apply, self.all_reduce, self.whole_length, self.as_average),
+            *(library.counted, library.checked, self.template),
         )
 
     def is_part(self, variable: Any) -> bool:
@@ -160,3 +162,10 @@ class _Images:
             return None  # integers have no average
         part = self.before_rounding(part)
         return part * self.library.InverseShare()(part).astype(part.dtype)
+
+    def template(self, variable: Any) -> Any:
+        """Return a constant of the same type and shape, if the type says that every axis is of length 1."""
+        pattern = broadcastable(variable)
+        if not isinstance(variable.type, self.library.TensorType) or not all(pattern):
+            return None
+        return self.library.AllReduce.names.tensor.constant(np.zeros([1] * len(pattern), variable.dtype))
