@@ -5,6 +5,7 @@ the table as it is now.
 """
 
 import ast
+import functools
 import io
 import tokenize
 from pathlib import Path
@@ -17,22 +18,22 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: the longest of these names that it begins with.
 BUDGET = {
     "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 714,
-    "reductions/ kernels/ host/": 1184,
+    "reductions/ kernels/ host/": 1188,
     "memory/": 1088,
     "sync/": 939,
-    "runtime/": 1713,
+    "runtime/": 1715,
     "transports/": 1478,
     "launchers/hosts/": 2356,
     "launchers/": 829,
-    "program/": 763,
-    "engines/ sharding/ ops/": 5960,
+    "program/": 769,
+    "engines/ sharding/ ops/": 7810,
     "replication/": 464,
-    "functions/": 3887,
+    "functions/": 3986,
     "collectives/": 994,
     "profiling/": 1019,
-    "extensions/": 3375,
+    "extensions/": 3645,
     "prediction/": 735,
-    "testing/ cli/": 1983,
+    "testing/ cli/": 1985,
 }
 
 #: Tokens that are no code by themselves.
@@ -62,6 +63,7 @@ def row_of(file, rows):
     return max(names)[1] if names else None
 
 
+@functools.lru_cache(None)
 def measured():
     """Return the lines of code of each row of the budget, and of files that have none."""
     found = dict.fromkeys(BUDGET, 0)
