@@ -109,7 +109,7 @@ class GiveValues(Command):
 
 
 def give(
-    session: Session, entries: Sequence[SharedEntry], dense: Container[int], in_command: bool = True
+    session: Session, entries: Sequence[SharedEntry], dense: Container[int], in_command: bool = False
 ) -> Sequence[News]:
     """Give all ranks the values that the program has put into the master's variables.
 
@@ -135,7 +135,12 @@ def give(
     if entries:
         others = [entry for entry in entries if entry.number not in dense]
         pickled = [Pickled(entry.number, *replicator_of(session).pickled(*entry)) for entry in others]
-        session.run(GiveValues([entry.number for entry in arrays], pickled))
+        try:
+            session.run(GiveValues([entry.number for entry in arrays], pickled))
+        except BaseException:
+            for entry in entries:
+                entry.known = None  # it is looked at again
+            raise
     return ()
 
 

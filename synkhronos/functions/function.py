@@ -741,7 +741,7 @@ class Function:
             session.check()
             plans = self._plans_in(session)
             if self.program.check and self._first_calls.left:
-                give(session, self._to_be_given(session, plans), plans.dense, in_command=False)
+                give(session, self._to_be_given(session, plans), plans.dense)
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None, is_exact=bool(self.exact))
@@ -765,7 +765,7 @@ class Function:
                 note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
             if on_step is not None and not self.exact:  # it may have changed something on the master alone
-                give(session, self._to_be_given(session, plans), plans.dense, in_command=False)
+                give(session, self._to_be_given(session, plans), plans.dense)
         return self._form.wrap(outputs, subset)
 
     def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
@@ -778,7 +778,7 @@ class Function:
             session.check()
             plans = self._plans_in(session)
             if not plans.are_known() or not plans.are_common():
-                give(session, self._to_be_given(session, plans), plans.dense, in_command=False)
+                give(session, self._to_be_given(session, plans), plans.dense)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             all_rows = rows_of_states(self.engine, self._variants.states, n_rows, options["num_slices"])
             self._planner.division(session, all_rows, options["batch_s"], options["num_slices"])  # which may refuse it
@@ -917,16 +917,15 @@ class Function:
         ArgumentValueError
             If the function is exact, and ranks have different values of a variable.
         """
-        return give(session, self._to_be_given(session, plans), plans.dense)
+        return give(session, self._to_be_given(session, plans), plans.dense, in_command=bool(self.exact))
 
     def _to_be_given(self, session: Session, plans: Plans) -> List[SharedEntry]:
         """Return the variables of which all ranks are to be given the master's value."""
         refuse_rows(self, plans.all)
         found = changed(session, plans.all)
         refuse_parted(self, session, plans.common)
-        alone = [entry for entry in found if entry not in plans.given]
-        if alone:
-            tell(self, session, alone)
+        if found and len(plans.given) < len(plans.all):
+            tell(self, session, [entry for entry in found if entry not in plans.given])
         return [entry for entry in plans.given if entry.origin is Origin.PROGRAM]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:

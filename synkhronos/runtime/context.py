@@ -237,7 +237,7 @@ class RankContext:
         """
         if self.promises is not None and self.deposits is None:
             self.promise(None)
-        self.commit_entries([self.shareds[number] for number in numbers], results, *changes, same=same)
+        self.commit_entries(list(map(self.shareds.__getitem__, numbers)), results, *changes, same=same)
 
     def commit_entries(
         self, entries: Sequence[SharedEntry], results: Pending, *changes: Callable[[], object], same: bool = False

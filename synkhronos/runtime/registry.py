@@ -151,24 +151,26 @@ class SharedEntry(Observer):
 
         What the program has borrowed stays where it is if the value is the same in other memory.
         """
-        borrowed, cell = self.borrowed, self.cell
-        if origin is Origin.MOVED and borrowed is not None and cell[0] is not borrowed.value:
-            self.borrowed = borrowed = None  # a function has replaced it since
+        cell, before = self.cell, self.borrowed
+        borrowed = before
+        if borrowed is not None and borrowed.value is not cell[0] and borrowed.value is not value:
+            borrowed = None  # an engine has replaced it
         if borrowed is not None and value is borrowed.elsewhere:
             origin = origin if origin in _OF_ALL else self.origin
             value = borrowed.value
-        elif origin is Origin.MOVED and borrowed is not None and cell[0] is borrowed.value:
+        elif origin is Origin.MOVED and borrowed is not None:
             borrowed.elsewhere = value
             return
         elif origin is Origin.MOVED:
-            is_known = self.known is cell[0]
+            is_known, self.borrowed = self.known is cell[0], None
             cell[0] = value
             self.known = value if is_known else None
             return
-        is_news = origin is Origin.PROGRAM or origin not in _OF_ALL and self.is_marked
+        is_marked = self.known is None and (before is None or before.is_forgotten)
+        is_news = origin is Origin.PROGRAM or is_marked and origin not in _OF_ALL
         if borrowed is not None and value is not borrowed.value:
-            self.borrowed = borrowed = None
-        cell[0] = value
+            borrowed = None
+        cell[0], self.borrowed = value, borrowed
         self.known = None if is_news or borrowed is not None else value
         if origin in _OF_ALL:
             self.origin = origin
@@ -208,11 +210,6 @@ class SharedEntry(Observer):
     def _check_here(self) -> None:
         if self.stands_in:
             raise StateError(f"{self.label()} has its rows on the ranks until the call, or the last step, has ended")
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether the program is known to have changed the value since the master looked last."""
-        return self.known is None and (self.borrowed is None or self.borrowed.is_forgotten)
 
     def lent(self) -> None:
         value = self.cell[0]

@@ -13,6 +13,7 @@ import pytest
 from library import NAME, L, T
 
 import synkhronos as synk
+from synkhronos.functions.changes import GiveValues
 from synkhronos.program.program import PROGRAM
 
 pytestmark = getattr(pytest.mark, NAME)
@@ -517,3 +518,37 @@ def test_steps_of_a_program_that_is_checked(world, monkeypatch):
         set_value(ours, i + 3), set_value(theirs, i + 3)
         found, expected = steps(ours.f, ROWS), steps(theirs.f, ROWS)
         assert_equal(found, expected, world, [ours.w, ours.p], [theirs.w, theirs.p])
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_values_that_could_not_be_given_are_given_with_the_next_call(make_world, monkeypatch, exact):
+    """Large ones, a random state, and the value of an input of a function that is not exact."""
+    world = make_world("threads", 3, 1, engine=NAME)
+    run, fails = GiveValues.run, [True]
+
+    def failing(command, context):
+        if fails[0] and context.rank == 2:
+            raise ValueError("on purpose")
+        run(command, context)
+
+    monkeypatch.setattr(GiveValues, "run", failing)
+    x, w = T.dvector("x"), L.shared(np.zeros(2000), "w")
+    f = synk.function([x], x.sum() + w.sum(), exact=exact, mode=L.quick)
+    if not exact:
+        if NAME != "theano":
+            pytest.skip("functions of PyTensor keep no values of inputs")
+        total = T.dscalar("total")
+        kept = L.In(total, value=0.0, update=total + 1)
+        f = synk.function([x], x.sum() * 0 + total, bcast_inputs=[kept], exact=False, mode=L.quick)
+    f(np.ones(3))
+    if exact:
+        w.set_value(np.ones(2000))
+    else:
+        f["total"] = 7.0
+    for _ in range(2):
+        with pytest.raises(synk.WorkerError, match="on purpose"):
+            f(np.ones(3))
+    fails[0] = False
+    assert f(np.ones(3)) == (2003 if exact else 7)
+    if exact:
+        assert [value.sum() for value in world.values(w)] == [2000] * 3

@@ -134,12 +134,17 @@ def test_after_a_function(entry, pool):
     assert entry.borrowed is None and is_known(entry)
 
 
-def test_what_replaces_a_borrowed_value_is_moved_as_any_other(entry):
-    """As a function's update does on one rank, where nothing is noted after calls."""
-    entry.written()
-    entry.set(np.zeros(3), Origin.MOVED)  # a collective reads it in memory of its own
-    slot = entry.borrowed.elsewhere
-    entry.cell[0] = np.full(3, 2.0)
-    slot[...] = entry.cell[0]
-    entry.set(slot, Origin.MOVED)
-    assert entry.cell[0] is slot and np.all(slot == 2)
+def test_what_was_borrowed_and_replaced_by_an_engine_is_over(entry):
+    """Without a word, as by updates in a graph where nobody looks: on a session of one rank."""
+    value = entry.cell[0]
+    entry.lent()
+    elsewhere = value.copy()
+    entry.set(elsewhere, Origin.MOVED)
+    entry.cell[0] = value + 1
+    elsewhere[...] = entry.cell[0]  # the new value has come to where the old one was
+    entry.set(elsewhere, Origin.MOVED)
+    assert entry.cell[0] is elsewhere and entry.borrowed is None
+    entry.lent()
+    entry.cell[0] = value
+    entry.set(elsewhere, Origin.UNDONE)  # and what is put back is still borrowed
+    assert entry.cell[0] is elsewhere and entry.borrowed.value is elsewhere
