@@ -22,7 +22,7 @@ Engines describe their graphs with these rules. All of it is pure: nothing here 
 """
 
 from .arithmetic import Arithmetic, Kind
-from .axes import MIXED, ONE, TAKE_SHARE, Axes, Checked, Elementwise, Moved, Reduction, Specified, along
+from .axes import MIXED, ONE, TAKE_SHARE, Axes, Checked, Elementwise, Moved, Reduction, along
 from .chosen import Coordinate, Coordinates, Masked, Where
 from .completion import Builder, Collective, complete, parts_of_rows
 from .layout import ROWS, Layout, Product, Quotient, product
@@ -88,7 +88,6 @@ __all__ = [
     "Shard",
     "ShapeOf",
     "Size",
-    "Specified",
     "Slice",
     "State",
     "Stream",

@@ -448,28 +448,6 @@ class Moved(Axes):
         return super().place(inputs, exact)
 
 
-class Specified(Axes):
-    """The first input as it is, if it has the lengths that the others say: of rows, that of the rank's.
-
-    Parameters
-    ----------
-    ndims : sequence of int
-        Of the inputs.
-    fixed : sequence of int
-        Axes of the first whose length is given as a number.
-    """
-
-    def __init__(self, ndims: Sequence[int], fixed: Sequence[int]) -> None:
-        names = [MIXED if axis in fixed else axis for axis in range(ndims[0])]
-        super().__init__([names, *[[MIXED] * ndim for ndim in ndims[1:]]], [names], [[0]])
-
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        one, *lengths = inputs
-        if isinstance(one, Shard):
-            lengths = [Replicate() if isinstance(length, Size) else length for length in lengths]
-        return super().place([one, *lengths], exact)
-
-
 class Checked(Axes):
     """The first input as it is, if conditions hold: of parts the whole is checked, if it can be had."""
 

@@ -133,7 +133,7 @@ def common(lengths: Lengths, graph_of: nested.GraphOf) -> Dict[Type[Any], Make]:
         classes.Join: shapes.joined,
         classes.Split: shapes.split,
         classes.Assert: shapes.checked,
-        classes.SpecifyShape: shapes.specified,
+        classes.SpecifyShape: shapes.same_as_first,
         classes.DeepCopyOp: elementwise.same,
         classes.TensorFromScalar: elementwise.same,
         classes.ScalarFromTensor: elementwise.same,

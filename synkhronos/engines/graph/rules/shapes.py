@@ -19,7 +19,6 @@ from ....sharding import (
     Reshaped,
     Rule,
     ShapeOf,
-    Specified,
     Together,
 )
 from ..lengths import Lengths, broadcastable, ndim
@@ -94,14 +93,11 @@ def checked(lengths: Lengths, node: Any) -> Rule:
     return Checked(ndim(node.inputs[0]), len(node.inputs) - 1)
 
 
-def specified(lengths: Lengths, node: Any) -> Rule:
-    first, *others = node.inputs
-    if len(others) == 1 and ndim(others[0]) == 1:
-        found = lengths.elements(others[0]) or ()
-        fixed = [axis for axis, one in enumerate(found) if not one.factors and one.number >= 0]
-    else:
-        fixed = [axis for axis, one in enumerate(others) if lengths.constant(one) is not None]
-    return Specified([ndim(one) for one in node.inputs], [axis for axis in fixed if not broadcastable(first)[axis]])
+def same_as_first(lengths: Lengths, node: Any) -> Rule:
+    """What an operation does that gives its first input as it is, whatever the values of the others."""
+    names = list(range(ndim(node.inputs[0])))
+    others: List[Any] = [[MIXED] * ndim(one) for one in node.inputs[1:]]
+    return Axes([names, *others], [names], [[0]], shapes_only=range(1, len(node.inputs)))
 
 
 def rebroadcast(lengths: Lengths, node: Any) -> Rule:
