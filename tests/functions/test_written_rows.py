@@ -317,11 +317,12 @@ def test_a_number_that_may_be_either_is_refused(threads):
 @pytest.mark.parametrize("exact", [False, True])
 def test_without_a_number_the_error_says_which(threads, name, exact):
     x, y = T.dmatrix("x"), T.ivector("y")
-    hint = "ops.shard" if name == "array" else f"rows={N}"  # of an array nothing says that it was written for the rows
-    with refuses(TypeError, got=hint):
+    # Of an array nothing says that it was written for the rows.
+    got = "a value that has all rows on every rank" if name == "array" else f"rows={N}"
+    with refuses(TypeError, got=got):
         synk.function([x, y], EXPRESSIONS[name](x, y), exact=exact, on_unused_input="ignore", **FAST)
     w = L.shared(np.zeros(N), "w")
-    with refuses(ValueError, "the update of w", got=hint):
+    with refuses(ValueError, "the update of w", got=got):
         synk.function(
             [x, y],
             updates=[(w, w + EXPRESSIONS[name](x, y).sum())],

@@ -53,10 +53,10 @@ def with_late_outputs(
     is_random: Callable[[Any], bool],
 ) -> Tuple[Snapshot, List[Placement]]:
     """Return the snapshot with outputs that parts can be put together of; see `Engine.with_late_outputs`."""
-    graph = library.graph_of(snapshot.expressions())
+    before, wanted = snapshot, snapshot.expressions()
+    graph = library.graph_of(wanted)
     found = propagate(graph.nodes, {**graph.known, **shards}, False)
-    placements, images = [found.of(one) for one in graph.outputs], _Images(library, found)
-    before = snapshot
+    placements, images = explained(library, wanted, shards, list(map(found.of, graph.outputs))), _Images(library, found)
     if any(found.equal):
         with library.without_test_values():
             own = complete(graph.nodes, found, [], images.builder).own
