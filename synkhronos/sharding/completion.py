@@ -203,11 +203,11 @@ class _Plan:
         self.groups: Dict[int, Dict[str, List[Any]]] = {}
         levels: Dict[Any, int] = {}
         whole_levels: Dict[Any, int] = {}
-        #: For every node, by input: what it is given in place of a variable that waits for a collective, and of which it
-        #: needs the shape alone. (The gradient of a loss is filled with ones in its shape.)
+        #: For every node, by input: what it is given for a variable that waits for a collective, if it needs the shape
+        #: alone. (The gradient of a loss is filled with ones in its shape.)
         self.templates: List[Dict[int, Any]] = []
-        #: Variables of the new graph that have another value in the old one, and perhaps another shape: a mask has chosen
-        #: other elements, a length was that of the rank.
+        #: Variables whose values are others in the old graph than in the new one; and those whose shapes may be, too: a
+        #: mask has chosen other elements, a length was that of the rank.
         altered: Set[Any] = set()
         reshaped: Set[Any] = set()
         has_collectives = any(isinstance(node.rule, Completed) for node in nodes)
@@ -222,13 +222,14 @@ class _Plan:
                 if of_inputs[i] and not has_collectives:
                     templates[i] = builder.template(node.inputs[i])
                     if templates[i] is None and node.inputs[i] not in reshaped:
-                        templates[i] = node.inputs[i]
-            self.templates.append({i: one for i, one in templates.items() if one is not None})
+                        templates[i] = node.inputs[i]  # of the old graph
+            templates = {i: one for i, one in templates.items() if one is not None}
+            self.templates.append(templates)
             if takes_whole or any(one in altered for one in node.inputs):
                 altered.update(node.outputs)
                 if not node.rule.keeps_shapes or any(one in reshaped for one in node.inputs):
                     reshaped.update(node.outputs)
-            level = max([one for i, one in enumerate(of_inputs) if i not in self.templates[k]], default=0)
+            level = max([one for i, one in enumerate(of_inputs) if i not in templates], default=0)
             self.own_level.append(level)
             levels.update(dict.fromkeys(node.outputs, level))
             if k in again and isinstance(node.rule, ShapeOf) and is_counted(found.of(node.outputs[0])):

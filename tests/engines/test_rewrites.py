@@ -175,7 +175,7 @@ def test_what_is_not_followed_after_all_rewrites_is_after_fewer(threads):
 
 def test_rewrites_are_made_once(threads):
     x = T.dmatrix("x")
-    f = synk.function([x], [T.log(T.exp(x).sum(axis=0))], exact=True, mode=FULL)
+    f = synk.function([x], [T.log(T.sqr(x).sum(axis=0))], exact=True, mode=FULL)
     left = f._variants.snapshot.settings["mode"].provided_optimizer
     assert set(MADE) <= set(left.exclude) and not set(MADE) & set(FULL.provided_optimizer.exclude)
     looped = L.scan(lambda h: 0.5 * h, outputs_info=x, n_steps=3)[0][-1].sum(axis=0)

@@ -350,7 +350,7 @@ def test_a_copy_in_slices_is_exact(threads):
     "update, why",
     [
         (lambda x, w: w + T.dot(x, x.T).sum() * T.sort(x, axis=0).sum(axis=0), "each row with all others"),
-        (lambda x, w: w + T.sort(x, axis=0).sum(axis=0), "works along the axis of the rows"),
+        (lambda x, w: w + (x * T.sort(x, axis=0)).sum(axis=0), "works along the axis of the rows"),
         (lambda x, w: T.set_subtensor(w[T.cast(x[:, 0], "int64")], x[:, 1]), "sets elements of what every rank has"),
         (lambda x, w: x, "own"),
         (
@@ -544,3 +544,62 @@ def test_lengths_are_those_of_all_rows(world):
         if n_rows >= world.n:  # an integer that all ranks have is the master's
             for found, expected in zip(f(np.ones((n_rows, 2))), g(np.ones((n_rows, 2)))):
                 np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("mode", [L.slow, L.quick])
+def test_an_axis_of_rows_that_is_said_to_be_of_length_1(threads, mode):
+    """One row in all is the same for all ranks; more of them are refused, also if no rank has more than one."""
+    x, w = T.dmatrix("x"), L.shared(np.zeros(3), "w")
+    late = T.addbroadcast(x - x.mean(axis=0), 0)
+    outputs = [T.addbroadcast(x, 0).sum(), T.addbroadcast(x, 0) * np.ones((4, 3)), late.sum(), T.addbroadcast(x > 0, 0)]
+    for output in outputs:
+        f = synk.function([x], output, updates=[(w, w + T.addbroadcast(2 * x, 0)[0])], exact=True, mode=mode)
+        g = L.function([x], output, mode=mode)
+        before = w.get_value()
+        one = rows(1)[0]
+        np.testing.assert_allclose(f(one), g(one))
+        np.testing.assert_allclose(synk.gather(w, nd_up=1), [before + 2 * one[0]] * 3)
+        for n in (2, 3, 5):
+            with pytest.raises((ValueError, AssertionError)):
+                g(rows(n)[0])
+            with pytest.raises((ValueError, AssertionError)):
+                f(rows(n)[0])
+        np.testing.assert_allclose(synk.gather(w, nd_up=1), [before + 2 * one[0]] * 3)
+
+
+def test_a_shape_with_a_number_of_rows_is_that_of_all_ranks(threads):
+    x = T.dmatrix("x")
+    specified = L.module.compile.ops.SpecifyShape()(x, [3, 3]) if NAME == "theano" else T.specify_shape(x, (3, 3))
+    if NAME == "theano":
+        f = synk.function([x], specified.sum(axis=0), exact=True, **FAST)
+        np.testing.assert_allclose(f(np.ones((3, 3))), [3, 3, 3])
+        with pytest.raises(AssertionError, match="another shape"):
+            f(np.ones((9, 3)))  # three on each rank
+    else:
+        with refuses(ValueError, got="works along the axis of the rows"):
+            synk.function([x], [], updates=[(L.shared(np.ones(3)), specified.sum(axis=0))], exact=True, **FAST)
+
+
+def test_the_table_shows_the_completed_graph(threads):
+    """Also if collectives are put into an operation that has a graph inside."""
+    x, w = T.dmatrix("x"), L.shared(np.ones(3), "w")
+    mean, count = L.shared(np.zeros(3), "mean"), L.shared(np.int64(0), "count")
+    if NAME == "theano":
+        normal = T.nnet.bn.batch_normalization_train(x, w, T.zeros_like(w))[0]
+    else:
+        inner, weight = T.dmatrix(), T.dvector()
+        centred = inner - inner.mean(axis=0)
+        normal = L.OpFromGraph([inner, weight], [weight * centred / T.sqrt(T.sqr(centred).mean(axis=0) + 1e-4)])(x, w)
+    loss = T.sqr(normal - 1).mean()
+    updates = [(w, w - 0.1 * T.grad(loss, w)), (mean, 0.9 * mean + 0.1 * x.mean(axis=0)), (count, count + x.shape[0])]
+    f = synk.function([x], [loss, normal, x.max(), x.shape[0]], updates=updates, exact=True, **FAST)
+    for table in (f.sharding(), f.copy().sharding()):
+        assert [str(one.placement) for one in table.inputs] == ["Shard(0)"]
+        assert [str(one.placement) for one in table.outputs] == ["Partial(avg)", "Shard(0)", "Partial(max)", "Size"]
+        assert [str(one.placement) for one in table.updates] == ["Replicate"] * 3
+        assert table.collectives
+    assert "Unknown" not in str(f.sharding())
+    g = L.function([x], [loss, normal, x.max(), x.shape[0]], **FAST)
+    want = g(rows(7)[0])
+    for got, one in zip(f(rows(7)[0]), want):
+        np.testing.assert_allclose(got, one)

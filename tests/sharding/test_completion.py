@@ -65,7 +65,6 @@ OF_MATRICES = {
     "eye": lambda x, late: ones(T.eye(late.shape[0])),
     "eye of two lengths": lambda x, late: ones(T.eye(late.shape[0], 2)),
     "eye, and its row": lambda x, late: ones(T.eye(late.shape[0])[0]) + ones(T.eye(late.shape[0]) * late.mean()),
-    "identity": lambda x, late: ones(T.identity_like(T.alloc(0.0, late.shape[1], 2))) if IS_THEANO else ones(T.eye(2)),
     "arange": lambda x, late: ones(T.arange(late.shape[0])),
     "rows of ones": lambda x, late: T.ones_like(T.arange(late.shape[0])),
     "ones of ones": lambda x, late: ones(T.ones((late.shape[0], 3)) + T.zeros_like(late).sum()),
@@ -75,6 +74,7 @@ OF_MATRICES = {
     "centred": lambda x, late: T.grad((T.sqr(late) + abs(late.sum())).mean(), x),
 }
 if IS_THEANO:
+    OF_MATRICES["identity"] = lambda x, late: ones(T.identity_like(T.alloc(0.0, late.shape[1], 2)))
     OF_MATRICES["tri"] = lambda x, late: ones(T.tri(late.shape[0]))
     OF_MATRICES["tri of two lengths"] = lambda x, late: ones(T.tri(late.shape[0], late.shape[1]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from .lengths import broadcastable
 from .library import Library
 from .rewrites import LATER, OF_ELEMENTS
 from .snapshot import Snapshot
+
+logger = logging.getLogger("synkhronos")
 
 
 def completed(
@@ -41,6 +44,12 @@ def completed(
     return after, found.placements
 
 
+#: What is said of functions whose rows rules follow only as long as nothing is rewritten.
+UNLIKE = (
+    "function %s: its collectives are put in before its mode's optimizations, as it could not be followed after these: "
+    "where values are inf or NaN, or lose digits, it may differ from the serial function"
+)
+
 #: A function's expressions as rules see them: the snapshot, its graph, and the placements.
 Followed = Tuple[Snapshot, Graph, Propagated]
 
@@ -60,9 +69,11 @@ def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
         reasons = _unknown(found)
         if best is None or len(reasons) < len(_unknown(best)):
             best = found
-            if not any(isinstance(node.op, library.Scan) for node in library.io_toposort([], expressions)):
-                if found[0].expressions() == expressions:  # else formulas are left to be rewritten
-                    best = (found[0]._replace(settings=dict(snapshot.settings, mode=mode)), *found[1:])
+            if left_out is None:
+                logger.warning(UNLIKE, snapshot.settings["name"])
+            # Formulas, and what comes out of loops, are left to be rewritten.
+            elif left_out is LATER and found[0].expressions() == expressions and not _has_loops(library, expressions):
+                best = (found[0]._replace(settings=dict(snapshot.settings, mode=mode)), *found[1:])
         if not reasons:
             break
     assert best is not None
@@ -71,6 +82,10 @@ def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
         if i in unknown and i in reasons:
             best[2].placements[one] = reasons[i]
     return best
+
+
+def _has_loops(library: Library, expressions: Sequence[Any]) -> bool:
+    return any(isinstance(node.op, library.Scan) for node in library.io_toposort([], expressions))
 
 
 def _unknown(found: Followed) -> Dict[int, Placement]:

@@ -7,8 +7,8 @@ more once a collective is between two operations of these::
     sum(x) / sum(x)         1
     0 * sum(x)              0
 
-So a function's expressions are rewritten as its own mode does it, up to `END`, before rules look at them. The graph with
-collectives is compiled by the same mode without `MADE`::
+So a function's expressions are rewritten as its own mode does it, up to `END`, before rules look at them. The graph
+with collectives is compiled by the same mode without `MADE`::
 
     expressions --> merged, canonicalized, stabilized --> collectives --> specialized, ... --> function of the ranks
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, Sequence, Tuple
 
+import theano
 from theano.compile.mode import Mode, optdb
 from theano.gof import Constant, FunctionGraph, Query, graph
 from theano.gof.opt import MergeOptimizer
@@ -23,17 +24,20 @@ def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str
         Names and tags of rewrites that are not made; None of all but that equal operations become one.
     """
     inputs = [one for one in graph.inputs(outputs) if not isinstance(one, Constant)]
-    fgraph = FunctionGraph(inputs, list(outputs), features=[PreserveVariableAttributes()])
-    MergeOptimizer().optimize(fgraph)
     found = mode.provided_optimizer
-    if isinstance(found, Query) and found.include and left_out is not None:
-        query = Query(
-            *(found.include, found.require, found.exclude.union(left_out), found.subquery, END),
-            found.extra_optimizations,
-        )
-        optdb.query(query).optimize(fgraph)
-        if type(mode) is Mode and "fast_run" in found.include:
-            mode = Mode(mode.provided_linker, found.excluding(*MADE))
-    new = dict(zip(fgraph.inputs, inputs))
-    graph.clone_get_equiv(fgraph.inputs, fgraph.outputs, copy_inputs=False, copy_orphans=False, memo=new)
+    # Where variables were made is where the program made those that they replace: it is not looked up again.
+    with theano.change_flags(**{"traceback.limit": 0}):
+        fgraph = FunctionGraph(inputs, list(outputs), features=[PreserveVariableAttributes()])
+        if not isinstance(found, Query) or not found.include or left_out is None:
+            MergeOptimizer().optimize(fgraph)
+        else:
+            query = Query(
+                *(found.include, found.require, found.exclude.union(left_out), found.subquery, END),
+                found.extra_optimizations,
+            )
+            optdb.query(query).optimize(fgraph)
+            if type(mode) is Mode and "fast_run" in found.include:
+                mode = Mode(mode.provided_linker, found.excluding(*MADE))
+        new = dict(zip(fgraph.inputs, inputs))
+        graph.clone_get_equiv(fgraph.inputs, fgraph.outputs, copy_inputs=False, copy_orphans=False, memo=new)
     return [new[one] for one in fgraph.outputs], mode
